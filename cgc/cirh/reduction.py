@@ -93,6 +93,28 @@ class CumProdOp(ScanOp):
 
 
 @irdl_op_definition
+class CumMaxOp(ScanOp):
+    """Running maximum along `axis`, with the attributes of `CumSum`; NaN stays where it has come."""
+
+    name = "cirh.CumMax"
+    FACTS: ClassVar[Facts] = mixes()
+
+
+@irdl_op_definition
+class CumLogSumExpOp(ScanOp):
+    """Logarithm of the running sum of exponentials along `axis`, with the attributes of `CumSum`."""
+
+    name = "cirh.CumLogSumExp"
+    FACTS: ClassVar[Facts] = mixes(Work(simple=2, transcendental=2))
+
+    @classmethod
+    def infer(cls, x: Tensor, axis: int) -> Tensor:
+        """Result type: the type of x, floats."""
+        cls.require_dtype("x", x, FLOATS)
+        return super().infer(x, axis)
+
+
+@irdl_op_definition
 class L2NormOp(CirhOp):
     """`sqrt` of the sum of all squares of all operands, in float32: the global norm of several gradients."""
 

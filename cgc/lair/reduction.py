@@ -9,11 +9,8 @@ from xdsl.ir.affine import AffineMap
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
-from cgc.cirh.ops import (
-    ArgMaxOp,
-    CumSumOp,
-    ReduceOp,
-)
+from cgc.cirh.ops import ArgMaxOp, ReduceOp
+from cgc.cirh.reduction import ScanOp
 from cgc.lair.affine import affine_map, dim, identity
 from cgc.lair.build import Array, Builder, Read
 from cgc.lair.scalar import Scalar, highest, loop_index, lowest
@@ -51,12 +48,13 @@ def argmax(builder: Builder, op: ArgMaxOp, x: Array) -> Array:
     return builder.loops(x.rank, [op.axis], reads, [Read(initial, kept)], body)[0]
 
 
-def scan(combine: Callable[[Scalar, Scalar], Scalar], start: float) -> Rule:
-    """Running sums and products: the result of every iteration, and the running value beside it."""
+def scan(combine: Callable[[Scalar, Scalar], Scalar], start: Callable[[str], float]) -> Rule:
+    """Running sums, products and maxima: the result of every iteration, and the running value beside it."""
 
-    def rule(builder: Builder, op: CumSumOp, x: Array) -> Array:
+    def rule(builder: Builder, op: ScanOp, x: Array) -> Array:
         kept = affine_map(x.rank, [dim(d) for d in range(x.rank) if d != op.axis])
-        running = builder.filled([size for d, size in enumerate(x.shape) if d != op.axis], x.dtype, start)
+        sizes = [size for d, size in enumerate(x.shape) if d != op.axis]
+        running = builder.filled(sizes, x.dtype, start(x.dtype))
         writes = [Read(builder.empty(x.shape, x.dtype), identity(x.rank)), Read(running, kept)]
 
         def body(element: Scalar, _old: Scalar, so_far: Scalar) -> Sequence[Scalar]:
@@ -101,7 +99,8 @@ def l2_norm(builder: Builder, _op: CirhOp, *xs: Array) -> Array:
 RULES: dict[type[CirhOp], Rule] = {
     ops.ReduceOp: reduce,
     ops.ArgMaxOp: argmax,
-    ops.CumSumOp: scan(lambda total, element: total + element, 0),
-    ops.CumProdOp: scan(lambda total, element: total * element, 1),
+    ops.CumSumOp: scan(lambda total, element: total + element, lambda _dtype: 0),
+    ops.CumProdOp: scan(lambda total, element: total * element, lambda _dtype: 1),
+    ops.CumMaxOp: scan(lambda total, element: total.max(element), lowest),
     ops.L2NormOp: l2_norm,
 }

@@ -8,12 +8,22 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
-from cgc.cirh.ops import ArgMaxOp, CumProdOp, CumSumOp, NthOrderStatisticOp, ReduceOp, TopKOp
+from cgc.cirh.ops import (
+    ArgMaxOp,
+    CumLogSumExpOp,
+    CumMaxOp,
+    CumProdOp,
+    CumSumOp,
+    NthOrderStatisticOp,
+    ReduceOp,
+    TopKOp,
+)
 from cgc.lowering.dtypes import result_dtype, result_shape
 from cgc.lowering.table import Table
 
@@ -37,6 +47,19 @@ def cumsum(op: CumSumOp, x: jax.Array) -> jax.Array:
 def cumprod(op: CumProdOp, x: jax.Array) -> jax.Array:
     """Running product along an axis, with the attributes of `cumsum`."""
     return lax.cumprod(_shifted(x, op.axis, op.reverse, 1) if op.exclusive else x, op.axis, op.reverse)
+
+
+def cummax(op: CumMaxOp, x: jax.Array) -> jax.Array:
+    """Running maximum along an axis, with the attributes of `cumsum`."""
+    floating = jnp.issubdtype(x.dtype, jnp.floating)
+    least = -math.inf if floating else int(np.iinfo(x.dtype).min)
+    return lax.cummax(_shifted(x, op.axis, op.reverse, least) if op.exclusive else x, op.axis, op.reverse)
+
+
+def cumlogsumexp(op: CumLogSumExpOp, x: jax.Array) -> jax.Array:
+    """Logarithm of the running sum of exponentials along an axis, with the attributes of `cumsum`."""
+    shifted = _shifted(x, op.axis, op.reverse, -math.inf) if op.exclusive else x
+    return lax.cumlogsumexp(shifted, op.axis, op.reverse)
 
 
 def l2_norm(_op: CirhOp, *xs: jax.Array) -> jax.Array:
@@ -63,7 +86,7 @@ def top_k(op: TopKOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return values, indices
 
 
-def _shifted(x: jax.Array, axis: int, reverse: bool, neutral: int = 0) -> jax.Array:
+def _shifted(x: jax.Array, axis: int, reverse: bool, neutral: float = 0) -> jax.Array:
     """One place towards the far end, with `neutral` moving in: for an exclusive scan."""
     edge = (-1, 1, 0) if reverse else (1, -1, 0)
     return lax.pad(
@@ -102,6 +125,8 @@ LOWERINGS: Table = {
     ops.ArgMaxOp: argmax,
     ops.CumSumOp: cumsum,
     ops.CumProdOp: cumprod,
+    ops.CumMaxOp: cummax,
+    ops.CumLogSumExpOp: cumlogsumexp,
     ops.NthOrderStatisticOp: nth_order_statistic,
     ops.TopKOp: top_k,
     ops.L2NormOp: l2_norm,

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.aten.handlers.layer_norm import channels_last, channels_second
+from cgc.importers.aten.handlers.resampling import Matrix, transposed_maps
 from cgc.importers.aten.node import Deferred, Handler, NodeContext, Table
 from cgc.importers.emit import Emitter, Shape, dtype_of
 from cgc.importers.faults import Kind, RefusedError
@@ -156,14 +158,30 @@ def _avg_pool_backward(dimensions: int) -> Handler:
     return handler
 
 
-def _adaptive_windows(space: Shape, pooled: Shape) -> dict[str, Sequence[int]]:
-    if any(size % count for size, count in zip(space, pooled, strict=True)):
-        raise RefusedError(
-            Kind.USAGE,
-            f"pools {list(space)} to {list(pooled)}, expected sizes that divide; give a kernel_size instead",
-        )
+def _divides(space: Shape, pooled: Shape) -> bool:
+    """Whether adaptive windows have one size and do not overlap."""
+    return all(count and size % count == 0 for size, count in zip(space, pooled, strict=True))
+
+
+def _equal_windows(space: Shape, pooled: Shape) -> dict[str, Sequence[int]]:
     ksize = [size // count for size, count in zip(space, pooled, strict=True)]
     return {"ksize": ksize, "strides": ksize, "padding": [0] * 2 * len(ksize)}
+
+
+def _adaptive_ranges(size: int, count: int) -> list[range]:
+    """The elements that each window takes of an axis; windows overlap unless `count` divides `size`."""
+    return [range(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def _mean_matrices(space: Shape, pooled: Shape) -> list[Matrix]:
+    """For each axis `[pooled, size]`: the share that a window's mean takes of each element."""
+    found = []
+    for size, count in zip(space, pooled, strict=True):
+        matrix = np.zeros((count, size), np.float32)
+        for row, window in zip(matrix, _adaptive_ranges(size, count), strict=True):
+            row[window.start : window.stop] = 1 / len(window)
+        found.append(matrix)
+    return found
 
 
 def _adaptive_avg_pool(dimensions: int) -> Handler:
@@ -173,7 +191,9 @@ def _adaptive_avg_pool(dimensions: int) -> Handler:
         if math.prod(pooled) == 1:
             axes = range(len(shape_of(x)) - dimensions, len(shape_of(x)))
             return e.reduce("MEAN", x, tuple(axes), keep_dims=True)
-        op = ops.PoolOp(_batched(e, x, dimensions), "AVG", **_adaptive_windows(space, pooled))
+        if not _divides(space, pooled):
+            return transposed_maps(e, x, [matrix.T for matrix in _mean_matrices(space, pooled)])
+        op = ops.PoolOp(_batched(e, x, dimensions), "AVG", **_equal_windows(space, pooled))
         return e.reshape(channels_second(e, e.emit(op)), node.shape)
 
     return handler
@@ -185,12 +205,51 @@ def _adaptive_avg_pool_backward(dimensions: int) -> Handler:
         space, pooled = shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:]
         if math.prod(pooled) == 1:
             return e.broadcast(e.scaled(grad, 1 / math.prod(space)), node.shape)
-        window = _adaptive_windows(space, pooled)
+        if not _divides(space, pooled):
+            return transposed_maps(e, grad, _mean_matrices(space, pooled))
+        window = _equal_windows(space, pooled)
         shape = shape_of(_batched(e, x, dimensions))
         op = ops.AvgPoolGradOp(_batched(e, grad, dimensions), shape, **window)
         return e.reshape(channels_second(e, e.emit(op)), node.shape)
 
     return handler
+
+
+def _adaptive_max_pool(dimensions: int) -> Handler:
+    """The largest elements of windows, and the position in the image of the first such."""
+
+    def handler(node: NodeContext) -> tuple[SSAValue, Deferred]:
+        e, x = node.emit, node.x()
+        space, pooled = shape_of(x)[-dimensions:], node.shape[-dimensions:]
+        places = _window_places(space, pooled)
+        rows = e.reshape(x, (-1, math.prod(space)))
+        windows = e.reshape(e.take(rows, e.constant(places.reshape(-1)), 1), (-1, *places.shape))
+
+        def positions() -> SSAValue:
+            first = e.emit(ops.ArgMaxOp(windows, 2, "int32"))
+            starts = np.arange(len(places), dtype=np.int32) * places.shape[1]
+            found = e.take(e.constant(places.reshape(-1)), e.add(first, e.constant(starts)), 0)
+            return e.cast(e.reshape(found, node.shape), "int64")
+
+        return e.reshape(e.reduce("MAX", windows, (2,)), node.shape), Deferred(positions)
+
+    return handler
+
+
+def _window_places(space: Shape, pooled: Shape) -> NDArray[np.int32]:
+    """`[windows, elements]`: where in the image the elements of each window are, in their order.
+
+    A window with fewer elements than others repeats its last ones, which changes neither its maximum nor
+    which element is the first such.
+    """
+    places = np.zeros((1, 1), np.int32)
+    for size, count in zip(space, pooled, strict=True):
+        ranges = _adaptive_ranges(size, count)
+        longest = max(map(len, ranges), default=1)
+        along = np.array([[min(r.start + k, r.stop - 1) for k in range(longest)] for r in ranges], np.int32)
+        both = places[:, None, :, None] * size + along.reshape(count, longest)[None, :, None, :]
+        places = both.reshape(len(places) * count, -1)
+    return places
 
 
 def _adaptive_max_pool_backward(dimensions: int) -> Handler:
@@ -210,6 +269,8 @@ def _adaptive_max_pool_backward(dimensions: int) -> Handler:
 
 
 TABLE: Table = {
+    "aten.adaptive_max_pool2d.default": _adaptive_max_pool(2),
+    "aten.adaptive_max_pool3d.default": _adaptive_max_pool(3),
     "aten.adaptive_max_pool2d_backward.default": _adaptive_max_pool_backward(2),
     "aten.adaptive_max_pool3d_backward.default": _adaptive_max_pool_backward(3),
     "aten.max_pool2d_with_indices.default": _max_pool(2),

@@ -8,6 +8,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
+from cgc.cirh.reduction import ScanOp
 from cgc.cirh.types import FLOATS, shape_of
 from cgc.importers.aten.node import Handler, NodeContext, Table
 from cgc.importers.emit import Emitter, dtype_of
@@ -152,9 +153,32 @@ def _logsumexp(node: NodeContext) -> SSAValue:
     return e.reshape(e.add(e.unary(ops.LogOp, total), largest), node.shape)
 
 
-def _scan(op_type: type[ops.CumSumOp] | type[ops.CumProdOp]) -> Handler:
+def _scan(op_type: type[ScanOp]) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         return node.emit.emit(op_type(node.cast(), node.axis())) if node.shape else node.cast()
+
+    return handler
+
+
+def _running_extremum(sign: int) -> Handler:
+    """The largest element so far along an axis (the smallest with -1), and the position of the last such."""
+
+    def handler(node: NodeContext) -> tuple[SSAValue, SSAValue]:
+        e, x = node.emit, node.x()
+        if not node.shape:
+            return x, e.full(0, (), "int64")
+        axis = node.axis()
+        wide = e.cast(x, "int32") if node.dtype in ("bool", "uint8") else x
+        signed = wide if sign > 0 else e.unary(ops.NegOp, wide)
+        largest = e.emit(ops.CumMaxOp(signed, axis))
+        # NaN is the largest of all: each one counts as reached.
+        reached = e.binary(ops.OrOp, e.compare("EQ", signed, largest), e.compare("NE", signed, signed))
+        size = node.shape[axis]
+        along = [size if i == axis else 1 for i in range(len(node.shape))]
+        places = e.broadcast(e.reshape(e.emit(ops.ArangeOp(size)), along), node.shape)
+        last = e.emit(ops.CumMaxOp(e.select(reached, places, e.like(0, places)), axis))
+        values = largest if sign > 0 else e.unary(ops.NegOp, largest)
+        return e.cast(values, node.dtype), e.cast(last, "int64")
 
     return handler
 
@@ -191,6 +215,9 @@ TABLE: Table = {
     "aten.logsumexp.default": _logsumexp,
     "aten.cumsum.default": _scan(ops.CumSumOp),
     "aten.cumprod.default": _scan(ops.CumProdOp),
+    "aten.logcumsumexp.default": _scan(ops.CumLogSumExpOp),
+    "aten.cummax.default": _running_extremum(1),
+    "aten.cummin.default": _running_extremum(-1),
     "aten.kthvalue.default": _kth,
     "aten.median.dim": _kth,
     "aten.topk.default": _topk,

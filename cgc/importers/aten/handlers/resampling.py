@@ -23,7 +23,7 @@ Matrix: TypeAlias = NDArray[np.float32]
 _CUBIC = -0.75
 
 
-def _transposed(e: Emitter, grad: SSAValue, matrices: Sequence[Matrix]) -> SSAValue:
+def transposed_maps(e: Emitter, grad: SSAValue, matrices: Sequence[Matrix]) -> SSAValue:
     """The maps of the last axes, transposed, one axis after the other."""
     rank = len(shape_of(grad))
     for axis, matrix in enumerate(matrices, start=rank - len(matrices)):
@@ -102,7 +102,7 @@ def _upsampled(kind: Callable[[int, int, float, bool], Matrix], dimensions: int)
             kind(size, count, _scale(node.arg(name), size, count, align), align)
             for size, count, name in zip(sizes, counts, names, strict=True)
         ]
-        return _transposed(node.emit, node.x("grad_output"), matrices)
+        return transposed_maps(node.emit, node.x("grad_output"), matrices)
 
     return handler
 
@@ -114,7 +114,7 @@ def _replication_pad(dimensions: int) -> Handler:
         for axis, size in enumerate(space):
             low, high = pad[2 * (dimensions - 1 - axis)], pad[2 * (dimensions - 1 - axis) + 1]
             matrices.append(_picked(np.clip(np.arange(-low, size + high), 0, size - 1), size))
-        return _transposed(node.emit, node.x("grad_output"), matrices)
+        return transposed_maps(node.emit, node.x("grad_output"), matrices)
 
     return handler
 

@@ -8,7 +8,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.types import shape_of
+from cgc.cirh.types import FLOATS, shape_of
 from cgc.importers.aten.graph import Tensor
 from cgc.importers.aten.handlers.indexing import flat_rows, places
 from cgc.importers.aten.node import Handler, NodeContext, Table
@@ -31,34 +31,80 @@ def _embedding_backward(node: NodeContext) -> SSAValue:
 
 
 def _scatter(kind: str | None = None) -> Handler:
-    """Elements put at, or added to, the places that an index along an axis names."""
+    """Elements put at, or combined with, the places that an index along an axis names."""
 
     def handler(node: NodeContext) -> SSAValue:
         e, x, index, axis = node.emit, node.x(), node.x("index"), node.axis()
         shape, sizes = shape_of(x), shape_of(index)
+        if not shape:  # numbers are rows of one element
+            x, index, shape, sizes = e.reshape(x, (1,)), e.reshape(index, (1,)), (1,), (1,)
         if "src" in node.node.arguments:
-            source = e.slice(node.cast("src"), [0] * len(sizes), sizes, [1] * len(sizes))
+            source = e.reshape(node.cast("src"), shape_of(node.x("src")) or (1,))
+            source = e.slice(source, [0] * len(sizes), sizes, [1] * len(sizes))
         else:
             source = e.broadcast(node.cast("value"), sizes)
-        how = kind or _kind(node)
         flat, row = flat_rows(e, shape, index, axis)
         table, rows = e.reshape(x, (-1, *row)), e.reshape(source, (-1, *row))
-        return e.reshape(e.emit(ops.ScatterOp(table, flat, rows, how)), shape)
+        return e.reshape(_combined(node, table, flat, rows, kind or _kind(node)), node.shape)
 
     return handler
 
 
 def _kind(node: NodeContext) -> str:
-    wanted, include = node.arg("reduce"), node.arg("include_self", True)
-    if wanted not in _KINDS or not include:
-        raise RefusedError(
-            Kind.USAGE,
-            f"reduce is {wanted!r} with include_self={include}, expected {', '.join(_KINDS)} with True",
-        )
+    wanted = node.arg("reduce")
+    if wanted not in _KINDS:
+        raise RefusedError(Kind.USAGE, f"reduce is {wanted!r}, expected {', '.join(_KINDS)}")
     return _KINDS[wanted]
 
 
-_KINDS = {"add": "ADD", "multiply": "MUL", "sum": "ADD", "prod": "MUL", "amax": "MAX", "amin": "MIN"}
+_KINDS = {
+    "add": "ADD",
+    "multiply": "MUL",
+    "sum": "ADD",
+    "prod": "MUL",
+    "amax": "MAX",
+    "amin": "MIN",
+    "mean": "MEAN",
+}
+
+
+def _combined(node: NodeContext, table: SSAValue, indices: SSAValue, rows: SSAValue, kind: str) -> SSAValue:
+    """Rows of a table with other rows put in their place or combined with them.
+
+    Without `include_self` the rows of the table that are named do not count.
+    """
+    e, dtype = node.emit, node.dtype
+    include = node.arg("include_self", True)
+    if not include:
+        neutral = e.like(_neutral(kind, dtype), rows)
+        table = e.emit(ops.ScatterOp(table, indices, neutral, "SET"))
+    if kind != "MEAN":
+        return e.emit(ops.ScatterOp(table, indices, rows, kind))
+    total = e.emit(ops.ScatterOp(table, indices, rows, "ADD"))
+    counts = e.emit(ops.ScatterOp(e.like(int(include), table), indices, e.like(1, rows), "ADD"))
+    counts = e.binary(ops.MaxOp, counts, e.like(1, counts))
+    return e.div(total, counts) if dtype in FLOATS else e.binary(ops.FloorDivOp, total, counts)
+
+
+def _neutral(kind: str, dtype: str) -> float:
+    """What a reduction of no elements gives."""
+    if kind in ("MAX", "MIN"):
+        sign = -1 if kind == "MAX" else 1
+        if dtype in FLOATS:
+            return sign * math.inf
+        # 64 bits are computed as 32
+        limits = np.iinfo("int32" if dtype == "int64" else dtype)
+        return int(limits.min if sign < 0 else limits.max)
+    return 1 if kind == "MUL" else 0
+
+
+def _index_reduce(node: NodeContext) -> SSAValue:
+    """Slices along an axis combined with those of `source`, by their numbers."""
+    e, x, axis = node.emit, node.x(), node.axis()
+    order = [axis, *(i for i in range(len(shape_of(x))) if i != axis)]
+    table, rows = e.transpose(x, order), e.transpose(node.cast("source"), order)
+    found = _combined(node, table, e.reshape(node.x("index"), (-1,)), rows, _kind(node))
+    return e.transpose(found, np.argsort(order).tolist())
 
 
 def _index_put(node: NodeContext) -> SSAValue:
@@ -105,6 +151,7 @@ TABLE: Table = {
     "aten.scatter.reduce": _scatter(),
     "aten.scatter.value_reduce": _scatter(),
     "aten.scatter_reduce.two": _scatter(),
+    "aten.index_reduce.default": _index_reduce,
     "aten.scatter_add.default": _scatter("ADD"),
     "aten.index_put.default": _index_put,
     "aten._unsafe_index_put.default": _index_put,

@@ -111,6 +111,7 @@ TABLE: Table = {
     "ArgMin": _arg_min,
     "Cumsum": _scan(ops.CumSumOp),
     "Cumprod": _scan(ops.CumProdOp),
+    "CumulativeLogsumexp": _scan(ops.CumLogSumExpOp),
     "NthElement": _nth_element,
     "TopKV2": _top_k,
     "InTopKV2": _in_top_k,

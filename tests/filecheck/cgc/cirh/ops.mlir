@@ -244,6 +244,10 @@ builtin.module {
     %245 = cirh.KeyedRandomUniform %key, %step : (tensor<2xi32>, tensor<i64>) -> tensor<4xf32>
     // CHECK-NEXT: %{{.*}} = cirh.KeyedRandomNormal %key, %step : (tensor<2xi32>, tensor<i64>) -> tensor<4xf32>
     %246 = cirh.KeyedRandomNormal %key, %step : (tensor<2xi32>, tensor<i64>) -> tensor<4xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.CumMax %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %247 = cirh.CumMax %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.CumLogSumExp %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    %248 = cirh.CumLogSumExp %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<2x3xf32>) -> tensor<2x3xf32>
     func.return
   }
 }

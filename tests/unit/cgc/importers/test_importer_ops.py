@@ -289,6 +289,7 @@ INDEXING = {
     "prod_grad": (lambda x: tf.reduce_prod(x, axis=1), X),
     "cumprod": (lambda x: tf.math.cumprod(x, axis=1), X),
     "cumprod_exclusive": (lambda x: tf.math.cumprod(x, axis=0, exclusive=True, reverse=True), X),
+    "cumulative_logsumexp": (lambda x: tf.math.cumulative_logsumexp(3 * x, axis=1, reverse=True), X),
     "accumulate_n": (lambda x: raw.AccumulateNV2(inputs=[x, 2 * x], shape=[3, 4]), X),
     "top_k": (lambda x: list(tf.math.top_k(x, 3)), floats(2, 3, 6)),
     "top_k_ties": (lambda x: list(tf.math.top_k(x, 3)), np.round(floats(3, 8))),

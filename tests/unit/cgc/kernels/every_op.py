@@ -65,6 +65,8 @@ CASES: dict[str, tuple[Sequence[Argument], Callable[..., Operation]]] = {
     "RepeatOp": ((X,), lambda x: ops.RepeatOp(x, 3, 1)),
     "MatrixBandPartOp": ((X,), lambda x: ops.MatrixBandPartOp(x, -1, 0)),
     "ConditionalArangeOp": ((FLAGS,), ops.ConditionalArangeOp),
+    "CumMaxOp": ((X,), lambda x: ops.CumMaxOp(x, 1)),
+    "CumLogSumExpOp": ((X,), lambda x: ops.CumLogSumExpOp(x, 1)),
     "CumProdOp": ((X,), lambda x: ops.CumProdOp(x, 1)),
     "NthOrderStatisticOp": ((X,), lambda x: ops.NthOrderStatisticOp(x, 2)),
     "TopKOp": ((X,), lambda x: ops.TopKOp(x, 2)),

@@ -152,6 +152,8 @@ CASES: list[tuple[str, Make, Sequence[Values]]] = [
         for exclusive in (False, True)
         for reverse in (False, True)
     ],
+    ("running maximum", lambda x: ops.CumMaxOp(x, 1, True), (CUBE,)),
+    ("running maximum of integers", lambda x: ops.CumMaxOp(x, 0, False, True), (COUNTS,)),
     ("running product", lambda x: ops.CumProdOp(x, 2, True, True), (CUBE,)),
     ("matmul", lambda a, b: ops.MatMulOp(a, b, transpose_a=True), (X, Y)),
     ("matmul batch", lambda a, b: ops.MatMulOp(a, b, transpose_b=True), (CUBE, CUBE)),

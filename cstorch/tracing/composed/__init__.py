@@ -17,13 +17,15 @@ from torch.utils import checkpoint
 
 from cstorch.tracing.composed import checkpointing, makers
 from cstorch.tracing.composed.attention import scaled_dot_product_attention
+from cstorch.tracing.composed.counting import bincount
 from cstorch.tracing.composed.factors import SUMS
-from cstorch.tracing.composed.layers import _weight_norm, embedding_bag, rrelu
+from cstorch.tracing.composed.layers import _weight_norm, embedding_bag, renorm, rrelu
 from cstorch.tracing.composed.losses import (
     gaussian_nll_loss,
     multi_margin_loss,
     multilabel_margin_loss,
 )
+from cstorch.tracing.composed.sampling import grid_sampler
 
 _OURS: Mapping[ModuleType, tuple[Callable[..., Any], ...]] = {
     functional: (
@@ -34,13 +36,15 @@ _OURS: Mapping[ModuleType, tuple[Callable[..., Any], ...]] = {
         rrelu,
         scaled_dot_product_attention,
     ),
-    torch: (makers.tensor, makers.as_tensor, _weight_norm),
+    torch: (bincount, grid_sampler, makers.tensor, makers.as_tensor, renorm, _weight_norm),
     checkpoint: checkpointing.REPLACED,
 }
 _FUNCTIONS = [(module, function.__name__, function) for module, found in _OURS.items() for function in found]
 
 COMPOSED: Mapping[Any, Callable[..., Any]] = {
     **{getattr(module, name): function for module, name, function in _FUNCTIONS},
+    torch.Tensor.bincount: bincount,
+    torch.Tensor.renorm: renorm,
     torch.Tensor.new_tensor: makers.new_tensor,
     **SUMS,
 }

@@ -26,6 +26,18 @@ def _weight_norm(v: torch.Tensor, g: torch.Tensor, dim: int = 0) -> torch.Tensor
     return v * (g / torch.norm_except_dim(v, 2, dim))
 
 
+def renorm(
+    input: torch.Tensor,  # noqa: A002
+    p: float,
+    dim: int,
+    maxnorm: float,
+) -> torch.Tensor:
+    """`torch.renorm`, whose gradient PyTorch computes in float64."""
+    axes = [axis for axis in range(input.dim()) if axis != dim % input.dim()]
+    norm = torch.linalg.vector_norm(input, p, axes, keepdim=True)
+    return input * torch.where(norm > maxnorm, maxnorm / (norm + 1e-7), 1.0)
+
+
 def embedding_bag(
     input: torch.Tensor,  # noqa: A002
     weight: torch.Tensor,

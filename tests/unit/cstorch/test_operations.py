@@ -1,0 +1,244 @@
+"""Operations of PyTorch and their gradients against eager, compiled in groups of cases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from cgc.cirh.verify import verify_module
+from cgc.importers.aten import import_step
+from cgc.lowering.interpret import step_function
+from cstorch.errors import StepError
+from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.step import trace
+from cstorch.tracing.values import to_array
+
+GROUP = 20
+"""Number of cases that are compiled together."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function of tensors; with `gradient` also its gradient by those that are floats or complex."""
+
+    name: str
+    function: Callable[..., Any]
+    tensors: tuple[torch.Tensor, ...]
+    gradient: bool = True
+    tolerance: float = 1e-5
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The results, then the gradients of their weighted sum."""
+        wanted = [
+            x.clone().requires_grad_() if self.gradient and (x.is_floating_point() or x.is_complex()) else x
+            for x in tensors
+        ]
+        outs = _real(self.function(*wanted))
+        terms = [_weighted_sum(out) for out in outs if out.requires_grad]
+        found = [out.detach() for out in outs]
+        if terms:
+            by = [x for x in wanted if x.requires_grad]
+            gradients = torch.autograd.grad(sum(terms), by, allow_unused=True)
+            found += _real([gradient for gradient in gradients if gradient is not None])
+        return found
+
+
+def _real(found: Any) -> list[torch.Tensor]:
+    """Results as a list, complex ones as pairs."""
+    listed = found if isinstance(found, tuple | list) else (found,)
+    return [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in listed]
+
+
+def _weighted_sum(x: torch.Tensor) -> torch.Tensor:
+    weights = torch.cos(torch.arange(x.numel(), dtype=torch.float32)).reshape(x.shape).to(x.device)
+    return (x.float() * weights).sum()
+
+
+def _randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)), dtype=dtype)
+
+
+X = _randn(4, 6)
+TIES = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0], [5.0, 5.0, 4.0, 6.0, 6.0]])
+INDEX = torch.tensor([[0, 1, 1, 3], [2, 2, 0, 0], [1, 1, 1, 1]])
+ROWS = torch.tensor([0, 2, 0])
+
+
+def cases() -> list[Case]:
+    """All cases, the same ones in every call."""
+    found = [*_scans(), *_combined(), *_distances(), *_pools(), *_samples(), *_counts()]
+    assert len({case.name for case in found}) == len(found)
+    return found
+
+
+def _scans() -> Iterator[Case]:
+    for name in ("cummax", "cummin"):
+        function = getattr(torch, name)
+        yield Case(f"{name} ties", lambda a, f=function: f(a, 1), (TIES,))
+        yield Case(f"{name} first axis", lambda a, f=function: f(a, -2), (X,))
+        yield Case(f"{name} integers", lambda a, f=function: f(a, 0), (torch.tensor([3, 1, 4, 1, 5]),))
+        yield Case(f"{name} number", lambda a, f=function: f(a, 0), (torch.tensor(3.0),))
+        nans = torch.tensor([3.0, math.nan, 4.0])
+        yield Case(f"{name} nan", lambda a, f=function: f(a, 0), (nans,), gradient=False)
+        yield Case(f"{name} empty", lambda a, f=function: f(a, 1), (torch.zeros(2, 0),))
+    yield Case("logcumsumexp", lambda a: torch.logcumsumexp(a, 1), (5 * X,))
+    infinite = torch.tensor([-math.inf, 1.0, 2.0])
+    yield Case("logcumsumexp inf", lambda a: torch.logcumsumexp(a, 0), (infinite,), gradient=False)
+
+
+def _combined() -> Iterator[Case]:
+    index, rows = INDEX, ROWS
+    for reduce in ("sum", "prod", "mean", "amax", "amin"):
+        for include in (True, False):
+            how = {"reduce": reduce, "include_self": include}
+            yield Case(
+                f"scatter_reduce {reduce} {include}",
+                lambda a, i, s, how=how: a.scatter_reduce(1, i, s, **how),
+                (_randn(3, 5), index, _randn(3, 4)),
+            )
+            if reduce != "sum":
+                yield Case(
+                    f"index_reduce {reduce} {include}",
+                    lambda a, s, how=how: a.index_reduce(1, rows, s, **how),
+                    (_randn(2, 4), _randn(2, 3)),
+                )
+    numbers = torch.tensor([5, 6, 7]), torch.tensor([0, 0, 2]), torch.tensor([1, 4, -4])
+    for reduce in ("mean", "amax"):
+        yield Case(
+            f"scatter_reduce integers {reduce}",
+            lambda a, i, s, r=reduce: a.scatter_reduce(0, i, s, r, include_self=False),
+            numbers,
+        )
+
+
+def _distances() -> Iterator[Case]:
+    for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, math.inf):
+        yield Case(f"cdist {p}", lambda a, b, p=p: torch.cdist(a, b, p), (_randn(2, 5, 4), _randn(2, 3, 4)))
+    yield Case("cdist by product", torch.cdist, (_randn(30, 4), _randn(28, 4)))
+    yield Case("cdist broadcast", torch.cdist, (_randn(2, 1, 5, 4), _randn(1, 3, 2, 4)))
+    yield Case("cdist of itself", lambda a: torch.cdist(a, a), (_randn(5, 4),))
+    yield Case("cdist empty", torch.cdist, (torch.zeros(0, 4), _randn(3, 4)))
+    yield Case("pdist", functional.pdist, (_randn(5, 4),))
+    yield Case("pdist 1", lambda a: functional.pdist(a, 1.0), (_randn(5, 4),))
+    yield Case("renorm", lambda a: torch.renorm(a, 2, 0, 1.5), (X,))
+    yield Case("renorm 1", lambda a: torch.renorm(a, 1, -2, 1.5), (_randn(3, 4, 2),))
+    yield Case(
+        "embedding with max_norm",
+        lambda w: functional.embedding(torch.tensor([0, 2, 2]), w * 1.0, max_norm=1.0),
+        (_randn(4, 6),),
+        gradient=False,
+    )
+
+
+def _pools() -> Iterator[Case]:
+    for kind in ("avg", "max"):
+        for dimensions, shape in ((1, (2, 3, 5)), (2, (2, 3, 5, 4)), (3, (2, 2, 5, 4, 3))):
+            function = getattr(functional, f"adaptive_{kind}_pool{dimensions}d")
+            for size in (2, 7):
+                name = f"{function.__name__} to {size}"
+                yield Case(name, lambda a, f=function, n=size: f(a, n), (_randn(*shape),))
+    for name, x in (("positions", _randn(2, 3, 5, 4)), ("ties", torch.ones(3, 5, 4))):
+        yield Case(
+            f"adaptive_max_pool2d {name}",
+            lambda a: functional.adaptive_max_pool2d(a, (3, 7), return_indices=True),
+            (x,),
+        )
+    yield Case(
+        "adaptive_avg_pool2d of one axis",
+        lambda a: functional.adaptive_avg_pool2d(a, (None, 7)),
+        (_randn(3, 5, 4),),
+    )
+
+
+def _samples() -> Iterator[Case]:
+    places = 1.3 * torch.cos(torch.arange(72.0)).reshape(2, 3, 6, 2)
+    for mode, padding, align in (
+        ("bilinear", "zeros", False),
+        ("bilinear", "border", True),
+        ("bilinear", "reflection", False),
+        ("bicubic", "reflection", True),
+        ("bicubic", "zeros", False),
+    ):
+        yield Case(
+            f"grid_sample {mode} {padding} {align}",
+            lambda a, g, how=(mode, padding, align): functional.grid_sample(a, g, *how),
+            (_randn(2, 3, 5, 4), places),
+        )
+    yield Case(
+        "grid_sample nearest",
+        lambda a: functional.grid_sample(a, places, "nearest", "reflection", True),
+        (_randn(2, 3, 5, 4),),
+    )
+    volume = 1.3 * torch.cos(torch.arange(72.0)).reshape(2, 2, 3, 2, 3)
+    yield Case(
+        "grid_sample of a volume",
+        lambda a, g: functional.grid_sample(a, g, align_corners=False),
+        (_randn(2, 3, 5, 4, 3), volume),
+    )
+
+
+def _counts() -> Iterator[Case]:
+    numbers = torch.tensor([1, 1, 3, 6])
+    yield Case("bincount", lambda i: torch.bincount(i, minlength=7), (numbers,))
+    yield Case("bincount with weights", lambda i, w: i.bincount(w, 7), (numbers, _randn(4)), gradient=False)
+
+
+CASES = cases()
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Callable[[int], list[list[np.ndarray]]]:
+    """The results of a group of cases, by its number."""
+
+    @cache
+    def compiled_group(number: int) -> list[list[np.ndarray]]:
+        chosen = CASES[number * GROUP :][:GROUP]
+        tensors = [tensor for case in chosen for tensor in case.tensors]
+        inputs = [DeviceTensor(tensor) for tensor in tensors]
+        counts: list[int] = []
+
+        def step() -> list[torch.Tensor]:
+            rest, found = list(inputs), list[torch.Tensor]()
+            for case in chosen:
+                own, rest = rest[: len(case.tensors)], rest[len(case.tensors) :]
+                results = case.run(own)
+                counts.append(len(results))
+                found += results
+            return found
+
+        module = import_step(trace(step, inputs, {}, []).graph, mode="infer", seed=3)
+        verify_module(module)
+        _, outputs = jax.jit(step_function(module))((np.int64(0),), tuple(map(to_array, tensors)))
+        rest = [np.asarray(output) for output in outputs]
+        assert len(rest) == sum(counts)
+        return [[rest.pop(0) for _ in range(count)] for count in counts]
+
+    return compiled_group
+
+
+@pytest.mark.parametrize("index", range(len(CASES)), ids=[case.name for case in CASES])
+def test_an_operation_and_its_gradient_give_eagers_numbers(
+    compiled: Callable[[int], list[list[np.ndarray]]], index: int
+) -> None:
+    case = CASES[index]
+    found = compiled(index // GROUP)[index % GROUP]
+    expected = [to_array(x) for x in case.run(case.tensors)]
+    assert len(found) == len(expected) > 0
+    for got, wanted in zip(found, expected, strict=True):
+        assert (got.shape, got.dtype.kind) == (wanted.shape, wanted.dtype.kind)
+        np.testing.assert_allclose(got, wanted, rtol=case.tolerance, atol=case.tolerance)
+
+
+def test_bincount_without_a_length_is_refused_with_a_cure() -> None:
+    numbers = DeviceTensor(torch.tensor([1, 2]))
+    with pytest.raises(StepError, match="give minlength"):
+        trace(lambda: torch.bincount(numbers), [numbers], {}, [])

@@ -1,5 +1,5 @@
 """The session API by its public name: `import cerebras_torch as cbtorch`."""
 
-from cstorch.aliases import alias
+from cs_toolkit.aliases import alias
 
 alias(__name__, "cstorch.session")

@@ -10,7 +10,8 @@ class Message:
     """A message whose fields come into being when they are used.
 
     A field that is read before it was set is a message of its own, empty and false, which can be filled, or
-    used as a list: `config.matching.kernel.no_dcache_spill_splits = True` and `...disabled.append("x")`.
+    used as a list or a map: `config.matching.kernel.no_dcache_spill_splits = True`,
+    `...disabled.append("x")`, `...labels["name"] = "x"`.
 
     Args:
         **fields: First values; a dict becomes a message.
@@ -19,6 +20,7 @@ class Message:
     def __init__(self, **fields: Any) -> None:
         self.__dict__["_values"] = {}
         self.__dict__["_items"] = []
+        self.__dict__["_entries"] = {}
         for name, value in fields.items():
             setattr(self, name, value)
 
@@ -70,10 +72,19 @@ class Message:
             else:
                 self._values[name] = value
         self._items.extend(other._items)
+        self._entries.update(other._entries)
+
+    def fields(self) -> list[tuple[str, Any]]:
+        """Return the names and values of all fields that are set."""
+        return [(name, value) for name, value in self._values.items() if not _is_empty(value)]
+
+    def entries(self) -> list[tuple[str, Any]]:
+        """Return the keys and values of a map."""
+        return list(self._entries.items())
 
     def as_dict(self) -> dict[str, Any]:
         """What is set, as plain data."""
-        return {name: _plain(value) for name, value in self._values.items() if not _is_empty(value)}
+        return {name: _plain(value) for name, value in (*self.fields(), *self.entries())}
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._items)
@@ -82,7 +93,15 @@ class Message:
         return len(self._items)
 
     def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str):
+            return self._entries.setdefault(index, Message())
         return self._items[index]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._entries[key] = value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries or key in self._items
 
     def __bool__(self) -> bool:
         return not _is_empty(self)
@@ -102,6 +121,7 @@ def _is_empty(value: Any) -> bool:
     return (
         isinstance(value, Message)
         and not value._items
+        and not value._entries
         and all(_is_empty(field) for field in value._values.values())
     )
 

@@ -1,16 +1,19 @@
-"""Names that TensorFlow has lost since the programs were written, put back when their modules are imported.
+"""Names that libraries have lost since the programs were written, put back when their modules are imported.
 
 The list: all names that public programs of the time use, and that TensorFlow 2.21 with tf_keras lacks.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
+
+from cs_toolkit.messages import Message
 
 
 def _tensorflow(module: ModuleType) -> None:
@@ -109,7 +112,39 @@ def _assignable(own: property, slot: str) -> property:
     return property(read, write, doc=own.__doc__)
 
 
+def _json_format(module: ModuleType) -> None:
+    """`google.protobuf.json_format` for the free-form messages that stand for those of the original stack."""
+    functions = vars(module)
+    own = {name: functions[name] for name in ("MessageToDict", "MessageToJson", "Parse", "ParseDict")}
+
+    def as_dict(message: Any, *arguments: Any, **keywords: Any) -> Any:
+        if isinstance(message, Message):
+            return message.as_dict()
+        return own["MessageToDict"](message, *arguments, **keywords)
+
+    def as_json(message: Any, *arguments: Any, **keywords: Any) -> Any:
+        if isinstance(message, Message):
+            return json.dumps(message.as_dict(), sort_keys=True)
+        return own["MessageToJson"](message, *arguments, **keywords)
+
+    def parse(text: Any, message: Any, *arguments: Any, **keywords: Any) -> Any:
+        if isinstance(message, Message):
+            return parse_dict(json.loads(text), message)
+        return own["Parse"](text, message, *arguments, **keywords)
+
+    def parse_dict(fields: Any, message: Any, *arguments: Any, **keywords: Any) -> Any:
+        if isinstance(message, Message):
+            message.MergeFrom(Message(**fields))
+            return message
+        return own["ParseDict"](fields, message, *arguments, **keywords)
+
+    changed: tuple[Callable[..., Any], ...] = (as_dict, as_json, parse, parse_dict)
+    for name, function in zip(own, changed, strict=True):
+        functions[name] = wraps(own[name])(function)
+
+
 CHANGES: Mapping[str, Callable[[ModuleType], None]] = {
+    "google.protobuf.json_format": _json_format,
     "tensorflow": _tensorflow,
     # By these names they are modules of their own, unless TensorFlow has imported Keras.
     "tensorflow.compat.v1": _estimator,

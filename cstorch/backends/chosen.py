@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from cs_runtime.settings import default_execution
+from cs_toolkit import object_store
 from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import ExecutionChoice
 from cs_toolkit.streaming import Recompute
@@ -93,16 +94,20 @@ class Backend:
         self.device = Device(DEVICE if backend_type is BackendType.CSX else torch.device("cpu"))
         self.artifact_dir = artifact_dir
         self.max_checkpoints = max_checkpoints
-        self._saved: list[Path] = []
+        self._saved: list[object_store.PathLike] = []
 
-    def keep_newest(self, saved: Path) -> None:
+    def keep_newest(self, saved: object_store.PathLike) -> None:
         """Deletes the oldest checkpoints of this process where there are too many with this one."""
         if self.max_checkpoints is None:
             return
-        path = saved.absolute()
+        path = saved if object_store.is_url(saved) else Path(saved).absolute()
         self._saved = [other for other in self._saved if other != path] + [path]
         while len(self._saved) > self.max_checkpoints:
-            self._saved.pop(0).unlink(missing_ok=True)
+            oldest = self._saved.pop(0)
+            if object_store.is_url(oldest):
+                object_store.delete(oldest)
+            else:
+                Path(oldest).unlink(missing_ok=True)
 
     @property
     def name(self) -> str:

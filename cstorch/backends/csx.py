@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
+
+from cs_toolkit import object_store
+from cs_toolkit.messages import Message
 
 log = logging.getLogger("cstorch")
 
@@ -29,6 +33,10 @@ class Settings:
         return None
 
 
+cluster = Settings("backends.csx.cluster")
 debug = Settings("backends.csx.debug")
+object.__setattr__(debug, "debug_args", Message())  # programs merge others into it
 performance = Settings("backends.csx.performance")
 precision = Settings("backends.csx.precision")
+storage = SimpleNamespace(s3=object_store.settings)
+"""`storage.s3.profile` has an effect: the profile in AWS's files whose credentials are used."""

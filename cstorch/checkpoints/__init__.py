@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cs_runtime import progress_notes
+from cs_toolkit import object_store
 from cstorch.backends import current_backend
 from cstorch.checkpoints.reader import SIGNATURE, read
 from cstorch.checkpoints.writer import write
@@ -33,12 +34,17 @@ def save(state: Any, path: PathLike) -> None:
         CheckpointError: something else is in the nest, the folder is missing, or the device is full. What
             was under the path before is still there.
         ValueNotThereError: a tensor of a step is saved outside of a step closure.
+        ObjectStoreError: the path is the URL of an object, s3://BUCKET/KEY, that cannot be written.
     """
-    write(state, Path(path))
+    if object_store.is_url(path):
+        with object_store.uploaded(path) as file:
+            write(state, file)
+    else:
+        write(state, Path(path))
     progress_notes.checkpoint_saved(steps_done(), path)
     backend = current_backend(raise_exception=False)
     if backend is not None:
-        backend.keep_newest(Path(path))
+        backend.keep_newest(path)
 
 
 def load(
@@ -55,7 +61,7 @@ def load(
     is changed in place while its tensors are in use (not replaced, as `save` does) changes them.
 
     Args:
-        path: the file.
+        path: the file, or the URL of an object, s3://BUCKET/KEY, which is downloaded.
         map_location: where the tensors go, such as "cpu" or "xla"; None means this CPU, and so do the
             functions and dictionaries that `torch.load` takes.
         weights_only: as `torch.load` is called, without effect: nothing in a file is executed.
@@ -64,8 +70,13 @@ def load(
     Raises:
         CheckpointError: the file is missing, cut off, not finished, of another version or of another kind,
             or holds Python objects that only running code from the file would restore.
+        ObjectStoreError: an object cannot be read.
     """
-    state = _read_any(Path(path))
+    if object_store.is_url(path):
+        with object_store.downloaded(path) as file:  # tensors stay mapped when it is removed
+            state = _read_any(file)
+    else:
+        state = _read_any(Path(path))
     if not isinstance(map_location, str | torch.device):
         return state
     device, moved = torch.device(map_location), dict[int, torch.Tensor]()

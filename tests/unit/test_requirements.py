@@ -24,8 +24,10 @@ AREAS = {
         "input_analyzer/standalone.py",  # a function of the user's that returns a dataset
         "models/*/tf",
     ),
+    "s3": ("cs_toolkit/object_store.py",),
     "torch": (
         "*/torch",
+        "cs_compat/appliance/storage",
         "cerebras_pytorch",
         "cerebras_torch",
         "cgc/importers/aten",

@@ -240,11 +240,11 @@ def check_old_tensorflow():
     assert inspect.getargspec(parameters).args == ["function"]
 
 
-def check_weight_streaming_and_the_appliance_are_absent():
+def check_weight_streaming_is_absent():
     """Programs take another branch where they find these."""
     import importlib
 
-    for name in ("tfwse", "cerebras.tf.ws", "cerebras_appliance", "torch_xla"):
+    for name in ("tfwse", "cerebras.tf.ws", "torch_xla"):
         assert importlib.util.find_spec(name) is None, name
     assert importlib.util.find_spec("cerebras.framework") is not None  # the branch of these launchers
 

@@ -185,6 +185,25 @@ def test_other_packages_share_the_name_cerebras(command: Command, tmp_path: Path
         assert result.stdout.count("modelzoo editable later own") == max(1, 2 * len(flags)), result.stderr
 
 
+def test_the_appliance_has_two_names(command: Command) -> None:
+    """Its modules are the same under both, and programs of TensorFlow load no PyTorch for them."""
+    code = (
+        "import sys, cerebras.appliance, cerebras_appliance; "
+        "import cerebras_appliance.pb.common.cerebras_type_pb2 as types; "
+        "from cerebras.appliance.utils.debug_args import DebugArgs; "
+        "from cerebras_appliance.pb.workflow.appliance.common import common_config_pb2 as common; "
+        "from cerebras.pb.stack.full_pb2 import FullConfig; "
+        "from google.protobuf import json_format; "
+        "config = FullConfig(); config.matching.autogen_policy = 2; "
+        "text = json_format.MessageToJson(config, including_default_value_fields=False); "
+        "assert json_format.Parse(text, FullConfig()) == config; "
+        "assert cerebras.appliance is cerebras_appliance and common.DebugArgs is DebugArgs; "
+        "print(types.T_CB16, text, sorted({'torch', 'tensorflow'} & sys.modules.keys()))"
+    )
+    result = command("csrun_cpu", "python", "-c", code)
+    assert result.stdout == '2 {"matching": {"autogen_policy": 2}} []\n', result.stderr
+
+
 def test_the_wrapper_by_itself_says_what_it_needs() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "CSRUN_PYTHON"}
     result = subprocess.run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError
+
 import pytest
 
 from csrun import missing_modules
@@ -17,6 +19,11 @@ from csrun.missing_modules import hint
         ("sklearn.datasets", "csrun pip install scikit-learn"),
         ("tf_keras", "csrun pip install --no-deps tf_keras"),
         ("tfwse", "run the program with python-ws"),
+        ("torch_xla.core", "run the program with python-pt"),
+        ("cerebras.modelzoo.trainer", "add the folder that has the module to PYTHONPATH"),
+        ("cerebras_appliance.nothing", "cerebras_appliance is a name of the toolkit"),
+        ("cerebras_cloud_sdk", "no package of the index adds to it"),
+        ("cstorch.nothing", "check the name"),
         ("other.part", "csrun pip install other (the package may have another name"),
     ],
 )
@@ -25,6 +32,17 @@ def test_the_package_of_a_module_is_named(module: str, said: str) -> None:
     assert told is not None
     assert f"'{module}'" in told
     assert said in told
+
+
+@pytest.mark.parametrize(
+    "name", ["cerebras", "cerebras.x", "cerebras_pytorch.x", "cerebras_tensorflow", "estimator.x", "csrun.x"]
+)
+def test_names_of_the_toolkit_are_never_to_be_installed(name: str) -> None:
+    assert "pip install" not in str(hint(ModuleNotFoundError(f"No module named {name!r}", name=name)))
+
+
+def test_a_distribution_without_metadata_is_no_missing_module() -> None:
+    assert hint(PackageNotFoundError("cerebras_pytorch")) is None
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """The session API."""
 
-from cstorch.aliases import alias
+from cs_toolkit.aliases import alias
 
 alias(__name__, "cstorch.session")

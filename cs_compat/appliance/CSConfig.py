@@ -1,0 +1,41 @@
+"""The configuration of the original's appliance; the module has the name of its class."""  # noqa: N999
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class CSConfig:
+    """The cluster of a run.
+
+    Attributes:
+        num_csx: Number of CS systems.
+        max_wgt_servers: MemoryX processes that may share out the layers.
+        max_act_per_csx: Activation servers of each CS system; without effect.
+        num_workers_per_csx: Workers that stream the input to each CS system.
+        mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
+        execution_strategy: A value of `common_config_pb2.ExecutionStrategy`; None leaves the choice to the
+            toolkit.
+        precision_opt_level: Level of the original's optimization of precision, without effect.
+
+    The others describe servers of the original's cluster and have no effect.
+    """
+
+    num_csx: int | None = 1
+    max_wgt_servers: int | None = None
+    max_act_per_csx: int | None = None
+    mgmt_address: str | None = None
+    mgmt_namespace: str | None = None
+    credentials_path: str | None = None
+    debug_args: Any = None
+    mount_dirs: list[str] | None = None
+    python_paths: list[str] | None = None
+    transfer_processes: int | None = None
+    num_workers_per_csx: int | None = 1
+    execution_strategy: int | None = None
+    job_labels: list[str] | None = None
+    job_time_sec: int | None = None
+    disable_version_check: bool = False
+    precision_opt_level: int | None = None

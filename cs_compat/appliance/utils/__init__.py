@@ -1,0 +1,1 @@
+"""Helpers of programs of the original stack."""

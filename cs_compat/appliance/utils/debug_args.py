@@ -1,0 +1,189 @@
+"""Debug arguments of the original's appliance: kept for the program to read, without effect here.
+
+Their files are in protobuf's text format: `field: value`, and `field { ... }` for a message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cs_toolkit.messages import Message
+
+
+class DebugArgs(Message):
+    """Debug arguments of a run."""
+
+    class DebugINI(Message):
+        """Settings of the original's compiler as the text of a file."""
+
+    class DebugMGR(Message):
+        """Settings of the original's cluster management."""
+
+        class CleanPodPolicy:
+            """Which servers are removed after a run."""
+
+            ALL = 1
+            RUNNING = 2
+            NONE = 3
+
+
+def get_debug_args(value: Any) -> Message:
+    """Return debug arguments: empty ones for None, given ones as they are, else those in a file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is not in protobuf's text format.
+    """
+    if isinstance(value, Message):
+        return value
+    debug_args = DebugArgs()
+    if value is not None:
+        path = Path(os.fspath(value))
+        _fill(debug_args, _Tokens(path.read_text(), path))
+    return debug_args
+
+
+def write_debug_args(debug_args: Message, path: str | os.PathLike[str]) -> None:
+    """Write debug arguments to a file in protobuf's text format."""
+    Path(path).write_text("".join(f"{line}\n" for line in _lines(debug_args)))
+
+
+def update_debug_args_from_keys(debug_args: Message, flat_dargs: Mapping[str, Any]) -> None:
+    """Set fields by their paths: `{"debug_usr.ignore_nan": True}`."""
+    for path, value in flat_dargs.items():
+        *parents, name = path.split(".")
+        message = debug_args
+        for parent in parents:
+            message = getattr(message, parent)
+        setattr(message, name, value)
+
+
+def _lines(message: Message, indent: str = "") -> Iterator[str]:
+    for name, value in message.fields():
+        yield from _field_lines(name, value, indent)
+    for key, value in message.entries():
+        yield from _field_lines("key", key, indent)
+        yield from _field_lines("value", value, indent)
+
+
+def _field_lines(name: str, value: Any, indent: str) -> Iterator[str]:
+    if not isinstance(value, Message):
+        yield f"{indent}{name}: {json.dumps(value)}"
+        return
+    if value.entries():
+        for key, item in value.entries():
+            yield f"{indent}{name} {{"
+            yield from _field_lines("key", key, f"{indent}  ")
+            yield from _field_lines("value", item, f"{indent}  ")
+            yield f"{indent}}}"
+        return
+    for item in list(value) or [value]:
+        if not isinstance(item, Message):
+            yield f"{indent}{name}: {json.dumps(item)}"
+            continue
+        yield f"{indent}{name} {{"
+        yield from _lines(item, f"{indent}  ")
+        yield f"{indent}}}"
+
+
+_TOKEN = re.compile(
+    r"""\s+|\#[^\n]*|(?P<token>[{}<>\[\]:,;]|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s{}<>\[\]:,;"'#]+)"""
+)
+
+
+_PUNCTUATION = "{}<>[]:,;"
+
+
+class _Tokens:
+    """The tokens of a text."""
+
+    def __init__(self, text: str, path: Path) -> None:
+        self._path = path
+        self._tokens: list[tuple[str, int]] = []
+        position = 0
+        while position < len(text):
+            found = _TOKEN.match(text, position)
+            line = text.count("\n", 0, position) + 1
+            if found is None:
+                raise ValueError(f"{path}:{line}: got {text[position]!r}, expected protobuf's text format")
+            if found["token"]:
+                self._tokens.append((found["token"], line))
+            position = found.end()
+        self._next = 0
+
+    def peek(self) -> str | None:
+        """Return the next token; None at the end."""
+        return self._tokens[self._next][0] if self._next < len(self._tokens) else None
+
+    def take(self, *expected: str) -> str:
+        """Return the next token and advance: a name or a value, unless others are expected.
+
+        Raises:
+            ValueError: It is not one of those that are expected, or the text ends.
+        """
+        token = self.peek()
+        if token is None or (token not in expected if expected else token in _PUNCTUATION):
+            line = self._tokens[min(self._next, len(self._tokens) - 1)][1] if self._tokens else 1
+            wanted = " or ".join(expected) or "a field or a value"
+            raise ValueError(f"{self._path}:{line}: got {token or 'the end'!r}, expected {wanted}")
+        self._next += 1
+        return token
+
+
+def _fill(message: Message, tokens: _Tokens, end: str | None = None) -> None:
+    """Read fields up to a closing bracket, or to the end of the text."""
+    while tokens.peek() != end:
+        name = tokens.take()
+        if tokens.peek() == ":":
+            tokens.take(":")
+        if tokens.peek() in ("{", "<"):
+            inner = Message()
+            _fill(inner, tokens, "}" if tokens.take("{", "<") == "{" else ">")
+            tokens.take("}", ">")
+            _add_message(message, name, inner)
+        elif tokens.peek() == "[":
+            while tokens.take("[", ",", "]") != "]":
+                getattr(message, name).append(_value(tokens.take()))
+        else:
+            _add(message, name, _value(tokens.take()))
+        if tokens.peek() in (",", ";"):
+            tokens.take(",", ";")
+
+
+def _add_message(message: Message, name: str, inner: Message) -> None:
+    fields = dict(inner.fields())
+    if fields.keys() == {"key", "value"}:
+        getattr(message, name)[fields["key"]] = fields["value"]
+    else:
+        _add(message, name, inner)
+
+
+def _add(message: Message, name: str, value: Any) -> None:
+    """Set a field; one that is set already becomes a repeated field."""
+    before = dict(message.fields()).get(name)
+    if before is None:
+        setattr(message, name, value)
+    elif isinstance(before, Message) and len(before):
+        before.append(value)
+    else:
+        repeated = Message()
+        repeated.extend([before, value])
+        setattr(message, name, repeated)
+
+
+def _value(token: str) -> Any:
+    if token[0] in "\"'":
+        return json.loads(f'"{token[1:-1]}"' if token[0] == '"' else json.dumps(token[1:-1]))
+    if token in ("true", "false"):
+        return token == "true"
+    for number in (int, float):
+        try:
+            return number(token)
+        except ValueError:
+            continue
+    return token  # name of a value of an enumeration

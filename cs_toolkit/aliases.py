@@ -1,0 +1,31 @@
+"""One package under another name, with all its modules."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pkgutil import walk_packages
+from types import ModuleType
+
+
+def alias(name: str, package: str) -> None:
+    """Make a package, and every module below it, importable by another name too.
+
+    Called by the module of that name, which is replaced. A module has one object under both names, so what a
+    program sets in one is visible in the other.
+
+    Args:
+        name: `__name__` of the caller, or the name of a further module below it.
+        package: Name of the existing package.
+    """
+    root = sys.modules[name] = import_module(package)
+    for found in walk_packages(getattr(root, "__path__", ()), f"{package}."):
+        sys.modules[name + found.name.removeprefix(package)] = import_module(found.name)
+    parent, _, own = name.rpartition(".")
+    if parent in sys.modules:  # `import a.b.c as d` reads attributes
+        setattr(sys.modules[parent], own, root)
+    top = package.partition(".")[0]
+    for attribute, value in list(vars(root).items()):  # packages that the root has imported from next to it
+        other = isinstance(value, ModuleType) and value.__name__.startswith(f"{top}.")
+        if other and not value.__name__.startswith(f"{package}."):
+            alias(f"{name}.{attribute}", value.__name__)

@@ -24,10 +24,12 @@ MapLocation: TypeAlias = str | torch.device | Mapping[str, str] | Callable[[Any,
 
 
 def save(state: Any, path: PathLike) -> None:
-    """Writes a nest of tensors, arrays, numbers, strings and None in dicts, lists, tuples and sets.
+    """Writes a nest of dicts, lists, tuples and deques.
+
+    Its leaves are tensors, arrays, numbers, strings, None, sets of such values, sizes and types of elements.
 
     Tensors of the device are written with their values on this CPU. Tensors with the same elements in
-    memory, such as tied weights, are written once, and are one tensor after `load`. Sets are lists there.
+    memory, such as tied weights, are written once, and are one tensor after `load`.
     Where the backend has `max_checkpoints`, the oldest one that this process has saved is deleted.
 
     Raises:

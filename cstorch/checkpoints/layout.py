@@ -9,12 +9,13 @@ SPEC, SUCCESS, VERSION_KEY = "__spec__", "__SUCCESS__", "__version__"
 METADATA = ".__metadata__"
 """What follows a leaf's key in the name of the attribute that describes it."""
 
-TENSOR, ARRAY, SCALAR, STRING, NONE, LINKED = (
+TENSOR, ARRAY, SCALAR, STRING, NONE, OBJECT, LINKED = (
     "TorchTensorSerializer",
     "NumpyArraySerializer",
     "ScalarSerializer",
     "StringSerializer",
     "NoneSerializer",
+    "ObjectSerializer",
     "LinkedObject",
 )
 

@@ -1,14 +1,16 @@
 """Nests of dicts, lists and tuples as flat entries and a JSON text, in the form of PyTorch's tree specs.
 
-The form has no sets: they are written as lists, in order.
+What PyTorch's trees have no nodes for, such as sets and `torch.Size`, is a leaf.
 """
 
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from cstorch.errors import CheckpointError
 
@@ -17,8 +19,17 @@ Leaf = Callable[[str], Any]
 
 _PROTOCOL = 1
 _LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
-_DICTS: dict[str, Callable[[Any], Any]] = {"builtins.dict": dict, "collections.OrderedDict": OrderedDict}
-_LISTS: dict[str, Callable[[Any], Any]] = {"builtins.list": list, "builtins.tuple": tuple}
+_DICTS: dict[str, Callable[[Any], Any]] = {
+    "builtins.dict": dict,
+    "collections.OrderedDict": OrderedDict,
+    "collections.defaultdict": dict,  # what a missing key becomes is a function
+}
+_LISTS: dict[str, Callable[[Any], Any]] = {
+    "builtins.list": list,
+    "builtins.tuple": tuple,
+    "collections.namedtuple": tuple,  # its class belongs to the program that wrote it
+    "collections.deque": deque,
+}
 
 
 def leaves(nest: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -45,7 +56,7 @@ def from_text(text: str, leaf: Leaf) -> Any:
     """The nest that a text describes.
 
     Raises:
-        CheckpointError: a container is of a kind other than dict, OrderedDict, list or tuple.
+        CheckpointError: a container is of a kind that is not known.
     """
     _, spec = json.loads(text)
     return _build(json.loads(spec)[1], (), leaf)
@@ -54,10 +65,8 @@ def from_text(text: str, leaf: Leaf) -> Any:
 def _children(nest: Any) -> list[tuple[Any, Any]] | None:
     if isinstance(nest, Mapping):
         return list(nest.items())
-    if isinstance(nest, list | tuple):
+    if isinstance(nest, list | tuple | deque) and not isinstance(nest, torch.Size):
         return list(enumerate(nest))
-    if isinstance(nest, set | frozenset):
-        return list(enumerate(sorted(nest, key=repr)))
     return None
 
 
@@ -79,8 +88,16 @@ def _spec(nest: Any) -> dict[str, Any]:
         kind = "collections.OrderedDict" if isinstance(nest, OrderedDict) else "builtins.dict"
         context = json.dumps([_plain_key(key) for key in nest])
     else:
-        kind = "builtins.tuple" if isinstance(nest, tuple) else "builtins.list"
+        kind = _kind_of_sequence(nest)
+        if kind == "collections.deque":
+            context = json.dumps(nest.maxlen)
     return {"type": kind, "context": context, "children_spec": [_spec(child) for _, child in children]}
+
+
+def _kind_of_sequence(nest: Any) -> str:
+    if isinstance(nest, deque):
+        return "collections.deque"
+    return "builtins.tuple" if isinstance(nest, tuple) else "builtins.list"
 
 
 def _plain_key(key: Any) -> Any:
@@ -97,12 +114,14 @@ def _build(spec: Mapping[str, Any], prefix: tuple[str, ...], leaf: Leaf) -> Any:
     if kind is None:
         return leaf(".".join(prefix))
     if kind in _DICTS:
-        keys: Sequence[Any] = json.loads(spec["context"])
+        context = json.loads(spec["context"])
+        keys: Sequence[Any] = context["dict_context"] if isinstance(context, Mapping) else context
         built = [_build(child, (*prefix, str(key)), leaf) for key, child in zip(keys, children, strict=True)]
         return _DICTS[kind](zip(keys, built, strict=True))
     if kind in _LISTS:
-        return _LISTS[kind](_build(child, (*prefix, str(i)), leaf) for i, child in enumerate(children))
+        items = [_build(child, (*prefix, str(i)), leaf) for i, child in enumerate(children)]
+        return deque(items, json.loads(spec["context"])) if _LISTS[kind] is deque else _LISTS[kind](items)
     raise CheckpointError(
-        f"entry {'.'.join(prefix) or '(root)'} is a {kind}, expected dict, OrderedDict, list or tuple; "
-        "save it again as one of these"
+        f"entry {'.'.join(prefix) or '(root)'} is a {kind}, expected one of "
+        f"{', '.join([*_DICTS, *_LISTS])}; save it again as one of these"
     )

@@ -15,7 +15,7 @@ import torch
 
 from cs_toolkit.files import replacing
 from cs_toolkit.version import __version__
-from cstorch.checkpoints import nest
+from cstorch.checkpoints import nest, objects
 from cstorch.checkpoints.elements import Elements, array_dtype, write_elements
 from cstorch.checkpoints.hdf5 import make_array, put_mark, put_text
 from cstorch.checkpoints.layout import (
@@ -23,6 +23,7 @@ from cstorch.checkpoints.layout import (
     LINKED,
     METADATA,
     NONE,
+    OBJECT,
     SCALAR,
     SPEC,
     STRING,
@@ -120,6 +121,8 @@ class _Writer:
         value = leaf.item() if isinstance(leaf, np.generic) else leaf
         if isinstance(value, bool | int | float):
             return _plain(SCALAR, scalar_value=value)
+        if isinstance(value, objects.WRITTEN):
+            return _plain(OBJECT, object_value=_encoded(key, value))
         raise CheckpointError(
             f"entry {key} is a {type(leaf).__name__}, expected a tensor, an array, a number, a string or "
             "None; save its state_dict() or such values of it"
@@ -162,6 +165,16 @@ class _Writer:
         if elements.nbytes:
             self.placed.append((data.get_offset(), elements))
             self.end = max(self.end, data.get_offset() + elements.nbytes)
+
+
+def _encoded(key: str, value: Any) -> str:
+    try:
+        return objects.encode(value)
+    except Exception as error:  # pickle raises what the objects in it raise
+        raise CheckpointError(
+            f"entry {key} is a {type(value).__name__} that cannot be stored ({error}); expected one of "
+            "numbers, strings and tuples"
+        ) from error
 
 
 def _plain(kind: str, **values: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from cstorch.metrics.classes import (
     MeanPerClassAccuracyMetric,
 )
 from cstorch.metrics.means import AccuracyMetric, MeanMetric, PerplexityMetric
-from cstorch.metrics.metric import Metric, all_metrics, compute_all_metrics
+from cstorch.metrics.metric import Metric, compute_all_metrics, get_all_metrics
 from cstorch.metrics.ranking import AUCMetric, PrecisionAtKMetric, RecallAtKMetric
 
 Accuracy = AccuracyMetric
@@ -20,7 +20,6 @@ MeanPerClassAccuracy = MeanPerClassAccuracyMetric
 Perplexity = PerplexityMetric
 PrecisionAtK = PrecisionAtKMetric
 RecallAtK = RecallAtKMetric
-get_all_metrics = all_metrics
 
 __all__ = [
     "AUC",
@@ -45,7 +44,6 @@ __all__ = [
     "PrecisionAtKMetric",
     "RecallAtK",
     "RecallAtKMetric",
-    "all_metrics",
     "compute_all_metrics",
     "get_all_metrics",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from cstorch.metrics.metric import Metric
-from cstorch.metrics.shapes import positive_count, ratio, same_shapes
+from cstorch.metrics.shapes import positive_count, ratio, same_shapes, shaped_like
 
 
 def _one_hot(classes: torch.Tensor, number: int) -> torch.Tensor:
@@ -20,14 +20,63 @@ def _mean_of(values: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
     return ratio(torch.where(there, values, 0.0).sum(), there.float().sum())
 
 
+def _kept(num_classes: int, name: str, ignored: Sequence[int] | None) -> list[float]:
+    """Return 1 for each class that counts, 0 for those ignored.
+
+    Raises:
+        ValueError: one that is ignored is no class.
+    """
+    left_out = set(ignored or ())
+    if not left_out <= set(range(num_classes)):
+        raise ValueError(f"got {name}={ignored}, expected classes below {num_classes}")
+    return [float(label not in left_out) for label in range(num_classes)]
+
+
 class _ConfusionMetric(Metric):
     """Counts pairs of label and prediction, [labels, predictions]."""
 
-    def __init__(self, num_classes: int, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, num_classes: int, name: str | None) -> None:
+        super().__init__(name or type(self).__name__)
         self.num_classes = positive_count("num_classes", num_classes)
         self.register_state("confusion_matrix", torch.zeros(num_classes, num_classes))
         self.confusion_matrix: torch.Tensor
+
+    def _add(
+        self,
+        labels: torch.Tensor,
+        predictions: torch.Tensor,
+        weights: torch.Tensor | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        found = _one_hot(predictions, self.num_classes)
+        if weights is not None:
+            found = found * weights.reshape(-1, 1)
+        self.confusion_matrix.add_(_one_hot(labels, self.num_classes).t() @ found)
+        self._dtype = dtype
+
+    def _counts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """By class: right ones, those with that label, those with that prediction."""
+        matrix = self.confusion_matrix
+        return torch.diagonal(matrix), matrix.sum(1), matrix.sum(0)
+
+
+class _OverlapMetric(_ConfusionMetric):
+    """Compares the labels of a class with its predictions, mean of the classes that occur.
+
+    Args:
+        num_classes: number of classes.
+        ignore_classes: classes that are left out of the mean.
+        name: name of the metric, by default that of its class.
+
+    Raises:
+        ValueError: one that is ignored is no class.
+    """
+
+    def __init__(
+        self, num_classes: int, ignore_classes: Sequence[int] | None = None, name: str | None = None
+    ) -> None:
+        super().__init__(num_classes, name)
+        self._kept = _kept(num_classes, "ignore_classes", ignore_classes)
 
     def update(
         self,
@@ -42,47 +91,29 @@ class _ConfusionMetric(Metric):
             ValueError: shapes differ.
         """
         same_shapes(labels=labels, predictions=predictions, weights=weights)
-        found = _one_hot(predictions, self.num_classes)
-        if weights is not None:
-            found = found * weights.reshape(-1, 1)
-        self.confusion_matrix.add_(_one_hot(labels, self.num_classes).t() @ found)
-        self._dtype = dtype
+        self._add(labels, predictions, weights, dtype)
 
-    _dtype: torch.dtype | None = None
-
-    def _counts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """By class: right ones, those with that label, those with that prediction."""
-        matrix = self.confusion_matrix
-        return torch.diagonal(matrix), matrix.sum(1), matrix.sum(0)
-
-    def _typed(self, value: torch.Tensor) -> torch.Tensor:
-        return value.to(self._dtype or value.dtype)
+    def _mean(self, shared: torch.Tensor, all_of_class: torch.Tensor) -> torch.Tensor:
+        counted = (all_of_class != 0) & (torch.tensor(self._kept) != 0)
+        return self._typed(_mean_of(ratio(shared, all_of_class), counted))
 
 
-class MeanIOUMetric(_ConfusionMetric):
+class MeanIOUMetric(_OverlapMetric):
     """Intersection over union of labels and predictions, mean of the classes that occur."""
 
-    def __init__(self, num_classes: int, name: str = "mean_iou") -> None:
-        super().__init__(num_classes, name)
-
     def compute(self) -> torch.Tensor:
         """The mean; 0 before the first batch."""
         right, labels, predictions = self._counts()
-        union = labels + predictions - right
-        return self._typed(_mean_of(ratio(right, union), union != 0))
+        return self._mean(right, labels + predictions - right)
 
 
-class DiceCoefficientMetric(_ConfusionMetric):
+class DiceCoefficientMetric(_OverlapMetric):
     """Twice the intersection over the sum of labels and predictions, mean of the classes that occur."""
 
-    def __init__(self, num_classes: int, name: str = "dice_coefficient") -> None:
-        super().__init__(num_classes, name)
-
     def compute(self) -> torch.Tensor:
         """The mean; 0 before the first batch."""
         right, labels, predictions = self._counts()
-        both = labels + predictions
-        return self._typed(_mean_of(ratio(2 * right, both), both != 0))
+        return self._mean(2 * right, labels + predictions)
 
 
 class FBetaScoreMetric(_ConfusionMetric):
@@ -105,18 +136,25 @@ class FBetaScoreMetric(_ConfusionMetric):
         beta: float = 1.0,
         average_type: str = "micro",
         ignore_labels: Sequence[int] | None = None,
-        name: str = "f_beta_score",
+        name: str | None = None,
     ) -> None:
         super().__init__(num_classes, name)
         if beta <= 0:
             raise ValueError(f"got beta={beta}, expected a number above 0")
         if average_type not in ("micro", "macro"):
             raise ValueError(f"got average_type={average_type!r}, expected 'micro' or 'macro'")
-        ignored = set(ignore_labels or ())
-        if not ignored <= set(range(num_classes)):
-            raise ValueError(f"got ignore_labels={ignore_labels}, expected classes below {num_classes}")
         self.beta, self.average_type = beta, average_type
-        self._kept = [float(label not in ignored) for label in range(num_classes)]
+        self._kept = _kept(num_classes, "ignore_labels", ignore_labels)
+
+    def update(
+        self, labels: torch.Tensor, predictions: torch.Tensor, dtype: torch.dtype | None = None
+    ) -> None:
+        """Adds a batch of classes, of any shape; labels that are no class do not count.
+
+        Raises:
+            ValueError: predictions are more or fewer than labels.
+        """
+        self._add(labels, shaped_like(labels, "predictions", predictions), None, dtype)
 
     def compute(self) -> torch.Tensor:
         """The score; 0 where nothing is right."""
@@ -132,14 +170,13 @@ class FBetaScoreMetric(_ConfusionMetric):
 class MeanPerClassAccuracyMetric(Metric):
     """Mean over the classes of the share of their tokens that are right."""
 
-    def __init__(self, num_classes: int, name: str = "mean_per_class_accuracy") -> None:
-        super().__init__(name)
+    def __init__(self, num_classes: int, name: str | None = None) -> None:
+        super().__init__(name or type(self).__name__)
         self.num_classes = positive_count("num_classes", num_classes)
         self.register_state("total_per_class_correct_predictions", torch.zeros(num_classes))
         self.register_state("total_per_class_tokens", torch.zeros(num_classes))
         self.total_per_class_correct_predictions: torch.Tensor
         self.total_per_class_tokens: torch.Tensor
-        self._dtype: torch.dtype | None = None
 
     def update(
         self,
@@ -164,5 +201,6 @@ class MeanPerClassAccuracyMetric(Metric):
 
     def compute(self) -> torch.Tensor:
         """The mean; classes without a token count as 0."""
-        found = ratio(self.total_per_class_correct_predictions, self.total_per_class_tokens).mean()
-        return found.to(self._dtype or found.dtype)
+        return self._typed(
+            ratio(self.total_per_class_correct_predictions, self.total_per_class_tokens).mean()
+        )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from cstorch.metrics.metric import Metric
-from cstorch.metrics.shapes import same_shapes
+from cstorch.metrics.shapes import as_tensor, shaped_like, weights_for
 
 
 def _count(labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | int:
-    """Tokens with a weight other than 0; all of them without weights."""
-    return labels.numel() if weights is None else (weights != 0).sum()
+    """Return the number of tokens with a weight above 0; of all tokens without weights."""
+    return labels.numel() if weights is None else (weights > 0).sum()
 
 
 class AccuracyMetric(Metric):
@@ -20,7 +20,6 @@ class AccuracyMetric(Metric):
         super().__init__(name, compute_on_system)
         self.register_state("total_correct_predictions", torch.tensor(0.0))
         self.register_state("total_num_tokens", torch.tensor(0.0))
-        self._dtype: torch.dtype | None = None
         self.total_correct_predictions: torch.Tensor
         self.total_num_tokens: torch.Tensor
 
@@ -28,30 +27,30 @@ class AccuracyMetric(Metric):
         self,
         labels: torch.Tensor,
         predictions: torch.Tensor,
-        weights: torch.Tensor | None = None,
+        weights: torch.Tensor | float | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         """Adds a batch.
 
         Args:
             labels: classes, of any shape.
-            predictions: classes, of the same shape.
-            weights: of each token. The sum of those that are right is divided by the number that is not 0.
+            predictions: classes, one for each label.
+            weights: one for all tokens or for each. The sum of those that are right is divided by the
+                number of those above 0.
             dtype: element type of the value.
 
         Raises:
-            ValueError: shapes differ.
+            ValueError: predictions or weights are more or fewer than labels.
         """
-        same_shapes(labels=labels, predictions=predictions, weights=weights)
-        right = (labels == predictions).float()
-        self.total_correct_predictions.add_((right if weights is None else right * weights).sum())
-        self.total_num_tokens.add_(_count(labels, weights))
+        right = (labels == shaped_like(labels, "predictions", predictions)).float()
+        given = None if weights is None else weights_for(labels, weights)
+        self.total_correct_predictions.add_((right if given is None else right * given).sum())
+        self.total_num_tokens.add_(_count(labels, given))
         self._dtype = dtype
 
     def compute(self) -> torch.Tensor:
         """Share of right tokens; nan without tokens."""
-        found = self.total_correct_predictions / self.total_num_tokens
-        return found.to(self._dtype or found.dtype)
+        return self._typed(self.total_correct_predictions / self.total_num_tokens)
 
 
 class PerplexityMetric(Metric):
@@ -61,15 +60,14 @@ class PerplexityMetric(Metric):
         super().__init__(name, compute_on_system)
         self.register_state("total_loss", torch.tensor(0.0))
         self.register_state("total_num_tokens", torch.tensor(0.0))
-        self._dtype: torch.dtype | None = None
         self.total_loss: torch.Tensor
         self.total_num_tokens: torch.Tensor
 
     def update(
         self,
         labels: torch.Tensor,
-        loss: torch.Tensor,
-        weights: torch.Tensor | None = None,
+        loss: torch.Tensor | float,
+        weights: torch.Tensor | float | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         """Adds a batch.
@@ -77,21 +75,19 @@ class PerplexityMetric(Metric):
         Args:
             labels: says how many tokens there are; of any shape.
             loss: cross entropy in nats, summed over the tokens.
-            weights: of each token; those of 0 do not count.
+            weights: one for all tokens or for each; only tokens with a weight above 0 count.
             dtype: element type of the value.
 
         Raises:
-            ValueError: shapes differ.
+            ValueError: weights are more or fewer than labels.
         """
-        same_shapes(labels=labels, weights=weights)
         self.total_loss.add_(loss)
-        self.total_num_tokens.add_(_count(labels, weights))
+        self.total_num_tokens.add_(_count(labels, None if weights is None else weights_for(labels, weights)))
         self._dtype = dtype
 
     def compute(self) -> torch.Tensor:
         """Perplexity; nan without tokens."""
-        found = torch.exp(self.total_loss / self.total_num_tokens)
-        return found.to(self._dtype or found.dtype)
+        return self._typed(torch.exp(self.total_loss / self.total_num_tokens))
 
 
 class MeanMetric(Metric):
@@ -104,12 +100,25 @@ class MeanMetric(Metric):
         self.mean_value: torch.Tensor
         self.weight: torch.Tensor
 
-    def update(self, value: torch.Tensor, weight: torch.Tensor | None = None) -> None:
-        """Adds values of any shape, with a weight for all or for each."""
-        given = torch.ones_like(value) if weight is None else torch.as_tensor(weight).expand_as(value)
-        self.mean_value.add_((value * given).sum())
+    def update(
+        self,
+        value: torch.Tensor | float,
+        weight: torch.Tensor | float | None = 1.0,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Adds values.
+
+        Args:
+            value: a number, or a tensor of any shape.
+            weight: one for all values, or one for each.
+            dtype: element type of the mean.
+        """
+        values = as_tensor(value)
+        given = as_tensor(1.0 if weight is None else weight).expand(values.shape)
+        self.mean_value.add_((values * given).sum())
         self.weight.add_(given.sum())
+        self._dtype = dtype
 
     def compute(self) -> torch.Tensor:
         """The mean; nan without weight."""
-        return self.mean_value / self.weight
+        return self._typed(self.mean_value / self.weight)

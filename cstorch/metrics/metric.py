@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
@@ -14,7 +14,7 @@ from cs_toolkit.step import METRIC_STATE
 from cstorch.compiled import beside_models
 from cstorch.tracing.names import register
 
-_metrics: WeakValueDictionary[str, Metric] = WeakValueDictionary()
+Value = TypeVar("Value")
 
 
 class Metric(nn.Module):
@@ -32,13 +32,17 @@ class Metric(nn.Module):
         compute_on_system: taken for programs that give it. States are where the step is either way.
     """
 
+    registry: ClassVar[WeakValueDictionary[str, Metric]] = WeakValueDictionary()
+    """Metrics in use, by name."""
+
     def __init__(self, name: str, compute_on_system: bool = True) -> None:
         super().__init__()
         self.name = name
         self._initial: dict[str, torch.Tensor] = {}
         self.register_state("_updates", torch.tensor(0), persistent=False)
         self._updates: torch.Tensor
-        _metrics[name] = self
+        self._dtype: torch.dtype | None = None
+        Metric.registry[name] = self
         register(f"{METRIC_STATE}{name}.", self)
 
     def named_state(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -70,11 +74,11 @@ class Metric(nn.Module):
         """Adds a batch to the states."""
         raise NotImplementedError(f"{type(self).__name__} defines no update")
 
-    def compute(self) -> torch.Tensor:
+    def compute(self) -> torch.Tensor | float:
         """The value over all batches so far; nan before the first where it is a mean."""
         raise NotImplementedError(f"{type(self).__name__} defines no compute")
 
-    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor | float:
         """Adds a batch and returns the value over all so far."""
         self.update(*args, **kwargs)
         with torch.no_grad():
@@ -82,6 +86,18 @@ class Metric(nn.Module):
 
     def __float__(self) -> float:
         return float(self.compute())
+
+    def _typed(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a value in the type that the last update was given."""
+        return value.to(self._dtype or value.dtype)
+
+
+class NamedValues(list[tuple[str, Value]], Generic[Value]):
+    """Pairs of name and value; programs of some releases iterate over them, of others over `items()`."""
+
+    def items(self) -> list[tuple[str, Value]]:
+        """Return the pairs."""
+        return self
 
 
 def _counted(update: Callable[..., None]) -> Callable[..., None]:
@@ -95,12 +111,11 @@ def _counted(update: Callable[..., None]) -> Callable[..., None]:
     return counted
 
 
-def compute_all_metrics() -> Iterator[tuple[str, float]]:
-    """Name and value of every metric that is in use, in the order of their names' first use."""
-    for name, metric in list(_metrics.items()):
-        yield name, float(metric)
+def compute_all_metrics() -> NamedValues[float]:
+    """Return name and value of every metric in use, in the order of their names' first use."""
+    return NamedValues((name, float(metric)) for name, metric in get_all_metrics())
 
 
-def all_metrics() -> dict[str, Metric]:
-    """Every metric that is in use, by name."""
-    return dict(_metrics)
+def get_all_metrics() -> NamedValues[Metric]:
+    """Return name and metric of every metric in use, in the order of their names' first use."""
+    return NamedValues(Metric.registry.items())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from cstorch.metrics.metric import Metric
-from cstorch.metrics.shapes import positive_count, ratio, same_shapes
+from cstorch.metrics.shapes import as_number, as_tensor, positive_count, ratio, same_shapes
 
 _SUMMATIONS = ("interpolation", "majoring", "minoring")
 _BEYOND = 1e-7
@@ -17,41 +17,42 @@ _BEYOND = 1e-7
 class _AtKMetric(Metric):
     """Counts labels that are among the K classes with the largest scores."""
 
-    def __init__(self, k: int, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, k: int, name: str | None = None) -> None:
+        super().__init__(name or type(self).__name__)
         self.k = positive_count("k", k)
         self.register_state("true_positive_at_k", torch.tensor(0.0))
         self.true_positive_at_k: torch.Tensor
 
     def _hits(
-        self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | float, int]:
+        self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | float | None
+    ) -> tuple[torch.Tensor, torch.Tensor, int]:
         """Hits by sample, weights by sample, labels for each sample.
 
         Raises:
             ValueError: weights are neither one nor one for each sample.
         """
         labels = labels.reshape(predictions.shape[0], -1)
-        if weights is not None and tuple(weights.shape) not in ((), (1,), (labels.shape[0],)):
+        given = as_tensor(1.0 if weights is None else weights)
+        if given.dim() and given.numel() != labels.shape[0]:
             raise ValueError(
-                f"got weights of shape {tuple(weights.shape)} for labels of shape {tuple(labels.shape)}; "
+                f"got weights of shape {tuple(given.shape)} for labels of shape {tuple(labels.shape)}; "
                 f"expected a scalar or {labels.shape[0]} weights, one for each sample"
             )
         best = torch.topk(predictions, self.k, dim=-1).indices
         found = (best.unsqueeze(-1) == labels.unsqueeze(-2)).any(-1).float().sum(-1)
-        return found, 1.0 if weights is None else weights, labels.shape[1]
+        return found, given.reshape(-1), labels.shape[1]
 
 
 class PrecisionAtKMetric(_AtKMetric):
     """Share of the K best classes that are labels."""
 
-    def __init__(self, k: int, name: str = "precision_at_k") -> None:
+    def __init__(self, k: int, name: str | None = None) -> None:
         super().__init__(k, name)
         self.register_state("false_positive_at_k", torch.tensor(0.0))
         self.false_positive_at_k: torch.Tensor
 
     def update(
-        self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | None = None
+        self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | float | None = None
     ) -> None:
         """Adds a batch.
 
@@ -67,39 +68,39 @@ class PrecisionAtKMetric(_AtKMetric):
         self.true_positive_at_k.add_((hits * weight).sum())
         self.false_positive_at_k.add_(((self.k - hits) * weight).sum())
 
-    def compute(self) -> torch.Tensor:
-        """The share; nan before the first batch."""
-        return self.true_positive_at_k / (self.true_positive_at_k + self.false_positive_at_k)
+    def compute(self) -> torch.Tensor | float:
+        """The share, as a Python number outside of a recorded step; nan before the first batch."""
+        return as_number(self.true_positive_at_k / (self.true_positive_at_k + self.false_positive_at_k))
 
 
 class RecallAtKMetric(_AtKMetric):
     """Share of the labels that are among the K best classes."""
 
-    def __init__(self, k: int, name: str = "recall_at_k") -> None:
+    def __init__(self, k: int, name: str | None = None) -> None:
         super().__init__(k, name)
         self.register_state("false_negative_at_k", torch.tensor(0.0))
         self.false_negative_at_k: torch.Tensor
 
     def update(
-        self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | None = None
+        self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | float | None = None
     ) -> None:
         """Adds a batch, as `PrecisionAtKMetric.update` takes it."""
         hits, weight, labelled = self._hits(labels, predictions, weights)
         self.true_positive_at_k.add_((hits * weight).sum())
         self.false_negative_at_k.add_(((labelled - hits) * weight).sum())
 
-    def compute(self) -> torch.Tensor:
-        """The share; nan before the first batch."""
-        return self.true_positive_at_k / (self.true_positive_at_k + self.false_negative_at_k)
+    def compute(self) -> torch.Tensor | float:
+        """The share, as a Python number outside of a recorded step; nan before the first batch."""
+        return as_number(self.true_positive_at_k / (self.true_positive_at_k + self.false_negative_at_k))
 
 
 class AUCMetric(Metric):
     """Area under a curve over the thresholds of a binary classification.
 
     Args:
-        name: name of the metric.
         num_thresholds: number of thresholds, evenly spaced over [0, 1].
         curve: "ROC" (true over false positive rate) or "PR" (precision over recall).
+        name: name of the metric, by default that of its class.
         summation_method: "interpolation" is the trapezoidal rule for ROC and, for PR, where precision is not
             linear, that of Davis and Goadrich, The Relationship Between Precision-Recall and ROC Curves, ICML
             2006; "majoring" takes the larger of two neighbours, "minoring" the smaller.
@@ -111,13 +112,13 @@ class AUCMetric(Metric):
 
     def __init__(
         self,
-        name: str = "auc",
         num_thresholds: int = 200,
         curve: str = "ROC",
+        name: str | None = None,
         summation_method: str = "interpolation",
         thresholds: Sequence[float] | None = None,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name or type(self).__name__)
         if curve not in ("ROC", "PR"):
             raise ValueError(f"got curve={curve!r}, expected 'ROC' or 'PR'")
         if summation_method not in _SUMMATIONS:
@@ -148,7 +149,7 @@ class AUCMetric(Metric):
         same_shapes(labels=labels, predictions=predictions, weights=weights)
         _refuse_outside(predictions)
         weight = torch.ones_like(predictions) if weights is None else weights
-        weight, label = weight.reshape(-1).float(), labels.reshape(-1) != 0
+        weight, label = weight.reshape(-1).float(), labels.reshape(-1) > 0
         limits = torch.tensor(self._thresholds)
         above = (predictions.reshape(1, -1) > limits.reshape(-1, 1)).float()
         positive, negative = weight * label, weight * ~label
@@ -157,10 +158,10 @@ class AUCMetric(Metric):
         self.false_negative.add_((1 - above) @ positive)
         self.true_negative.add_((1 - above) @ negative)
 
-    def compute(self) -> torch.Tensor:
-        """The area."""
+    def compute(self) -> torch.Tensor | float:
+        """The area, as a Python number outside of a recorded step."""
         if self.curve == "PR" and self.summation_method == "interpolation":
-            return self._interpolated_precision()
+            return as_number(self.interpolate_pr_auc())
         recall = ratio(self.true_positive, self.true_positive + self.false_negative)
         if self.curve == "ROC":
             x, y = ratio(self.false_positive, self.false_positive + self.true_negative), recall
@@ -172,10 +173,13 @@ class AUCMetric(Metric):
             "majoring": torch.maximum(left, right),
             "minoring": torch.minimum(left, right),
         }
-        return ((x[:-1] - x[1:]) * heights[self.summation_method]).sum()
+        return as_number(((x[:-1] - x[1:]) * heights[self.summation_method]).sum())
 
-    def _interpolated_precision(self) -> torch.Tensor:
-        """Sum over the steps of slope * (dTP + intercept * log(P_a / P_b)) / positives."""
+    def interpolate_pr_auc(self) -> torch.Tensor:
+        """Return the area under precision over recall, interpolated between thresholds.
+
+        It is the sum over the steps of slope * (dTP + intercept * log(P_a / P_b)) / positives.
+        """
         right, chosen = self.true_positive, self.true_positive + self.false_positive
         gain = right[:-1] - right[1:]
         slope = ratio(gain, (chosen[:-1] - chosen[1:]).clamp(min=0))

@@ -24,7 +24,7 @@ from cs_runtime.files import write_json
 from cs_runtime.goals import checkpoint_of_job, last_step_of_job, note_checkpoint
 from cs_runtime.tasks import current
 from cstorch.checkpoints import load
-from cstorch.metrics import all_metrics, compute_all_metrics
+from cstorch.metrics import compute_all_metrics, get_all_metrics
 from cstorch.runner.model import Model
 from cstorch.runner.settings import RunConfig
 from cstorch.session import Session, dataloader, state
@@ -152,7 +152,7 @@ class Runner:
         trained, self.losses = self.global_step, {}
         self._first_step = self._run_step = 0
         steps = self.config.eval_steps or loader.epoch_steps(counted=True)
-        for metric in all_metrics().values():
+        for _, metric in get_all_metrics():
             metric.reset()
         self.model.network.eval()
         self.on_eval_start()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import resource
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import cstorch.checkpoints as cp
+from cstorch.checkpoints import objects
 from cstorch.errors import CheckpointError
 from cstorch.optim import SGD
 from cstorch.optim.lr_scheduler import ConstantLR
@@ -158,8 +160,6 @@ def test_many_entries_and_arrays(tmp_path: Path) -> None:
 
 
 def test_the_tags_of_a_schedule_are_kept(tmp_path: Path) -> None:
-    """They are a set, which the format has not."""
-
     def schedule(tags: set[str]) -> ConstantLR:
         groups = [
             {"params": [nn.Parameter(torch.ones(1))], "tags": name} for name in ("head", "tail", "other")
@@ -168,11 +168,55 @@ def test_the_tags_of_a_schedule_are_kept(tmp_path: Path) -> None:
 
     cp.save({"schedule": schedule({"tail", "head"}).state_dict()}, tmp_path / "a.mdl")
     state = cp.load(tmp_path / "a.mdl")["schedule"]
-    assert state["param_group_tags"] == ["head", "tail"]
+    assert state["param_group_tags"] == {"head", "tail"}
     loaded = schedule({"head", "tail"})
     loaded.load_state_dict(state)
     assert loaded.param_group_tags == {"head", "tail"}
     assert [value is None for value in loaded.get_last_value()] == [False, False, True]
+
+
+OBJECTS = {
+    "tags": {"head", "tail"},
+    "empty": set(),
+    "mixed": frozenset({1, -70000, 2.5, None, ("a", b"b"), "\u00e9" * 300}),
+    "size": torch.Size([2, 3]),
+    "shape": torch.ones(0, 4).shape,
+    "type": torch.bfloat16,
+    "device": torch.device("cpu"),
+    "complex": 1 + 2j,
+    "bytes": bytes(range(256)) * 2,
+    "long": {2**80},
+}
+
+
+def test_objects_that_json_lacks_keep_their_types(tmp_path: Path) -> None:
+    state = {**OBJECTS, "list": [{1}, deque([1, torch.ones(1)], 3)], "numpy": [np.int64(3), np.float32(0.5)]}
+    cp.save(state, tmp_path / "a.mdl")
+    found = cp.load(tmp_path / "a.mdl")
+    for name, value in OBJECTS.items():
+        assert found[name] == value
+        assert type(found[name]) is type(value)
+    assert found["list"][0] == {1}
+    assert (found["list"][1].maxlen, found["list"][1][0]) == (3, 1)
+    assert found["numpy"] == [3, 0.5]
+    with h5py.File(tmp_path / "a.mdl") as file:
+        assert json.loads(file.attrs["__spec__"])[0]["tags"] == "*"
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects_of_every_protocol_are_decoded(name: str, protocol: int) -> None:
+    value = OBJECTS[name]
+    assert objects.decode(pickle.dumps(value, protocol).hex()) == value
+
+
+@pytest.mark.parametrize("value", [Path("a"), nn.ReLU(), len, json.loads, {Path("a")}])
+def test_objects_that_are_more_than_data_are_not_built(value: Any) -> None:
+    with pytest.raises(objects.NoDataError):
+        objects.decode(pickle.dumps(value).hex())
+    for damaged in ("", "zz", "80", pickle.dumps({1}).hex()[:-4]):
+        with pytest.raises(objects.NoDataError):
+            objects.decode(damaged)
 
 
 def _old_file(path: Path) -> None:
@@ -194,6 +238,7 @@ def _old_file(path: Path) -> None:
         put("optimizer.param_groups.0.betas.0", "ScalarH5Type", 0.9)
         put("note%2Ewith%20dot", "StringH5Type", string_value="text")
         put("nothing", "NoneH5Type")
+        put("tags", "ObjectH5Type", object_value=pickle.dumps({"head"}).hex())
         put("object", "ObjectH5Type", object_value=b"cos\nsystem\n(S'false'\ntR.".hex())
 
 
@@ -208,6 +253,7 @@ def test_version_0_4_is_rebuilt_from_its_keys_and_runs_nothing(tmp_path: Path) -
     assert found["optimizer"]["param_groups"] == [{"lr": 0.5, "betas": [0.9]}]
     assert found["note.with dot"] == "text"
     assert found["nothing"] is found["object"] is None
+    assert found["tags"] == {"head"}
 
 
 def _saved(path: Path, **attrs: Any) -> Path:
@@ -263,6 +309,7 @@ def test_pickles_are_not_executed(tmp_path: Path) -> None:
     [
         (torch.ones(2), "state is a Tensor, expected a dict"),
         ({"a": {"b": object()}}, r"entry a\.b is a object"),
+        ({"a": {object}}, r"entry a is a set that cannot be stored .*object"),
         ({(1, 2): 3}, r"dict key \(1, 2\) is a tuple"),
         ({"": torch.ones(1)}, "entry '' cannot be stored"),
         ({"a": torch.ones(1), "a/b": torch.ones(1)}, "entry 'a/b' cannot be stored"),

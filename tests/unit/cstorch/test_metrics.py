@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,16 @@ def _metric(case: dict[str, Any]) -> metrics.Metric:
     return found
 
 
+def _assert_is(found: Any, expected: dict[str, Any]) -> None:
+    """A value is the recorded one, and a tensor without dimensions exactly where that is one."""
+    assert isinstance(found, torch.Tensor) == (expected["type"] == "tensor")
+    if isinstance(found, torch.Tensor):
+        assert (str(found.dtype), found.dim()) == (f"torch.{expected['dtype']}", 0)
+    else:
+        assert type(found).__name__ == expected["type"]
+    np.testing.assert_allclose(float(found), float(expected["value"]), 1e-6, 1e-7)
+
+
 CASES = pytest.mark.parametrize("case", ORACLE["cases"], ids=lambda case: case["name"])
 
 
@@ -45,8 +56,7 @@ def test_values_states_and_reset(case: dict[str, Any]) -> None:
         metric.update(**_batch(update))
         assert metric.num_updates == case["num_updates"][i]
         found, expected = metric.compute(), case["value_after_update"][i]
-        np.testing.assert_allclose(float(found), float(expected["value"]), 1e-6, 1e-7)
-        assert str(found.dtype) == "torch." + expected.get("dtype", "float32")
+        _assert_is(found, expected)
     for name, state in case["states"].items():
         values = metric.get_buffer(name)
         assert list(values.shape) == state["shape"]
@@ -60,7 +70,7 @@ def test_values_states_and_reset(case: dict[str, Any]) -> None:
     assert all(not buffer.any() for buffer in metric.buffers())
     again = metric(**_batch(case["updates"][-1]))
     expected = case["call_after_reset_with_last_update"]
-    np.testing.assert_allclose(float(again), float(expected["returned"]["value"]), 1e-6, 1e-7)
+    _assert_is(again, expected["returned"])
     assert metric.num_updates == expected["num_updates"]
 
 
@@ -71,8 +81,7 @@ def test_traced_once_it_counts_every_batch(both_ways: Callable[..., BothWays], c
     tensors = [name for name in names if name not in constants]
 
     def step(metric: nn.Module, *batch: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = metric(**dict(zip(tensors, batch, strict=True)), **constants)
-        return found.float()
+        return torch.as_tensor(metric(**dict(zip(tensors, batch, strict=True)), **constants)).float()
 
     batches = [[_given(update[name]) for name in tensors] for update in case["updates"]]
     found = both_ways(_metric(case), step, *batches)
@@ -98,9 +107,9 @@ def test_all_metrics_by_name() -> None:
     metrics.MeanMetric("gone")
     gc.collect()
     accuracy(labels=torch.tensor([1, 2]), predictions=torch.tensor([1, 3]))
-    assert metrics.all_metrics()["accuracy"] is accuracy
+    assert dict(metrics.get_all_metrics())["accuracy"] is accuracy
     assert dict(metrics.compute_all_metrics())["accuracy"] == 0.5
-    assert "gone" not in metrics.all_metrics()
+    assert "gone" not in dict(metrics.get_all_metrics().items())
 
 
 def test_a_metric_of_ones_own() -> None:
@@ -131,3 +140,43 @@ def test_micro_average_is_the_share_of_right_ones() -> None:
     assert float(score(labels, predictions)) == 0.75
     with pytest.raises(ValueError, match="got average_type='mean', expected 'micro' or 'macro'"):
         metrics.FBetaScoreMetric(3, average_type="mean")
+
+
+def test_predictions_of_another_shape_are_taken_in_the_shape_of_the_labels() -> None:
+    labels, predictions = torch.tensor([[1], [2]]), torch.tensor([1, 3])
+    for metric in (metrics.AccuracyMetric("accuracy"), metrics.FBetaScoreMetric(4)):
+        with pytest.warns(UserWarning, match="labels of shape .2, 1., predictions of shape .2,."):
+            metric.update(labels, predictions)
+        assert float(metric) == 0.5
+        with pytest.raises(ValueError, match="expected an entry of predictions for each label"):
+            metric.update(labels, torch.tensor([1, 2, 3]))
+
+
+def test_numbers_weigh_and_are_weighed() -> None:
+    labels, predictions = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])
+    accuracy = metrics.AccuracyMetric("accuracy")
+    assert float(accuracy(labels, predictions, weights=1.0)) == pytest.approx(2 / 3)
+    mean = metrics.MeanMetric("mean")
+    mean.update(3.0)
+    mean.update(torch.tensor([1.0, 2.0]), weight=0.5)
+    mean.update(5, torch.tensor(2.0), dtype=torch.bfloat16)
+    assert float(mean.weight) == 4.0
+    assert mean.compute().dtype is torch.bfloat16
+    assert float(mean) == pytest.approx(14.5 / 4, rel=1e-2)
+    loss = metrics.PerplexityMetric("perplexity")
+    assert float(loss(labels, 3 * math.log(2.0))) == pytest.approx(2.0)
+    recall = metrics.RecallAtKMetric(1)
+    scores = torch.tensor([[0.1, 0.9], [0.8, 0.2]])
+    assert recall(torch.tensor([[1], [1]]), scores, weights=2.0) == 0.5
+    assert recall.name == "RecallAtKMetric"
+
+
+@pytest.mark.parametrize("kind", [metrics.MeanIOUMetric, metrics.DiceCoefficientMetric])
+def test_classes_left_out_of_a_mean(kind: Any) -> None:
+    labels, predictions = torch.tensor([0, 0, 1, 2]), torch.tensor([0, 1, 1, 0])
+    whole, part = kind(3), kind(3, ignore_classes=[2])
+    for metric in (whole, part):
+        metric.update(labels, predictions)
+    assert float(whole) * 3 == pytest.approx(float(part) * 2)
+    with pytest.raises(ValueError, match=r"got ignore_classes=\[3\], expected classes below 3"):
+        kind(3, [3])

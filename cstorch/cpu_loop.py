@@ -83,7 +83,7 @@ class CpuLoop(Turns):
             progress_notes.log_how_to_go_on(error)
 
     def _begin_lines(self) -> None:
-        logs.set_up("cstorch", "torch")
+        logs.set_up("cstorch")
         exits.report_at_exit(left_loops.tell, essence)
         first = steps_done()
         progress_notes.begin(configuration().model_dir, first, first + self.steps, resumes=False)

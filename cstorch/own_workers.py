@@ -64,7 +64,7 @@ class OwnWorkers:
 
 def main() -> None:
     """What a worker runs: `python -m cstorch DIRECTORY`."""
-    logs.set_up("cstorch", "torch")
+    logs.set_up("cstorch")
     with report_errors():
         directory = Path(sys.argv[1])
         identity = json.loads((directory / _JOB_FILE).read_text())

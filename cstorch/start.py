@@ -60,7 +60,7 @@ def start_session() -> None:
 
 
 def _set_up() -> None:
-    logs.set_up("cstorch", "torch")
+    logs.set_up("cstorch")
     exits.report_at_exit(left_loops.tell, essence)
 
 

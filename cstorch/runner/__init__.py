@@ -92,7 +92,7 @@ def _start(config: RunConfig) -> None:
     else:
         initialize(service_workdir=workdir)
         take_requests()
-    logs.set_up("cstorch", "torch")
+    logs.set_up("cstorch")
     for name in (*logs.PACKAGES, "cstorch"):
         logging.getLogger(name).setLevel(config.log_level(streams_alone=not cm.is_master_ordinal()))
     if config.seed is not None:

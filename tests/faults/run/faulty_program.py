@@ -55,7 +55,7 @@ class FaultyFrontEnd(NumpyFrontEnd):
 
 @report_errors()
 def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
-    logs.set_up("numpy_program", "numpy")
+    logs.set_up("numpy_program")
     limit = {"max_steps": "last_step", "steps": "steps"}[os.environ.get("LIMIT", "max_steps")]
     settings = RunSettings(
         "train",

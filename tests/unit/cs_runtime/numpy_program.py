@@ -97,7 +97,7 @@ class Scalars:
 
 @report_errors()
 def main(cs_ip: str, model_dir: str, steps: str, execution: Any = "pipelined", save_every: str = "0") -> None:
-    logs.set_up("numpy_program", "numpy")
+    logs.set_up("numpy_program")
     params: dict[str, Any] = {"steps": int(steps), "rate": RATE}
     settings = RunSettings(
         "train",

@@ -58,7 +58,7 @@ def test_lines_of_tensorflow_are_there_once(
     monkeypatch.setattr(tensorflow, "propagate", True)
     levels = {name: logging.getLogger(name).level for name in ("", "estimator", *PACKAGES)}
     try:
-        set_up("estimator", "tensorflow")
+        set_up("estimator")
         tf.compat.v1.logging.warning("look here")
     finally:
         for name, level in levels.items():

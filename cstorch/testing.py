@@ -7,7 +7,7 @@ import logging
 from cs_runtime import goals, logs
 from cstorch import compiled, config, precision, start, step_count
 from cstorch.backends import chosen
-from cstorch.session import environment, session, state, steps
+from cstorch.session import environment, rendezvous, session, state, steps
 
 
 def forget() -> None:
@@ -24,6 +24,7 @@ def forget() -> None:
     environment._on_cs[0] = False
     session._last.clear()
     steps._current.clear()
+    rendezvous._places.clear()
     for name in (*logs.PACKAGES, "cstorch"):  # a runner sets them
         logging.getLogger(name).setLevel(logging.NOTSET)
     kept = state()

@@ -1,9 +1,9 @@
 """Trains and evaluates, on the CS system or on this CPU, with hooks that a program may override.
 
-On the CS system the body of the loop runs once: what a hook does around a batch is recorded, and is part of
-every step. What reads values belongs into `on_train_batch_end` and `on_eval_batch_end`, which run behind the
-steps at which values come back: `log_steps`, `checkpoint_steps` and the last one. On this CPU they run behind
-every step.
+On the CS system the body of the loop runs for the steps at which values come back: `log_steps`,
+`checkpoint_steps` and the last one. What a hook does around a batch is recorded, and is part of every step.
+What reads values belongs in `on_train_batch_end` and `on_eval_batch_end`, which run after these steps. On
+this CPU all hooks run for every step.
 """
 
 from __future__ import annotations
@@ -265,8 +265,8 @@ class Runner:
         self.on_train_epoch_start(0)
         try:
             with Session(loader, modes.TRAIN):
-                for step, batch in enumerate(loader):
-                    self._train_step(batch, step)
+                for batch in loader:
+                    self._train_step(batch, cm.get_run_step() - 1)
         except NonFiniteLossError as error:
             raise LossValueError(str(error)) from error
         self.on_train_epoch_end(0)

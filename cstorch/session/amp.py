@@ -1,7 +1,12 @@
-"""Loss scaling as programs of the session API call it: `scaler(loss).backward()`, then `optimizer.step()`."""
+"""Loss scaling as programs of the session API call it: `scaler(loss).backward()`, then `optimizer.step()`.
+
+A program has one scaler. `state_dict`, `load_state_dict` and `get_init_params` of this module are those of
+that scaler, and may be called before there is one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +18,15 @@ from cstorch.precision import half_dtype, mix_precision, torch_half_dtype
 from cstorch.session.environment import use_cs
 from cstorch.session.process import state
 
-__all__ = ["GradScaler", "half_dtype", "set_half_dtype", "use_bfloat16"]
+__all__ = [
+    "GradScaler",
+    "get_init_params",
+    "half_dtype",
+    "load_state_dict",
+    "set_half_dtype",
+    "state_dict",
+    "use_bfloat16",
+]
 
 _DEFAULT_STEPS_PER_INCREASE = 2000
 
@@ -72,6 +85,10 @@ class GradScaler(amp.GradScaler):
             state().mixed_precision = mixed_precision
             if use_cs():
                 mix_precision(mixed_precision)
+        state().scaler = self
+        loaded, state().scaler_state = state().scaler_state, None
+        if loaded is not None:
+            self.load_state_dict(loaded)
 
     def get_init_params(self) -> dict[str, Any]:
         """The arguments of the constructor."""
@@ -105,6 +122,33 @@ class ScaledLoss:
     def item(self) -> float:
         """The loss as a number, where it can be read."""
         return float(self.loss.item())
+
+
+def _scaler() -> GradScaler | None:
+    return state().scaler
+
+
+def state_dict() -> dict[str, Any]:
+    """Return the state of the program's scaler; it is empty without one, or where the scale is static."""
+    scaler = _scaler()
+    return {} if scaler is None else scaler.state_dict()
+
+
+def load_state_dict(state_dict: Mapping[str, Any]) -> None:
+    """Continue with a saved state of a scaler: now, or in the scaler that the program makes next."""
+    scaler = _scaler()
+    if not state_dict:  # as `state_dict()` returns it without a scaler
+        return
+    if scaler is None:
+        state().scaler_state = dict(state_dict)
+    else:
+        scaler.load_state_dict(state_dict)
+
+
+def get_init_params() -> dict[str, Any]:
+    """Return the arguments that the program's scaler was made with; they are empty before there is one."""
+    scaler = _scaler()
+    return {} if scaler is None else scaler.get_init_params()
 
 
 PENDING = "_scaler_of_gradients"

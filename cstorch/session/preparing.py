@@ -44,18 +44,42 @@ def optimizer(given: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 class _Prepared:
-    """What `optimizer` adds to the class of an optimizer."""
+    """What `optimizer` adds to the class of an optimizer.
+
+    Attributes:
+        gradient_clipper: set by the program; it is called with the parameters before they are updated.
+        lr_scheduler: set by `set_main_lr_scheduler`.
+    """
 
     is_prepared = True
     """Its steps can be recorded: see `cstorch.optim.step_check`."""
 
+    @property
+    def _optimizer(self) -> _Prepared:
+        """The optimizer of PyTorch, which the original wraps and programs give to schedules: this one."""
+        return self
+
+    def set_main_lr_scheduler(self, lr_scheduler: Any) -> None:
+        """Note the schedule of the program, which it steps itself."""
+        self.lr_scheduler = lr_scheduler
+
+    def convert_state_dict_for_checkpoint(self, state_dict: Any) -> Any:
+        """Return a state dict as `load_state_dict` takes it: unchanged, for it has the names of PyTorch."""
+        return state_dict
+
+    def _clip(self) -> None:
+        clip = vars(self).get("gradient_clipper")
+        if clip is not None:
+            clip([p for group in self.param_groups for p in group["params"]])  # type: ignore[attr-defined]
+
     def step(self, closure: Any = None) -> Any:
-        """Updates the parameters; with gradients of a scaled loss as the scaler wants it."""
+        """Clip the gradients, and update the parameters; a scaled loss, as its scaler wants it."""
         scaler = vars(self).pop(PENDING, None)
         schedule = take_schedule(self)
         step: Any = super().step  # type: ignore[misc]
         returned = None
         if scaler is None:
+            self._clip()
             returned = step(closure) if closure is not None else step()
         else:
             scaler.step(self)  # which calls this method again

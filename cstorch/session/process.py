@@ -17,7 +17,7 @@ from cstorch.utils.rates import RateTracker
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How often what happens in a session whose steps are run without the program's loop.
+    """Steps of a session, and those whose outputs the program gets: for these the body of its loop runs.
 
     Attributes:
         total_steps: Steps of this run.
@@ -34,10 +34,13 @@ class RunConfig:
         """The state can be read behind every so many steps, among them all where step closures run."""
         return gcd(self.checkpoint_steps, self.fetch_steps)
 
-    def is_due(self, step: int) -> bool:
-        """Whether step closures run behind a step: there too where a checkpoint may be, and at the end."""
-        every = (self.fetch_steps, self.checkpoint_steps)
-        return step == self.total_steps or any(n and step % n == 0 for n in every)
+    def next_fetch(self, step: int) -> int:
+        """Return the first step after `step` whose outputs the program gets.
+
+        These are the multiples of `fetch_steps`, those of `checkpoint_steps`, and the last step.
+        """
+        multiples = (step - step % n + n for n in (self.fetch_steps, self.checkpoint_steps) if n)
+        return min((self.total_steps, *multiples))
 
 
 @dataclass
@@ -52,10 +55,12 @@ class SessionState:
         metrics: those that were registered.
         tracked: objects that were passed to `track_object`.
         outputs: activations by name that a program has registered callbacks for.
+        scaler: the last `amp.GradScaler` that was made.
+        scaler_state: what `amp.load_state_dict` was given before there was one.
         mixed_precision: activations are computed in 16 bits.
         is_inside_execution_loop: step closures are running behind a step.
         run_config: None where the program's own loop runs the steps.
-        run_step: steps that were done in this session.
+        run_step: number of the step of this session whose body or step closures run; 0 before the first.
         counters: figures of the run by the names of the original.
     """
 
@@ -66,6 +71,8 @@ class SessionState:
     metrics: list[Any] = field(default_factory=list)
     tracked: list[Any] = field(default_factory=list)
     outputs: dict[str, Any] = field(default_factory=dict)
+    scaler: Any = None
+    scaler_state: dict[str, Any] | None = None
     mixed_precision: bool = False
     is_inside_execution_loop: bool = False
     run_config: RunConfig | None = None

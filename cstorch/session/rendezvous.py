@@ -1,4 +1,8 @@
-"""All tasks of a job meet, and each learns what the others brought: files in the job's shared directory."""
+"""All tasks of a job meet, and each learns what the others brought: files in the job's shared directory.
+
+Loops of sessions and rendezvous are places that every task comes to, in the same order. The chief counts
+those that it has come to, so that a worker whose streaming is done knows if another one follows.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,9 @@ logger = logging.getLogger("cstorch")
 TIMEOUT_S = 600.0
 _POLL_S = 0.05
 _LOG_DIR = "CSRUN_LOG_DIR"
+_PLACE = "place"
 _meetings: Counter[str] = Counter()
+_places: Counter[str] = Counter()
 
 
 class RendezvousError(ToolkitError):
@@ -51,11 +57,42 @@ def rendezvous(name: str, payload: bytes = b"", timeout_s: float = TIMEOUT_S) ->
             f"rendezvous('{name}') in a job of {task.num_tasks} tasks without a directory of its own, "
             "expected one that csrun_wse has started: start the program with it"
         )
+    count_place()
     _meetings[name] += 1
     directory = _meeting(name)
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / str(task.rank), payload)
     return [_wait(directory / str(rank), name, rank, timeout_s) for rank in range(task.num_tasks)]
+
+
+def count_place() -> None:
+    """Count a place that every task comes to; the chief tells the workers."""
+    _places[_PLACE] += 1
+    directory = _directory()
+    if directory is not None and current().role == "chief" and current().num_tasks > 1:
+        directory.mkdir(parents=True, exist_ok=True)
+        replace_file(directory / _PLACE, str(_places[_PLACE]).encode())
+
+
+def wait_for_next_place() -> bool:
+    """Wait, on a worker, until the chief has come to a further place.
+
+    Returns:
+        False if the program of the chief has ended before that; True in a job without a directory of its own.
+    """
+    directory = _directory()
+    if directory is None:
+        return True
+    log = WaitLog()
+    while True:
+        ended = (directory / _ended(0)).exists()
+        place = directory / _PLACE
+        if place.exists() and int(place.read_bytes()) > _places[_PLACE]:
+            return True
+        if ended:
+            return False
+        log("waiting for the chief, which runs what follows its loop")
+        time.sleep(_POLL_S)
 
 
 def announce_end() -> None:

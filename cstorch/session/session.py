@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -13,6 +14,7 @@ import torch
 from cs_runtime.session import next_run
 from cs_runtime.tasks import current
 from cs_runtime.worker import run_worker
+from csrun.roles import TaskInfo
 from cstorch.config import change_configuration, configuration
 from cstorch.errors import SessionError
 from cstorch.execution import settings_of
@@ -22,6 +24,7 @@ from cstorch.session.core import modes
 from cstorch.session.data import DataLoader
 from cstorch.session.environment import is_worker_alone, use_cs
 from cstorch.session.preparing import optimizer
+from cstorch.session.rendezvous import count_place, wait_for_next_place
 from cstorch.session.steps import Steps, current_steps, enter, leave
 from cstorch.streaming import reading_as
 
@@ -32,8 +35,9 @@ class Session:
     """The loop of a training or an evaluation; a context manager.
 
     What the program does between two batches of its loader is a step. With `cm.set_run_config` the body of
-    the loop runs once, and its step closures behind the steps that they are to see; without it the body runs
-    for every batch. A worker streams its batches where the loop begins, and sees none.
+    the loop runs for the steps whose outputs the program gets; without it, for every batch. A worker streams
+    its batches where the loop begins, and sees none: its program ends there, unless the chief comes to
+    another loop or rendezvous.
 
     Where this process computes on its own CPU a session changes nothing.
 
@@ -97,6 +101,7 @@ class Session:
             self._steps.add(loader.epoch_steps(counted=False))
             return self._steps
         self._end(None)
+        count_place()
         self._loader = loader
         steps = loader.epoch_steps(counted=self.mode != modes.TRAIN)
         self._steps = Steps(loader, self.mode, steps)
@@ -104,18 +109,27 @@ class Session:
         return self._steps
 
     def stream(self, loader: DataLoader) -> None:
-        """In a worker: its batches, until the chief has done its steps.
+        """Stream the batches of a worker until the chief has done its steps; then end its program, or go on.
 
-        A training gets batches of all workers in turn, an evaluation those of worker 0, in their order.
+        A training gets batches of all workers in turn, an evaluation those of worker 0, in their order. The
+        program goes on only where the chief comes to another loop or rendezvous: what follows the loop needs
+        batches, such as a mean of losses.
         """
         task = current()
         again, self.streamed = self.streamed, True
         if self.mode == modes.TRAIN:
             if again:
                 return
+            count_place()
             run_worker(loader, settings_of(loader, "train"), task, next_run())
-            return
-        run = next_run()
+        else:
+            count_place()
+            self._stream_evaluation(loader, task, next_run())
+        if not wait_for_next_place():
+            log.info("worker %d has streamed all that the chief has asked for", task.index)
+            sys.exit(0)
+
+    def _stream_evaluation(self, loader: DataLoader, task: TaskInfo, run: int) -> None:
         if task.index == 0:
             with reading_as(1, 0):
                 run_worker(loader, settings_of(loader, "eval"), replace(task, num_workers=1), run)
@@ -160,7 +174,10 @@ def batches_of(loader: DataLoader) -> Iterator[Any]:
     only_compiled = config.compile_only or config.validate_only
     if is_worker_alone():
         hand_over(loader)  # ends the process where an analysis of the input has started it
-        if session is not None and not only_compiled:
+        if only_compiled:
+            log.info("nothing to do for worker %d: the program is only compiled", current().index)
+            sys.exit(0)
+        if session is not None:
             session.stream(loader)
         return iter(())
     if session is not None:
@@ -189,7 +206,7 @@ class _Turns:
 
     def __next__(self) -> Any:
         self._steps.finish()
-        if self._steps.ended or not _has_next(self._epoch):
+        if self._steps.ended or (self._steps.follows_loader and not _has_next(self._epoch)):
             raise StopIteration
         return self._steps.begin()
 

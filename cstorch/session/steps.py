@@ -1,10 +1,9 @@
 """The steps of a session, on the chief: a step is what the program does between two batches.
 
-Two kinds of programs share this. One says by `cm.set_run_config` how many steps to run: the body of its loop
-is recorded once, all steps run, and the step closures of the body are called behind those that it wants to
-see. The other has a loop of its own, whose body counts and decides: it is recorded for every batch, must do
-on the device what the first one did, and then one step runs. There a value may be read as soon as the state
-is updated, which ends the step.
+The body of the loop is recorded for every step whose outputs the program gets, and must do on the device
+what it did the first time. These are all steps, or those that `cm.set_run_config` names: then the steps
+between them run without the body. Python in it may decide by the number of the step: step closures are those
+of this body, with its arguments. A value may be read as soon as the state is updated, which ends the step.
 """
 
 from __future__ import annotations
@@ -63,6 +62,11 @@ class Steps:
         return self._loop.ended or (config is not None and self._loop.turn >= config.total_steps)
 
     @property
+    def follows_loader(self) -> bool:
+        """An epoch of the loader ends a loop of the program; with `set_run_config` the last step does."""
+        return self._run_config is None
+
+    @property
     def compiled(self) -> bool:
         """Whether a step was recorded and has gone through the compiler."""
         return self._loop.step is not None
@@ -82,7 +86,14 @@ class Steps:
         self._numbers = _numbers_of_groups()
         self._loop.begin_recording()
         self.recording = True
+        self.number_step()
         return pytree.tree_map_only(DeviceTensor, _widened, self._loop.batch)
+
+    def number_step(self) -> None:
+        """Set the number of the step that is recorded: the next one whose outputs the program gets."""
+        config = state().run_config if self._loop.step is None else self._run_config
+        done = self._loop.turn
+        state().run_step = done + 1 if config is None else config.next_fetch(done)
 
     def add_closure(self, call: ClosureCall) -> None:
         """A closure that runs behind the step."""
@@ -123,7 +134,7 @@ class Steps:
             return None
 
     def close(self) -> None:
-        """Runs what is left, and ends; the state comes to this CPU."""
+        """Runs the step that is recorded, and ends; the state comes to this CPU."""
         self.finish()
         state().run_config = None
         self._stack.close()
@@ -168,18 +179,11 @@ class Steps:
             self._loop.steps, self._loop.checkpoints = config.total_steps, schedule_of(config.state_steps)
 
     def _run(self, closures: Sequence[ClosureCall]) -> None:
-        """One step, or all of them."""
-        self._step(closures)
-        while self._run_config is not None and self._loop.turn < self._run_config.total_steps:
-            self._step(closures)
-
-    def _step(self, closures: Sequence[ClosureCall]) -> None:
-        self._loop.take()
+        """Run the steps up to the one that was recorded, then its closures."""
         here = state()
-        here.run_step = self._loop.turn
-        here.rate_tracker.add(self._batch_size)
-        if self._run_config is not None and not self._run_config.is_due(self._loop.turn):
-            return
+        while self._loop.turn < here.run_step:
+            self._loop.take()
+            here.rate_tracker.add(self._batch_size)
         here.is_inside_execution_loop = True
         try:
             for call in closures:

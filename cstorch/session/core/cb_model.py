@@ -30,6 +30,7 @@ from cstorch.session.environment import (
 from cstorch.session.process import RunConfig, state
 from cstorch.session.rendezvous import rendezvous as _meet
 from cstorch.session.session import is_in_steps, mark_step
+from cstorch.session.steps import recording_steps
 from cstorch.tracing.device import DEVICE, to_device
 from cstorch.utils.rates import RateTracker
 
@@ -190,12 +191,12 @@ def hit_worker_cache_limit(*args: Any) -> bool:
 
 
 def set_run_config(total_steps: int, checkpoint_steps: int, fetch_steps: int) -> None:
-    """The loop of the next session runs its body once, and as many steps as are said here.
+    """Set how many steps the loop of the next session has, and for which of them its body runs.
 
     Args:
         total_steps: steps of this run.
-        checkpoint_steps: step closures run, and the state can be read, behind every so many; 0 for none.
-        fetch_steps: they do so behind every so many, too; 0 for none. They always do behind the last one.
+        checkpoint_steps: the body runs, and the state can be read, every so many steps; 0 for none.
+        fetch_steps: the same, for values that the program looks at. The last step is always among them.
 
     Raises:
         SessionError: a number is negative, or there is no step.
@@ -206,10 +207,13 @@ def set_run_config(total_steps: int, checkpoint_steps: int, fetch_steps: int) ->
             f"fetch_steps={fetch_steps}, expected 1 or more, and twice 0 or more"
         )
     state().run_config = RunConfig(total_steps, checkpoint_steps or 0, fetch_steps or 0)
+    steps = recording_steps()
+    if steps is not None:
+        steps.number_step()
 
 
 def get_run_step() -> int:
-    """Steps that were done in this session; in a step closure that of its values is the last."""
+    """Return the number of the step whose body or step closures run, counted in this session from 1."""
     return state().run_step
 
 

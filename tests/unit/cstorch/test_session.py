@@ -103,33 +103,95 @@ def test_optimizers_train_as_on_a_cpu(
     assert len(set(expected)) == STEPS
 
 
-def test_a_body_that_runs_once_gives_the_values_of_fetched_steps(system: RunningSystem) -> None:
+def test_the_body_runs_for_fetched_steps_and_decides_by_their_numbers(system: RunningSystem) -> None:
+    """Python in it sees the step, which its closures get as an argument; the steps between them run too."""
     expected = Training(torch.optim.SGD, lr=0.1).losses()
     forget()
     cbtorch.initialize(cs_ip=system.address)
     training = Training(torch.optim.SGD, lr=0.1)
     seen: dict[int, float] = {}
-    weights: list[float] = []
-    turns = 0
+    weights: dict[str, float] = {}
 
     @cm.step_closure
-    def note(loss: torch.Tensor) -> None:
+    def note(loss: torch.Tensor, step: int) -> None:
         assert state().is_inside_execution_loop
-        seen[cm.get_run_step()] = loss.item()
-        weights.append(float(training.model[0].weight.sum()))
+        assert step == cm.get_run_step()
+        seen[step] = loss.item()
 
+    @cm.step_closure
+    def save(name: str) -> None:
+        weights[name] = float(training.model[0].weight.sum())
+
+    assert cm.get_run_step() == 0
     cm.set_run_config(total_steps=7, checkpoint_steps=3, fetch_steps=2)
+    steps = []
     with cbtorch.Session(training.loader, modes.TRAIN):
         for _ in range(5):  # epochs
             for batch in training.loader:
-                turns += 1
-                note(training.step(batch))
-    assert turns == 1
-    assert sorted(seen) == [2, 3, 4, 6, 7]
-    assert len(set(weights)) == 5
-    assert [seen[step] for step in (2, 3, 4)] == pytest.approx(expected[1:4], rel=2e-5)
+                loss = training.step(batch)
+                steps.append(cm.get_run_step())
+                if steps[-1] % 2 == 0:
+                    note(loss, steps[-1])
+                if steps[-1] % 3 == 0 or steps[-1] == 7:
+                    save(f"checkpoint_{steps[-1]}")
+    assert steps == [2, 3, 4, 6, 7]
+    assert sorted(seen) == [2, 4, 6]
+    assert len(set(weights.values())) == len(weights) == 3
+    assert list(weights) == ["checkpoint_3", "checkpoint_6", "checkpoint_7"]
+    assert [seen[step] for step in (2, 4)] == pytest.approx([expected[1], expected[3]], rel=2e-5)
     assert state().rate_tracker.total_count == 7 * BATCH
     assert cm.metrics_counter_value("CerebrasCompileTimeMs") is not None
+
+
+def test_break_ends_a_loop_with_a_run_config_at_that_step(system: RunningSystem) -> None:
+    cbtorch.initialize(cs_ip=system.address)
+    training = Training(torch.optim.SGD, lr=0.1)
+    cm.set_run_config(total_steps=8, checkpoint_steps=0, fetch_steps=2)
+    losses = []
+    with cbtorch.Session(training.loader, modes.TRAIN):
+        for batch in training.loader:
+            losses.append(training.step(batch).item())
+            if cm.get_run_step() == 4:
+                break
+    assert len(losses) == 2
+    assert training.optimizer.state_dict()["global_step"] == 4
+
+
+def test_functions_of_amp_are_those_of_the_scaler() -> None:
+    """Callable before there is one: programs ask when they make their optimizer, and load what they saved."""
+    assert cbtorch.amp.state_dict() == cbtorch.amp.get_init_params() == {}
+    cbtorch.amp.load_state_dict({})
+    scaler = cbtorch.amp.GradScaler("dynamic", init_scale=8.0, max_gradient_norm=1.0)
+    assert cbtorch.amp.get_init_params()["max_gradient_norm"] == 1.0
+    scaler.loss_scale.fill_(4.0)
+    saved = cbtorch.amp.state_dict()
+    assert saved["loss_scale"] == 4.0
+    forget()
+    cbtorch.amp.load_state_dict(saved)
+    assert cbtorch.amp.GradScaler("dynamic", init_scale=8.0).loss_scale == 4.0
+
+
+def test_an_optimizer_clips_and_has_what_schedules_are_made_on(system: RunningSystem) -> None:
+    """A program's clipper is called before the update; PyTorch's schedules are made on `_optimizer`."""
+
+    class Clipped(torch.optim.SGD):
+        """On this CPU a program clips itself."""
+
+        def step(self, closure: Any = None) -> Any:
+            torch.nn.utils.clip_grad_norm_([p for g in self.param_groups for p in g["params"]], 0.1)
+            return super().step(closure)
+
+    expected = Training(Clipped, lr=0.5).losses()
+    forget()
+    cbtorch.initialize(cs_ip=system.address)
+    ours = Training(torch.optim.SGD, lr=0.5)
+    ours.optimizer.gradient_clipper = lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(ours.optimizer._optimizer, lambda step: 1.0)
+    ours.optimizer.set_main_lr_scheduler(schedule)
+    assert ours.optimizer.lr_scheduler is schedule
+    assert ours.losses() == pytest.approx(expected, rel=2e-5)
+    saved = ours.optimizer.state_dict()
+    assert ours.optimizer.convert_state_dict_for_checkpoint(saved) is saved
 
 
 def test_a_scaler_that_is_called_divides_clips_and_skips(system: RunningSystem) -> None:
@@ -419,15 +481,25 @@ def test_tasks_meet_and_do_not_wait_for_one_that_has_ended(
     assert rendezvous.rendezvous("three") == [b"", b"", b""]
 
 
+def worker_of_a_job(monkeypatch: pytest.MonkeyPatch, logs: Path) -> Path:
+    """Make this process worker 0 of a job; return where its tasks meet."""
+    for name, value in {"JOB_ID": "a", "JOB_TOKEN": "b", "NUM_TASKS": "2", "LOG_DIR": str(logs)}.items():
+        monkeypatch.setenv(f"CSRUN_{name}", value)
+    monkeypatch.setattr("cstorch.session.session.run_worker", lambda *streamed: None)
+    monkeypatch.setenv("CSRUN_RANK", "1")
+    directory = rendezvous._directory()
+    assert directory is not None
+    directory.mkdir(parents=True)
+    return directory
+
+
 def test_tasks_do_not_meet_from_the_loop_to_the_end_of_a_session(
     system: RunningSystem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The chief runs steps there while workers stream, so that neither comes to the other's places."""
-    for name, value in {"JOB_ID": "a", "JOB_TOKEN": "b", "NUM_TASKS": "2", "LOG_DIR": str(tmp_path)}.items():
-        monkeypatch.setenv(f"CSRUN_{name}", value)
+    directory = worker_of_a_job(monkeypatch, tmp_path)
+    (directory / "place").write_bytes(b"9")  # the chief comes to more loops and rendezvous
     monkeypatch.setattr("cstorch.session.core.cb_model._meet", lambda name, payload: [b"met"])
-    monkeypatch.setattr("cstorch.session.session.run_worker", lambda *streamed: None)
-    monkeypatch.setenv("CSRUN_RANK", "1")
     cbtorch.initialize(cs_ip=system.address)
     loader = cbtorch.dataloader(new_loader())
     for mode in ("train", "eval"):
@@ -436,6 +508,23 @@ def test_tasks_do_not_meet_from_the_loop_to_the_end_of_a_session(
             assert list(loader) == []
             assert cm.rendezvous("behind the loop", b"mine") == [b"mine"]
         assert cm.rendezvous("behind the session", b"mine") == [b"met"]
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_the_program_of_a_worker_ends_with_its_stream(
+    system: RunningSystem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: str
+) -> None:
+    """Unless the chief comes to another loop: what follows its own expects batches."""
+    directory = worker_of_a_job(monkeypatch, tmp_path)
+    (directory / "place").write_bytes(b"2")
+    (directory / "ended-0").touch()
+    cbtorch.initialize(cs_ip=system.address)
+    loader = cbtorch.dataloader(new_loader())
+    with cbtorch.Session(loader, mode):
+        assert not list(loader)
+    with pytest.raises(SystemExit) as ended, cbtorch.Session(loader, mode):
+        list(loader)
+    assert not ended.value.code
 
 
 def test_the_appliance_is_refused() -> None:
@@ -500,7 +589,7 @@ def test_small_names() -> None:
     assert state().full_config.matching.kernel.no_dcache_spill_splits
     assert cbtorch.nn.StripPadding()(loss) is loss
     config = RunConfig(total_steps=7, checkpoint_steps=3, fetch_steps=0)
-    assert [step for step in range(1, 8) if config.is_due(step)] == [3, 6, 7]
+    assert [config.next_fetch(step) for step in range(7)] == [3, 3, 3, 6, 6, 6, 7]
     tracker = RateTracker()
     tracker.add(3)
     assert (tracker._count, tracker._partial_count) == (3, 3)

@@ -66,6 +66,7 @@ class ProgramFault:
         shape: of its first result; None for sizes that are not known.
         dtype: of its first result.
         source: the user's line as "file:line".
+        library: the line of the library that it calls, as "package/file:line".
         what_to_do: how to go on.
     """
 
@@ -76,6 +77,7 @@ class ProgramFault:
     shape: tuple[int | None, ...] | None = None
     dtype: str | None = None
     source: str | None = None
+    library: str | None = None
     what_to_do: str | None = None
 
 

@@ -31,6 +31,19 @@ def is_users_file(path: str) -> bool:
     return not path.startswith(_foreign())
 
 
+@lru_cache(maxsize=4096)
+def library_file(path: str) -> str | None:
+    """A file of an installed package, from its name on; None for others, and for those of the frameworks."""
+    for folder in ("/site-packages/", "/dist-packages/"):
+        _, found, inside = path.rpartition(folder)
+        if found and not inside.startswith(_FRAMEWORKS):
+            return inside
+    return None
+
+
+_FRAMEWORKS = ("torch/", "tensorflow/", "keras/", "tf_keras/")
+
+
 def innermost_user_line(frames: Sequence[Any]) -> str | None:
     """Returns `file:line` of the last frame in a user's file; frames run from the outermost inwards."""
     for frame in reversed(frames):

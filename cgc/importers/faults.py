@@ -81,6 +81,7 @@ class Operation:
         results: in order.
         advice: what to do where such an operation cannot be imported, in the words of the framework.
         place: what `node` names, in the words of the framework.
+        library: "package/file:line" of the library that the user's line calls, if it calls one.
     """
 
     type: str
@@ -89,13 +90,15 @@ class Operation:
     results: tuple[Described, ...]
     advice: str | None = None
     place: str = "node"
+    library: str | None = None
 
     @property
     def where(self) -> str:
-        """The node and the user's line, as far as they are known: `node 'loss/Foo', line model.py:41`."""
+        """What is known of node, user's line and library: `node 'a/Foo', line run.py:41 (in lib/b.py:9)`."""
+        library = f" (in {self.library})" if self.library else ""
         known = (
             f"{self.place} '{self.node}'" if self.node else "",
-            f"line {self.source}" if self.source else "",
+            f"line {self.source}{library}" if self.source else library.strip(" ()"),
         )
         return ", ".join(filter(None, known)) or "line unknown"
 
@@ -126,16 +129,17 @@ class Operation:
             shape=None if first is None else first.shape,
             dtype=None if first is None else first.dtype,
             source=self.source,
+            library=self.library,
             what_to_do=self.advice or remedies.get(kind),
         )
         return Fault(kind, text, about)
 
 
 def unknown_operations(operations: Iterable[Operation], remedies: Mapping[Kind, str]) -> list[Fault]:
-    """One fault for each type and user's line, in the order of the program; it counts its further nodes."""
-    groups: dict[tuple[str, str | None], list[Operation]] = defaultdict(list)
+    """One fault for each type and line, in the order of the program; it counts its further nodes."""
+    groups: dict[tuple[str | None, ...], list[Operation]] = defaultdict(list)
     for operation in operations:
-        groups[operation.type, operation.source].append(operation)
+        groups[operation.type, operation.source, operation.library].append(operation)
     return [group[0].unknown(len(group), remedies) for group in groups.values()]
 
 

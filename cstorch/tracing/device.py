@@ -149,10 +149,10 @@ class DeviceTensor(torch.Tensor):
             args = (args[0], _indices(args[1]), *args[2:])
         if recording is None:
             with _HostFactories():
-                return super().__torch_function__(func, types, args, kwargs or {})
+                return _called(func, args, kwargs)
         if func in COMPOSED:
             return COMPOSED[func](*args, **(kwargs or {}))
-        return super().__torch_function__(func, types, args, kwargs or {})
+        return _called(func, args, kwargs)
 
     @classmethod
     def __torch_dispatch__(
@@ -166,6 +166,15 @@ class DeviceTensor(torch.Tensor):
         if recording is None:
             return _on_host(func, args, dict(kwargs or {}))
         return _recorded(recording, func, args, dict(kwargs or {}))
+
+
+def _called(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Any:
+    """A function of PyTorch without `__torch_function__`.
+
+    `Tensor.__torch_function__` would take results on this CPU, as of `cpu.view_as(device)`, for the device's.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **(kwargs or {}))
 
 
 _READING_METHODS = frozenset(

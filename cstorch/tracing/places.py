@@ -16,7 +16,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from cs_toolkit.source_files import is_users_file
+from cs_toolkit.source_files import is_users_file, library_file
 
 DEBUG_NAME = "_cstorch_debug_name"
 """Attribute of modules that are part of no compiled model, with the name that a program gives them."""
@@ -27,13 +27,15 @@ class Place(NamedTuple):
 
     Attributes:
         layer: path of a module.
-        source: "file:line".
+        source: "file:line" of the user's program.
         half: the 16-bit format of the autocast that it runs in; None outside of one.
+        library: "package/file:line" of the library that the program calls there; None without one.
     """
 
     layer: tuple[str, ...]
     source: str | None
     half: str | None
+    library: str | None
 
 
 @dataclass
@@ -90,8 +92,12 @@ class Places:
         node = torch._C._current_autograd_node()
         if node is not None:
             found = self._of_sequence.get(node._sequence_nr())
-            return found if found is not None else Place((), user_line(), None)
-        place = Place(self._layer(), user_line(), self._halves[-1] if self._halves else None)
+            if found is not None:
+                return found
+        source, library = _lines()
+        if node is not None:
+            return Place((), source, None, library)
+        place = Place(self._layer(), source, self._halves[-1] if self._halves else None, library)
         if torch.is_grad_enabled():
             self._of_sequence[torch.autograd._get_sequence_nr() - 1] = place
         return place
@@ -109,10 +115,21 @@ class Places:
 
 
 def user_line() -> str | None:
-    """`file:line` of the innermost frame that is neither a library's nor ours."""
+    """`file:line` of the innermost frame that is neither a library's nor ours; then the library's, if any."""
+    source, library = _lines()
+    return f"{source} (in {library})" if source is not None and library is not None else source
+
+
+def _lines() -> tuple[str | None, str | None]:
+    """The innermost lines of the user's program and, further in, of a library other than PyTorch."""
     frame: FrameType | None = sys._getframe(1)
+    library: str | None = None
     while frame is not None:
-        if is_users_file(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        path = frame.f_code.co_filename
+        if is_users_file(path):
+            return f"{path}:{frame.f_lineno}", library
+        if library is None:
+            file = library_file(path)
+            library = None if file is None else f"{file}:{frame.f_lineno}"
         frame = frame.f_back
-    return None
+    return None, library

@@ -14,9 +14,13 @@ from weakref import ref
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._library.custom_ops import OPDEFS
 
-from cgc.importers.aten import SUPPORTED, Constant, Graph, Node, Tensor, unsupported
+from cgc.importers.aten import SUPPORTED, Constant, Graph, Node, Tensor, refused
+from cs_runtime.exits import first_line
+from cs_toolkit.errors import ToolkitError
 from cstorch.errors import ValueNotThereError
+from cstorch.tracing.composed.groups import DECOMPOSED
 from cstorch.tracing.known import known_value
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
@@ -131,8 +135,10 @@ class Recording:
             metas = mapped(self._as_meta, (args, kwargs))
             try:
                 outs = func(*metas[0], **metas[1])
-            except NotImplementedError as error:
-                self._refuse(func, error)
+            except ToolkitError:
+                raise
+            except Exception as error:  # each function of shapes has its own kinds
+                self._refuse(func, given, error)
         self.shapes.append((func, given, outs))
         results = mapped(lambda x: self.new(x) if isinstance(x, torch.Tensor) else x, outs)
         self._write(func, given, results)
@@ -147,14 +153,16 @@ class Recording:
                 return outs
         return None
 
-    def _refuse(self, func: Any, error: NotImplementedError) -> NoReturn:
-        """Lists all operations without a rule up to one whose result has no shape, where recording ends."""
+    def _refuse(self, func: Any, given: dict[str, Any], error: Exception) -> NoReturn:
+        """Refuses an operation whose results have no shapes, with all those before it that have no rule."""
         place = self.places.here()
-        self.graph.nodes.append(Node(_full_name(func), {}, (), place.layer, place.source))
-        raise unsupported(self.graph) from error
+        node = Node(_full_name(func), given, (), *place)
+        raise refused(
+            self.graph, node, None if isinstance(error, NotImplementedError) else first_line(error)
+        ) from error
 
     def _compose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Records what PyTorch composes an operation of; NotImplemented where it does not say so."""
+        """Records what an operation is composed of; NotImplemented where nobody says so."""
         composed = _decomposition(func)
         if composed is None:
             return NotImplemented
@@ -231,16 +239,19 @@ _TABLE: dict[Any, Callable[..., Any]] = {}
 
 
 def _decomposition(func: Any) -> Callable[..., Any] | None:
-    """What PyTorch itself composes an operation of, where it says so."""
+    """What an operation is composed of: as we say, PyTorch, or the library that has added it."""
     if not _TABLE:
         _TABLE.update(core_aten_decompositions())
-    found = _TABLE.get(func)
+    name = func._schema.name
+    found = DECOMPOSED.get(name, _TABLE.get(func))
     if found is None:
         found = get_decompositions([func]).get(func)
     if found is None and func._can_decompose():
         found = func.decompose
-    if found is None and func._schema.name.startswith(_OF_EACH):
-        found = partial(_of_each, func._schema.name.removeprefix(_OF_EACH))
+    if found is None and name.startswith(_OF_EACH):
+        found = partial(_of_each, name.removeprefix(_OF_EACH))
+    if found is None and name in OPDEFS:
+        found = OPDEFS[name]._init_fn
     return found
 
 

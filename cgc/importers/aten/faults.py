@@ -47,7 +47,8 @@ REMEDIES = {
 def operation(node: Node) -> Operation:
     """A node by the module that it belongs to, and the user's line."""
     results = tuple(describe(tensor) for tensor in node.results if tensor is not None)
-    return Operation(node.op, ".".join(node.layer), node.source, results, ADVICE.get(node.op), "module")
+    advice = ADVICE.get(node.op)
+    return Operation(node.op, ".".join(node.layer), node.source, results, advice, "module", node.library)
 
 
 def describe(tensor: Tensor) -> Described:

@@ -41,6 +41,7 @@ class Node:
             forward operation.
         source: "file:line" of the user's program.
         half: the 16-bit format of the autocast that it runs in ("bfloat16" ...); None outside of one.
+        library: "package/file:line" of the library that the program calls there; None without one.
     """
 
     op: str
@@ -49,6 +50,7 @@ class Node:
     layer: tuple[str, ...] = ()
     source: str | None = None
     half: str | None = None
+    library: str | None = None
 
     def tensors(self) -> list[Tensor]:
         """All tensors among the arguments."""

@@ -73,11 +73,20 @@ def import_step(graph: Graph, *, mode: str, seed: int) -> ModuleOp:
     return step_module(block, state, written, outputs, mode, seed)
 
 
-def unsupported(graph: Graph) -> GraphImportError:
-    """The error that lists all operations of a graph without a rule, needed or not, and the last one."""
-    *others, last = graph.nodes
-    unknown = [operation(node) for node in (*(node for node in others if node.op not in HANDLERS), last)]
-    return import_error(unknown_operations(unknown, REMEDIES), REMEDIES)
+def refused(graph: Graph, node: Node, reason: str | None) -> GraphImportError:
+    """The error of an operation at which recording ends, because the shapes of its results are not known.
+
+    Args:
+        graph: the step before it. Its operations without a rule are listed too, needed or not.
+        node: the operation, without results.
+        reason: what PyTorch says of it; None where the operation has no shapes for this device at all.
+    """
+    unknown = [operation(other) for other in graph.nodes if other.op not in HANDLERS]
+    if reason is None:
+        return import_error(unknown_operations([*unknown, operation(node)], REMEDIES), REMEDIES)
+    given = ", ".join(str(describe(tensor)) for tensor in node.tensors())
+    fault = operation(node).fault(Kind.USAGE, f"got {given or 'no tensors'}: {reason}", REMEDIES)
+    return import_error([*unknown_operations(unknown, REMEDIES), fault], REMEDIES)
 
 
 class _Body:

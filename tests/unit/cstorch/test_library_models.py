@@ -1,0 +1,126 @@
+"""What models of libraries do that programs of a user's own seldom do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cgc.errors import GraphImportError, UnsupportedOpsError
+from cgc.importers.aten import import_step
+
+from .conftest import BothWays, run_compiled
+from .test_tracing import traced
+
+Run = Callable[..., BothWays]
+
+LIBRARY = "/usr/lib/python3/site-packages/layers/mask.py"
+
+
+def of_library(text: str) -> Callable[..., Any]:
+    """The function `f` of a text, as if it were in an installed package."""
+    names: dict[str, Any] = {"torch": torch}
+    exec(compile(text, LIBRARY, "exec"), names)
+    found: Callable[..., Any] = names["f"]
+    return found
+
+
+class Experts(nn.Module):
+    """Tokens go to the experts with the largest scores, in groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(8, 4)
+        self.up = nn.Parameter(torch.randn(4, 8, 12) / 3)
+        self.down = nn.Parameter(torch.randn(4, 8, 12) / 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.router(x).softmax(-1).topk(2, -1)
+        order = chosen.reshape(-1).argsort(stable=True)
+        counts = torch.histc(chosen.reshape(-1).float(), bins=4, min=0, max=3)
+        ends = counts.cumsum(0, dtype=torch.int32)
+        hidden = functional.grouped_mm(x[order // 2], self.up, offs=ends).relu()
+        found = functional.grouped_mm(hidden, self.down.transpose(1, 2), offs=ends)
+        return torch.zeros_like(x).index_add(
+            0, order // 2, found * weights.reshape(-1)[order, None]
+        ), ends.float().mean()
+
+
+def test_a_mixture_of_experts_trains_as_in_eager_torch(both_ways: Run) -> None:
+    def step(model: Experts, x: torch.Tensor) -> list[torch.Tensor]:
+        model.zero_grad()
+        found, mean = model(x)
+        loss = (found**2).mean()
+        loss.backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p.sub_(p.grad)
+        return [loss.detach(), mean]
+
+    torch.manual_seed(1)
+    found = both_ways(Experts(), step, (torch.randn(6, 8),), (torch.randn(6, 8),))
+    np.testing.assert_allclose(found.compiled.values, found.eager, rtol=1e-5)
+    for name, expected in found.eager_state.items():
+        got = found.compiled.state[f"state.model.{name}"]
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+GROUPED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "of columns": lambda x: functional.grouped_mm(x, x.T, offs=torch.tensor([1, 1, 3], dtype=torch.int32)),
+    "of the right": lambda x: functional.grouped_mm(
+        torch.stack([x, x + 1]), x.T.contiguous(), offs=torch.tensor([2, 4], dtype=torch.int32)
+    ),
+    "of all": lambda x: functional.grouped_mm(torch.stack([x, x + 1]), torch.stack([x, x]).transpose(1, 2)),
+    "counts": lambda x: x.histc(5) + x.histc(5, -1, 1) + torch.ones_like(x).histc(5),
+    "counts of whole numbers": lambda x: torch.tensor([0.0, 1, 3, 3, 7]).to(x.device).histc(4, 0, 3),
+}
+
+
+def test_products_and_counts_of_groups() -> None:
+    torch.manual_seed(2)
+    x = torch.randn(4, 4)
+
+    def step(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+        made = [make(x) for make in GROUPED.values()]
+        return [(found * torch.arange(1.0, found.numel() + 1).view_as(found)).sum() for found in made]
+
+    got = run_compiled(nn.Linear(1, 1), step, [(x,)]).values[0]
+    np.testing.assert_allclose(got, [float(value) for value in step(nn.Linear(1, 1), x)], rtol=1e-5)
+
+
+@torch.library.custom_op("toolkit_test::scaled", mutates_args=())
+def _scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x.relu() * factor
+
+
+_scaled.register_fake(lambda x, factor: torch.empty_like(x))
+
+
+def test_an_operation_that_a_library_has_added_is_what_it_computes() -> None:
+    step = lambda model, x: _scaled(x, 3.0).sum()  # noqa: E731
+    assert run_compiled(nn.Linear(1, 1), step, [(torch.tensor([-1.0, 2.0]),)]).values.tolist() == [[6.0]]
+
+
+def test_messages_name_the_line_of_the_library_too() -> None:
+    f = of_library("def f(x):\n    return torch.linalg.eig(x)[0]")
+    with pytest.raises(
+        UnsupportedOpsError,
+        match=r"linalg_eig.*line \S*test_library_models\.py:\d+ \(in layers/mask\.py:2\)",
+    ) as caught:
+        import_step(traced(lambda x: f(x).abs(), 3, 3).graph, mode="eval", seed=0)
+    assert caught.value.details[0].library == "layers/mask.py:2"
+
+
+def test_an_operation_that_cannot_have_its_arguments_is_a_message() -> None:
+    f = of_library("def f(x):\n    return torch.linalg.eig(x)[0].abs() + x @ x[:2]")
+    with pytest.raises(GraphImportError) as caught:
+        traced(f, 3, 3)
+    unknown, wrong = caught.value.details
+    assert unknown.op == "aten.linalg_eig.default"
+    assert wrong.op == "aten.mm.default"
+    assert "got float32[3,3], float32[2,3]: " in wrong.message

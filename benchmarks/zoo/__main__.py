@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.zoo import page
-from benchmarks.zoo.run import STATUSES, WAYS, models_of
+from benchmarks.zoo.run import STATUSES, VALIDATE, WAYS, models_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "zoo.jsonl"
 PAGE = ROOT / "docs" / "models.md"
-LIBRARIES = ("transformers", "timm")
+LIBRARIES = ("transformers", "timm", "keras")
 NTH = 10
 """Every tenth architecture also trains by weight streaming, and with workers."""
 
@@ -53,27 +53,28 @@ class Request:
         return self.library, self.name, self.way
 
 
-def requests(libraries: Sequence[str], only: Sequence[str], every: int) -> list[Request]:
-    """What is to be run: all libraries in turn, so that a run that is stopped has seen some of each.
+def requests(
+    libraries: Sequence[str], only: Sequence[str], every: int = 1, validate_only: bool = False
+) -> list[Request]:
+    """What is to be run.
 
     Args:
         libraries: Names of libraries.
         only: Patterns of names; all where there are none.
-        every: Only each so many-th architecture.
+        every: Run each `every`-th architecture only.
+        validate_only: Check the steps, and train nothing.
     """
-    lists = []
+    found = []
     for library in libraries:
         names = models_of(library).names()
-        found = []
         for index, name in enumerate(names):
-            ways = WAYS if index % NTH == 0 else WAYS[:1]
+            ways = (VALIDATE,) if validate_only else WAYS if index % NTH == 0 else WAYS[:1]
             if only and not any(fnmatch.fnmatchcase(name, pattern) for pattern in only):
                 continue
             if not only and index % every:
                 continue
             found += [Request(library, name, way) for way in ways]
-        lists.append(found)
-    return [request for part in lists for request in part]
+    return found
 
 
 class Pool:
@@ -207,6 +208,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="patterns of names, such as 'bert*'; all by default")
     parser.add_argument("--library", action="append", choices=LIBRARIES, help="all by default")
     parser.add_argument("--every", type=int, default=1, help="run each so many-th architecture only")
+    parser.add_argument("--validate-only", action="store_true", help="check the steps, and train nothing")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit-s", type=float, default=300.0, help="seconds for one architecture")
     parser.add_argument(
@@ -221,7 +223,7 @@ def main() -> None:
         parser.error(
             f"no status {', '.join(sorted(unknown))}; expected some of {', '.join(STATUSES)}, or all"
         )
-    wanted = requests(options.library or LIBRARIES, options.names, options.every)
+    wanted = requests(options.library or LIBRARIES, options.names, options.every, options.validate_only)
     if not wanted:
         parser.error(f"no architecture is called {' or '.join(options.names)}; --list prints all names")
     if options.list:
@@ -236,7 +238,7 @@ def main() -> None:
         print("stopped; the same command continues", file=sys.stderr)
         sys.exit(130)
     finally:
-        results = read_results(options.results)
+        results = {key: r for key, r in read_results(options.results).items() if r["way"] in WAYS}
         if results:
             options.page.write_text(page.text(list(results.values())), encoding="utf-8")
 

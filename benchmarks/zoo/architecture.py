@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-BATCH_SIZE = 2
+BATCH_SIZE = 4
 STEPS = 5
 SEED = 1
 
@@ -37,6 +37,7 @@ class Workload:
 
 
 def one_line(error: BaseException) -> str:
-    """The class of an error and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+    """The class of an error and the first line of its message; two where the first announces the other."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{type(error).__name__}: {text}"[:300]

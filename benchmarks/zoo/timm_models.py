@@ -34,7 +34,7 @@ from benchmarks.zoo.tiny import Shrinking, shrink
 from benchmarks.zoo.torch_outputs import without_randomness
 
 CLASSES = 10
-IMAGES = (32, 64, 128)
+IMAGES = (64, 128, 32)
 _SMALL = re.compile(
     r"(^|_)(test|atto|femto|pico|nano|micro|xxs|xxt|zepto|mini|tiny|t|ti|xs|n|s|small|050|0_5|tn|extra|xxsmall|xsmall)"
     r"(\d*)(_|$)"

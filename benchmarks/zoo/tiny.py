@@ -31,12 +31,20 @@ class Shrinking:
     Attributes:
         fields: All fields of the configuration, with their default values.
         ids: New special token ids by the old ones, shared by nested configurations.
+        kept: Names of fields that stay as they are.
+        changed: Names of fields that have become smaller, shared by nested configurations.
         layers: The number of layers of models whose configuration lists the type of each.
     """
 
     fields: Mapping[str, Any]
     ids: dict[int, int] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
+    changed: set[str] = field(default_factory=set)
     layers: int = LAYERS
+
+    def of_part(self, fields: Mapping[str, Any]) -> Shrinking:
+        """The state for a nested configuration."""
+        return Shrinking(fields, self.ids, self.kept, self.changed, layers_of(fields))
 
     def token_id(self, old: int) -> int:
         """The new id of a special token, the same for equal old ones."""
@@ -97,6 +105,28 @@ def _image(value: Any, shrinking: Shrinking) -> Any:
     return _each(value, lambda number: min(number, IMAGE if flat else PYRAMID_IMAGE))
 
 
+def _heads(value: Any, shrinking: Shrinking) -> Any:
+    """Heads of attention, or of a state space, which has `expand` times the width."""
+    expand = shrinking.fields.get("expand", shrinking.fields.get("mamba_expand"))
+    if isinstance(value, int) and expand and "num_attention_heads" not in shrinking.fields:
+        return int(WIDTH * expand) // HEAD_DIM
+    if isinstance(value, list | tuple):  # of stages, whose widths are multiples of 8
+        return _each(value, lambda number: min(number, 2))
+    return _each(value, lambda number: min(number, HEADS))
+
+
+def _head_dim(value: Any, shrinking: Shrinking) -> Any:
+    """A head's width; where a part of each head is rotated some configurations mean that part."""
+    rotated = shrinking.fields.get("qk_rope_head_dim")
+    return min(value, HEAD_DIM // 2 if rotated and value == rotated else HEAD_DIM)
+
+
+def _state_space_heads(value: Any, shrinking: Shrinking) -> Any:
+    return (
+        int(WIDTH * shrinking.fields.get("mamba_expand", 2)) // HEAD_DIM if isinstance(value, int) else value
+    )
+
+
 def _token_ids(value: Any, shrinking: Shrinking) -> Any:
     return _each(value, shrinking.token_id)
 
@@ -106,23 +136,26 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"drop|jitter|mask_(time|feature)_prob|noise_std|^input_noise", _zero),
     (r"(token|pad|bos|eos|sep|cls)_ids?$|_token_index$|_token_ids$|token_id_", _token_ids),
     (r"type_vocab", _limit(4)),
-    (r"vocab_?size|^vocab$|codebook_size|n_codes$|num_embeddings$|num_buckets$", _limit(VOCABULARY)),
-    (r"experts_per_tok|top_?k|num_selected_experts|topk|num_experts_per", _limit(2)),
+    (r"vocab_?size|^vocab$|_vocab$|codebook_size|n_codes$|num_embeddings$|num_buckets$", _limit(VOCABULARY)),
     (r"^n_group$|topk_group|num_expert_group", _limit(1)),
-    (r"shared_experts?$|expert_offset", _limit(1)),
+    (r"experts_per_tok|top_?k|num_selected_experts|topk|num_experts_per", _limit(2)),
+    (r"shared_experts?$", _limit(1)),
     (r"(num|n|routed)_.*experts|^num_experts|_experts$", _limit(4)),
     (r"(key_value|kv)_heads|kv_head|n_head_kv|num_key_heads|_k_heads", _key_value_heads),
-    (r"n_heads?_qk|heads?(_per_stage)?$|_heads?_|num_head", _limit(HEADS)),
+    (r"mamba_(n|num)_heads", _state_space_heads),
+    (r"heads?(_per_stage)?$|_heads?_|num_head", _heads),
+    (r"_groups$|^groups$", _limit(4)),
     (r"rope_head_dim|rotary_dim|index_head_dim", _limit(HEAD_DIM // 2)),
     (r"nope_head_dim", _limit(HEAD_DIM // 2)),
-    (r"head_dim|head_size|^d_kv$|kv_channels|value_head|key_head|dim_head", _limit(HEAD_DIM)),
+    (r"^head_dim$", _head_dim),
+    (r"head_dim|head_size|^d_kv$|kv_channels|value_head|key_head|dim_head|d_head", _limit(HEAD_DIM)),
     (r"(lora|low|rope|q|kv|adapter|dt|time_step|decay|gate|aaa|mv)_?(lora_)?_?rank", _limit(16)),
     (r"depths?$|^layers?$|_layers?$|num_blocks|_blocks$|blocks_per_stage|numb_of_layers|^n_block", _depths),
-    (r"intermediate|ffn|mlp_dim|d_ff|n_inner|inner_(dim|size)|feedforward|ffw_|filter_size|mlp_hidden",
+    (r"intermediate|ffn|mlp_dim|d_?ff$|n_inner|inner_(dim|size)|feedforward|ffw_|filter_size|mlp_hidden",
      _limit(INNER)),
     (r"image_size|img_size|input_resolution", _image),
     (r"^patch_size$", _limit(PATCH)),
-    (r"max_(\w+_)?position|n_positions|position_embeddings$|max_seq|seq_length|max_length|n_ctx|context_length"
+    (r"max_(\w+_)?position|n_positions|position_embeddings$|max_seq|seq_length|max_length|n_ctx|context_(length|size)"
      r"|max_(source|target)", _limit(POSITIONS)),
     (r"sliding_window|attention_window|local_attention|chunk_size|block_size|window_length", _limit(8)),
     (r"num_queries|num_query|num_latents|num_object_queries|num_proposals", _limit(16)),
@@ -137,8 +170,17 @@ _PATTERNS = [(re.compile(pattern), rule) for pattern, rule in RULES]
 
 _KEPT = re.compile(
     r"chunk_size_feed_forward|num_channels|hidden_act|activation|embedding_type|_ratio|_scale$|_kernel|_stride"
-    r"|initializer|_eps$|_layer$|layer_(idx|index)|_loss|_cost|tie_|temperature|pruned|problem|num_labels"
+    r"|initializer|_eps$|(feature|select)_layer|feat_extract_layers|layer_(idx|index)|_loss|_cost|tie_|temperature|pruned|problem|num_labels"
 )
+
+
+FILLED = {
+    "head_dim": HEAD_DIM,
+    "num_experts_per_tok": 2,
+    "n_routed_experts": 4,
+    "moe_intermediate_size": INNER,
+}
+"""Fields that some configurations leave open, and whose models need them."""
 
 
 def shrink(fields: Mapping[str, Any], shrinking: Shrinking) -> dict[str, Any]:
@@ -150,13 +192,21 @@ def shrink(fields: Mapping[str, Any], shrinking: Shrinking) -> dict[str, Any]:
     """
     found = {}
     for name, value in fields.items():
-        if isinstance(value, bool | str | None | Mapping) or name.startswith("_") or _KEPT.search(name):
+        if value is None and name in FILLED:
+            found[name] = FILLED[name]
+        if (
+            name in shrinking.kept
+            or isinstance(value, bool | str | None | Mapping)
+            or name.startswith("_")
+            or _KEPT.search(name)
+        ):
             continue
         for pattern, rule in _PATTERNS:
             if pattern.search(name):
                 new = rule(value, shrinking)
                 if new != value:
                     found[name] = new
+                    shrinking.changed.add(name)
                 break
     return found
 
@@ -168,4 +218,5 @@ def layers_of(fields: Mapping[str, Any]) -> int:
     for value in fields.values():
         if isinstance(value, list) and len(value) == depth and all(isinstance(item, str) for item in value):
             most = max(most, *(value.index(kind) + 1 for kind in set(value)))
-    return min(most, MAX_LAYERS)
+    taken = fields.get("_out_indices")  # outputs of a backbone that other parts of the model use
+    return max(min(most, MAX_LAYERS), *(taken if isinstance(taken, list) else [0]))

@@ -94,17 +94,20 @@ def input_fn(batches: list[dict[str, torch.Tensor]]) -> torch.utils.data.DataLoa
     return torch.utils.data.DataLoader(of_worker(batches, rank, workers), batch_size=None)  # type: ignore[arg-type]
 
 
-def train_on_system(workload: Workload, model_dir: Path, execution: str) -> Trained:
+def train_on_system(
+    workload: Workload, model_dir: Path, execution: str = "pipelined", validate_only: bool = False
+) -> Trained:
     """Trains the model on the CS system that the environment names, or on an embedded one.
 
     Args:
         workload: The model and its batches. The model moves to the CS system.
         model_dir: For the files of the run.
         execution: "pipelined" or "weight_streaming".
+        validate_only: Trace and check the first step, and train nothing.
     """
     import cerebras_pytorch as cstorch
 
-    backend = cstorch.backend("CSX", artifact_dir=model_dir, execution=execution)
+    backend = cstorch.backend("CSX", artifact_dir=model_dir, execution=execution, validate_only=validate_only)
     model = cstorch.compile(workload.model, backend)
     optimizer = cstorch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     losses: list[float] = []
@@ -125,7 +128,7 @@ def train_on_system(workload: Workload, model_dir: Path, execution: str) -> Trai
     loader = cstorch.utils.data.DataLoader(input_fn, workload.batches)
     for batch in cstorch.utils.data.DataExecutor(loader, num_steps=STEPS):
         keep(train_step(batch))
-    return Trained(losses, state_of(model))
+    return Trained(losses, {} if validate_only else state_of(model))
 
 
 def preload() -> None:

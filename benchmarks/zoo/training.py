@@ -15,12 +15,15 @@ from typing import Any
 
 import numpy as np
 
-LEARNING_RATE, MOMENTUM = 0.01, 0.9
+LEARNING_RATE, MOMENTUM = 0.001, 0.9
 
 LOSS_LIMIT, UPDATE_LIMIT = 1e-3, 2e-2
 """Larger relative differences are wrong, unless rounding alone makes a tenth of them."""
 
 ROUNDING_FACTOR = 10.0
+ILL_CONDITIONED = 0.02
+"""Where rounding alone makes a larger difference, a training cannot be compared with another one."""
+
 _NOISE = 1e-3
 """Updates below this share of the largest one are rounding errors, as of biases before a normalization."""
 _EPSILON = float(np.finfo(np.float32).eps)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import itertools
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from benchmarks.zoo import timm_models
 from benchmarks.zoo.architecture import (
     BATCH_SIZE,
     MAX_PARAMETERS,
@@ -20,12 +23,15 @@ from benchmarks.zoo.architecture import (
     Workload,
     one_line,
 )
-from benchmarks.zoo.tiny import FIRST_SPECIAL, HEAD_DIM, Shrinking, layers_of, shrink
+from benchmarks.zoo.tiny import FIRST_SPECIAL, HEAD_DIM, WIDTH, Shrinking, shrink
 from benchmarks.zoo.torch_outputs import mean_square, without_randomness
 
 TOKENS = 16
 SAMPLES = 3200
 """Of a waveform."""
+SEARCH_S = 20.0
+"""For finding a configuration that works."""
+
 FRAMES = 64
 """Of a spectrogram."""
 
@@ -49,14 +55,27 @@ HEADS = (
 )
 """Kinds of heads, the preferred ones first; a type without any of them is trained as its base model."""
 
-CHANGES: dict[str, dict[str, Any]] = {}
+CHANGES: dict[str, dict[str, Any]] = {
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+}
 """Fields of a configuration that no rule finds, by type of model."""
+
+BACKBONE = "test_resnet"
+"""A small network of timm in place of the large ones that detectors have."""
 
 
 def preload() -> None:
     """Imports what all models need, before processes are forked."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    timm_models.preload()
     import transformers
+    from transformers.utils import import_utils
 
+    # Detectors have backbones of timm, which transformers uses only next to torchvision.
+    for module in (import_utils, transformers.utils):
+        module.is_timm_available = lambda: True
+    error = import_utils.BACKENDS_MAPPING["timm"][1]
+    import_utils.BACKENDS_MAPPING["timm"] = (import_utils.is_timm_available, error)
     transformers.logging.set_verbosity_error()
     for name in ("bert", "llama", "t5", "vit", "mixtral", "wav2vec2", "clip", "detr"):
         importlib.import_module(f"transformers.models.{name}.modeling_{name}")
@@ -75,15 +94,27 @@ def names() -> list[str]:
 def workload(name: str) -> Workload:
     """The tiny model of a type, with batches.
 
+    A rule may break what a type asks of its fields together. Then each field that has become smaller keeps
+    its value in turn, until a model trains.
+
     Raises:
         SkippedError: none was found that trains on this CPU.
     """
+    deadline = time.monotonic() + SEARCH_S
     reasons: list[str] = []
     for head in _classes(name):
+        changed: set[str] = set()
         try:
-            return _workload_of(name, head)
+            return _workload_of(name, head, frozenset(), changed)
         except SkippedError as error:
             reasons.append(f"{head.__name__}: {error}")
+        for kept in sorted(changed):
+            if time.monotonic() > deadline:
+                break
+            try:
+                return _workload_of(name, head, frozenset([kept]), set())
+            except SkippedError:
+                continue
     raise SkippedError("; ".join(reasons) or "no class of a model")
 
 
@@ -104,8 +135,8 @@ def _classes(name: str) -> list[type[nn.Module]]:
     return found[:2] + [kind for kind in found[-1:] if kind not in found[:2]]
 
 
-def _workload_of(name: str, head: type[nn.Module]) -> Workload:
-    config = tiny_config(name)
+def _workload_of(name: str, head: type[nn.Module], kept: frozenset[str], changed: set[str]) -> Workload:
+    config = tiny_config(name, kept, changed)
     _check_size(head, config)
     torch.manual_seed(SEED)
     try:
@@ -114,7 +145,7 @@ def _workload_of(name: str, head: type[nn.Module]) -> Workload:
         raise SkippedError(f"the tiny configuration makes no model: {one_line(error)}") from None
     without_randomness(model)
     model.train()
-    failed = "no inputs for it"
+    failed = ""
     for make in _batch_makers(model, config):
         try:
             batches = [make(torch.Generator().manual_seed(SEED + step)) for step in range(STEPS)]
@@ -122,12 +153,12 @@ def _workload_of(name: str, head: type[nn.Module]) -> Workload:
             value = loss(model, batches[0])
             value.backward()
         except Exception as error:
-            failed = one_line(error)
+            failed = failed or one_line(error)
             continue
         finally:
             model.zero_grad(set_to_none=True)
         if not torch.isfinite(value):
-            failed = "the loss is not finite"
+            failed = failed or "the loss is not finite"
             continue
         return Workload(model, batches, loss, f"{head.__name__}, {about}")
     raise SkippedError(f"it does not run on this CPU: {failed}")
@@ -136,8 +167,13 @@ def _workload_of(name: str, head: type[nn.Module]) -> Workload:
 # Configurations
 
 
-def tiny_config(name: str) -> Any:
+def tiny_config(name: str, kept: frozenset[str], changed: set[str]) -> Any:
     """A small configuration of a type of model.
+
+    Args:
+        name: The type.
+        kept: Names of fields that stay as they are.
+        changed: Gets the names of the fields that do not.
 
     Raises:
         SkippedError: the type has no configuration without arguments.
@@ -150,7 +186,7 @@ def tiny_config(name: str) -> Any:
     except Exception as error:
         raise SkippedError(f"no default configuration: {one_line(error)}") from None
     try:
-        config = _shrunk(default, {}, CHANGES.get(name, {}))
+        config = _shrunk(default, Shrinking({}, kept=kept, changed=changed), CHANGES.get(name, {}))
     except Exception as error:
         raise SkippedError(f"no small configuration: {one_line(error)}") from None
     config.use_cache = False
@@ -158,20 +194,22 @@ def tiny_config(name: str) -> Any:
     return config
 
 
-def _shrunk(default: Any, ids: dict[int, int], changes: Mapping[str, Any]) -> Any:
+def _shrunk(default: Any, whole: Shrinking, changes: Mapping[str, Any]) -> Any:
     from transformers import PreTrainedConfig
 
     fields = {name: value for name, value in vars(default).items() if name not in _NOT_ARGUMENTS}
-    shrinking = Shrinking(fields, ids, layers_of(fields))
+    shrinking = whole.of_part(fields)
     arguments: dict[str, Any] = {**shrink(fields, shrinking), **changes}
     layers = fields.get("num_hidden_layers")
     for name, value in fields.items():
         if name in changes:
             continue
+        if name == "backbone" and isinstance(value, str):
+            arguments[name] = BACKBONE
         if isinstance(value, PreTrainedConfig):
-            arguments[name] = _shrunk(value, ids, {})
+            arguments[name] = _shrunk(value, whole, {})
         elif isinstance(value, Mapping) and _is_config(value):
-            arguments[name] = {**value, **shrink(value, Shrinking(value, ids))}
+            arguments[name] = {**value, **shrink(value, whole.of_part(value))}
         elif isinstance(value, list) and len(value) == layers and layers > shrinking.layers:
             arguments[name] = value[: shrinking.layers]
     _scale_rotary_sections(fields, arguments)
@@ -194,12 +232,14 @@ def _is_config(value: Mapping[Any, Any]) -> bool:
 
 
 def _scale_rotary_sections(fields: Mapping[str, Any], arguments: dict[str, Any]) -> None:
-    """Sections of rotary embeddings add up to half of a head: they shrink with it."""
+    """Sections of rotary embeddings add up to half of the rotated part of a head: they shrink with it."""
     for name in ("rope_parameters", "rope_scaling"):
         given = fields.get(name)
-        if isinstance(given, Mapping) and isinstance(sections := given.get("mrope_section"), list | tuple):
-            whole, half = sum(sections), arguments.get("head_dim", HEAD_DIM) // 2
-            scaled = [max(1, part * half // whole) for part in sections]
+        if isinstance(given, Mapping) and "rope_type" in given:
+            share = given.get("partial_rotary_factor", fields.get("partial_rotary_factor")) or 1.0
+            half = int(arguments.get("head_dim", HEAD_DIM) * share) // 2
+            sections = given.get("mrope_section") or [1, 1, 1]
+            scaled = [max(1, part * half // sum(sections)) for part in sections]
             scaled[-1] += half - sum(scaled)
             arguments[name] = {**given, "mrope_section": scaled}
 
@@ -364,6 +404,18 @@ def _boxes(config: Any) -> list[Any]:
     return [make]
 
 
+def _embeddings(config: Any) -> list[Any]:
+    width = next(
+        (
+            value
+            for name in ("hidden_size", "d_model", "embed_dim", "dim")
+            if isinstance(value := getattr(config, name, None), int)
+        ),
+        WIDTH,
+    )
+    return [_random(TOKENS, width)]
+
+
 _CANDIDATES: dict[str, Callable[[Any], list[Any]]] = {
     "input_ids": _ids(TOKENS),
     "attention_mask": _mask,
@@ -373,6 +425,10 @@ _CANDIDATES: dict[str, Callable[[Any], list[Any]]] = {
     "input_features": _spectrogram,
     "input_values": _waveform,
     "bbox": _boxes,
+    "query_embeds": _embeddings,
+    "inputs_embeds": _embeddings,
+    "hidden_states": _embeddings,
+    "encoder_hidden_states": _embeddings,
 }
 """For each argument of `forward` what a batch may have there: functions of a configuration."""
 

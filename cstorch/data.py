@@ -33,6 +33,9 @@ from cstorch.utils.steps_to_run import StepsToRun
 
 _END = object()
 
+_RESTARTABLE = ("state_dict", "load_state_dict", "aggregate_state_dict", "deaggregate_state_dict")
+"""Methods of the original's protocol for loaders that keep their position."""
+
 
 class DataLoader:
     """Batches of an input function: `for batch in loader` is the loop of a training or an evaluation.
@@ -52,10 +55,17 @@ class DataLoader:
 
     Attributes:
         making_s: Seconds until its first batch was there.
+        id: Number of this loader in the process, from 0.
 
     Raises:
         InputError: `num_steps` and epochs are both given, or a number is not positive.
     """
+
+    STATE_UNKNOWN = "__UNKNOWN__"
+    STATE_UNAVAILABLE = "__UNAVAILABLE__"
+    """What programs call states that no worker has given; here the chief knows the state at every step."""
+
+    _ids = count()
 
     handed_over = True
     """Workers get the input function from the chief; otherwise they go through the program themselves."""
@@ -79,6 +89,7 @@ class DataLoader:
         self.input_fn, self._args, self._kwargs = input_fn, args, kwargs
         self._to_run = StepsToRun(initial_step, num_steps, max_steps, num_epochs, steps_per_epoch)
         self.initial_step = initial_step
+        self.id = next(self._ids)
         self._epoch: int | None = None
         self.making_s = 0.0
 
@@ -115,13 +126,47 @@ class DataLoader:
         """Steps to run: see `StepsToRun`."""
         return self._to_run.of(self._loader)
 
+    @property
+    def dataloader(self) -> Any:
+        """What the input function returns on this task."""
+        return self._loader
+
+    @property
+    def is_restartable(self) -> bool:
+        """Whether the program's loader keeps its position in a state of its own."""
+        return all(callable(getattr(self._loader, name, None)) for name in _RESTARTABLE)
+
     def state_dict(self) -> dict[str, Any]:
-        """How far the training has read its input: the number of its steps, one batch each."""
-        return {"steps": steps_done()}
+        """Return how far the training has read its input: the number of its steps, one batch each.
+
+        A restartable loader adds its own state, as if one worker had streamed all batches.
+        """
+        state: dict[str, Any] = {"steps": steps_done()}
+        if self.is_restartable:
+            with get_worker_state().at(steps_done(), self.batch_size):
+                own = self._loader.aggregate_state_dict([self._loader.state_dict()])
+            state = {**own, **state}
+        return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """The next training goes on there, as when the state of its optimizer is loaded."""
-        continue_at(int(state_dict["steps"]))
+        """Continue the next training at a saved position, as when the state of its optimizer is loaded.
+
+        Args:
+            state_dict: What `state_dict` has returned, here or in the original.
+            strict: Raise an error where the position is missing, instead of continuing without it.
+
+        Raises:
+            InputError: The state has neither a number of steps nor one of samples.
+        """
+        if "steps" in state_dict:
+            continue_at(int(state_dict["steps"]))
+        elif "samples_streamed" in state_dict:
+            continue_at(int(state_dict["samples_streamed"]) // self.batch_size)
+        elif strict:
+            raise InputError(
+                f"the state of the input has {sorted(state_dict)}, expected 'steps' or 'samples_streamed'; "
+                "load it with strict=False to start from the step of the optimizer"
+            )
 
     @property
     def batch_size(self) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cstorch.announcing import announce_unused
-from cstorch.backends import current_backend, on_cpu
+from cstorch.backends import csx, current_backend, on_cpu
 from cstorch.config import adjusted, micro_batch_size_of
 from cstorch.data import DataLoader
 from cstorch.distributed.cluster import CSConfig
@@ -58,7 +58,8 @@ class DataExecutor:
             workers of this loop and those behind it, where no others were started.
         writer: Where summaries of the step go, every step.
         profiler_activities: Taken for programs that give it: rates are always counted.
-        micro_batch_size: Samples that go through the layers together where weights stream, see `configure`.
+        micro_batch_size: Samples that go through the layers together where weights stream, see `configure`;
+            `backends.csx.performance.micro_batch_size` when None.
 
     Raises:
         LoaderError: the input is no `cstorch.utils.data.DataLoader`.
@@ -90,7 +91,10 @@ class DataExecutor:
         self.profiler = Profiler(RateTracker())
         self.artifact_dir: Path | None = None
         self._checkpoints = schedule_of(checkpoint_steps) or 0
+        self._batches = 0
         self._changes = {} if cs_config is None else _settings(cs_config)
+        if micro_batch_size is None:
+            micro_batch_size = csx.performance.micro_batch_size
         size = micro_batch_size_of(micro_batch_size)
         if size is not None:
             self._changes["micro_batch_size"] = size
@@ -98,22 +102,43 @@ class DataExecutor:
     def __len__(self) -> int:
         return self.num_steps
 
+    @property
+    def iteration(self) -> int:
+        """Number of the iteration that runs, from 0."""
+        return max(0, self._batches - 1)
+
+    @property
+    def user_iteration(self) -> int:
+        """Number of the iteration that runs, from 1: its closures see this number."""
+        return self._batches
+
+    @property
+    def is_initial_step(self) -> bool:
+        """Whether the first iteration runs."""
+        return self._batches <= 1
+
+    @property
+    def on_final_iteration(self) -> bool:
+        """Whether the last iteration runs."""
+        return self._batches == self.num_steps
+
     def __iter__(self) -> Iterator[Any]:
         with self._entered():
             for batch in turns(self.dataloader, self.num_steps, self._checkpoints, self.writer):
                 loop = running()
                 if loop is not None:
                     self.profiler.rate_tracker = loop.rates
+                self._batches += 1
                 yield batch
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
         backend = current_backend(raise_exception=False)
-        if backend is None or backend.is_cpu:
-            changes = self._changes
-        else:
-            self.artifact_dir = _new_folder(backend.artifact_dir / _FOLDERS)
-            changes = {**self._changes, "run_dir": self.artifact_dir}
+        changes = dict(self._changes)
+        if backend is not None:
+            self.artifact_dir = _new_folder(Path(backend.artifact_dir) / _FOLDERS)
+            if not backend.is_cpu:
+                changes["run_dir"] = self.artifact_dir
         _executors.append(self)
         try:
             with adjusted(**changes):

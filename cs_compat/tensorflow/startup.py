@@ -31,8 +31,10 @@ def start(sitecustomize: str) -> None:
     """
     # Only here: this module itself has to stay importable without them.
     from cs_compat.tensorflow.changes import CHANGES
+    from cs_compat.torch import changes, placeholders
 
-    on_import(CHANGES, {"tensorflow": _first_import})
+    on_import({**CHANGES, **changes.CHANGES}, {"tensorflow": _first_import, **changes.AROUND})
+    placeholders.install()
     sys.excepthook = end_program
     own = os.path.dirname(sitecustomize)  # noqa: PTH120 - pathlib would have to be imported for it
     others = [folder for folder in sys.path if folder != own]

@@ -14,12 +14,12 @@ from cs_toolkit import object_store
 from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import ExecutionChoice
 from cs_toolkit.streaming import Recompute
-from cstorch.config import Configuration, micro_batch_size_of, set_configuration
-from cstorch.distributed.cluster import CSConfig
+from cstorch.config import Configuration, configuration, micro_batch_size_of, set_configuration
+from cstorch.distributed.cluster import ClusterConfig, CSConfig
 from cstorch.errors import CompileCallError, ConfigureError
 from cstorch.job import leave_to_chief
 from cstorch.precision import mix_precision
-from cstorch.tracing.device import DEVICE
+from cstorch.tracing.device import DEVICE, is_tracing
 
 log = logging.getLogger("cstorch")
 
@@ -74,6 +74,32 @@ class Device:
         return str(self.torch_device)
 
 
+class Cluster:
+    """The cluster of a backend: one CS system, which every run reserves and frees by itself.
+
+    Attributes:
+        config: `distributed.ClusterConfig` of the backend. Another one may take its place between two loops.
+        workflow_id: the workflow that jobs belong to; always None, as reservations outlast no run.
+        client: the connection to the management of the original's cluster; None.
+    """
+
+    client: None = None
+    workflow_id: None = None
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def start_workflow(self, lock_resources: bool = True) -> bool:
+        """Start no workflow: each run reserves the system for itself."""
+        return False
+
+    def stop_workflow(self) -> None:
+        """Stop nothing: no workflow was started."""
+
+    def check_storage_connectivity(self) -> None:
+        """Check nothing: checkpoints are written by this process."""
+
+
 class Backend:
     """What a process computes on.
 
@@ -82,15 +108,21 @@ class Backend:
         device: see `Device`.
         artifact_dir: where files of its runs go.
         max_checkpoints: how many checkpoints of this process `save` keeps; all where None.
+        cluster: see `Cluster`.
+        appliance: the original's; None.
     """
+
+    appliance: None = None
 
     def __init__(
         self,
         backend_type: BackendType,
         artifact_dir: Path = Path("./"),
         max_checkpoints: int | None = None,
+        cluster_config: Any = None,
     ) -> None:
         self.backend_type = backend_type
+        self.cluster = Cluster(ClusterConfig() if cluster_config is None else cluster_config)
         self.device = Device(DEVICE if backend_type is BackendType.CSX else torch.device("cpu"))
         self.artifact_dir = artifact_dir
         self.max_checkpoints = max_checkpoints
@@ -108,6 +140,30 @@ class Backend:
                 object_store.delete(oldest)
             else:
                 Path(oldest).unlink(missing_ok=True)
+
+    @property
+    def cluster_config(self) -> Any:
+        """The configuration of its cluster."""
+        return self.cluster.config
+
+    @cluster_config.setter
+    def cluster_config(self, config: Any) -> None:
+        self.cluster.config = config
+
+    @property
+    def is_e2e_execution(self) -> bool:
+        """Whether its steps run, and are not only compiled or checked."""
+        made = configuration()
+        return not (self.is_csx and (made.compile_only or made.validate_only))
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether a step is being recorded."""
+        return is_tracing()
+
+    def to_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the values of a tensor on this CPU."""
+        return tensor.cpu()
 
     @property
     def name(self) -> str:
@@ -201,7 +257,7 @@ def backend(
     if max_checkpoints is not None and max_checkpoints < 1:
         raise ConfigureError(f"max_checkpoints is {max_checkpoints}, expected 1 or more, or None for all")
     if kind is BackendType.CPU:
-        return choose(kind, artifact_dir, max_checkpoints)
+        return choose(kind, artifact_dir, max_checkpoints, cluster_config)
     if retrace_every_iteration:
         raise ConfigureError(
             "retrace_every_iteration is True, expected False: a step is recorded once; choose with "
@@ -223,7 +279,7 @@ def backend(
     )
     # The address of a system may come with a DataExecutor, so none is started before that.
     set_configuration(made, "backend(), beside configure(),", start_system=bool(cluster))
-    return choose(kind, folder, max_checkpoints)
+    return choose(kind, folder, max_checkpoints, cluster_config)
 
 
 DEFAULT_ARTIFACT_DIR = "./cerebras_logs"
@@ -247,8 +303,12 @@ def type_of(given: str | BackendType) -> BackendType:
     return BackendType[name]
 
 
-def current_backend(raise_exception: bool = True) -> Backend | None:
-    """The backend of this process.
+def current_backend(raise_exception: bool = True, raise_warning: bool = True) -> Backend | None:
+    """Return the backend of this process.
+
+    Args:
+        raise_exception: Raise an error where there is none, instead of returning None.
+        raise_warning: No effect: None is returned without a warning.
 
     Raises:
         ConfigureError: there is none, and an exception is wanted.
@@ -269,12 +329,15 @@ def on_cpu() -> bool:
 
 
 def choose(
-    kind: BackendType, artifact_dir: str | Path | None = None, max_checkpoints: int | None = None
+    kind: BackendType,
+    artifact_dir: str | Path | None = None,
+    max_checkpoints: int | None = None,
+    cluster_config: Any = None,
 ) -> Backend:
     """Makes the backend of this process; a worker of a job has nothing to do on a CPU, and ends here."""
     if kind is BackendType.CPU:
         leave_to_chief()
-    made = Backend(kind, Path(artifact_dir or DEFAULT_ARTIFACT_DIR), max_checkpoints)
+    made = Backend(kind, Path(artifact_dir or DEFAULT_ARTIFACT_DIR), max_checkpoints, cluster_config)
     _made.append(made)
     return made
 

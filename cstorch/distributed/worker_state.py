@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -24,6 +26,17 @@ class WorkerState:
         self.local_worker_step += 1
         self.samples_streamed += samples
         self.appliance_step = position + 1
+
+    @contextmanager
+    def at(self, steps: int, batch_size: int) -> Iterator[None]:
+        """Report in the body what one worker would that has given the batches of so many steps."""
+        before = vars(self).copy()
+        self.local_worker_step = self.appliance_step = steps
+        self.samples_streamed = steps * batch_size
+        try:
+            yield
+        finally:
+            vars(self).update(before)
 
     @property
     def global_worker_step(self) -> int:

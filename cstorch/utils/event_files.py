@@ -39,6 +39,11 @@ class SummaryWriter(TorchWriter):
         super().__init__(None if log_dir is None else os.fspath(log_dir), *arguments, **keywords)
         self.base_step = base_step
 
+    @property
+    def cs_events_dir(self) -> str:
+        """The folder of the summaries that steps write: that of the event files."""
+        return str(self.log_dir)
+
 
 class SummaryReader:
     """What event files of a folder say.

@@ -21,7 +21,7 @@ from csrun.roles import TaskInfo
 from cstorch import job, start
 from cstorch.config import configuration
 from cstorch.distributed import ClusterConfig
-from cstorch.errors import ConfigureError
+from cstorch.errors import ConfigureError, InputError
 from cstorch.testing import forget
 from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
 from cstorch.utils.tensorboard import SummaryReader, SummaryWriter
@@ -318,3 +318,74 @@ def test_a_training_logs_its_progress_on_either(
     assert "; of 100" in lines[0]
     assert ": loss = 0." in lines[1]
     assert "; of 100; checkpoint 50" in lines[1]
+
+
+def test_an_executor_counts_its_iterations(model: nn.Module) -> None:
+    step = step_of(model)
+    executor = DataExecutor(DataLoader(data), num_steps=3)
+    seen = []
+    counted: list[int] = []
+    count = cstorch.step_closure(lambda: counted.append(executor.user_iteration))
+    for batch in executor:
+        step(batch)
+        count()
+        seen.append((executor.iteration, executor.is_initial_step, executor.on_final_iteration))
+    assert seen == [(0, True, False), (1, False, False), (2, False, True)]
+    assert counted == [1, 2, 3]
+    assert executor.artifact_dir is not None
+    assert executor.artifact_dir.is_dir()
+
+
+class Restartable(torch.utils.data.DataLoader):  # type: ignore[type-arg]
+    """A loader of a program that keeps its position."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"streamed": cstorch.distributed.get_worker_state().samples_streamed}
+
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
+        raise AssertionError("the toolkit skips batches itself")
+
+    def aggregate_state_dict(self, worker_states: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"samples_streamed": sum(state["streamed"] for state in worker_states)}
+
+    def deaggregate_state_dict(self, aggregated: dict[str, Any], strict: bool = True) -> dict[str, Any]:
+        return aggregated
+
+
+def test_a_loader_says_how_far_it_is(model: nn.Module) -> None:
+    first = DataLoader(lambda: Restartable(data().dataset, batch_size=4))
+    second = DataLoader(data)
+    assert second.id == first.id + 1
+    assert isinstance(first.dataloader, Restartable)
+    assert first.is_restartable
+    assert not second.is_restartable
+    step = step_of(model)
+    for batch in DataExecutor(first, num_steps=3):
+        step(batch)
+    assert first.state_dict() == {"samples_streamed": 12, "steps": 3}
+    assert second.state_dict() == {"steps": 3}
+    first.load_state_dict({"samples_streamed": 8, "__version__": 1})  # as the original saves it
+    assert second.state_dict() == {"steps": 2}
+    second.load_state_dict({}, strict=False)
+    with pytest.raises(InputError, match=r"state of the input has \['x'\]"):
+        second.load_state_dict({"x": 1})
+
+
+def test_a_backend_says_what_programs_ask(model: nn.Module) -> None:
+    backend = cstorch.current_backend(raise_warning=False)
+    assert backend is not None
+    assert backend.is_e2e_execution
+    assert not backend.is_tracing
+    assert backend.cluster.start_workflow(lock_resources=True) is False
+    assert backend.cluster_config is backend.cluster.config
+    assert backend.cluster.config.num_csx == 1
+    traced = []
+
+    @cstorch.trace
+    def step(batch: Any) -> torch.Tensor:
+        traced.append(backend.is_tracing)
+        return model(batch[0]).mean()
+
+    for batch in DataExecutor(DataLoader(data), num_steps=1):
+        step(batch)
+    assert traced == [bool(backend.is_csx)]

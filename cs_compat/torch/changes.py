@@ -1,0 +1,112 @@
+"""Changes to libraries and to the Model Zoo where their versions of today do not fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from importlib import import_module
+from types import EllipsisType, ModuleType
+from typing import Any, get_args
+
+
+def _configurations(module: ModuleType) -> None:
+    """Let the default of an annotation win over `...` in fields of generated configurations.
+
+    Pydantic 2.8, for which the Model Zoo was written, did so. Later ones take `...` for "required", and every
+    configuration lacks the arguments that the Trainer fills in.
+    """
+    make: Callable[..., Any] = vars(module)["create_model"]
+
+    @wraps(make)
+    def create_model(*args: Any, **fields: Any) -> Any:
+        return make(*args, **{name: _with_default(field) for name, field in fields.items()})
+
+    vars(module)["create_model"] = create_model
+
+
+def _with_default(field: Any) -> Any:
+    if not isinstance(field, tuple) or len(field) != 2 or not isinstance(field[1], EllipsisType):
+        return field
+    from pydantic.fields import FieldInfo
+
+    for extra in get_args(field[0])[1:]:
+        if isinstance(extra, FieldInfo) and not extra.is_required():
+            return field[0], extra.get_default()
+    return field
+
+
+def _validation(module: ModuleType) -> None:
+    """Accept how serializers call their handlers, and how a copy of a `TreeSpec` is made.
+
+    They pass their information where pydantic expects a key of an element: version 2.8 took any object, later
+    ones take an integer or a string. The fields of a `TreeSpec` are no longer what its constructor takes.
+    """
+    vars(module)["dataclasses"] = _dataclasses()
+    make: Callable[..., Any] = vars(module)["WrapSerializer"]
+
+    def wrap_serializer(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def serialize(value: Any, handler: Callable[..., Any], info: Any) -> Any:
+            return function(value, lambda inner, *_: handler(inner), info)
+
+        return make(serialize, *args, **kwargs)
+
+    vars(module)["WrapSerializer"] = wrap_serializer
+
+
+def _dataclasses() -> ModuleType:
+    """Return a copy of `dataclasses` whose `replace` knows the constructor of a `TreeSpec`."""
+    import dataclasses
+
+    from torch.utils._pytree import TreeSpec
+
+    def replace(instance: Any, **changes: Any) -> Any:
+        if type(instance) is not TreeSpec:
+            return dataclasses.replace(instance, **changes)
+        given = {
+            "type": instance.type,
+            "context": instance.context,
+            "children_specs": instance.children_specs,
+        }
+        return TreeSpec(**{**given, **changes})
+
+    changed = ModuleType(dataclasses.__name__)
+    vars(changed).update({**vars(dataclasses), "replace": replace})
+    return changed
+
+
+@contextmanager
+def _without_missing_operators(module: ModuleType) -> Iterator[None]:
+    """Leave out the shapes of operators that torchvision's library has not registered.
+
+    The library of the wheel on PyPI needs CUDA; with the CPU build of PyTorch it is not loaded. Transforms
+    and models work without it, but registering the shapes of its operators ends the import.
+    """
+    if vars(import_module("torchvision.extension"))["_has_ops"]():
+        yield
+        return
+    library: Any = import_module("torch.library")
+    register = library.register_fake
+
+    def register_fake(name: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(name, str) and name.startswith("torchvision::"):
+            return lambda function: function
+        return register(name, *args, **kwargs)
+
+    library.register_fake = register_fake
+    try:
+        yield
+    finally:
+        library.register_fake = register
+
+
+CHANGES: Mapping[str, Callable[[ModuleType], None]] = {
+    "cerebras.modelzoo.config.utils": _configurations,
+    "cerebras.modelzoo.trainer.validate": _validation,
+}
+"""Function by the name of the module after whose import it runs."""
+
+AROUND: Mapping[str, Callable[[ModuleType], AbstractContextManager[None]]] = {
+    "torchvision._meta_registrations": _without_missing_operators
+}
+"""Context by the name of the module that is imported in it."""

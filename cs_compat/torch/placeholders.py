@@ -1,0 +1,128 @@
+"""Placeholders for packages that the Model Zoo imports and this environment lacks.
+
+Every command of the Model Zoo imports its evaluation harnesses, image transforms and chat notifications,
+whether they are used or not. Some of these packages are on no index, others have no version that fits the
+PyTorch of the environment. An import of a missing package by the Model Zoo succeeds with a placeholder; the
+first use of anything in it raises the error that the import would have raised.
+
+An import that the program guards with `try` fails as usual, and so does one by any other program.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import FrameType, ModuleType
+from typing import Any, NoReturn
+
+_IMPORTERS = ("cerebras.modelzoo", "modelzoo")
+"""Packages whose imports get placeholders."""
+
+_OURS = ("cerebras", "cerebras_appliance", "cerebras_pytorch", "cerebras_torch", "modelzoo")
+"""Packages that no placeholder replaces: a missing name there is an error of a program, or of ours."""
+
+
+def install() -> None:
+    """Ask for placeholders after all other ways to find a module."""
+    finder: Any = _Finder()
+    sys.meta_path.append(finder)
+
+
+class _Placeholder(type):
+    """A class of a missing package: annotations may name it, classes may inherit from it."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _make_class(cls.__module__, f"{cls.__qualname__}.{name}")
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code.co_name != "<module>":
+            _refuse(cls)
+        # A decorator, which registers with the package.
+        return _keep if kwargs or not args or isinstance(args[0], str) else args[0]
+
+    def __iter__(cls) -> NoReturn:
+        _refuse(cls)
+
+
+def _refuse(cls: type) -> NoReturn:
+    missing = next(base for base in cls.__mro__ if vars(base).get("_is_missing"))
+    package = missing.__module__.partition(".")[0]
+    raise ModuleNotFoundError(
+        f"No module named {package!r} ({missing.__module__}.{missing.__qualname__} is used)", name=package
+    )
+
+
+def _keep(decorated: Any) -> Any:
+    return decorated
+
+
+def _make_class(module: str, name: str) -> type:
+    return _Placeholder(name, (), {"_is_missing": True, "__module__": module, "__qualname__": name})
+
+
+class _PlaceholderModule(ModuleType):
+    """A module of a missing package; each name in it is a class that cannot be instantiated."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = _make_class(self.__name__, name)
+        setattr(self, name, made)
+        return made
+
+
+class _Finder:
+    """Finds placeholders for what the Model Zoo imports without a guard."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a placeholder, or None where the import has to fail."""
+        package, _, inner = fullname.partition(".")
+        if inner:
+            if not isinstance(sys.modules.get(package), _PlaceholderModule):
+                return None
+        elif package in _OURS or not _unguarded_import(sys._getframe(1)):
+            return None
+        else:
+            import warnings  # late: every start of an interpreter loads this module
+
+            warnings.warn(
+                f"the package {package} is not installed; the Model Zoo fails where it uses it",
+                stacklevel=2,
+            )
+        loader: Any = self
+        return ModuleSpec(fullname, loader, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Make the placeholder."""
+        return _PlaceholderModule(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the placeholder empty: its names are made when they are asked for."""
+
+
+def _unguarded_import(frame: FrameType | None) -> bool:
+    """Return True if the import that runs is a statement of the Model Zoo outside of any `try`."""
+    importing = False
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "importlib",
+        "_frozen_importlib",
+    ):
+        importing = importing or frame.f_code.co_name == "_find_and_load"
+        frame = frame.f_back
+    if frame is None or not importing:  # importlib.util.find_spec only asks
+        return False
+    name = f"{frame.f_globals.get('__name__', '')}."
+    return name.startswith(tuple(f"{package}." for package in _IMPORTERS)) and not _guarded(frame)
+
+
+def _guarded(frame: FrameType) -> bool:
+    """Return True if an exception at the running instruction has a handler in the same function."""
+    import dis  # late, as above
+
+    entries: Any = vars(dis.Bytecode(frame.f_code))["exception_entries"]
+    return any(entry.start <= frame.f_lasti < entry.end for entry in entries)

@@ -1,0 +1,116 @@
+"""Packages that the Model Zoo imports and the environment lacks, or has in versions that do not fit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from cs_compat.torch import placeholders
+from cs_compat.torch.changes import CHANGES
+
+HARNESS = """
+import absent_harness.tasks as tasks
+from absent_harness.api import Model, register
+
+class Evaluated(Model):
+    kind: Model = None
+
+@register("ours")
+class Registered:
+    pass
+
+try:
+    import absent_option
+    optional = True
+except ImportError:
+    optional = False
+
+def evaluate():
+    return tasks.find("arithmetic")
+"""
+
+
+@pytest.fixture
+def zoo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for modules of a package `modelzoo`, with placeholders for what it lacks."""
+    folder = tmp_path / "modelzoo"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    known = set(sys.modules)
+    placeholders.install()
+    yield folder
+    for name in set(sys.modules) - known:
+        del sys.modules[name]
+
+
+@pytest.mark.filterwarnings("ignore:the package absent_harness is not installed")
+def test_a_missing_package_fails_when_it_is_used(zoo: Path) -> None:
+    (zoo / "harness.py").write_text(HARNESS)
+    harness = import_module("modelzoo.harness")
+    assert harness.Registered.__name__ == "Registered"
+    assert not harness.optional  # the program has its own answer
+    with pytest.raises(ModuleNotFoundError, match="No module named 'absent_harness'") as failed:
+        harness.evaluate()
+    assert failed.value.name == "absent_harness"
+    with pytest.raises(ModuleNotFoundError, match="absent_harness"):
+        harness.Evaluated()
+
+
+def test_each_missing_package_is_named_once(zoo: Path) -> None:
+    (zoo / "harness.py").write_text(HARNESS)
+    with pytest.warns(UserWarning, match="the package absent_harness is not installed") as warned:
+        import_module("modelzoo.harness")
+    assert len(warned) == 1
+
+
+def test_other_programs_get_no_placeholders(zoo: Path) -> None:
+    (zoo.parent / "program.py").write_text("import absent_harness\n")
+    with pytest.raises(ModuleNotFoundError, match="absent_harness"):
+        import_module("program")
+    (zoo / "ours.py").write_text("import cerebras.absent\n")
+    with pytest.raises(ModuleNotFoundError, match="cerebras"):
+        import_module("modelzoo.ours")
+
+
+def test_the_default_of_an_annotation_counts() -> None:
+    from typing import Annotated
+
+    from pydantic import Field, create_model
+
+    module = ModuleType("cerebras.modelzoo.config.utils")
+    vars(module)["create_model"] = create_model
+    CHANGES[module.__name__](module)
+    groups = Annotated[list[int], Field(default=[])]
+    made = module.create_model("Made", groups=(groups, ...), rate=(float, ...), size=(int, 3))
+    assert made(rate=0.5).model_dump() == {"groups": [], "rate": 0.5, "size": 3}
+    with pytest.raises(ValueError, match="rate"):
+        made()
+
+
+def test_serializers_and_tree_specs_as_in_older_versions() -> None:
+    import dataclasses
+    from typing import Annotated, Any
+
+    from pydantic import BaseModel, SerializationInfo, WrapSerializer
+    from torch.utils import _pytree as pytree
+
+    module = ModuleType("cerebras.modelzoo.trainer.validate")
+    vars(module).update(WrapSerializer=WrapSerializer, dataclasses=dataclasses)
+    CHANGES[module.__name__](module)
+
+    def pack(value: Any, handler: Any, info: SerializationInfo) -> Any:
+        return {"packed": handler(value, info)}
+
+    annotation = Annotated[int, module.WrapSerializer(pack)]
+    model = type("M", (BaseModel,), {"__annotations__": {"x": annotation}})
+    assert model(x=1).model_dump() == {"x": {"packed": 1}}
+
+    values, spec = pytree.tree_flatten((1, 2))
+    assert pytree.tree_unflatten(values, module.dataclasses.replace(spec, type=list)) == [1, 2]

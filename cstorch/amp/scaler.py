@@ -269,4 +269,4 @@ def _tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
             for value in optimizer.state.get(parameter, {}).values():
                 if isinstance(value, torch.Tensor):
                     yield value
-    yield from vars(optimizer).get(UPDATED_IF_FINITE, ())
+    yield from getattr(optimizer, UPDATED_IF_FINITE, ())

@@ -10,8 +10,8 @@ from torch import nn
 from cs_toolkit.garbage import seldom_searched
 from cstorch import compiled
 from cstorch.backends import Backend, BackendType, current_backend
-from cstorch.backends.chosen import choose, type_of
-from cstorch.config import is_configured
+from cstorch.backends.chosen import choose, execution_of, type_of
+from cstorch.config import change_configuration, configuration, is_configured
 from cstorch.errors import CompileCallError, ConfigureError, ModelMovedError
 from cstorch.tracing.models import move_to_device
 from cstorch.tracing.places import user_line
@@ -30,7 +30,8 @@ def prepare(model: Model, backend: str | BackendType | Backend | None = None) ->
     Args:
         model: the model.
         backend: what `cstorch.backend` has returned, or its name. None means the backend of this process; the
-            CS system where there is none and `cstorch.configure` was called, else this CPU.
+            CS system where there is none and `cstorch.configure` was called, else this CPU. The name "WSE_WS"
+            streams weights, unless `configure` has chosen an execution.
 
     Raises:
         CompileCallError: no module, or a backend that is not there.
@@ -71,6 +72,9 @@ def _backend_of(wanted: str | BackendType | Backend | None) -> Backend:
     if current is not None:
         return current
     if kind is BackendType.CSX:  # of a program that calls `configure`, and not `backend`
+        execution = None if wanted is None else execution_of(wanted)
+        if execution is not None and configuration().execution == "auto":
+            change_configuration(execution=execution)
         return Backend(kind)
     if wanted is None:
         log.info("the model runs on this CPU; for a CS system choose cstorch.backend('CSX')")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ class BackendType(enum.Enum):
 
 _OLD_NAMES = {"WSE_WS": "CSX", "WSE_PIPELINE": "CSX", "WSE": "CSX"}
 """Of the first releases."""
+_EXECUTIONS: Mapping[str, ExecutionChoice] = {"WSE_WS": "weight_streaming", "WSE_PIPELINE": "pipelined"}
+"""How the CS system executes a step, where the name of the backend says it."""
 
 NO_EFFECT = ("drop_data", "log_initialization")
 """Settings of releases whose meaning is the original's cluster; the numbers are the same without them."""
@@ -220,7 +223,8 @@ def backend(
 
     Args:
         backend_type: "CSX", the CS system, or "CPU", where the same program runs eagerly; also by the name
-            `type`. None means what has been chosen, or else the CPU.
+            `type`. "WSE_WS" and "WSE_PIPELINE", of release 1.8, are the CS system with an `execution`. None
+            means what has been chosen, or else the CPU.
         artifact_dir: Where files of its runs go; `./cerebras_logs` when None.
         compile_dir: Where compile artifacts go; `artifact_dir` when None.
         compile_only: Compile the first step, and run nothing.
@@ -272,7 +276,7 @@ def backend(
         validate_only=validate_only,
         micro_batch_size=micro_batch_size_of(micro_batch_size),
         use_cs_grad_accum=use_cs_grad_accum is not False,
-        execution=execution or default_execution(),
+        execution=execution or execution_of(backend_type) or default_execution(),
         num_replicas=1 if num_replicas is None else num_replicas,
         recompute=recompute,
         **cluster,
@@ -301,6 +305,11 @@ def type_of(given: str | BackendType) -> BackendType:
     if name not in BackendType.__members__:
         raise CompileCallError(f"backend is {given!r}, expected 'CSX' or 'CPU'")
     return BackendType[name]
+
+
+def execution_of(given: str | BackendType) -> ExecutionChoice | None:
+    """Return the execution that the name of a backend says; None where it says none."""
+    return _EXECUTIONS.get(str(given).upper())
 
 
 def current_backend(raise_exception: bool = True, raise_warning: bool = True) -> Backend | None:

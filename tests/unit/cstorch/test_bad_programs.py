@@ -18,6 +18,7 @@ import cstorch
 from cgc.errors import GraphTypeError
 from cs_compat.tensorflow.startup import end_program
 from cs_runtime import exits
+from cstorch.config import configuration
 from cstorch.errors import (
     ClosureError,
     CompileCallError,
@@ -30,6 +31,7 @@ from cstorch.errors import (
     StepError,
     essence,
 )
+from cstorch.tracing.device import DeviceTensor
 from cstorch.utils.data import DataExecutor, DataLoader
 
 pytestmark = pytest.mark.usefixtures("fresh_process")
@@ -223,14 +225,11 @@ def test_a_batch_that_is_not_of_the_loop(model: nn.Module) -> None:
             traced(loader)
 
 
-def test_summaries_and_closures_outside_of_a_loop() -> None:
-    for call in (
-        lambda: cstorch.summarize_scalar("a", torch.tensor(1.0)),
-        lambda: cstorch.save_summaries(None, 1),
-        cstorch.checkpoint_closure(lambda: None),
-    ):
-        with pytest.raises(ClosureError, match="outside of a loop"):
-            call()
+def test_summaries_and_values_of_steps_outside_of_a_loop() -> None:
+    with pytest.raises(ClosureError, match="'a' is summarized outside of a loop"):
+        cstorch.summarize_scalar("a", torch.tensor(1.0))
+    with pytest.raises(ClosureError, match="outside of a loop over a DataLoader with a tensor of a step"):
+        cstorch.step_closure(print)(DeviceTensor(torch.empty((), device="meta")))
 
 
 def test_backends(tmp_path: Path) -> None:
@@ -251,6 +250,21 @@ def test_backends(tmp_path: Path) -> None:
         cstorch.backend("CSX")
     with pytest.raises(ConfigureError, match=r"is for backend 'CSX', but this process computes on CPU"):
         cstorch.compile(nn.Linear(1, 1), "CSX")
+
+
+@pytest.mark.parametrize(
+    ("name", "execution"), [("WSE_WS", "weight_streaming"), ("wse_pipeline", "pipelined"), ("CSX", "auto")]
+)
+def test_the_name_of_a_backend_may_say_the_execution(tmp_path: Path, name: str, execution: str) -> None:
+    cstorch.configure(model_dir=tmp_path, validate_only=True)
+    cstorch.compile(nn.Linear(1, 1), name)
+    assert configuration().execution == execution
+
+
+def test_an_execution_that_is_configured_has_precedence(tmp_path: Path) -> None:
+    cstorch.configure(model_dir=tmp_path, validate_only=True, execution="pipelined")
+    cstorch.compile(nn.Linear(1, 1), "WSE_WS")
+    assert configuration().execution == "pipelined"
 
 
 def test_a_process_that_is_configured_twice(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
     from cstorch.config import configure
     from cstorch.executor import current_executor
     from cstorch.limits import absent
+    from cstorch.loader_options import accept_prefetch_factor
     from cstorch.model import prepare as compile  # noqa: A004 - as torch.compile is called
     from cstorch.predict import predict
     from cstorch.scopes import add_debug_name, current_pol, name_scope, pol
@@ -78,6 +79,9 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+
+accept_prefetch_factor()
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ from torch import nn
 
 from cstorch.backends import on_csx
 from cstorch.tracing.device import to_device
+from cstorch.tracing.names import holders
 
 models: list[nn.Module] = []
 """Of the CS system, in the order of `cstorch.compile`."""
@@ -18,6 +19,15 @@ cpu_models: list[nn.Module] = []
 def use_cs() -> bool:
     """Whether this process computes on a CS system: it has chosen that, or compiled a model for it."""
     return bool(models) or on_csx()
+
+
+def trains() -> bool:
+    """Return True unless the program can only evaluate: without optimizers, gradients, or models to train."""
+    known = (*models, *cpu_models)
+    if not known:
+        return True
+    has_optimizer = any(isinstance(holder, torch.optim.Optimizer) for holder in holders())
+    return has_optimizer and torch.is_grad_enabled() and any(model.training for model in known)
 
 
 def beside_models(tensor: torch.Tensor) -> torch.Tensor:

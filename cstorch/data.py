@@ -19,6 +19,7 @@ from cs_runtime.input_facts import input_facts
 from cs_runtime.settings import RunSettings
 from cs_runtime.source import narrowed
 from cs_toolkit.step import TensorSpec
+from cstorch.compiled import trains
 from cstorch.distributed.worker_state import get_worker_state
 from cstorch.errors import InputError
 from cstorch.handed_input import HandedInput
@@ -50,6 +51,7 @@ class DataLoader:
             optimizer was loaded that says its own, that one holds.
         num_steps: Steps to run.
         max_steps: The step number to end at, that of `initial_step` included. Given alone it says the steps.
+            An evaluation has as many from 0.
         num_epochs: Steps to run, in epochs; not together with `num_steps`.
         steps_per_epoch: Steps of an epoch; the length of the loader when None.
 
@@ -124,7 +126,9 @@ class DataLoader:
     @property
     def steps(self) -> int:
         """Steps to run: see `StepsToRun`."""
-        return self._to_run.of(self._loader)
+        if trains():
+            return self._to_run.of(self._loader)
+        return self._to_run.of_evaluation(self._loader)
 
     @property
     def dataloader(self) -> Any:

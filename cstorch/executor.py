@@ -33,13 +33,25 @@ class Profiler:
 
     rate_tracker: RateTracker
 
+    @property
     def rate(self) -> Rate:
-        """Samples in a second, smoothed."""
+        """Samples per second, smoothed."""
         return self.rate_tracker.rate
 
-    def global_rate(self) -> float:
-        """Samples in a second since the first turn."""
-        return self.rate_tracker.global_rate()
+    @property
+    def global_rate(self) -> Rate:
+        """Samples per second since the first step."""
+        return self.rate_tracker.global_rate
+
+    @property
+    def total_samples(self) -> Rate:
+        """Samples since the first step."""
+        return Rate(self.rate_tracker.total_count)
+
+    @property
+    def total_time(self) -> Rate:
+        """Seconds since the first step."""
+        return self.rate_tracker.elapsed_seconds
 
 
 class DataExecutor:

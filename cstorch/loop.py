@@ -483,6 +483,25 @@ def call_closure(loop: Turns, function: Callable[..., Any], *args: Any, **kwargs
     return function(*values, **{name: _with_values(loop, x) for name, x in kwargs.items()})
 
 
+def call_outside_of_loops(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a step closure where no loop runs: tensors have the values of this CPU.
+
+    Raises:
+        ClosureError: a tensor has none.
+    """
+
+    def value(tensor: DeviceTensor) -> torch.Tensor:
+        if tensor.host is None:
+            raise ClosureError(
+                "a step closure is called outside of a loop over a DataLoader with a tensor of a step, "
+                "expected a call inside of the step, or after it in the loop"
+            )
+        return tensor.held()
+
+    args, kwargs = pytree.tree_map_only(DeviceTensor, value, (args, kwargs))
+    return function(*args, **kwargs)
+
+
 def _with_values(loop: Turns, x: Any) -> Any:
     """A nest with values in place of tensors of the device; most arguments are none."""
     if isinstance(x, DeviceTensor):

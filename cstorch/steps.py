@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from cstorch.backends import on_cpu
 from cstorch.cpu_loop import CpuLoop
-from cstorch.errors import ClosureError
-from cstorch.loop import Loop, Recordings, call_closure, running, step_of
+from cstorch.loop import Loop, Recordings, call_closure, call_outside_of_loops, running, step_of
 from cstorch.recorded_step import ClosureCall
 from cstorch.tracing.device import is_tracing
 
@@ -45,21 +44,17 @@ trace = compile_step
 
 
 def step_closure(function: Callable[P, T]) -> Callable[P, T | None]:
-    """A function that gets the values of tensors: it runs on this CPU, behind the step.
+    """A function that gets the values of tensors: it runs on this CPU, after the step.
 
-    Called inside of the step it runs behind every step, and returns None there.
+    Called inside of the step it runs after every step, and returns None there. Called outside of a loop it
+    runs immediately, for tensors have values there.
     """
 
     @wraps(function)
     def closure(*args: P.args, **kwargs: P.kwargs) -> T | None:
         loop = running()
-        if loop is None and on_cpu():
-            return function(*args, **kwargs)
         if loop is None:
-            raise ClosureError(
-                f"{name_of(function)}() is a step closure and called outside of a loop over a "
-                "DataLoader, expected a call inside of the step, or behind it in the loop"
-            )
+            return call_outside_of_loops(function, *args, **kwargs)
         if is_tracing():
             assert isinstance(loop, Loop)
             loop.add_closure(ClosureCall(function, (args, kwargs)))
@@ -83,8 +78,3 @@ def checkpoint_closure(function: Callable[P, T]) -> Callable[P, T | None]:
         return function(*args, **kwargs) if loop is None or loop.at_checkpoint else None
 
     return step_closure(at_checkpoints)
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """How a program calls a function of its own."""
-    return str(getattr(function, "__qualname__", repr(function)))

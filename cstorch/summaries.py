@@ -7,6 +7,8 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from cstorch.backends import on_cpu
+from cstorch.errors import ClosureError
 from cstorch.loop import running
 from cstorch.steps import step_closure
 
@@ -67,9 +69,6 @@ def save_summaries(writer: Writer, step: int) -> None:
     Args:
         writer: event files.
         step: the number of the step in TensorBoard.
-
-    Raises:
-        ClosureError: outside of a loop.
     """
     loop = running()
     for name, summary in () if loop is None else loop.summaries.items():
@@ -80,7 +79,12 @@ def save_summaries(writer: Writer, step: int) -> None:
 def _noted(kind: Literal["scalar", "tensor"], name: str, value: torch.Tensor | float) -> None:
     loop = running()
     if loop is None:
-        return
+        if on_cpu():
+            return
+        raise ClosureError(
+            f"'{name}' is summarized outside of a loop over a DataLoader, expected a call inside of the "
+            "step, or after it in the loop"
+        )
     summary = loop.summaries[name] = _Summary(kind, torch.as_tensor(value))
     if loop.writer is not None:
         base = getattr(loop.writer, "base_step", None)

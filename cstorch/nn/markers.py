@@ -23,6 +23,10 @@ class Scope(nn.Module):
         """The same tensor."""
         return x
 
+    def exit(self, x: torch.Tensor) -> torch.Tensor:
+        """End what has the name; return the same tensor."""
+        return x
+
     def extra_repr(self) -> str:
         """What `print` shows."""
         return f"scope_name={self.scope_name!r}"

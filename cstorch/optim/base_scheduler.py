@@ -7,6 +7,7 @@ values are state of the step, and nothing of a schedule is decided by Python whi
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.errors import ScheduleError
+from cstorch.optim.optimizer import SCHEDULES
 from cstorch.optim.step_check import check_optimizer
 from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.tracing.names import register
@@ -63,6 +65,7 @@ class Scheduler(ABC):
             self._last_value: list[torch.Tensor | None] = self.get()
             self.update_groups(self._last_value)
         register(f"{OPTIMIZER_STATE}{self.param_group_key}_scheduler.", self)
+        vars(optimizer).setdefault(SCHEDULES, []).append(weakref.ref(self))
 
     @property
     @abstractmethod
@@ -154,6 +157,10 @@ class Scheduler(ABC):
         with torch.no_grad():
             self._load(state_dict)
             self._write_values(saved)
+
+    def follow(self, epoch: int) -> None:
+        """Continue after `epoch` steps, with the values that the groups were loaded with."""
+        self.go_to(epoch, [group[self.param_group_key].clone() for group in self._groups()])
 
     def go_to(self, epoch: int, saved: Sequence[Any] | None = None) -> None:
         """Goes on behind so many steps, and writes the value into the groups.

@@ -60,8 +60,8 @@ def configure_optimizer(optimizer_type: str, params: Iterable[Any], **kwargs: An
         optimizer_type: name of a class, in small or capital letters.
         params: parameters, or groups of them.
         kwargs: arguments of the class, also by the names `learning_rate`, `weight_decay_rate`, and `beta1`
-            with `beta2`. What the class does not take is left out, with a warning; so is a `learning_rate`
-            that is a schedule, which is for `configure_lr_scheduler`.
+            with `beta2`. What the class does not take is left out: programs pass all that their
+            configuration says of the optimizer, of which schedules and loss scales are others' business.
 
     Raises:
         OptimizerArgumentError: there is no such optimizer, or an argument is given by two names.
@@ -74,7 +74,7 @@ def configure_optimizer(optimizer_type: str, params: Iterable[Any], **kwargs: An
     taken = inspect.signature(made).parameters.keys() - {"params"}
     unused = sorted(given.keys() - taken)
     if unused:
-        log.warning("%s takes no %s, which has no effect", made.__name__, ", ".join(unused))
+        log.debug("%s takes no %s", made.__name__, ", ".join(unused))
     return made(params, **{name: value for name, value in given.items() if name in taken})
 
 

@@ -21,6 +21,8 @@ STEP = "step"
 """Name of the state that counts the steps of one parameter."""
 
 GLOBAL_STEP = "global_step"
+SCHEDULES = "_schedules"
+"""Attribute of an optimizer: weak references to its schedules, those within others first."""
 """Under this key a saved state says after how many steps it was saved."""
 
 _add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
@@ -191,6 +193,18 @@ class Optimizer(torch.optim.Optimizer, ABC):
                     _write(group, name, other[name])
         if GLOBAL_STEP in state_dict:
             continue_at(int(state_dict[GLOBAL_STEP]))
+            continue_schedules(self, int(state_dict[GLOBAL_STEP]))
+
+
+def continue_schedules(optimizer: torch.optim.Optimizer, step: int) -> None:
+    """Continue the schedules of an optimizer after a step; one whose state is loaded afterwards has its own.
+
+    Programs of release 1.8 and before save none: there the system counts the steps of the optimizer.
+    """
+    for known in vars(optimizer).get(SCHEDULES, ()):
+        schedule = known()
+        if schedule is not None:
+            schedule.follow(step)
 
 
 class PerParameter(Optimizer):

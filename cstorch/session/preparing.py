@@ -10,7 +10,7 @@ import torch
 from cs_runtime.errors import CallError
 from cstorch import optim
 from cstorch.errors import OptimizerArgumentError
-from cstorch.optim.optimizer import GLOBAL_STEP
+from cstorch.optim.optimizer import GLOBAL_STEP, continue_schedules
 from cstorch.session.amp import PENDING
 from cstorch.session.environment import use_cs
 from cstorch.session.optim.lr_scheduler import count_step, follow_steps, take_schedule
@@ -101,6 +101,7 @@ class _Prepared:
                 group[name] = tensor.copy_(torch.as_tensor(group[name]))
         if GLOBAL_STEP in state_dict:
             continue_at(int(state_dict[GLOBAL_STEP]))
+            continue_schedules(self, int(state_dict[GLOBAL_STEP]))
         rates = [group.get("lr") for group in state_dict["param_groups"]]
         follow_steps(self, rates if all(isinstance(x, torch.Tensor) for x in rates) else None)
 

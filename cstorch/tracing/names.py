@@ -31,6 +31,14 @@ def register(prefix: str, holder: HasState) -> None:
     _holders.append((prefix, weakref.ref(holder)))
 
 
+def holders() -> Iterator[HasState]:
+    """Yield what was registered and still exists."""
+    for _, known in _holders:
+        holder = known()
+        if holder is not None:
+            yield holder
+
+
 def names_of(tensors: Iterable[torch.Tensor]) -> dict[int, str]:
     """Resource names of those of the tensors that a holder has, by the id of the tensor.
 
@@ -54,7 +62,7 @@ def names_of(tensors: Iterable[torch.Tensor]) -> dict[int, str]:
 
 def stores(modules: Iterable[nn.Module]) -> Iterator[dict[Any, Any]]:
     """The dictionaries that modules, and all holders of state, keep their tensors in."""
-    for holder in (*modules, *(known() for _, known in _holders)):
+    for holder in (*modules, *holders()):
         if isinstance(holder, nn.Module):
             for part in holder.modules():
                 yield part._parameters
@@ -62,5 +70,5 @@ def stores(modules: Iterable[nn.Module]) -> Iterator[dict[Any, Any]]:
         elif isinstance(holder, torch.optim.Optimizer):
             yield from holder.state.values()
             yield from holder.param_groups
-        elif holder is not None:
+        else:
             yield vars(holder)

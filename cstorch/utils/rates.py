@@ -1,4 +1,4 @@
-"""How many samples a second: between two questions, and in all."""
+"""Samples per second: since the last question, and in all."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import time
 
 
 class Rate(float):
-    """Samples a second: a number, and called as in older programs the same number."""
+    """A figure that some generations of programs read and others call: both give the number."""
 
     def __call__(self) -> float:
-        """The number."""
+        """Return the number."""
         return float(self)
 
 
@@ -18,8 +18,8 @@ class RateTracker:
 
     Args:
         smooth_factor: weight of the newest rate in `rate`, in (0, 1]; 1 takes it alone.
-        from_first: the clock begins behind the first samples, which do not count: they came of a step that
-            had to be compiled.
+        from_first: the clock begins after the first samples, which do not count: they came from a step that
+            had to be compiled. Rates are those of this step until there are others.
     """
 
     def __init__(self, smooth_factor: float | None = None, from_first: bool = False) -> None:
@@ -31,6 +31,7 @@ class RateTracker:
         """Begins to count from 0, now."""
         self._start_time = self._partial_time = time.perf_counter()
         self._started = not self._from_first
+        self._first_rate = 0.0
         self._count = 0
         self._partial_count = 0
         self._rate = 0.0
@@ -38,7 +39,9 @@ class RateTracker:
     def add(self, count: int) -> None:
         """Counts samples."""
         if not self._started:
-            self._start_time = self._partial_time = time.perf_counter()
+            now = time.perf_counter()
+            self._first_rate = count / max(now - self._start_time, 1e-9)
+            self._start_time = self._partial_time = now
             self._started = True
             return
         self._count += count
@@ -53,16 +56,19 @@ class RateTracker:
             old = self._rate or newest
             self._rate = self._smooth_factor * newest + (1 - self._smooth_factor) * old
             self._partial_count, self._partial_time = 0, now
-        return Rate(self._rate)
-
-    def global_rate(self) -> float:
-        """Samples a second since the start."""
-        return self._count / max(time.perf_counter() - self._start_time, 1e-9)
+        return Rate(self._rate or self._first_rate)
 
     @property
-    def elapsed_seconds(self) -> float:
-        """Since the start."""
-        return time.perf_counter() - self._start_time
+    def global_rate(self) -> Rate:
+        """Samples a second since the start."""
+        if not self._count:
+            return Rate(self._first_rate)
+        return Rate(self._count / max(time.perf_counter() - self._start_time, 1e-9))
+
+    @property
+    def elapsed_seconds(self) -> Rate:
+        """Seconds since the start."""
+        return Rate(time.perf_counter() - self._start_time)
 
     @property
     def total_count(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, SupportsIndex
 
 from cstorch.errors import InputError
@@ -47,6 +47,10 @@ class StepsToRun:
         left = None if self.max_steps is None else max(0, self.max_steps - self.initial_step)
         wanted = self.per_epoch(loader) * (self.num_epochs or 1) if self.in_epochs else self.num_steps
         return min(steps for steps in (wanted, left) if steps is not None)
+
+    def of_evaluation(self, loader: Any) -> int:
+        """Return the steps of an evaluation: `max_steps` is the budget of training runs, which it follows."""
+        return replace(self, initial_step=0).of(loader)
 
     def per_epoch(self, loader: Any) -> int:
         """Steps of an epoch.

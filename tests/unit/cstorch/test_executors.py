@@ -84,13 +84,21 @@ def test_steps_checkpoints_and_summaries(model: nn.Module, tmp_path: Path) -> No
     writer, step = SummaryWriter(log_dir=tmp_path / "events"), step_of(model)
     losses: list[float] = []
     saved: list[int] = []
-    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+    rates: list[float] = []
+
+    @cstorch.step_closure
+    def note(loss: torch.Tensor) -> None:
+        losses.append(loss.item())
+        tracker = executor.profiler.rate_tracker
+        rates.extend((tracker.rate, tracker.global_rate, tracker.global_rate()))
 
     @cstorch.checkpoint_closure
     def save(number: int) -> None:
         state = cstorch.load(save_to(tmp_path / f"{number}.mdl", model))
         assert state["weight"].shape == (2, 3)
         saved.append(number)
+
+    save(0)  # before the loop values exist: it runs immediately
 
     executor = DataExecutor(
         DataLoader(data),
@@ -107,8 +115,12 @@ def test_steps_checkpoints_and_summaries(model: nn.Module, tmp_path: Path) -> No
     assert cstorch.current_executor() is None
     expected, gradients = by_torch(12)
     assert losses == pytest.approx(expected, rel=1e-5)
-    assert saved == [3, 6, 10, 12]
+    assert saved == [0, 3, 6, 10, 12]
+    assert len(rates) == 36
+    assert min(rates) > 0
     assert executor.profiler.global_rate() > 0
+    assert executor.profiler.total_samples() == executor.profiler.rate_tracker.total_count == 11 * 4
+    assert executor.profiler.total_time() > 0
     assert executor.profiler.rate_tracker.rate() == executor.profiler.rate_tracker.rate
     events = SummaryReader(tmp_path / "events")
     assert events.scalar_names() == ["rate"]
@@ -389,3 +401,54 @@ def test_a_backend_says_what_programs_ask(model: nn.Module) -> None:
     for batch in DataExecutor(DataLoader(data), num_steps=1):
         step(batch)
     assert traced == [bool(backend.is_csx)]
+
+
+def test_an_evaluation_has_the_steps_of_a_new_run(model: nn.Module) -> None:
+    """At the step that the training ended at: `max_steps` is its budget."""
+    steps = {"num_steps": 3, "max_steps": 5, "initial_step": 5}
+    assert len(DataLoader(data, **steps)) == 3
+    optimizer = cstorch.optim.SGD(model.parameters(), lr=0.5)
+    assert len(DataLoader(data, **steps)) == 0
+    with torch.no_grad():
+        assert len(DataLoader(data, **steps)) == 3
+    model.eval()
+    assert len(DataLoader(data, max_steps=5, initial_step=5)) == 5
+    assert optimizer.param_groups
+
+
+def test_a_schedule_that_is_not_saved_continues_with_its_optimizer(model: nn.Module) -> None:
+    """It counts the steps of the optimizer's state; one whose state is loaded afterwards has its own."""
+
+    def made() -> tuple[Any, Any]:
+        optimizer = cstorch.optim.SGD(model.parameters(), lr=0.5)
+        parts = [
+            cstorch.optim.lr_scheduler.LinearLR(optimizer, 0.0, 0.5, 4),
+            cstorch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5, 10, 0.5),
+        ]
+        return optimizer, cstorch.optim.lr_scheduler.SequentialLR(optimizer, parts, [4])
+
+    optimizer, schedule = made()
+
+    @cstorch.trace
+    def step(batch: Any) -> torch.Tensor:
+        loss = functional.cross_entropy(model(batch[0]), batch[1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        return loss
+
+    for batch in DataLoader(data, num_steps=6):
+        step(batch)
+    saved, rate = optimizer.state_dict(), float(schedule.get_last_lr()[0])
+    assert rate == pytest.approx(0.5 * 0.5**0.2)
+    again, continued = made()
+    again.load_state_dict(saved)
+    assert int(continued.last_epoch) == 6
+    assert float(again.param_groups[0]["lr"]) == rate
+    schedule.step()
+    continued.step()
+    assert float(continued.get_last_lr()[0]) == pytest.approx(float(schedule.get_last_lr()[0]))
+    _, other = made()
+    continued.load_state_dict(other.state_dict())
+    assert int(continued.last_epoch) == 0

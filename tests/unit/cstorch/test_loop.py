@@ -22,7 +22,6 @@ from cs_system.testing import RunningSystem
 from csrun.roles import EXIT_REQUEUE
 from cstorch import config, left_loops, start, step_count, streaming
 from cstorch.errors import (
-    ClosureError,
     CompileCallError,
     ConfigureError,
     InputError,
@@ -434,8 +433,6 @@ def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
         configure()
     with pytest.raises(StepError, match="outside of a loop over a DataLoader"):
         cstorch.compile_step(lambda: None)()
-    with pytest.raises(ClosureError, match="outside of a loop"):
-        cstorch.step_closure(lambda: None)()
     with pytest.raises(CompileCallError, match=r"expected a torch\.nn\.Module"):
         cstorch.compile(3)  # type: ignore[type-var]
     with pytest.raises(CompileCallError, match="backend is 'tpu'"):

@@ -317,3 +317,12 @@ def test_names_of_parts_of_a_step() -> None:
     assert layers["tanh"] == ("loss", "0")
     assert layers["sum"] == ()
     assert layers["addmm"] == ("0",)
+
+
+def test_a_loader_without_workers_takes_a_prefetch_factor() -> None:
+    """As torch did up to 1.13, whose programs give both; torch itself checks every other combination."""
+    loader = torch.utils.data.DataLoader([1, 2], num_workers=0, prefetch_factor=2)
+    assert loader.prefetch_factor is None
+    assert torch.utils.data.DataLoader([1], num_workers=1, prefetch_factor=3).prefetch_factor == 3
+    with pytest.raises(ValueError, match="prefetch_factor"):
+        torch.utils.data.DataLoader([1], num_workers=1, prefetch_factor=-3)

@@ -381,15 +381,14 @@ def test_a_closure_computes_gradients() -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "AdamW", "ADAMW"])
 def test_optimizers_are_made_by_name(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Of a configuration they take what is theirs; the rest is no reason for a warning."""
     given = {"learning_rate": 0.2, "weight_decay_rate": 0.3, "beta1": 0.8, "beta2": 0.9, "log_summaries": 1}
     with caplog.at_level(logging.WARNING, "cstorch"):
         made = optim.configure_optimizer(name, [nn.Parameter(torch.ones(2))], **given)
     assert type(made) is optim.AdamW
     group = made.param_groups[0]
     assert (group["lr"], group["weight_decay"], group["betas"]) == (0.2, 0.3, (0.8, 0.9))
-    assert [record.getMessage() for record in caplog.records] == [
-        "AdamW takes no log_summaries, which has no effect"
-    ]
+    assert not caplog.records
 
 
 def test_what_cannot_be_made_by_name_is_refused() -> None:

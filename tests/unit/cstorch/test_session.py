@@ -588,6 +588,7 @@ def test_small_names() -> None:
     state().full_config.matching.kernel.no_dcache_spill_splits = True
     assert state().full_config.matching.kernel.no_dcache_spill_splits
     assert cbtorch.nn.StripPadding()(loss) is loss
+    assert cbtorch.nn.Scope("loss").exit(loss) is loss
     config = RunConfig(total_steps=7, checkpoint_steps=3, fetch_steps=0)
     assert [config.next_fetch(step) for step in range(7)] == [3, 3, 3, 6, 6, 6, 7]
     tracker = RateTracker()
@@ -596,6 +597,7 @@ def test_small_names() -> None:
     assert tracker.rate() > 0
     assert (tracker._count, tracker._partial_count) == (3, 0)
     assert tracker.global_rate() > 0
+    assert tracker.global_rate > 0
 
 
 def test_a_checkpoint_is_whole_or_not_there(tmp_path: Path) -> None:

@@ -1,0 +1,29 @@
+"""Options of torch's `DataLoader` that earlier releases took, as programs of their time give them."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+_NUM_WORKERS = 4
+"""Position of `num_workers` among the arguments after the dataset."""
+
+
+def accept_prefetch_factor() -> None:
+    """Let a loader without worker processes be given a `prefetch_factor`, without effect.
+
+    Releases up to 1.13 have 2 as its default for every loader. Later ones raise ValueError for any number, so
+    that a program whose configuration has both settings cannot set `num_workers` to 0.
+    """
+    make: Any = DataLoader.__init__
+
+    @wraps(make)
+    def init(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> None:
+        workers = args[_NUM_WORKERS] if len(args) > _NUM_WORKERS else kwargs.get("num_workers", 0)
+        if not workers and kwargs.get("prefetch_factor") is not None:
+            kwargs["prefetch_factor"] = None
+        make(loader, dataset, *args, **kwargs)
+
+    DataLoader.__init__ = init

@@ -7,7 +7,6 @@ from typing import NoReturn
 from cstorch.errors import NotThereError
 
 _REASONS = {
-    "optim.Muon": "take one of the others, or derive your own rule from cstorch.optim.Optimizer",
     "mesh": "one CS system runs the whole step; leave the mesh out",
     "profiler": "rates are in `executor.profiler`, times of the run in performance.json",
     "register_decomposition": "write an operation without a rule with other operations of torch",

@@ -5,8 +5,14 @@ from typing import Any
 from cstorch.limits import absent
 from cstorch.optim import lr_scheduler, scheduler, weight_decay_scheduler
 from cstorch.optim.adam import Adam, Adamax, AdamW, Lamb, NAdam, RAdam
-from cstorch.optim.configure import configure_optimizer, configure_param_groups, replacement
-from cstorch.optim.configure_schedule import configure_lr_scheduler
+from cstorch.optim.configure import (
+    configure_optimizer,
+    configure_optimizer_params,
+    configure_param_groups,
+    replacement,
+)
+from cstorch.optim.configure_schedule import configure_lr_scheduler, configure_scheduler_params
+from cstorch.optim.muon import Muon
 from cstorch.optim.optimizer import Optimizer
 from cstorch.optim.squares import Adadelta, Adafactor, Adagrad, RMSprop
 from cstorch.optim.step_check import check_optimizer
@@ -23,6 +29,7 @@ __all__ = [
     "Adamax",
     "Lamb",
     "Lion",
+    "Muon",
     "NAdam",
     "Optimizer",
     "RAdam",
@@ -31,7 +38,9 @@ __all__ = [
     "check_optimizer",
     "configure_lr_scheduler",
     "configure_optimizer",
+    "configure_optimizer_params",
     "configure_param_groups",
+    "configure_scheduler_params",
     "lr_scheduler",
     "replacement",
     "scheduler",

@@ -12,6 +12,7 @@ from torch import nn
 
 from cstorch.errors import OptimizerArgumentError
 from cstorch.optim.adam import Adam, Adamax, AdamW, Lamb, NAdam, RAdam
+from cstorch.optim.muon import Muon
 from cstorch.optim.optimizer import Optimizer
 from cstorch.optim.squares import Adadelta, Adafactor, Adagrad, RMSprop
 from cstorch.optim.steps import ASGD, SGD, Lion, Rprop
@@ -31,6 +32,7 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
         ASGD,
         Lamb,
         Lion,
+        Muon,
         NAdam,
         RAdam,
         RMSprop,
@@ -66,6 +68,17 @@ def configure_optimizer(optimizer_type: str, params: Iterable[Any], **kwargs: An
     Raises:
         OptimizerArgumentError: there is no such optimizer, or an argument is given by two names.
     """
+    made, given = configure_optimizer_params(optimizer_type, kwargs)
+    return made(params, **given)
+
+
+def configure_optimizer_params(
+    optimizer_type: str, kwargs: dict[str, Any]
+) -> tuple[type[Optimizer], dict[str, Any]]:
+    """Return the class of an optimizer, and those of some arguments that it takes, by its own names.
+
+    Args and errors are those of `configure_optimizer`.
+    """
     made = OPTIMIZERS.get(optimizer_type.lower())
     if made is None:
         names = ", ".join(sorted(known.__name__ for known in OPTIMIZERS.values()))
@@ -75,7 +88,7 @@ def configure_optimizer(optimizer_type: str, params: Iterable[Any], **kwargs: An
     unused = sorted(given.keys() - taken)
     if unused:
         log.debug("%s takes no %s", made.__name__, ", ".join(unused))
-    return made(params, **{name: value for name, value in given.items() if name in taken})
+    return made, {name: value for name, value in given.items() if name in taken}
 
 
 def _by_own_names(made: type[Optimizer], given: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +117,9 @@ def configure_param_groups(
 
     Args:
         model: its parameters that have gradients.
-        optimizer_params: says `weight_decay` or `weight_decay_rate`; without it no parameter decays.
+        optimizer_params: says `weight_decay` or `weight_decay_rate`; without it no parameter decays. With
+            `adjust_learning_rate`, factors by kind of layer, `embedding` or `decoder_kernel` (weights of
+            linear layers), each group is split by its factor, which is its entry of that name.
         no_decay: whether a parameter of a name does not decay; biases and the parameters of normalization
             layers do not where it is left out.
 
@@ -118,7 +133,37 @@ def configure_param_groups(
             exempt = no_decay(name, parameter) if no_decay else _is_bias_or_norm(model, name)
             groups[exempt].append(parameter)
     rated = zip(groups, (rate, 0.0), strict=True)
-    return [{"params": group, "weight_decay": value} for group, value in rated if group]
+    found = [{"params": group, "weight_decay": value} for group, value in rated if group]
+    factors = optimizer_params.get("adjust_learning_rate")
+    return _split_by_factor(model, found, factors) if factors else found
+
+
+def _split_by_factor(
+    model: nn.Module, groups: list[dict[str, Any]], factors: dict[str, float]
+) -> list[dict[str, Any]]:
+    unknown = sorted(factors.keys() - _KINDS.keys())
+    if unknown:
+        raise OptimizerArgumentError(
+            f"adjust_learning_rate has {', '.join(unknown)}, expected some of {', '.join(_KINDS)}"
+        )
+    factor_of = {
+        id(parameter): next((factors[kind] for kind in factors if _KINDS[kind](name)), 1.0)
+        for name, parameter in model.named_parameters()
+    }
+    found = []
+    for group in groups:
+        for factor in dict.fromkeys([*factors.values(), 1.0]):
+            members = [p for p in group["params"] if factor_of[id(p)] == factor]
+            if members:
+                found.append({**group, "params": members, "adjust_learning_rate": factor})
+    return found
+
+
+_KINDS: dict[str, Callable[[str], bool]] = {
+    "decoder_kernel": lambda name: "weight" in name and ("linear" in name or "dense" in name),
+    "embedding": lambda name: "weight" in name and "embedding" in name,
+}
+"""Kinds of layers that have factors of their own, by the names of their parameters."""
 
 
 def _is_bias_or_norm(model: nn.Module, name: str) -> bool:

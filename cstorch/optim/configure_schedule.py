@@ -13,7 +13,14 @@ import torch
 from cstorch.errors import ScheduleError, ScheduleTypeError
 from cstorch.optim import lr_scheduler
 from cstorch.optim.composed_schedules import ChainedScheduler, ScalePerParamScheduler, SequentialScheduler
-from cstorch.optim.lr_scheduler import ChainedLR, ConstantLR, LRScheduler, PiecewiseConstantLR, SequentialLR
+from cstorch.optim.lr_scheduler import (
+    ChainedLR,
+    ConstantLR,
+    LRScheduler,
+    PiecewiseConstantLR,
+    ScalePerParamLR,
+    SequentialLR,
+)
 
 _ALIASES = {
     "steps": "total_iters",
@@ -26,7 +33,9 @@ _ALIASES = {
 
 
 def configure_lr_scheduler(
-    optimizer: torch.optim.Optimizer, learning_rate: float | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    optimizer: torch.optim.Optimizer,
+    learning_rate: float | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    adjust_learning_rate: Mapping[str, float] | None = None,
 ) -> LRScheduler:
     """The schedule that a configuration describes.
 
@@ -39,11 +48,27 @@ def configure_lr_scheduler(
             for `learning_rates`, `learning_rate` and `base_lr` for `initial_learning_rate`). Or a list of
             dictionaries: one schedule after the other, each but the last for its `total_iters` steps, or
             multiplied where one of them has `main_scheduler: ChainedLR`.
+        adjust_learning_rate: given where the groups have factors; see `configure_param_groups`.
 
     Raises:
         ScheduleTypeError: the configuration is none of these.
         ScheduleError: a name is unknown, or an argument is missing.
     """
+    schedule = _schedule(optimizer, learning_rate)
+    return ScalePerParamLR(optimizer, schedule) if adjust_learning_rate else schedule
+
+
+def configure_scheduler_params(learning_rate: Mapping[str, Any]) -> tuple[type[LRScheduler], dict[str, Any]]:
+    """Return the class of the schedule that a dictionary describes, and its arguments by their own names.
+
+    Raises:
+        ScheduleTypeError: it is no dictionary with `scheduler`.
+        ScheduleError: a name is unknown, or an argument is missing.
+    """
+    return _class_and_arguments(learning_rate)
+
+
+def _schedule(optimizer: torch.optim.Optimizer, learning_rate: Any) -> LRScheduler:
     if isinstance(learning_rate, int | float) and learning_rate is not True:
         return ConstantLR(optimizer, float(learning_rate))
     if isinstance(learning_rate, Mapping):
@@ -87,6 +112,13 @@ def _length(position: int, entry: Mapping[str, Any]) -> int:
 
 
 def _single(optimizer: torch.optim.Optimizer, entry: Mapping[str, Any], in_turn: bool = False) -> LRScheduler:
+    cls, arguments = _class_and_arguments(entry, in_turn)
+    return cls(optimizer, **arguments)
+
+
+def _class_and_arguments(
+    entry: Mapping[str, Any], in_turn: bool = False
+) -> tuple[type[LRScheduler], dict[str, Any]]:
     cls = _class(_checked(entry)["scheduler"])
     accepted = inspect.signature(cls).parameters
     arguments: dict[str, Any] = {}
@@ -104,7 +136,7 @@ def _single(optimizer: torch.optim.Optimizer, entry: Mapping[str, Any], in_turn:
         raise ScheduleError(
             f"{cls.__name__}: {', '.join(missing)} missing, expected {', '.join(required)}; add them"
         )
-    return cls(optimizer, **arguments)
+    return cls, arguments
 
 
 def _checked(entry: Any) -> Mapping[str, Any]:

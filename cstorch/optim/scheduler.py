@@ -1,8 +1,11 @@
 """Schedules of any entry of parameter groups: a subclass says which in `param_group_key`.
 
-`cstorch.optim.lr_scheduler` and `cstorch.optim.weight_decay_scheduler` are made of them.
+`cstorch.optim.lr_scheduler` and `cstorch.optim.weight_decay_scheduler` are made of them. Programs also
+import the names of backends from here.
 """
 
+from cstorch.backends import current_backend as current_backend_impl
+from cstorch.compiled import use_cs
 from cstorch.optim.base_scheduler import Scheduler
 from cstorch.optim.composed_schedules import (
     ChainedScheduler,
@@ -49,4 +52,6 @@ __all__ = [
     "Scheduler",
     "SequentialScheduler",
     "StepScheduler",
+    "current_backend_impl",
+    "use_cs",
 ]

@@ -325,8 +325,12 @@ class MultiplicativeScheduler(Scheduler):
         self.coefficient = coefficient
         super().__init__(optimizer, None, last_epoch, param_group_tags)
 
+    def set_value_lambda(self) -> Callable[[torch.Tensor], Any]:
+        """Return the factor as a function of the epoch; for subclasses to override."""
+        return lambda epoch: self.coefficient**epoch
+
     def _get_closed_form_value(self) -> torch.Tensor:
-        return self.initial_val * self.coefficient ** self._epoch()
+        return self.initial_val * self.set_value_lambda()(self._epoch())
 
 
 class CyclicScheduler(Scheduler):
@@ -372,12 +376,13 @@ class CyclicScheduler(Scheduler):
         inside = epoch - cycle * period
         up, down = inside / self.step_size_up, (period - inside) / self.step_size_down
         height = torch.minimum(up, down) * (self.max_val - self.base_val)
-        return self.base_val + height * self._scale(cycle)
+        return self.base_val + height * self.set_scale_fn()(cycle)
 
-    def _scale(self, cycle: torch.Tensor) -> torch.Tensor | float:
+    def set_scale_fn(self) -> Callable[[torch.Tensor], torch.Tensor | float]:
+        """Return the height of a cycle as a function of its number; for subclasses to override."""
         if self.mode == "triangular2":
-            return 0.5**cycle
-        return 1.0 if self.mode == "triangular" else self.gamma ** self._epoch()
+            return lambda cycle: 0.5**cycle
+        return lambda _: 1.0 if self.mode == "triangular" else self.gamma ** self._epoch()
 
 
 class OneCycleScheduler(Scheduler):

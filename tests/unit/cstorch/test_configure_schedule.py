@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cstorch.errors import ScheduleError, ScheduleTypeError
-from cstorch.optim.configure_schedule import configure_lr_scheduler
+from cstorch.optim.configure_schedule import configure_lr_scheduler, configure_scheduler_params
 from cstorch.optim.lr_scheduler import (
     ChainedLR,
     ConstantLR,
@@ -143,3 +143,12 @@ def test_tags_of_the_entries_are_those_of_the_whole() -> None:
 def test_what_is_wrong_is_told(learning_rate: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         configure_lr_scheduler(Groups(), learning_rate)
+
+
+def test_a_dictionary_is_checked_without_an_optimizer() -> None:
+    assert configure_scheduler_params(STEP) == (
+        StepLR,
+        {"initial_learning_rate": 1.0, "step_size": 1, "gamma": 0.5},
+    )
+    with pytest.raises(ScheduleError, match="StepLR: step_size, gamma missing"):
+        configure_scheduler_params({"scheduler": "step", "learning_rate": 0.1})

@@ -22,8 +22,6 @@ from .conftest import run_compiled
 
 RECORDED = json.loads((Path(__file__).parents[2] / "golden" / "cstorch" / "optimizers.json").read_text())
 CASES = {case["name"]: case for case in RECORDED["cases"]}
-NO_RULE_HERE = {"Muon"}
-"""Fails in the release itself."""
 
 
 def plain(value: Any) -> Any:
@@ -87,7 +85,7 @@ def _check_state(state: dict[str, torch.Tensor], recorded: dict[str, Any]) -> No
         np.testing.assert_allclose(state[name], np.float32(value), rtol=2e-6, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("name", sorted(RECORDED["ctor_defaults"].keys() - NO_RULE_HERE))
+@pytest.mark.parametrize("name", sorted(RECORDED["ctor_defaults"].keys()))
 def test_defaults_are_the_recorded_ones(name: str) -> None:
     recorded = RECORDED["ctor_defaults"][name]
     optimizer = getattr(optim, name)([nn.Parameter(torch.ones(2))], **recorded["given"])
@@ -121,6 +119,8 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "ASGD": ("ASGD", {"lr": 0.1, "t0": 1, "weight_decay": 0.1}),
     "Lamb": ("Lamb", {"lr": 0.1, "weight_decay": 0.1}),
     "Lion": ("Lion", {"lr": 0.1, "weight_decay": 0.1}),
+    "Muon": ("Muon", {"weight_decay": 0.1}),
+    "Muon-plain": ("Muon", {"nesterov": False, "ns_steps": 2}),
     "NAdam": ("NAdam", {"lr": 0.1, "weight_decay": 0.1}),
     "RAdam": ("RAdam", {"lr": 0.1, "betas": (0.9, 0.99), "weight_decay": 0.1}),
     "RMSprop": ("RMSprop", {"momentum": 0.9, "centered": True}),
@@ -140,7 +140,8 @@ class SideBySide(nn.Module):
     def prepare(self) -> dict[str, torch.Tensor]:
         """Makes the optimizers; returns their state by resource name."""
         for (rule, kwargs), matrix, vector in zip(RULES.values(), self.matrices, self.vectors, strict=True):
-            made = getattr(optim, rule)([matrix, vector], **kwargs)
+            rest = [] if rule == "Muon" else [vector]
+            made = getattr(optim, rule)([matrix, *rest], **kwargs)
             for group in made.param_groups:
                 if group["lr"] is not None and rule in ("SGD", "AdamW", "ASGD"):
                     group["lr"] = vector.new_full((), group["lr"])
@@ -383,12 +384,15 @@ def test_a_closure_computes_gradients() -> None:
 def test_optimizers_are_made_by_name(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """Of a configuration they take what is theirs; the rest is no reason for a warning."""
     given = {"learning_rate": 0.2, "weight_decay_rate": 0.3, "beta1": 0.8, "beta2": 0.9, "log_summaries": 1}
-    with caplog.at_level(logging.WARNING, "cstorch"):
+    with caplog.at_level(logging.INFO, "cstorch"):
         made = optim.configure_optimizer(name, [nn.Parameter(torch.ones(2))], **given)
     assert type(made) is optim.AdamW
     group = made.param_groups[0]
     assert (group["lr"], group["weight_decay"], group["betas"]) == (0.2, 0.3, (0.8, 0.9))
     assert not caplog.records
+    kind, arguments = optim.configure_optimizer_params(name, given)
+    assert kind is optim.AdamW
+    assert arguments == {"lr": 0.2, "weight_decay": 0.3, "betas": (0.8, 0.9)}
 
 
 def test_what_cannot_be_made_by_name_is_refused() -> None:
@@ -429,3 +433,50 @@ def test_a_variance_is_not_negative() -> None:
         parameter.grad = torch.linspace(0.1, 1.7, 64)
         optimizer.step()
     assert torch.isfinite(parameter).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (6, 2)], ids=str)
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_muon_steps_as_torchs_does_in_float32(
+    shape: tuple[int, int], nesterov: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)  # in which torch orthogonalizes
+    torch.manual_seed(1)
+    ours = nn.Parameter(torch.randn(shape))
+    theirs = nn.Parameter(ours.detach().clone())
+    given = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.9, "nesterov": nesterov}
+    pair = optim.Muon([ours], **given), torch.optim.Muon([theirs], **given)
+    for _ in range(4):
+        gradient = torch.randn(shape)
+        for parameter, optimizer in zip((ours, theirs), pair, strict=True):
+            parameter.grad = gradient.clone()
+            optimizer.step()
+        np.testing.assert_allclose(ours.detach(), theirs.detach(), rtol=1e-4, atol=1e-6)
+    with pytest.raises(OptimizerArgumentError, match=r"shape \(3,\), expected parameters with two"):
+        _stepped(optim.Muon([vector := nn.Parameter(torch.ones(3))]), vector)
+
+
+class Scaled(nn.Module):
+    """Layers with factors of their learning rates, and one without."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(2, 2)
+        self.dense_layer = nn.Linear(2, 2)
+        self.head = nn.Linear(2, 2)
+
+
+def test_kinds_of_layers_have_learning_rates_of_their_own() -> None:
+    factors = {"decoder_kernel": 0.5, "embedding": 2.0}
+    given = {"weight_decay": 0.1, "adjust_learning_rate": factors}
+    groups = optim.configure_param_groups(Scaled(), given)
+    found = [(group["weight_decay"], group["adjust_learning_rate"], len(group["params"])) for group in groups]
+    assert found == [(0.1, 0.5, 1), (0.1, 2.0, 1), (0.1, 1.0, 1), (0.0, 1.0, 2)]
+    optimizer = optim.AdamW(groups)
+    rate = optim.configure_lr_scheduler(optimizer, 0.25, factors)
+    assert isinstance(rate, optim.lr_scheduler.ScalePerParamLR)
+    assert [float(group["lr"]) for group in optimizer.param_groups] == [0.125, 0.5, 0.25, 0.25]
+    with pytest.raises(
+        OptimizerArgumentError, match="adjust_learning_rate has head, expected some of decoder"
+    ):
+        optim.configure_param_groups(Scaled(), {"adjust_learning_rate": {"head": 1.0}})

@@ -28,7 +28,7 @@ from cstorch.skipping import later, why_made
 from cstorch.step_count import continue_at, steps_done
 from cstorch.streaming import get_streaming_rank, whole_input_on_chief
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.values import dtype_name, to_array
+from cstorch.tracing.values import array_type, dtype_name, to_array
 from cstorch.utils.datasets import DistributedSampler
 from cstorch.utils.steps_to_run import StepsToRun
 
@@ -183,8 +183,8 @@ class DataLoader:
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         """See `cs_runtime.source.InputSource`."""
-        specs = [(dtype_name(t.dtype), tuple(t.shape)) for t in self._tensors]
-        return tuple(TensorSpec(f"input_{i}", dtype, shape) for i, (dtype, shape) in enumerate(specs))
+        specs = enumerate(map(array_type, self._tensors))
+        return tuple(TensorSpec(f"input_{i}", dtype, shape) for i, (dtype, shape) in specs)
 
     def input_facts(self) -> dict[str, str]:
         """See `cs_runtime.source.InputSource`."""
@@ -298,7 +298,7 @@ def _arrays(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> Ite
     if len(tensors) != len(specs):
         raise InputError(f"a batch has {len(tensors)} tensors, expected {len(specs)} as in the first one")
     for tensor, spec in zip(tensors, specs, strict=True):
-        if tuple(tensor.shape) != spec.shape or dtype_name(tensor.dtype) != spec.dtype:
+        if array_type(tensor) != (spec.dtype, spec.shape):
             raise InputError(
                 f"a batch has {dtype_name(tensor.dtype)}{list(tensor.shape)} for {spec.name}, expected "
                 f"{spec.dtype}{list(spec.shape)} as in the first one; give the torch DataLoader "

@@ -72,13 +72,19 @@ def table(handlers: ModuleType, shown: Callable[[str], str], left_out: Iterable[
     used = [
         module
         for module in sorted(files, key=first_sentence)
-        if getattr(module, "TABLE", {}) and module.TABLE.items() <= handlers.HANDLERS.items()
+        if getattr(module, "TABLE", {}) and _is_used(module.TABLE, handlers)
     ]
     rows = [
         f"| {first_sentence(module)} | {names(set(map(shown, module.TABLE.keys() - set(left_out))))} |"
         for module in used
     ]
     return "\n".join(["| what | operations |", "|---|---|", *rows, ""])
+
+
+def _is_used(table: dict[str, object], handlers: ModuleType) -> bool:
+    """Return True if a table is a part of what an importer looks operations up in."""
+    whole = (handlers.HANDLERS, getattr(handlers, "COMPLEX_HANDLERS", {}))
+    return any(table.items() <= known.items() for known in whole)
 
 
 def first_sentence(module: ModuleType) -> str:

@@ -320,7 +320,11 @@ class CirhOp(IRDLOperation, ABC):
             last = (shape_of(self.operands[0]) or (1,))[-1]
             return element_count(tensor_of(self.operands[0])) * max(1, (last - 1).bit_length())
         values = [*self.results, *(self.operands if self.FACTS.elements is Elements.MIXED else ())]
-        return max((element_count(tensor_of(value)) for value in values), default=0)
+        return self.stages() * max((element_count(tensor_of(value)) for value in values), default=0)
+
+    def stages(self) -> int:
+        """Number of times that an op of `Order.STAGES` visits all elements, each after the one before."""
+        return 1
 
     def row_reductions(self) -> int:
         """Sums and maxima along a row of a sample that the op takes; over samples alone there is none."""

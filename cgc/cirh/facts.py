@@ -85,6 +85,8 @@ class Order(Enum):
     """Sorted runs are merged: each element is compared and moved once for each doubling of the runs."""
     SCATTERS = auto()
     """Its last operand's rows, of which several may go to one place."""
+    STAGES = auto()
+    """All elements several times in sequence, as often as `CirhOp.stages` says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from cgc.cirh.composite import *
 from cgc.cirh.constant import *
 from cgc.cirh.convolution import *
 from cgc.cirh.elementwise import *
+from cgc.cirh.fourier import *
 from cgc.cirh.indexing import *
 from cgc.cirh.layer_norm import *
 from cgc.cirh.linear import *

@@ -5,7 +5,7 @@ The declaration of such a function carries
     lair.attributes  the attributes of that op
     lair.types       the op's own types, from which the op can be built again
     lair.domain      the sizes of the loops that its implementation runs
-    lair.work        what a point of them costs: "sort", "random", "scatter" or "simple"
+    lair.work        what a point of them costs: "sort", "random", "scatter", "stages" or "simple"
 One of scalars ("fmod_f32") has none of these: it is a function that `math` of xDSL lacks.
 """
 
@@ -41,6 +41,7 @@ WORK_OF_A_POINT: dict[str, tuple[tuple[str, int], ...]] = {
     "random": (("random", 1),),
     "scatter": (("simple", 1), ("stream", 1)),
     "sort": (("simple", 1), ("stream", 1)),
+    "stages": (("simple", 2), ("stream", 1)),
 }
 """The kinds of `lair.work`, as numbers of the kinds of work in `cgc.kernels.coefficients`."""
 
@@ -73,8 +74,8 @@ def declaration(
 def iteration_domain(op: CirhOp) -> tuple[tuple[int, ...], str]:
     """(sizes of the loops, the work of a point).
 
-    A sort of n elements is log2(n) merges of n. A scatter visits its updates. All others visit the largest
-    tensor that they read or write.
+    A sort of n elements is log2(n) merges of n, and other ops visit all elements in several stages. A scatter
+    visits its updates. All others visit the largest tensor that they read or write.
     """
     if op.FACTS.order is Order.SORTS:
         shape = shape_of(op.operands[0])
@@ -82,6 +83,9 @@ def iteration_domain(op: CirhOp) -> tuple[tuple[int, ...], str]:
         return (*shape, max(1, (last - 1).bit_length())), "sort"
     if op.FACTS.order is Order.SCATTERS:
         return shape_of(op.operands[-1]), "scatter"
+    if op.FACTS.order is Order.STAGES:
+        largest = max((shape_of(value) for value in (*op.results, *op.operands)), key=math.prod, default=())
+        return (*largest, op.stages()), "stages"
     shapes = [shape_of(value) for value in (*op.results, *op.operands)]
     largest = max(shapes, key=math.prod, default=())
     return largest, "random" if op.FACTS.work.random else "simple"
@@ -90,10 +94,10 @@ def iteration_domain(op: CirhOp) -> tuple[tuple[int, ...], str]:
 def carried_loops(work: str, loops: int) -> tuple[int, ...]:
     """The loops of a domain that depend on one another.
 
-    The merges of a sort and the elements that they compare; the updates of a scatter, of which several may
-    name one place.
+    The merges of a sort and the elements that they compare; the stages of other ops; the updates of a
+    scatter, of which several may name one place.
     """
-    return {"sort": tuple(range(loops))[-2:], "scatter": (0,)[:loops]}.get(work, ())
+    return {"sort": tuple(range(loops))[-2:], "scatter": (0,)[:loops], "stages": (loops - 1,)}.get(work, ())
 
 
 def original(function: FuncOp) -> CirhOp:

@@ -254,8 +254,14 @@ class PerParameter(Optimizer):
             for group in self.param_groups:
                 for parameter in group["params"]:
                     if parameter.grad is not None:
-                        self._update(parameter, parameter.grad, self.state[parameter], group)
+                        state = {name: _in_reals(value) for name, value in self.state[parameter].items()}
+                        self._update(_in_reals(parameter), _in_reals(parameter.grad), state, group)
         return loss
+
+
+def _in_reals(value: Any) -> Any:
+    """Complex numbers as pairs of real ones, which share their memory: rules update each part by itself."""
+    return torch.view_as_real(value) if isinstance(value, torch.Tensor) and value.is_complex() else value
 
 
 def scalar(like: Tensor, value: float) -> Tensor:

@@ -303,11 +303,13 @@ def current_recording() -> Recording | None:
 
 
 def from_array(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of this CPU, in an element type."""
+    """A tensor of this CPU, in an element type; complex numbers are made of pairs."""
     if array.dtype.kind == "V":  # bfloat16, which numpy does not know
         made = torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
     else:
         made = torch.from_numpy(np.array(array))
+    if dtype.is_complex:
+        made = torch.view_as_complex(made)
     return made if made.dtype == dtype else made.to(dtype)
 
 

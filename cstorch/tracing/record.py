@@ -16,7 +16,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._library.custom_ops import OPDEFS
 
-from cgc.importers.aten import SUPPORTED, Constant, Graph, Node, Tensor, refused
+from cgc.importers.aten import SUPPORTED, SUPPORTED_COMPLEX, Constant, Graph, Node, Tensor, refused
 from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError
 from cstorch.errors import ValueNotThereError
@@ -91,8 +91,10 @@ class Recording:
         kept = self._of_tensor.get(key)
         if kept is not None:
             return kept[1]
-        made = self.new(tensor)
-        self.graph.constants[made.value.id] = Constant(made.value, to_array(tensor))
+        # A complex number of Python comes as complex128 without dimensions, and decides no element type.
+        narrow = tensor.to(torch.complex64) if tensor.is_complex() and not tensor.dim() else tensor
+        made = self.new(narrow)
+        self.graph.constants[made.value.id] = Constant(made.value, to_array(narrow))
         self._of_tensor[key] = tensor, made
         return made
 
@@ -125,7 +127,7 @@ class Recording:
             return Recorded(args[0].meta, args[0].value, self)
         if func in _SIZES:
             return func(args[0].meta, *args[1:], **kwargs)
-        if _full_name(func) not in SUPPORTED and func not in self._composed:
+        if not _is_supported(func, args, kwargs) and func not in self._composed:
             found = self._compose(func, args, kwargs)
             if found is not NotImplemented:
                 return found
@@ -207,7 +209,7 @@ class Recording:
             return [self._argument(item) for item in x]
         if isinstance(x, torch.dtype):
             return dtype_name(x)
-        return x if x is None or isinstance(x, bool | int | float | str) else str(x)
+        return x if x is None or isinstance(x, bool | int | float | complex | str) else str(x)
 
 
 class Factories(Mode):
@@ -228,6 +230,12 @@ class Factories(Mode):
         if any(isinstance(x, Recorded) for x in leaves((args, keywords))) or keywords.get("device") == META:
             return self._recording.call(func, args, keywords)
         return func(*args, **keywords)
+
+
+def _is_supported(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the importer has a rule for an operation on such arguments."""
+    is_complex = any(isinstance(x, torch.Tensor) and x.is_complex() for x in leaves((args, kwargs)))
+    return _full_name(func) in (SUPPORTED_COMPLEX if is_complex else SUPPORTED)
 
 
 @cache

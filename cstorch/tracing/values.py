@@ -61,11 +61,19 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def array_type(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
+    """Element type and shape of `to_array` of a tensor."""
+    is_pair = tensor.dtype == torch.complex64
+    return ("float32", (*tensor.shape, 2)) if is_pair else (dtype_name(tensor.dtype), tuple(tensor.shape))
+
+
 def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The elements of a tensor of this CPU; bfloat16 with ml_dtypes' type."""
+    """The elements of a tensor of this CPU; bfloat16 with ml_dtypes' type, complex numbers as pairs."""
     import ml_dtypes
 
-    tensor = tensor.detach()
+    tensor = tensor.detach().resolve_neg()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16).copy()
     return tensor.numpy().copy()

@@ -1,10 +1,21 @@
 """From a recorded step of ATen operations to one CIRH module. Knows no PyTorch: a step comes as data."""
 
 from cgc.importers.aten.graph import Constant, Graph, Node, Tensor
-from cgc.importers.aten.handlers import HANDLERS
+from cgc.importers.aten.handlers import COMPLEX_HANDLERS, HANDLERS
 from cgc.importers.aten.step import import_step, refused
 
-SUPPORTED = frozenset(HANDLERS)
+SUPPORTED = frozenset(HANDLERS) | frozenset(COMPLEX_HANDLERS)
 """Names of the operations that can be imported, such as "aten.addmm.default"."""
+SUPPORTED_COMPLEX = frozenset(COMPLEX_HANDLERS)
+"""Those that can read complex tensors."""
 
-__all__ = ["SUPPORTED", "Constant", "Graph", "Node", "Tensor", "import_step", "refused"]
+__all__ = [
+    "SUPPORTED",
+    "SUPPORTED_COMPLEX",
+    "Constant",
+    "Graph",
+    "Node",
+    "Tensor",
+    "import_step",
+    "refused",
+]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from cgc.importers.aten.graph import Node, Tensor
+from cgc.importers.aten.graph import Node, Tensor, is_complex
 from cgc.importers.faults import Described, Kind, Operation
 
 _SIZES = "its result has a size that depends on the data; use torch.where(condition, x, y) or a mask"
-_COMPLEX = (
-    "it makes complex numbers; write it with their real and imaginary parts, rotations with cos and sin"
-)
+_COMPLEX = "it has no rule for complex numbers; write it with their real and imaginary parts"
 ADVICE = {
     **dict.fromkeys(
         (
@@ -20,18 +18,6 @@ ADVICE = {
         ),
         _SIZES,
     ),
-    **dict.fromkeys(
-        (
-            "aten.complex.default",
-            "aten.polar.default",
-            "aten.view_as_complex.default",
-            "aten.view_as_real.default",
-            "aten._fft_r2c.default",
-            "aten._fft_c2c.default",
-            "aten._fft_c2r.default",
-        ),
-        _COMPLEX,
-    ),
 }
 """What to do about an operation that has no rule."""
 
@@ -40,14 +26,14 @@ REMEDIES = {
     "function, which runs on the workers",
     Kind.TYPE: "the CS system computes in float32, float16, bfloat16 and integers of at most 32 bits; give "
     "dtype=torch.float32 where the tensor is made, or call .float(); complex numbers "
-    "are written as pairs of real ones",
+    "are complex64",
 }
 
 
 def operation(node: Node) -> Operation:
     """A node by the module that it belongs to, and the user's line."""
     results = tuple(describe(tensor) for tensor in node.results if tensor is not None)
-    advice = ADVICE.get(node.op)
+    advice = ADVICE.get(node.op, _COMPLEX if is_complex(node) else None)
     return Operation(node.op, ".".join(node.layer), node.source, results, advice, "module", node.library)
 
 

@@ -9,6 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+COMPLEX = "complex64"
+"""The element type of complex tensors, which a step computes as pairs of float32."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -17,12 +20,17 @@ class Tensor:
     Attributes:
         id: its number in the graph.
         shape: sizes of its dimensions.
-        dtype: the numpy name of its element type ("float32", "bfloat16" ...).
+        dtype: the numpy name of its element type ("float32", "bfloat16", "complex64" ...).
     """
 
     id: int
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def stored(self) -> tuple[str, tuple[int, ...]]:
+        """Element type and shape of its array: complex numbers are pairs along a last axis."""
+        return ("float32", (*self.shape, 2)) if self.dtype == COMPLEX else (self.dtype, self.shape)
 
 
 Argument: TypeAlias = Any
@@ -59,6 +67,11 @@ class Node:
             items = argument if isinstance(argument, list | tuple) else (argument,)
             found += [item for item in items if isinstance(item, Tensor)]
         return found
+
+
+def is_complex(node: Node) -> bool:
+    """Whether an operation reads or makes a complex tensor."""
+    return any(tensor is not None and tensor.dtype == COMPLEX for tensor in (*node.tensors(), *node.results))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cgc.cirh.types import FLOATS, INTEGERS, element_type, numpy_dtype
+from cgc.cirh import ops
+from cgc.cirh.types import FLOATS, INTEGERS, element_type, numpy_dtype, shape_of
 from cgc.importers.aten.graph import Node, Tensor
 from cgc.importers.emit import Emitter, Shape, dtype_of
 from cgc.importers.faults import Kind, RefusedError
@@ -36,6 +37,42 @@ class ClassGrad:
     scale: SSAValue
     backprop: SSAValue | None
     dense: Callable[[], SSAValue]
+
+
+@dataclass(frozen=True)
+class Complex:
+    """A complex tensor.
+
+    Attributes:
+        re: the real parts, float32.
+        im: the imaginary parts.
+    """
+
+    re: SSAValue
+    im: SSAValue
+
+    @classmethod
+    def split(cls, e: Emitter, pairs: SSAValue) -> Complex:
+        """Complex numbers of pairs along a last axis."""
+        shape = shape_of(pairs)
+        ones = [1] * len(shape)
+        parts = (
+            e.slice(pairs, [*[0] * (len(shape) - 1), part], [*shape[:-1], part + 1], ones) for part in (0, 1)
+        )
+        return cls(*(e.reshape(part, shape[:-1]) for part in parts))
+
+    @classmethod
+    def of(cls, e: Emitter, value: Value) -> Complex:
+        """A value, with zeros as imaginary parts if it is real."""
+        if isinstance(value, Complex):
+            return value
+        assert isinstance(value, SSAValue)
+        return cls(value, e.like(0, value))
+
+    def joined(self, e: Emitter) -> SSAValue:
+        """Pairs along a last axis."""
+        shape = shape_of(self.re)
+        return e.emit(ops.ConcatOp([e.reshape(x, (*shape, 1)) for x in (self.re, self.im)], len(shape)))
 
 
 @dataclass(frozen=True)
@@ -70,7 +107,7 @@ class StepState:
     draws: int = 0
 
 
-Value: TypeAlias = "SSAValue | ClassGrad | Deferred | None"
+Value: TypeAlias = "SSAValue | Complex | ClassGrad | Deferred | None"
 Result: TypeAlias = "Value | Sequence[Value]"
 Handler: TypeAlias = Callable[["NodeContext"], Result]
 Table: TypeAlias = dict[str, Handler]
@@ -169,6 +206,8 @@ class NodeContext:
         value = self.value_of(argument)
         if isinstance(value, ClassGrad | Deferred):
             value = value.dense()
+        if isinstance(value, Complex):
+            raise RefusedError(Kind.TYPE, f"its argument %{argument.id} is complex, expected real numbers")
         if value is None:
             raise RefusedError(Kind.USAGE, f"its argument %{argument.id} has no value on the device")
         return value if dtype is None or dtype_of(value) == dtype else self.emit.cast(value, dtype)

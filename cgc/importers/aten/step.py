@@ -11,9 +11,9 @@ from cgc.cirh.types import Tensor as TensorType
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
 from cgc.errors import CompileError, GraphImportError
 from cgc.importers.aten.faults import REMEDIES, describe, operation
-from cgc.importers.aten.graph import Graph, Node, Tensor
-from cgc.importers.aten.handlers import HANDLERS
-from cgc.importers.aten.node import ClassGrad, Deferred, NodeContext, StepState, Value
+from cgc.importers.aten.graph import COMPLEX, Graph, Node, Tensor, is_complex
+from cgc.importers.aten.handlers import handler_of
+from cgc.importers.aten.node import ClassGrad, Complex, Deferred, NodeContext, StepState, Value
 from cgc.importers.emit import Emitter, require_dtype
 from cgc.importers.faults import (
     Fault,
@@ -57,7 +57,7 @@ def import_step(graph: Graph, *, mode: str, seed: int) -> ModuleOp:
             fault: UnsupportedOpsError, GraphTypeError.
     """
     require_mode(mode)
-    state = [StateTensor(name, name, t.dtype, t.shape) for name, t in graph.state.items()]
+    state = [StateTensor(name, name, *t.stored) for name, t in graph.state.items()]
     state.append(StateTensor("global_step", GLOBAL_STEP, "int64", ()))
     block = Block(arg_types=[*state_types(state, REMEDIES), *_input_types(graph)])
     emit, step = Emitter(block), block.args[len(graph.state)]
@@ -81,7 +81,7 @@ def refused(graph: Graph, node: Node, reason: str | None) -> GraphImportError:
         node: the operation, without results.
         reason: what PyTorch says of it; None where the operation has no shapes for this device at all.
     """
-    unknown = [operation(other) for other in graph.nodes if other.op not in HANDLERS]
+    unknown = [operation(other) for other in graph.nodes if handler_of(other) is None]
     if reason is None:
         return import_error(unknown_operations([*unknown, operation(node)], REMEDIES), REMEDIES)
     given = ", ".join(str(describe(tensor)) for tensor in node.tensors())
@@ -107,6 +107,8 @@ class _Body:
         value = self._value_of(tensor)
         if isinstance(value, ClassGrad | Deferred):
             value = value.dense()
+        if isinstance(value, Complex):
+            value = value.joined(self._emit)
         if value is None:
             raise AssertionError(f"%{tensor.id} was never computed")
         return value
@@ -116,15 +118,16 @@ class _Body:
         for result in node.results:
             if result is not None:
                 self._values[result.id] = _POISON
-        handler = HANDLERS.get(node.op)
+        handler = handler_of(node)
         if handler is None:
             return False
-        outside = self._graph.half is not None and node.half is None
+        # Parts of complex numbers stay in float32, as those of PyTorch do under autocast.
+        outside = is_complex(node) or (self._graph.half is not None and node.half is None)
         self._emit.label(".".join((*node.layer, node.op)), node.source, node.layer, float32=outside)
         try:
             self._require_whole(node)
             for result in node.results:
-                if result is not None:
+                if result is not None and result.dtype != COMPLEX:
                     require_dtype(result.dtype, "its result")
             found = handler(NodeContext(node, self._emit, self._step, self._value_of))
             self._keep(node, found if isinstance(found, tuple | list) else (found,))
@@ -146,9 +149,13 @@ class _Body:
         for tensor, value in zip(node.results, found, strict=True):
             if tensor is None:
                 continue
-            if isinstance(value, SSAValue):
-                got = dtype_name(tensor_of(value)), shape_of(value)
-                if got != (tensor.dtype, tensor.shape):
+            parts = (value.re, value.im) if isinstance(value, Complex) else (value,)
+            dtype = "float32" if isinstance(value, Complex) else tensor.dtype
+            for part in parts:
+                if not isinstance(part, SSAValue):
+                    continue
+                got = dtype_name(tensor_of(part)), shape_of(part)
+                if got != (dtype, tensor.shape):
                     where = operation(node).where
                     raise AssertionError(
                         f"{node.op}, {where}: imported as {got}, PyTorch says {describe(tensor)}"
@@ -158,9 +165,18 @@ class _Body:
     def _value_of(self, tensor: Tensor) -> Value:
         found = self._values.get(tensor.id)
         if found is None and tensor.id in self._graph.constants:
-            found = self._values[tensor.id] = self._emit.compact(self._graph.constants[tensor.id].array)
+            found = self._constant(tensor)
+        if tensor.dtype == COMPLEX and isinstance(found, SSAValue):  # of the state, or of the batch
+            found = self._values[tensor.id] = Complex.split(self._emit, found)
         if isinstance(found, _Poison):
             raise _BehindFaultError
+        return found
+
+    def _constant(self, tensor: Tensor) -> Value:
+        array, compact = self._graph.constants[tensor.id].array, self._emit.compact
+        is_pair = tensor.dtype == COMPLEX
+        found = Complex(compact(array[..., 0]), compact(array[..., 1])) if is_pair else compact(array)
+        self._values[tensor.id] = found
         return found
 
 
@@ -180,8 +196,8 @@ def _input_types(graph: Graph) -> list[TensorType]:
     types: list[TensorType] = []
     for position, tensor in enumerate(graph.inputs):
         try:
-            dtype = require_dtype(tensor.dtype, f"tensor {position} of the batch")
-            types.append(tensor_type(tensor.shape, dtype))
+            dtype, shape = tensor.stored
+            types.append(tensor_type(shape, require_dtype(dtype, f"tensor {position} of the batch")))
         except RefusedError as refusal:
             faults.append(Fault(refusal.kind, str(refusal)))
     raise_if_any(faults, REMEDIES)

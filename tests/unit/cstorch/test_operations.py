@@ -12,8 +12,10 @@ import jax
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
+import cstorch
 from cgc.cirh.verify import verify_module
 from cgc.importers.aten import import_step
 from cgc.lowering.interpret import step_function
@@ -67,6 +69,10 @@ def _randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> to
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)), dtype=dtype)
 
 
+def _complexes(*shape: int, seed: int = 0) -> torch.Tensor:
+    return _randn(*shape, seed=seed, dtype=torch.complex64)
+
+
 X = _randn(4, 6)
 TIES = torch.tensor([[1.0, 3.0, 3.0, 2.0, 3.0], [5.0, 5.0, 4.0, 6.0, 6.0]])
 INDEX = torch.tensor([[0, 1, 1, 3], [2, 2, 0, 0], [1, 1, 1, 1]])
@@ -75,7 +81,10 @@ ROWS = torch.tensor([0, 2, 0])
 
 def cases() -> list[Case]:
     """All cases, the same ones in every call."""
-    found = [*_scans(), *_combined(), *_distances(), *_pools(), *_samples(), *_counts()]
+    found = [
+        *(*_scans(), *_combined(), *_distances(), *_pools(), *_samples(), *_counts()),
+        *(*_complex(), *_complex_parts(), *_fourier()),
+    ]
     assert len({case.name for case in found}) == len(found)
     return found
 
@@ -192,6 +201,112 @@ def _counts() -> Iterator[Case]:
     yield Case("bincount with weights", lambda i, w: i.bincount(w, 7), (numbers, _randn(4)), gradient=False)
 
 
+def _complex() -> Iterator[Case]:
+    """Arithmetic and functions of complex numbers."""
+    z, w = _complexes(4, 6), _complexes(4, 6, seed=1)
+    binary: dict[str, Callable[..., Any]] = {
+        "mul": torch.mul,
+        "div": torch.div,
+        "add": lambda a, b: a + 2 * b + 1 - 3j,
+        "sub": lambda a, b: 2 - a - b * 1j,
+        "pow": torch.pow,
+        "addcmul": lambda a, b: torch.addcmul(a, a, b, value=0.5),
+    }
+    for name, function in binary.items():
+        yield Case(f"complex {name}", function, (z, w))
+        yield Case(f"complex {name} real", function, (z, X.abs() + 0.5))
+    unary = "abs angle exp log sqrt rsqrt reciprocal square sin cos tan sinh cosh tanh sigmoid sgn neg"
+    for name in unary.split():
+        yield Case(f"complex {name}", getattr(torch, name), (0.5 * z,))
+    powers = (lambda a: a**3, lambda a: a**0.7, lambda a: 2 / a)
+    yield Case("complex powers", lambda a: [power(a) for power in powers], (z,))
+    yield Case("complex sums", lambda a: (a.sum(), a.mean(1), a.cumsum(0), a.norm()), (z,))
+    products: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+        "mm": (torch.mm, (_complexes(4, 3), _complexes(3, 5))),
+        "bmm": (torch.bmm, (_complexes(2, 4, 3), _complexes(2, 3, 5))),
+        "adjoint": (lambda a: a @ a.mH, (_complexes(4, 3),)),
+        "linear": (functional.linear, (_complexes(2, 3), _complexes(4, 3), _complexes(4))),
+        "vectors": (lambda a, b: (a @ b, torch.vdot(a[0], b)), (_complexes(4, 3), _complexes(3))),
+        "spectral": (
+            lambda a, b: torch.einsum("bix,iox->box", a, b),
+            (_complexes(2, 3, 4), _complexes(3, 2, 4)),
+        ),
+    }
+    for name, (function, tensors) in products.items():
+        yield Case(f"complex {name}", function, tensors)
+
+
+def _complex_parts() -> Iterator[Case]:
+    """Views of complex numbers, and what moves them."""
+
+    def rotated(a: torch.Tensor) -> torch.Tensor:
+        angles = torch.polar(torch.ones(3), torch.arange(3.0))
+        return torch.view_as_real(torch.view_as_complex(a.reshape(4, 3, 2)) * angles).flatten(1)
+
+    def written(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(4, 8, dtype=torch.complex64, device=a.device)
+        out[:, :6] = a
+        out[1:3, 2:] += b[:2]
+        out.real.mul_(2.0)
+        return out
+
+    z, w, mask = _complexes(4, 6), _complexes(4, 6, seed=1), X > 0
+    yield Case("rotary embedding", rotated, (X,))
+    yield Case("polar", lambda a, b: torch.polar(a.abs() + 1, b), (X, _randn(4, 6, seed=2)))
+    yield Case("complex of parts", torch.complex, (X, _randn(4, 6, seed=2)))
+    yield Case("parts of complex", lambda a: (a.real * a.imag, a.conj().imag + 1, a.conj() * a), (z,))
+    yield Case("complex writes", written, (z, w))
+    yield Case("complex cat", lambda a, b: (torch.cat([a, b], 1), torch.stack([a, b])), (z, w))
+    yield Case("complex views", lambda a: (a[1:, ::2], a.mT, a.flip(0), a.roll(1, 1), a.tril()), (z,))
+    yield Case(
+        "complex choices", lambda a, b, m: (torch.where(m, a, b), a.masked_fill(m, 1 - 2j)), (z, w, mask)
+    )
+    yield Case("complex pad", lambda a: functional.pad(a, (1, 2)), (z,))
+    yield Case("complex rows", lambda a, i: (a[i], a.index_select(0, i), a.gather(0, i[:, None])), (z, ROWS))
+    yield Case("complex ones", lambda a: a * torch.ones_like(a) + torch.full_like(a, 2j), (z,))
+    yield Case("complex casts", lambda a: a.to(torch.complex64) * 1j, (X,))
+    yield Case("complex comparisons", lambda a: (a == a, a != 1, a.isnan(), a.isfinite()), (z,))
+
+
+def _fourier() -> Iterator[Case]:
+    kinds = (
+        ("rfft", _randn(3, 6)),
+        ("fft", _complexes(3, 6)),
+        ("ifft", _complexes(3, 6)),
+        ("irfft", _complexes(3, 6)),
+    )
+    for norm, length in (("backward", None), ("ortho", 5), ("forward", 8)):
+        for name, x in kinds:
+            function = getattr(torch.fft, name)
+            how = {"norm": norm, "n": length}
+            yield Case(f"{name} {norm}", lambda a, f=function, how=how: f(a, **how), (x,))
+    several = {
+        "fft2": (_complexes(2, 3, 6), {}),
+        "rfft2": (_randn(2, 5, 6, 3), {"dim": (1, 2), "norm": "ortho"}),
+        "irfft2": (_complexes(2, 5, 4, 3), {"dim": (1, 2), "s": (5, 6)}),
+        "fftn": (_randn(2, 5, 4), {"dim": (0, 2)}),
+        "irfftn": (_complexes(2, 5, 4), {}),
+        "hfft": (_complexes(3, 6), {}),
+        "ihfft": (_randn(3, 1), {}),
+    }
+    for name, (x, how) in several.items():
+        function = getattr(torch.fft, name)
+        yield Case(name, lambda a, f=function, how=how: f(a, **how), (x,))
+    yield Case(
+        "mixed tokens", lambda a: torch.fft.fft(torch.fft.fft(a, dim=-1), dim=-2).real, (_randn(2, 5, 4),)
+    )
+    yield Case(
+        "convolution by rfft",
+        lambda a, k: torch.fft.irfft(torch.fft.rfft(a, n=16) * torch.fft.rfft(k, n=16), n=16)[..., :8],
+        (_randn(2, 8), _randn(2, 8, seed=1)),
+    )
+    yield Case(
+        "stft",
+        lambda a, w: torch.stft(a, 8, 4, window=w, return_complex=True).abs(),
+        (_randn(2, 32), torch.hann_window(8) + 0.1),
+    )
+
+
 CASES = cases()
 
 
@@ -236,6 +351,53 @@ def test_an_operation_and_its_gradient_give_eagers_numbers(
     for got, wanted in zip(found, expected, strict=True):
         assert (got.shape, got.dtype.kind) == (wanted.shape, wanted.dtype.kind)
         np.testing.assert_allclose(got, wanted, rtol=case.tolerance, atol=case.tolerance)
+
+
+class Spectral(nn.Module):
+    """A Fourier layer: complex weights, a complex constant, and a complex average that it writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(_complexes(2, 2, 3))
+        self.register_buffer("rotation", torch.polar(torch.ones(3), torch.arange(3.0)))
+        self.register_buffer("average", torch.zeros(3, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.fft.rfft(x)
+        low = torch.einsum("bix,iox->box", spectrum[..., :3] * self.rotation, self.weight)
+        with torch.no_grad():
+            self.average.mul_(0.9).add_(low.mean((0, 1)), alpha=0.1)
+        return torch.fft.irfft(functional.pad(low, (0, spectrum.size(-1) - 3)), n=x.size(-1))
+
+
+def test_a_layer_with_complex_parameters_and_buffers_trains_to_eagers_numbers(
+    both_ways: Callable[..., Any],
+) -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        loss = (model(x) ** 2).mean()
+        (gradient,) = torch.autograd.grad(loss, [model.weight])
+        with torch.no_grad():
+            model.weight.add_(gradient, alpha=-0.5)
+        return loss.detach()
+
+    ran = both_ways(Spectral(), step, *[(_randn(4, 2, 8, seed=seed),) for seed in range(3)])
+    np.testing.assert_allclose(ran.compiled.values, ran.eager, rtol=1e-5)
+    for name in ("weight", "average"):
+        pairs = ran.compiled.state[f"state.model.{name}"]
+        np.testing.assert_allclose(pairs[..., 0] + 1j * pairs[..., 1], ran.eager_state[name], rtol=1e-5)
+
+
+def test_optimizers_update_complex_parameters_as_pytorch_does() -> None:
+    ours, theirs = (nn.Parameter(_complexes(3, 2)) for _ in range(2))
+    gradient = _complexes(3, 2, seed=1)
+    for parameter, optimizer in (
+        (ours, cstorch.optim.AdamW([ours], lr=0.01, correct_bias=True)),
+        (theirs, torch.optim.AdamW([theirs], lr=0.01, eps=1e-6, weight_decay=0.0)),
+    ):
+        for factor in (1, -2, 3j):
+            parameter.grad = factor * gradient
+            optimizer.step()
+    torch.testing.assert_close(ours.data, theirs.data, rtol=1e-5, atol=1e-6)
 
 
 def test_bincount_without_a_length_is_refused_with_a_cure() -> None:

@@ -52,6 +52,7 @@ TABLE: Table = {
     "aten.ones.default": _filled(1),
     "aten.zero.default": _filled(0),
     "aten.empty.memory_format": _filled(0),
+    "aten.empty_permuted.default": _filled(0),
     "aten.empty_strided.default": _filled(0),
     "aten.new_empty_strided.default": _filled(0),
     "aten.full.default": _full,

@@ -220,12 +220,15 @@ def _sign(node: NodeContext) -> SSAValue:
 
 
 def _hypot(node: NodeContext) -> SSAValue:
-    """The root of the sum of squares, scaled by the larger one."""
-    e = node.emit
-    a, b = (e.unary(ops.AbsOp, node.cast(name)) for name in _OTHER)
+    return _whole(node, hypotenuse(node.emit, *(node.cast(name) for name in _OTHER)))
+
+
+def hypotenuse(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
+    """The root of the sum of squares, scaled by the larger one; broadcast."""
+    a, b = e.unary(ops.AbsOp, a), e.unary(ops.AbsOp, b)
     larger, smaller = e.binary(ops.MaxOp, a, b), e.binary(ops.MinOp, a, b)
     ratio = e.div(smaller, e.select(e.compare("EQ", larger, e.like(0, larger)), e.like(1, larger), larger))
-    return _whole(node, e.mul(larger, e.unary(ops.SqrtOp, e.add(e.mul(ratio, ratio), e.like(1, ratio)))))
+    return e.mul(larger, e.unary(ops.SqrtOp, e.add(e.mul(ratio, ratio), e.like(1, ratio))))
 
 
 def _shift(up: bool) -> Handler:

@@ -17,7 +17,9 @@ from cgc.importers.faults import Kind, RefusedError
 
 def _reduced(kind: str) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
-        x = node.cast() if kind not in ("AND", "OR") else node.emit.cast(node.x(), "bool")
+        x = node.emit.cast(node.x(), "bool") if kind in ("AND", "OR") else node.cast()
+        if dtype_of(x) == "bool" and kind in ("MAX", "MIN"):
+            x = node.emit.cast(x, "int32")
         found = node.emit.reduce(kind, x, node.axes(), bool(node.arg("keepdim", False)))
         return node.emit.cast(found, node.dtype)
 
@@ -32,7 +34,8 @@ def _extremum(kind: str) -> Handler:
         if not shape_of(x):
             return x, e.full(0, (), "int64")
         axis = node.axis()
-        values = e.reduce(kind, x, (axis,), bool(node.arg("keepdim", False)))
+        wide = e.cast(x, "int32") if node.dtype == "bool" else x
+        values = e.cast(e.reduce(kind, wide, (axis,), bool(node.arg("keepdim", False))), node.dtype)
         return values, e.reshape(_position(e, x, axis, kind), shape_of(values))
 
     return handler

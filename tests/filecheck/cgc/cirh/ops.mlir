@@ -248,6 +248,12 @@ builtin.module {
     %247 = cirh.CumMax %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<2x3xf32>) -> tensor<2x3xf32>
     // CHECK-NEXT: %{{.*}} = cirh.CumLogSumExp %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<2x3xf32>) -> tensor<2x3xf32>
     %248 = cirh.CumLogSumExp %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<2x3xf32>) -> tensor<2x3xf32>
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.Fft %x, %y {inverse = true} : (tensor<2x3xf32>, tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>)
+    %249, %250 = cirh.Fft %x, %y {inverse = true} : (tensor<2x3xf32>, tensor<2x3xf32>) -> (tensor<2x3xf32>, tensor<2x3xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.Rfft %x : (tensor<2x3xf32>) -> (tensor<2x2xf32>, tensor<2x2xf32>)
+    %251, %252 = cirh.Rfft %x : (tensor<2x3xf32>) -> (tensor<2x2xf32>, tensor<2x2xf32>)
+    // CHECK-NEXT: %{{.*}} = cirh.Irfft %x, %y {length = 4 : i64} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x4xf32>
+    %253 = cirh.Irfft %x, %y {length = 4 : i64} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x4xf32>
     func.return
   }
 }

@@ -1,0 +1,423 @@
+"""Complex numbers, as pairs of real ones: arithmetic, functions, products, views.
+
+`TABLE` has the operations that read or make complex tensors, under the names that their real siblings have in
+other files. What only moves elements, or is linear in them, is imported once for each part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.importers.aten.graph import COMPLEX, Tensor
+from cgc.importers.aten.handlers import constant, elementwise, indexing, reduction, rows, shape
+from cgc.importers.aten.handlers.linear import product
+from cgc.importers.aten.node import Complex, Handler, NodeContext, Result, Table, Value
+from cgc.importers.composed import special
+from cgc.importers.emit import Emitter
+
+Function: TypeAlias = Callable[[Emitter, Complex], "Complex | SSAValue"]
+
+_SHARED = frozenset({"mask", "condition", "index", "indices"})
+"""Arguments that both parts read; other real arguments have no imaginary part."""
+_NUMBERS = frozenset({"self", "other", "value", "fill_value"})
+"""Arguments that may be numbers which are added to elements or put among them."""
+
+
+def _by_parts(handler: Handler) -> Handler:
+    """The rule of a real operation for the real parts, and then for the imaginary parts."""
+
+    def imported(node: NodeContext) -> Result:
+        real, imaginary = (_listed(handler(_part(node, number))) for number in (0, 1))
+        return [
+            Complex(re, im) if tensor is not None and tensor.dtype == COMPLEX else re
+            for tensor, re, im in zip(node.node.results, real, imaginary, strict=True)
+        ]
+
+    return imported
+
+
+def _listed(found: Result) -> Sequence[Any]:
+    return found if isinstance(found, tuple | list) else (found,)
+
+
+def _part(node: NodeContext, number: int) -> NodeContext:
+    """The same operation on the real parts of all arguments (0), or on the imaginary parts (1)."""
+    given = node.node.arguments
+    shared = {tensor.id for name in _SHARED & given.keys() for tensor in _tensors(given[name])}
+    whole = {tensor.id: tensor for tensor in node.node.tensors()}
+
+    def part_of(tensor: Tensor) -> Value:
+        value = node.value_of(whole[tensor.id])
+        if isinstance(value, Complex):
+            return (value.re, value.im)[number]
+        if number == 0 or tensor.id in shared:
+            return value
+        return node.emit.full(0, tensor.shape, tensor.dtype)
+
+    def argument(name: str, value: Any) -> Any:
+        if name in _NUMBERS and isinstance(value, int | float | complex):
+            return complex(value).imag if number else complex(value).real
+        return _in_reals(value)
+
+    arguments = {name: argument(name, value) for name, value in given.items()}
+    results = tuple(_in_reals(tensor) for tensor in node.node.results)
+    return replace(node, node=replace(node.node, arguments=arguments, results=results), value_of=part_of)
+
+
+def _tensors(argument: Any) -> list[Tensor]:
+    items = argument if isinstance(argument, list | tuple) else (argument,)
+    return [item for item in items if isinstance(item, Tensor)]
+
+
+def _in_reals(argument: Any) -> Any:
+    """Complex tensors as tensors of one of their parts."""
+    if isinstance(argument, list | tuple):
+        return [_in_reals(item) for item in argument]
+    if argument == COMPLEX:
+        return "float32"
+    is_complex = isinstance(argument, Tensor) and argument.dtype == COMPLEX
+    return replace(argument, dtype="float32") if is_complex else argument
+
+
+def _pair(node: NodeContext, name: str = "self") -> tuple[SSAValue, SSAValue | None]:
+    """Real and imaginary part of a tensor or number; None for that of a real one."""
+    e, argument = node.emit, node.node.arguments[name]
+    if not isinstance(argument, Tensor):
+        number = complex(argument)
+        return e.scalar(number.real, "float32"), e.scalar(number.imag, "float32") if number.imag else None
+    value = node.raw(name)
+    if isinstance(value, Complex):
+        return value.re, value.im
+    return node.value(argument, "float32"), None
+
+
+def _whole(node: NodeContext, name: str = "self") -> Complex:
+    """A tensor or number, with zeros as imaginary part of a real one."""
+    re, im = _pair(node, name)
+    return Complex(re, node.emit.like(0, re) if im is None else im)
+
+
+def _broadcast(node: NodeContext, re: SSAValue, im: SSAValue) -> Complex:
+    return Complex(node.emit.broadcast(re, node.shape), node.emit.broadcast(im, node.shape))
+
+
+def _mul(node: NodeContext) -> Complex:
+    e, (a, b), (c, d) = node.emit, _pair(node), _pair(node, "other")
+    if b is None or d is None:
+        re, im, factor = (a, b, c) if d is None else (c, d, a)
+        zero = e.like(0, re)
+        return _broadcast(node, e.mul(re, factor), e.mul(zero if im is None else im, factor))
+    found = product_of(e, Complex(a, b), Complex(c, d))
+    return _broadcast(node, found.re, found.im)
+
+
+def product_of(e: Emitter, x: Complex, y: Complex) -> Complex:
+    """`x * y`, broadcast."""
+    re = e.sub(e.mul(x.re, y.re), e.mul(x.im, y.im))
+    return Complex(re, e.add(e.mul(x.re, y.im), e.mul(x.im, y.re)))
+
+
+def _div(node: NodeContext) -> Complex:
+    e, (c, d) = node.emit, _pair(node, "other")
+    x = _whole(node)
+    if d is None:
+        return _broadcast(node, e.div(x.re, c), e.div(x.im, c))
+    found = quotient(e, x, Complex(c, d))
+    return _broadcast(node, found.re, found.im)
+
+
+def quotient(e: Emitter, x: Complex, y: Complex) -> Complex:
+    """`x / y`, broadcast; y is scaled by its larger part, so that its square is no overflow."""
+    larger = e.binary(ops.MaxOp, e.unary(ops.AbsOp, y.re), e.unary(ops.AbsOp, y.im))
+    c, d = e.div(y.re, larger), e.div(y.im, larger)
+    divisor = e.add(e.mul(y.re, c), e.mul(y.im, d))
+    re = e.add(e.mul(x.re, c), e.mul(x.im, d))
+    im = e.sub(e.mul(x.im, c), e.mul(x.re, d))
+    return Complex(e.div(re, divisor), e.div(im, divisor))
+
+
+def _pow(node: NodeContext) -> Complex:
+    """Small whole exponents are products; others are exponentials of a logarithm."""
+    e, exponent = node.emit, node.arg("exponent")
+    if exponent in (1, 2, 3):
+        found = x = _whole(node)
+        for _ in range(int(exponent) - 1):
+            found = product_of(e, found, x)
+        return found
+    if exponent == 0.5:
+        return _sqrt(e, _whole(node))
+    if exponent == -1:
+        return _reciprocal(e, _whole(node))
+    x, power = _whole(node), _whole(node, "exponent")
+    found = _exp(e, product_of(e, power, _log(e, x)))
+    is_zero = e.binary(ops.AndOp, *(e.compare("EQ", part, e.like(0, part)) for part in (x.re, x.im)))
+    re, im = (e.select(is_zero, e.like(0, part), part) for part in (found.re, found.im))
+    return _broadcast(node, re, im)
+
+
+def _exp(e: Emitter, x: Complex) -> Complex:
+    size = e.unary(ops.ExpOp, x.re)
+    return Complex(e.mul(size, e.unary(ops.CosOp, x.im)), e.mul(size, e.unary(ops.SinOp, x.im)))
+
+
+def _abs(e: Emitter, x: Complex) -> SSAValue:
+    return elementwise.hypotenuse(e, x.re, x.im)
+
+
+def _angle(e: Emitter, x: Complex) -> SSAValue:
+    return e.binary(ops.Atan2Op, x.im, x.re)
+
+
+def _log(e: Emitter, x: Complex) -> Complex:
+    return Complex(e.unary(ops.LogOp, _abs(e, x)), _angle(e, x))
+
+
+def _sqrt(e: Emitter, x: Complex) -> Complex:
+    """The root with a real part of at least 0; its larger part is computed without a difference."""
+    zero = e.like(0, x.re)
+    larger = e.unary(ops.SqrtOp, e.scaled(e.add(e.unary(ops.AbsOp, x.re), _abs(e, x)), 0.5))
+    is_zero = e.compare("EQ", larger, zero)
+    smaller = e.div(e.scaled(x.im, 0.5), e.select(is_zero, e.like(1, larger), larger))
+    right = e.compare("GE", x.re, zero)
+    upper = e.select(e.compare("LT", x.im, zero), e.unary(ops.NegOp, larger), larger)
+    return Complex(
+        e.select(right, larger, e.unary(ops.AbsOp, smaller)),
+        e.select(right, smaller, upper),
+    )
+
+
+def _reciprocal(e: Emitter, x: Complex) -> Complex:
+    return quotient(e, Complex(e.like(1, x.re), e.like(0, x.re)), x)
+
+
+def _rsqrt(e: Emitter, x: Complex) -> Complex:
+    return _reciprocal(e, _sqrt(e, x))
+
+
+def _sgn(e: Emitter, x: Complex) -> Complex:
+    """Of size 1 and in the same direction; 0 of 0."""
+    size = _abs(e, x)
+    divisor = e.select(e.compare("EQ", size, e.like(0, size)), e.like(1, size), size)
+    return Complex(e.div(x.re, divisor), e.div(x.im, divisor))
+
+
+def _conj(e: Emitter, x: Complex) -> Complex:
+    return Complex(x.re, e.unary(ops.NegOp, x.im))
+
+
+def _sinh(e: Emitter, x: Complex) -> Complex:
+    re = e.mul(special.sinh(e, x.re), e.unary(ops.CosOp, x.im))
+    return Complex(re, e.mul(special.cosh(e, x.re), e.unary(ops.SinOp, x.im)))
+
+
+def _cosh(e: Emitter, x: Complex) -> Complex:
+    re = e.mul(special.cosh(e, x.re), e.unary(ops.CosOp, x.im))
+    return Complex(re, e.mul(special.sinh(e, x.re), e.unary(ops.SinOp, x.im)))
+
+
+def _tanh(e: Emitter, x: Complex) -> Complex:
+    """The quotient `(tanh(a) + i tan(b)) / (1 + i tanh(a) tan(b))`, without the poles of tan."""
+    tanh, sin, cos = e.unary(ops.TanhOp, x.re), e.unary(ops.SinOp, x.im), e.unary(ops.CosOp, x.im)
+    square = e.mul(tanh, tanh)
+    divisor = e.add(e.mul(cos, cos), e.mul(square, e.mul(sin, sin)))
+    im = e.mul(e.mul(sin, cos), e.sub(e.like(1, square), square))
+    return Complex(e.div(tanh, divisor), e.div(im, divisor))
+
+
+def _turned(function: Callable[[Emitter, Complex], Complex]) -> Function:
+    """`-i f(i x)`: sin and tan of sinh and tanh."""
+
+    def turned(e: Emitter, x: Complex) -> Complex:
+        found = function(e, Complex(e.unary(ops.NegOp, x.im), x.re))
+        return Complex(found.im, e.unary(ops.NegOp, found.re))
+
+    return turned
+
+
+def _cos(e: Emitter, x: Complex) -> Complex:
+    return _cosh(e, Complex(e.unary(ops.NegOp, x.im), x.re))
+
+
+def _sigmoid(e: Emitter, x: Complex) -> Complex:
+    power = _exp(e, Complex(e.unary(ops.NegOp, x.re), e.unary(ops.NegOp, x.im)))
+    return _reciprocal(e, Complex(e.add(power.re, e.like(1, power.re)), power.im))
+
+
+def _of(function: Function) -> Handler:
+    return lambda node: function(node.emit, _whole(node))
+
+
+def _both(
+    kind: type[ops.AndOp] | type[ops.OrOp], of_part: Callable[[Emitter, SSAValue], SSAValue]
+) -> Function:
+    """A question that is asked about both parts."""
+    return lambda e, x: e.binary(kind, of_part(e, x.re), of_part(e, x.im))
+
+
+def _compared(direction: str) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        e, x, y = node.emit, _whole(node), _whole(node, "other")
+        parts = (e.compare(direction, x.re, y.re), e.compare(direction, x.im, y.im))
+        found = e.binary(ops.AndOp if direction == "EQ" else ops.OrOp, *parts)
+        return e.broadcast(found, node.shape)
+
+    return handler
+
+
+def _complex(node: NodeContext) -> Complex:
+    return _broadcast(node, node.x("real"), node.x("imag"))
+
+
+def _polar(node: NodeContext) -> Complex:
+    e, size, angle = node.emit, node.x("abs"), node.x("angle")
+    return _broadcast(node, e.mul(size, e.unary(ops.CosOp, angle)), e.mul(size, e.unary(ops.SinOp, angle)))
+
+
+def _view_as_real(node: NodeContext) -> SSAValue:
+    return _whole(node).joined(node.emit)
+
+
+def _view_as_complex(node: NodeContext) -> Complex:
+    return Complex.split(node.emit, node.x())
+
+
+def _to_copy(node: NodeContext) -> Value:
+    """To a real type without the imaginary part."""
+    x = _whole(node)
+    return x if node.dtype == COMPLEX else node.emit.cast(x.re, node.dtype)
+
+
+def _ones(node: NodeContext) -> Complex:
+    return Complex(*(node.emit.full(value, node.shape, "float32") for value in (1, 0)))
+
+
+def _matrix_product(e: Emitter, x: Complex, y: Complex) -> Complex:
+    re = e.sub(product(e, x.re, y.re), product(e, x.im, y.im))
+    return Complex(re, e.add(product(e, x.re, y.im), product(e, x.im, y.re)))
+
+
+def _mm(second: str) -> Handler:
+    return lambda node: _matrix_product(node.emit, _whole(node), _whole(node, second))
+
+
+def _addmm(first: str, second: str) -> Handler:
+    """`beta * self + alpha * first @ second`."""
+
+    def handler(node: NodeContext) -> Complex:
+        e = node.emit
+        found = _matrix_product(e, _whole(node, first), _whole(node, second))
+        for name, x in (("alpha", found), ("beta", _whole(node))):
+            number = complex(node.arg(name, 1))
+            factor = Complex(e.scalar(number.real, "float32"), e.scalar(number.imag, "float32"))
+            scaled = x if number == 1 else product_of(e, x, factor)
+            found = (
+                scaled if name == "alpha" else Complex(e.add(found.re, scaled.re), e.add(found.im, scaled.im))
+            )
+        return found
+
+    return handler
+
+
+def _mv(node: NodeContext) -> Complex:
+    e, x, vector = node.emit, _whole(node), _whole(node, "vec")
+    column = Complex(*(e.reshape(part, (-1, 1)) for part in (vector.re, vector.im)))
+    found = _matrix_product(e, x, column)
+    return Complex(e.reshape(found.re, node.shape), e.reshape(found.im, node.shape))
+
+
+def _dot(conjugate: bool) -> Handler:
+    def handler(node: NodeContext) -> Complex:
+        e, x = node.emit, _whole(node)
+        name = "other" if "other" in node.node.arguments else "tensor"
+        found = product_of(e, _conj(e, x) if conjugate else x, _whole(node, name))
+        return Complex(e.reduce("ADD", found.re, (0,)), e.reduce("ADD", found.im, (0,)))
+
+    return handler
+
+
+def _of_size(handler: Handler) -> Handler:
+    """The rule of a real operation for absolute values."""
+
+    def imported(node: NodeContext) -> Result:
+        size = _abs(node.emit, _whole(node))
+        arguments = {name: _in_reals(value) for name, value in node.node.arguments.items()}
+        return handler(replace(node, node=replace(node.node, arguments=arguments), value_of=lambda _: size))
+
+    return imported
+
+
+_MOVED = {
+    **shape.TABLE,
+    **{
+        name: rule
+        for name, rule in indexing.TABLE.items()
+        if "bucketize" not in name and "search" not in name
+    },
+    **{name: rows.TABLE[name] for name in rows.TABLE if "reduce" not in name},
+    **{name: rule for name, rule in constant.TABLE.items() if "ones" not in name and "linspace" not in name},
+    **{
+        f"aten.{name}": elementwise.TABLE[f"aten.{name}"]
+        for name in (
+            *(f"{name}.{kind}" for name in ("add", "sub", "rsub") for kind in ("Tensor", "Scalar")),
+            *(f"where.{kind}" for kind in ("self", "ScalarOther", "ScalarSelf", "Scalar")),
+            *(f"{name}.default" for name in ("neg", "copy", "clone", "contiguous", "alias")),
+            *(f"masked_fill.{kind}" for kind in ("Scalar", "Tensor")),
+        )
+    },
+    **{
+        f"aten.{name}": reduction.TABLE[f"aten.{name}"]
+        for name in ("sum.default", "sum.dim_IntList", "mean.default", "mean.dim", "cumsum.default")
+    },
+}
+
+_FUNCTIONS: dict[str, Function] = {
+    "abs": _abs,
+    "angle": _angle,
+    "_conj": _conj,
+    "_conj_physical": _conj,
+    "conj_physical": _conj,
+    "cos": _cos,
+    "cosh": _cosh,
+    "exp": _exp,
+    "isfinite": _both(ops.AndOp, lambda e, x: e.unary(ops.IsFiniteOp, x)),
+    "isnan": _both(ops.OrOp, lambda e, x: e.compare("NE", x, x)),
+    "log": _log,
+    "reciprocal": _reciprocal,
+    "rsqrt": _rsqrt,
+    "sgn": _sgn,
+    "sigmoid": _sigmoid,
+    "sin": _turned(_sinh),
+    "sinh": _sinh,
+    "sqrt": _sqrt,
+    "tan": _turned(_tanh),
+    "tanh": _tanh,
+}
+
+TABLE: Table = {
+    **{name: _by_parts(rule) for name, rule in _MOVED.items()},
+    **{f"aten.{name}.default": _of(function) for name, function in _FUNCTIONS.items()},
+    **{f"aten.{name}.default": _ones for name in ("ones", "ones_like", "new_ones")},
+    **{f"aten.mul.{kind}": _mul for kind in ("Tensor", "Scalar")},
+    **{f"aten.div.{kind}": _div for kind in ("Tensor", "Scalar")},
+    **{f"aten.pow.{kind}": _pow for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")},
+    **{f"aten.eq.{kind}": _compared("EQ") for kind in ("Tensor", "Scalar")},
+    **{f"aten.ne.{kind}": _compared("NE") for kind in ("Tensor", "Scalar")},
+    "aten.complex.default": _complex,
+    "aten.polar.default": _polar,
+    "aten.view_as_real.default": _view_as_real,
+    "aten.view_as_complex.default": _view_as_complex,
+    "aten._to_copy.default": _to_copy,
+    "aten.mm.default": _mm("mat2"),
+    "aten.bmm.default": _mm("mat2"),
+    "aten.addmm.default": _addmm("mat1", "mat2"),
+    "aten.baddbmm.default": _addmm("batch1", "batch2"),
+    "aten.mv.default": _mv,
+    "aten.dot.default": _dot(conjugate=False),
+    "aten.vdot.default": _dot(conjugate=True),
+    "aten.linalg_vector_norm.default": _of_size(reduction.TABLE["aten.linalg_vector_norm.default"]),
+}

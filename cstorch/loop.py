@@ -103,7 +103,8 @@ class Loop(Turns):
         """The step. Tensors in `returned`, and those that closures were given, are what it puts out."""
         recording, self._recording = self._the_recording(), None
         closures = recording.closures
-        traced = recording.tracing.end((returned, [call.arguments for call in closures]), with_numbers=True)
+        outputs = (_wide_loss(returned), returned, [call.arguments for call in closures])
+        traced = recording.tracing.end(outputs, with_numbers=True)
         return RecordedStep(traced, returned, closures, self._loader.batch_size, tuple(models))
 
     def add_closure(self, call: ClosureCall) -> None:
@@ -335,6 +336,19 @@ class Loop(Turns):
         execution, self._execution = self._execution, None
         if execution is not None:
             execution.close(error, "left")
+
+
+def _wide_loss(returned: Any) -> DeviceTensor | None:
+    """Return the loss of a step in float32, where it has 16 bits: a run looks for its loss in float32.
+
+    It would take another number for it, such as the scaled loss, or the scale.
+    """
+    tensors = (x for x in pytree.tree_leaves(returned) if isinstance(x, DeviceTensor))
+    loss = next((x for x in tensors if not x.shape and x.is_floating_point()), None)
+    if loss is None or loss.dtype not in (torch.float16, torch.bfloat16):
+        return None
+    wide: DeviceTensor = loss.detach().float()
+    return wide
 
 
 @dataclass(frozen=True)

@@ -215,11 +215,7 @@ class Steps:
         own |= {id(x) for x in (*recording.met, *pytree.tree_leaves(self._loop.batch))}
         held = [x for x in _recorded_tensors(recording) if id(x) not in own]
         losses = [x for x in recording.roots[:1] if not x.shape]
-        kept = [*losses, *read, *held]
-        numbers = [x for x in kept if not x.shape and x.is_floating_point()]
-        if numbers and not any(x.dtype == torch.float32 for x in numbers):
-            kept.insert(0, numbers[0].float())
-        return kept
+        return [*losses, *read, *held]
 
 
 def _recorded_tensors(recording: Any) -> Iterator[DeviceTensor]:

@@ -1,21 +1,45 @@
 """The PyTorch front end: a program's own loop, whose steps run on the CS system."""
 
-from typing import Any
-
 from cs_toolkit.garbage import seldom_searched
+from cs_toolkit.version import ORIGINAL_RELEASE
 
 with seldom_searched():  # PyTorch's modules stay, and so do these
-    from cstorch import amp, backends, distributed, metrics, nn, optim, sparse, utils
+    from cstorch import (
+        amp,
+        backends,
+        cirh,
+        core,
+        distributed,
+        experimental,  # noqa: F401 - `cstorch.experimental`; under other names it has more
+        lib,
+        mesh,
+        metrics,
+        nn,
+        optim,
+        profiler,
+        saver,
+        sparse,
+        storage,
+        utils,
+    )
     from cstorch.backends import backend, current_backend
     from cstorch.checkpoints import load, save
     from cstorch.compiled import use_cs
     from cstorch.config import configure
+    from cstorch.core.annotation import device_annotation
+    from cstorch.decompositions import register_decomposition
     from cstorch.executor import current_executor
-    from cstorch.limits import absent
     from cstorch.loader_options import accept_prefetch_factor
     from cstorch.model import prepare as compile  # noqa: A004 - as torch.compile is called
     from cstorch.predict import predict
-    from cstorch.scopes import add_debug_name, current_pol, name_scope, pol
+    from cstorch.scopes import (
+        add_debug_name,
+        current_pol,
+        get_debug_name,
+        name_scope,
+        pol,
+        set_debug_scope,
+    )
     from cstorch.seed import manual_seed
     from cstorch.steps import checkpoint_closure, compile_step, step_closure, trace
     from cstorch.summaries import save_summaries, scalar_summary, summarize_scalar, summarize_tensor
@@ -35,27 +59,40 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
     )
     from cstorch.utils import data as _data  # noqa: F401 - `cstorch.utils.data`
 
+__version__ = ORIGINAL_RELEASE
+
+_generating_docs = False
+"""Programs leave parts out where the documents of the original are made of them."""
+
 __all__ = [
+    "__version__",
+    "_generating_docs",
     "add_debug_name",
     "amp",
     "backend",
     "backends",
     "checkpoint_closure",
+    "cirh",
     "compile",
     "compile_step",
     "configure",
+    "core",
     "current_backend",
     "current_executor",
     "current_pol",
     "current_torch_device",
     "device",
+    "device_annotation",
     "distributed",
     "from_numpy",
     "full",
     "full_like",
+    "get_debug_name",
+    "lib",
     "load",
     "make_constant",
     "manual_seed",
+    "mesh",
     "metrics",
     "name_scope",
     "nn",
@@ -64,11 +101,16 @@ __all__ = [
     "optim",
     "pol",
     "predict",
+    "profiler",
+    "register_decomposition",
     "save",
     "save_summaries",
+    "saver",
     "scalar_summary",
+    "set_debug_scope",
     "sparse",
     "step_closure",
+    "storage",
     "summarize_scalar",
     "summarize_tensor",
     "tensor",
@@ -82,8 +124,3 @@ __all__ = [
 
 
 accept_prefetch_factor()
-
-
-def __getattr__(name: str) -> Any:
-    """Says why a name of the original is not there."""
-    return absent(name)

@@ -1,19 +1,65 @@
-"""The public modules of `cstorch` under the names of the original package."""
+"""The modules of `cstorch` under the names of the original package."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from types import ModuleType
 
-_PUBLIC = ("amp", "backends", "distributed", "metrics", "nn", "optim", "sparse", "utils")
+_PUBLIC = (
+    "amp",
+    "backends",
+    "cirh",
+    "core",
+    "distributed",
+    "lib",
+    "mesh",
+    "metrics",
+    "nn",
+    "optim",
+    "profiler",
+    "saver",
+    "sparse",
+    "storage",
+    "utils",
+)
 """What programs import by its path, with all that lies below; `import cstorch` imports them all."""
+
+_MOVED = {
+    "backend": "cstorch.backends",
+    "experimental.listener": "cstorch.experimental.listener",
+    "saver.pt_h5_saver": "cstorch.saver",
+    "utils.data.data_executor": "cstorch.executor",
+    "utils.data.dataloader": "cstorch.data",
+    "utils.data.sampler": "cstorch.utils.datasets",
+    "utils.data.utils": "cstorch.utils.data",
+    "utils.kernel": "cstorch.core.annotation",
+    "utils.num_kv_groups": "cstorch.core.annotation",
+    "utils.tracker": "cstorch.utils.rates",
+    "utils.utils": "cstorch.utils.filters",
+    "workflow.python.cs_perf_analyzer": "cstorch.utils.run_phases",
+}
+"""Paths of the original below its package, and the modules here that have their names."""
 
 
 def public_modules(name: str) -> None:
-    """Make the public modules of `cstorch` importable below another name too.
+    """Make the modules of `cstorch` importable below another name too.
 
-    `import NAME.optim.lr_scheduler` then finds the very module `cstorch.optim.lr_scheduler`.
+    `import NAME.optim.lr_scheduler` then finds the very module `cstorch.optim.lr_scheduler`, and
+    `import NAME.utils.tracker` the module `cstorch.utils.rates`.
     """
     for path, module in list(sys.modules.items()):
         root, _, inner = path.partition(".")
         if root == "cstorch" and inner.split(".")[0] in _PUBLIC:
             sys.modules[f"{name}.{inner}"] = module
+    for path, target in _MOVED.items():
+        sys.modules[f"{name}.{path}"] = import_module(target)
+        # A module below it that is imported by both names would exist twice.
+        for below, module in list(sys.modules.items()):
+            if below.startswith(f"{target}."):
+                sys.modules[f"{name}.{path}{below.removeprefix(target)}"] = module
+        parent = path.rpartition(".")[0]
+        while parent and f"{name}.{parent}" not in sys.modules:  # folders that exist under these names only
+            package = sys.modules[f"{name}.{parent}"] = ModuleType(f"{name}.{parent}")
+            package.__path__ = []
+            parent = parent.rpartition(".")[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, Literal, SupportsIndex
 
 from cs_runtime.errors import suggestion
 from cs_runtime.settings import default_execution
@@ -185,6 +185,10 @@ def configure(
         ),
         "configure()",
     )
+
+
+MbsSetting = Literal["auto", "explore"] | int | dict[str, Any] | None
+"""How programs choose the size of a micro batch, see `micro_batch_size_of`."""
 
 
 def micro_batch_size_of(given: Any) -> int | None:

@@ -101,7 +101,7 @@ class ModelMovedError(StepError):
 
 
 class NotThereError(ToolkitError, AttributeError):
-    """A name of the original that this toolkit has not, with the reason."""
+    """A function of the original that the toolkit lacks, with the reason and what to do."""
 
 
 class ConfigureError(UsageError):

@@ -10,6 +10,7 @@ from typing import Any
 
 from cstorch.announcing import announce_unused
 from cstorch.backends import csx, current_backend, on_cpu
+from cstorch.config import MbsSetting as MbsSetting
 from cstorch.config import adjusted, micro_batch_size_of
 from cstorch.data import DataLoader
 from cstorch.distributed.cluster import CSConfig
@@ -17,7 +18,7 @@ from cstorch.errors import InputError, LoaderError
 from cstorch.loop import running, turns
 from cstorch.start import start_workers
 from cstorch.utils.rates import Rate, RateTracker
-from cstorch.utils.schedule import Schedule, schedule_of
+from cstorch.utils.schedule import Schedule, checkpoint_steps_of
 
 _FOLDERS = "executors"
 _LATEST = "latest"
@@ -63,8 +64,9 @@ class DataExecutor:
     Args:
         dataloader: The input; it begins again where it ends.
         num_steps: Steps; those of the loader when None.
-        checkpoint_steps: When the state may be read and checkpoint closures run, beside the last step: every
-            so many steps, or a `Schedule`. None or 0: never.
+        checkpoint_steps: When checkpoint closures run, and the state may be read: after every so many steps
+            and after the last one; or a `Schedule` of iterations counted from 0, after which alone they run.
+            None or 0: never.
         activation_steps: Taken for programs that give it: values are there behind every step.
         cs_config: `utils.CSConfig` or `distributed.ClusterConfig`: the system of this loop alone, and the
             workers of this loop and those behind it, where no others were started.
@@ -102,7 +104,8 @@ class DataExecutor:
         self.writer = writer
         self.profiler = Profiler(RateTracker())
         self.artifact_dir: Path | None = None
-        self._checkpoints = schedule_of(checkpoint_steps) or 0
+        checkpoint_steps_of(checkpoint_steps)  # an error comes here, not in the loop
+        self._checkpoints = checkpoint_steps or 0
         self._batches = 0
         self._changes = {} if cs_config is None else _settings(cs_config)
         if micro_batch_size is None:

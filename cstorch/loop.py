@@ -23,6 +23,7 @@ from cs_runtime.checkpoint_requests import leave_for_requeue
 from cs_runtime.program import State
 from cs_toolkit.garbage import seldom_searched
 from cstorch.backends import on_cpu
+from cstorch.backends.ltc_backend import announce
 from cstorch.compiled import models
 from cstorch.cpu_loop import CpuLoop
 from cstorch.data import DataLoader
@@ -36,7 +37,7 @@ from cstorch.step_count import StepsBehind, continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor, Owner, from_array, value_of
 from cstorch.tracing.models import model_state
 from cstorch.turns import Turns
-from cstorch.utils.schedule import Schedule
+from cstorch.utils.schedule import CheckpointSteps, Schedule
 from cstorch.worker import serve_and_leave
 from input_rules.handover import wanted
 
@@ -356,7 +357,7 @@ class _Lost:
     """Owns tensors whose elements were lost with a run that the program has left."""
 
     turn: int
-    checkpoints: Schedule | None
+    checkpoints: CheckpointSteps | None
     ended: bool = True
 
     def refresh(self, tensor: DeviceTensor) -> None:
@@ -519,8 +520,8 @@ def call_outside_of_loops(function: Callable[..., Any], *args: Any, **kwargs: An
 def _with_values(loop: Turns, x: Any) -> Any:
     """A nest with values in place of tensors of the device; most arguments are none."""
     if isinstance(x, DeviceTensor):
-        return loop.value_of(x)
+        return announce(loop.value_of(x))
     if x is None or type(x) in (bool, int, float, str):
         return x
-    with_values = pytree.tree_map_only(DeviceTensor, loop.value_of, x)
+    with_values = pytree.tree_map_only(DeviceTensor, lambda tensor: announce(loop.value_of(tensor)), x)
     return pytree.tree_map_only(StepsBehind, lambda _: steps_done(), with_values)

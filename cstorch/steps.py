@@ -7,7 +7,10 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from cstorch.backends import on_cpu
+from cstorch.compiled import cpu_models, models
+from cstorch.core.compile import hooked
 from cstorch.cpu_loop import CpuLoop
+from cstorch.experimental.listener import listening
 from cstorch.loop import Loop, Recordings, call_closure, call_outside_of_loops, running, step_of
 from cstorch.recorded_step import ClosureCall
 from cstorch.tracing.device import is_tracing
@@ -16,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def compile_step(function: Callable[P, T]) -> Callable[P, T]:
+def compile_step(step_fn: Callable[P, T]) -> Callable[P, T]:
     """Compiles a function that is one whole step: forward, backward, update.
 
     Its first call is traced; Python runs once. What it returns has values in step closures alone. On the CPU
@@ -25,7 +28,12 @@ def compile_step(function: Callable[P, T]) -> Callable[P, T]:
 
     known: Recordings = {}
 
-    @wraps(function)
+    @wraps(step_fn)
+    def function(*args: P.args, **kwargs: P.kwargs) -> T:
+        with hooked(), listening([*models, *cpu_models]):
+            return step_fn(*args, **kwargs)
+
+    @wraps(step_fn)
     def step(*args: P.args, **kwargs: P.kwargs) -> T:
         if on_cpu():
             loop = running()
@@ -43,38 +51,38 @@ def compile_step(function: Callable[P, T]) -> Callable[P, T]:
 trace = compile_step
 
 
-def step_closure(function: Callable[P, T]) -> Callable[P, T | None]:
+def step_closure(closure: Callable[P, T]) -> Callable[P, T | None]:
     """A function that gets the values of tensors: it runs on this CPU, after the step.
 
     Called inside of the step it runs after every step, and returns None there. Called outside of a loop it
     runs immediately, for tensors have values there.
     """
 
-    @wraps(function)
-    def closure(*args: P.args, **kwargs: P.kwargs) -> T | None:
+    @wraps(closure)
+    def at_step(*args: P.args, **kwargs: P.kwargs) -> T | None:
         loop = running()
         if loop is None:
-            return call_outside_of_loops(function, *args, **kwargs)
+            return call_outside_of_loops(closure, *args, **kwargs)
         if is_tracing():
             assert isinstance(loop, Loop)
-            loop.add_closure(ClosureCall(function, (args, kwargs)))
+            loop.add_closure(ClosureCall(closure, (args, kwargs)))
             return None
         if loop.ended:  # nothing runs when a program is only compiled
             return None
-        return call_closure(loop, function, *args, **kwargs)
+        return call_closure(loop, closure, *args, **kwargs)
 
-    return closure
+    return at_step
 
 
-def checkpoint_closure(function: Callable[P, T]) -> Callable[P, T | None]:
+def checkpoint_closure(closure: Callable[P, T]) -> Callable[P, T | None]:
     """A step closure that runs at checkpoint steps alone: there the state of the model can be read.
 
     These are the multiples of `checkpoint_steps`, and the last step, of a loop that has checkpoint steps.
     """
 
-    @wraps(function)
+    @wraps(closure)
     def at_checkpoints(*args: P.args, **kwargs: P.kwargs) -> T | None:
         loop = running()
-        return function(*args, **kwargs) if loop is None or loop.at_checkpoint else None
+        return closure(*args, **kwargs) if loop is None or loop.at_checkpoint else None
 
     return step_closure(at_checkpoints)

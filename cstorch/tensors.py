@@ -53,9 +53,9 @@ def ones_like(other: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     return torch.ones_like(other, **kwargs)
 
 
-def make_constant(value: torch.Tensor) -> torch.Tensor:
+def make_constant(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor whose elements are part of the step; every tensor of this CPU is that in a step."""
-    return value
+    return tensor
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
@@ -65,7 +65,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def to_numpy(value: torch.Tensor) -> np.ndarray[Any, Any]:
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """The elements of a tensor; bfloat16 with the type of ml_dtypes.
 
     Raises:
@@ -74,15 +74,16 @@ def to_numpy(value: torch.Tensor) -> np.ndarray[Any, Any]:
     """
     from cstorch.tracing.values import to_array
 
-    return to_array(value.detach().cpu())
+    return to_array(tensor.detach().cpu())
 
 
 def _placed(made: torch.Tensor) -> torch.Tensor:
     return made.to(DEVICE) if is_tracing() else beside_models(made)
 
 
-def device(name: str | None = None) -> Device | torch.device:
+def device(backend_type: str | BackendType | None = None, *args: Any, **kwargs: Any) -> Device | torch.device:
     """A context for making a model: where the backend's tensors are, or a device of torch such as "meta"."""
+    name = backend_type.value if isinstance(backend_type, BackendType) else backend_type
     if name is None or name.upper() in BackendType.__members__:
         return Device(current_torch_device())
-    return torch.device(name)
+    return torch.device(name, *args, **kwargs)

@@ -10,9 +10,10 @@ import torch
 from cstorch.config import configuration
 from cstorch.data import DataLoader
 from cstorch.input_analysis import hand_over
+from cstorch.profiler import ProfilerRegistry
 from cstorch.step_count import steps_done
 from cstorch.utils.rates import RateTracker
-from cstorch.utils.schedule import Schedule, schedule_of
+from cstorch.utils.schedule import Schedule, checkpoint_steps_of
 
 _SMOOTHING = 0.6
 """Weight of the newest rate: steps on the system come back several at a time."""
@@ -28,7 +29,7 @@ class Turns:
 
     Attributes:
         steps: How many there are.
-        checkpoints: When checkpoints may be written; None for never.
+        checkpoints: When checkpoints are written; None for never.
         turn: Steps of which the program has the outputs.
         ended: Nothing runs any more, or nothing ever ran as the program was only compiled.
         rates: Counts the samples of the turns.
@@ -42,7 +43,7 @@ class Turns:
         hand_over(loader)
         self.steps = loader.steps if steps is None else steps
         every = configuration().checkpoint_steps if checkpoint_steps is None else checkpoint_steps
-        self.checkpoints = schedule_of(every)
+        self.checkpoints = checkpoint_steps_of(every)
         self.turn, self.ended = 0, False
         self.rates = RateTracker(_SMOOTHING, from_first=True)
         self.summaries: dict[str, Any] = {}
@@ -57,6 +58,9 @@ class Turns:
         """The step of the next turn is done."""
         self.turn += 1
         self.rates.add(self._batch_size)
+        profiler = ProfilerRegistry.get_profiler()
+        if profiler is not None:
+            profiler.step(self.turn)
 
     @property
     def number(self) -> int:
@@ -73,7 +77,8 @@ class Turns:
         """Whether programs write their checkpoint behind this turn."""
         if self.checkpoints is None or not self.turn:
             return False
-        return self.turn == self.steps or self.checkpoints.match(self.turn)
+        last = self.turn == self.steps and not self.checkpoints.exact
+        return last or self.checkpoints.match(self.turn)
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """What a tensor holds after the step of this turn."""

@@ -66,7 +66,7 @@ def _dataclasses() -> ModuleType:
         given = {
             "type": instance.type,
             "context": instance.context,
-            "children_specs": instance.children_specs,
+            "children_specs": instance.children(),
         }
         return TreeSpec(**{**given, **changes})
 

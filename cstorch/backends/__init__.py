@@ -1,14 +1,31 @@
 """What a process computes on: the CS system, or this CPU."""
 
-from cstorch.backends import csx
+from cstorch.backends import csx, ltc_backend
 from cstorch.backends.chosen import (
     Backend,
     BackendType,
     Device,
     backend,
     current_backend,
+    get_backend_args,
     on_cpu,
     on_csx,
 )
 
-__all__ = ["Backend", "BackendType", "Device", "backend", "csx", "current_backend", "on_cpu", "on_csx"]
+current_backend_impl = current_backend
+use_cs = on_csx
+
+__all__ = [
+    "Backend",
+    "BackendType",
+    "Device",
+    "backend",
+    "csx",
+    "current_backend",
+    "current_backend_impl",
+    "get_backend_args",
+    "ltc_backend",
+    "on_cpu",
+    "on_csx",
+    "use_cs",
+]

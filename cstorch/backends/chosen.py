@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +32,33 @@ class BackendType(enum.Enum):
     CSX = "CSX"
     CPU = "CPU"
     GPU = "GPU"
+
+    @staticmethod
+    def from_str(backend_type: str) -> BackendType:
+        """Return the kind of a name in capital or small letters.
+
+        Raises:
+            ValueError: There is no such kind.
+        """
+        name = backend_type.upper()
+        if name not in BackendType.__members__:
+            raise ValueError(f"backend_type is {backend_type!r}, expected CSX, CPU or GPU")
+        return BackendType[name]
+
+    @property
+    def is_csx(self) -> bool:
+        """True for a CS system."""
+        return self is BackendType.CSX
+
+    @property
+    def is_cpu(self) -> bool:
+        """True for this CPU."""
+        return self is BackendType.CPU
+
+    @property
+    def is_gpu(self) -> bool:
+        """True for a GPU."""
+        return self is BackendType.GPU
 
 
 _OLD_NAMES = {"WSE_WS": "CSX", "WSE_PIPELINE": "CSX", "WSE": "CSX"}
@@ -285,6 +313,25 @@ def backend(
     set_configuration(made, "backend(), beside configure(),", start_system=bool(cluster))
     return choose(kind, folder, max_checkpoints, cluster_config)
 
+
+def get_backend_args(backend_type: str | BackendType) -> dict[str, inspect.Parameter]:
+    """Return the parameters of `backend` that a kind of backends has, by name.
+
+    Raises:
+        ValueError: There is no such kind.
+    """
+    kind = backend_type if isinstance(backend_type, BackendType) else BackendType.from_str(backend_type)
+    found = {
+        name: parameter
+        for name, parameter in inspect.signature(backend).parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    if kind is BackendType.CPU:
+        return {name: found[name] for name in ("backend_type", *_CPU_SETTINGS)}
+    return found
+
+
+_CPU_SETTINGS = ("artifact_dir", "cluster_config", "max_checkpoints", "mixed_precision")
 
 DEFAULT_ARTIFACT_DIR = "./cerebras_logs"
 

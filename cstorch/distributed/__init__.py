@@ -1,9 +1,15 @@
 """The tasks of a job, as programs of the original ask for them, and the cluster that a run is for."""
 
+from cs_toolkit.units import bytes_to_human
+from cstorch.distributed import cluster_resolver
+from cstorch.distributed.cache import WORKER_CACHE_ROOT, get_dir_size, hit_worker_cache_limit
 from cstorch.distributed.cluster import ClusterConfig, CSConfig
+from cstorch.distributed.cluster_resolver import BaseServiceResolver, ClusterSpec, TaskRole, TaskSpec
 from cstorch.distributed.tasks import (
-    ServiceResolver,
     get_ordinal,
+    get_rank,
+    get_streaming_batch_size,
+    get_world_size,
     is_master_ordinal,
     is_receiver,
     num_receivers,
@@ -11,16 +17,29 @@ from cstorch.distributed.tasks import (
     service_resolver,
 )
 from cstorch.distributed.worker_state import WorkerState, get_worker_state
+from cstorch.storage.serializers import ValueContext
 from cstorch.streaming import get_streaming_rank, is_streamer, num_streamers
 
 __all__ = [
+    "WORKER_CACHE_ROOT",
+    "BaseServiceResolver",
     "CSConfig",
     "ClusterConfig",
-    "ServiceResolver",
+    "ClusterSpec",
+    "TaskRole",
+    "TaskSpec",
+    "ValueContext",
     "WorkerState",
+    "bytes_to_human",
+    "cluster_resolver",
+    "get_dir_size",
     "get_ordinal",
+    "get_rank",
+    "get_streaming_batch_size",
     "get_streaming_rank",
     "get_worker_state",
+    "get_world_size",
+    "hit_worker_cache_limit",
     "is_master_ordinal",
     "is_receiver",
     "is_streamer",

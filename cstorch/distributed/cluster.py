@@ -5,7 +5,7 @@ The annotations are evaluated where the classes are made, because parsers of com
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cstorch.announcing import announce_unused
 
@@ -26,6 +26,8 @@ class ClusterConfig:
     The others size and label servers of the original's cluster, and have no effect, which the log says.
     """
 
+    DEFAULT: ClassVar[str] = "default"
+
     mgmt_address: str | None = None
     mgmt_namespace: str | None = None
     credentials_path: str | None = None
@@ -43,6 +45,20 @@ class ClusterConfig:
     disable_version_check: bool = False
     workflow_id: str | None = None
     notifications: list[str] | None = None
+
+    @property
+    def job_timer(self) -> None:
+        """The time limit of jobs of the original's cluster: None, as the launcher limits jobs."""
+        return None
+
+    @classmethod
+    def get_default(cls, key: str) -> Any:
+        """Return the default of a setting.
+
+        Raises:
+            KeyError: There is no such setting.
+        """
+        return {field.name: field.default for field in dataclasses.fields(cls)}[key]
 
     def settings(self) -> dict[str, Any]:
         """What has a meaning here, as arguments of `configure`; the log names what has none."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-from cs_runtime.tasks import shared_config
+from cstorch.distributed.cluster_resolver import BaseServiceResolver
 from cstorch.job import task
 
 
@@ -38,30 +35,26 @@ def is_master_ordinal(local: bool = False) -> bool:
     return task().rank == 0
 
 
-@dataclass(frozen=True)
-class ServiceResolver:
-    """The tasks of the job with their addresses.
+def service_resolver() -> BaseServiceResolver:
+    """Return the tasks of this job."""
+    return BaseServiceResolver.get_resolver()
 
-    Attributes:
-        cluster: addresses by role, "chief" and "worker".
-        task_type: role of this task.
-        task_id: its number within the role.
+
+def get_rank() -> int:
+    """Return the number of this process in the job, from 0."""
+    return task().rank
+
+
+def get_world_size() -> int:
+    """Return the number of processes of the job."""
+    return task().num_tasks
+
+
+def get_streaming_batch_size(effective_batch_size: int, global_rank: int | None = None) -> int:
+    """Return the samples of a worker's batch: a step takes the batch of one worker, so all of them.
+
+    Args:
+        effective_batch_size: Samples of a step.
+        global_rank: Number of the worker; it does not matter.
     """
-
-    cluster: dict[str, list[str]]
-    task_type: str
-    task_id: int
-
-    def cluster_spec(self) -> dict[str, list[str]]:
-        """The addresses of all tasks by role."""
-        return dict(self.cluster)
-
-    def get_task_info(self) -> tuple[str, int]:
-        """Role and number of this task."""
-        return self.task_type, self.task_id
-
-
-def service_resolver() -> ServiceResolver:
-    """The tasks of this job."""
-    config: dict[str, Any] = shared_config()
-    return ServiceResolver(config["cluster"], str(config["task"]["type"]), int(config["task"]["index"]))
+    return effective_batch_size

@@ -21,6 +21,16 @@ class WorkerState:
     appliance_step: int = 0
     samples_streamed: int = 0
 
+    @classmethod
+    def get_worker_state(cls) -> WorkerState:
+        """Return how far the input of this process is."""
+        return _worker_state
+
+    @classmethod
+    def configure(cls, worker_ckpt: WorkerState) -> None:
+        """Continue at the position of another state."""
+        vars(_worker_state).update(vars(worker_ckpt))
+
     def add(self, samples: int, position: int) -> None:
         """A batch was given: so many samples, for the step that has `position` steps before it."""
         self.local_worker_step += 1

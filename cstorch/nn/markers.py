@@ -19,13 +19,13 @@ class Scope(nn.Module):
         super().__init__()
         self.scope_name = scope_name
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The same tensor."""
-        return x
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - the original's name
+        """Return the same tensor: what follows has the name."""
+        return input
 
-    def exit(self, x: torch.Tensor) -> torch.Tensor:
-        """End what has the name; return the same tensor."""
-        return x
+    def exit(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - as above
+        """Return the same tensor: what follows does not have the name."""
+        return input
 
     def extra_repr(self) -> str:
         """What `print` shows."""

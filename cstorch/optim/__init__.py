@@ -1,8 +1,5 @@
 """Optimizers whose steps run on the CS system, and schedules of what they go by."""
 
-from typing import Any
-
-from cstorch.limits import absent
 from cstorch.optim import lr_scheduler, scheduler, weight_decay_scheduler
 from cstorch.optim.adam import Adam, Adamax, AdamW, Lamb, NAdam, RAdam
 from cstorch.optim.configure import (
@@ -46,8 +43,3 @@ __all__ = [
     "scheduler",
     "weight_decay_scheduler",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Says why an optimizer of the original is not there."""
-    return absent(f"optim.{name}")

@@ -25,7 +25,7 @@ from cstorch.session.comparison import difference
 from cstorch.session.core import modes
 from cstorch.session.process import RunConfig, state
 from cstorch.tracing.device import DeviceTensor, readers, value_of
-from cstorch.utils.schedule import schedule_of
+from cstorch.utils.schedule import checkpoint_steps_of
 
 KEPT_ELEMENTS = 1 << 16
 """The largest tensor whose value a program can read behind its step without a step closure."""
@@ -176,7 +176,10 @@ class Steps:
         """Programs say what to run before the loop, or in the first turn of it."""
         config = self._run_config = state().run_config
         if config is not None:
-            self._loop.steps, self._loop.checkpoints = config.total_steps, schedule_of(config.state_steps)
+            self._loop.steps, self._loop.checkpoints = (
+                config.total_steps,
+                checkpoint_steps_of(config.state_steps),
+            )
 
     def _run(self, closures: Sequence[ClosureCall]) -> None:
         """Run the steps up to the one that was recorded, then its closures."""

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
+from cstorch.decompositions import rule_of, running_rule
 from cstorch.errors import (
     LostWriteError,
     ModelMovedError,
@@ -415,6 +416,10 @@ def _held(host: Any) -> Any:
 
 
 def _recorded(recording: Recording, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    rule = rule_of(func)
+    if rule is not None:
+        with running_rule(func):
+            return rule(*args, **kwargs)
     if func in _READS:
         tensors = mapped(lambda x: _readable(x, "read") if isinstance(x, DeviceTensor) else x, (args, kwargs))
         return func(*tensors[0], **tensors[1])

@@ -49,6 +49,7 @@ class Places:
     _path: list[str] = field(default_factory=list)
     _of_sequence: dict[int, Place] = field(default_factory=dict)
     _halves: list[str | None] = field(default_factory=list)
+    _scope: str | None = None
 
     def name_modules(self, model: nn.Module) -> None:
         """Names the modules of a model, as its parameters are named."""
@@ -79,6 +80,10 @@ class Places:
         finally:
             self._path.pop()
 
+    def set_scope(self, name: str | None) -> None:
+        """Name the operations that follow, instead of after their module, until None is set."""
+        self._scope = name
+
     def enter_half(self, half: str | None) -> None:
         """Operations that follow are computed in a 16-bit format, None in float32."""
         self._halves.append(half)
@@ -103,6 +108,8 @@ class Places:
         return place
 
     def _layer(self) -> tuple[str, ...]:
+        if self._scope is not None:
+            return tuple(self._scope.split("."))
         return tuple(part for part in self._path[-1].split(".") if part) if self._path else ()
 
     def _enter(self, module: nn.Module, args: Any) -> None:

@@ -1,6 +1,17 @@
 """What programs import beside the functions of the package itself."""
 
 from cstorch.distributed.cluster import CSConfig
-from cstorch.utils import data, tensorboard
+from cstorch.utils import benchmark, call_once, data, filters, nest, profiler, rates, run_phases, tensorboard
 
-__all__ = ["CSConfig", "data", "tensorboard"]
+__all__ = [
+    "CSConfig",
+    "benchmark",
+    "call_once",
+    "data",
+    "filters",
+    "nest",
+    "profiler",
+    "rates",
+    "run_phases",
+    "tensorboard",
+]

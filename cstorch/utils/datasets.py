@@ -11,6 +11,9 @@ from torch.utils import _pytree as pytree
 from cstorch.errors import InputError
 from cstorch.streaming import get_streaming_rank, is_streamer, num_streamers
 
+pad_index = -1
+"""Stands for a sample of padding, where `DistributedSampler(pad_last=True)` fills the last batch."""
+
 
 class SyntheticDataset(torch.utils.data.Dataset):
     """Samples in the shapes of a description, the same for the same index.
@@ -39,6 +42,9 @@ class SyntheticDataset(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return self._length
 
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.__getitem__, range(self._length))
+
     def __getitem__(self, index: int) -> Any:
         if not 0 <= index < self._length:
             raise IndexError(index)
@@ -60,8 +66,14 @@ class DistributedSampler(torch.utils.data.Sampler):
         shard: leave the others' batches out.
         batch_size: samples of a batch. None: samples, not batches, go to the workers in turn, and every
             epoch begins with the first one.
+        start_index: samples of all workers that were read before, as by a run that is continued.
         drop_last: leave out samples that fill no batch; without batches those that not every worker gets one
             of.
+        num_samples: samples of an epoch, the first ones of its order; all where None.
+        pad_last: fill the last batch with `pad_index`, instead of leaving samples out or ending with a part.
+
+    Raises:
+        InputError: a number is negative, or `drop_last` and `pad_last` are both set.
     """
 
     def __init__(
@@ -69,39 +81,71 @@ class DistributedSampler(torch.utils.data.Sampler):
         data_source: Sequence[Any],
         shuffle: bool = True,
         seed: int | None = None,
+        start_index: int = 0,
         shard: bool = True,
         batch_size: int | None = None,
-        drop_last: bool = False,
+        drop_last: bool = True,
+        num_samples: int | None = None,
+        pad_last: bool = False,
     ) -> None:
+        if start_index < 0 or (num_samples is not None and num_samples < 1):
+            raise InputError(
+                f"start_index is {start_index} and num_samples {num_samples}, expected 0 or more, and 1 or "
+                "more or None"
+            )
+        if pad_last and batch_size is None:
+            raise InputError("pad_last is True without a batch_size, expected the size of the batch to fill")
         self._length = len(data_source)
         self._shuffle, self._seed = shuffle, seed or 0
-        self._shard, self._batch, self._drop_last = shard, batch_size, drop_last
+        self._shard, self._batch = shard, batch_size
+        self._drop_last, self._pad_last = drop_last, pad_last
+        self._num_samples = num_samples
         self._epoch = 0
+        self._read_before = start_index
+
+    def set_state(self, start_index: int) -> None:
+        """Continue after this many samples of all workers and epochs, in the next iteration."""
+        self._epoch, self._read_before = 0, start_index
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch whose order comes next; without a call they count up."""
         self._epoch = epoch
 
     def __len__(self) -> int:
-        return len(self._mine(range(self._length), self._epoch))
+        whole = self._whole(range(self._length))
+        epochs, start = divmod(self._read_before, max(1, len(whole)))
+        return len(self._mine(whole, self._epoch + epochs, start))
 
     def __iter__(self) -> Iterator[int]:
+        epochs, start = divmod(self._read_before, max(1, len(self._whole(range(self._length)))))
+        epoch = self._epoch + epochs
+        self._epoch, self._read_before = epoch + 1, 0
         order: Sequence[int] = range(self._length)
         if self._shuffle:
-            draw = torch.Generator().manual_seed(self._seed + self._epoch)
+            draw = torch.Generator().manual_seed(self._seed + epoch)
             order = torch.randperm(self._length, generator=draw).tolist()
-        self._epoch += 1
-        return iter(self._mine(order, self._epoch - 1))
+        return iter(self._mine(self._whole(order), epoch, start))
 
-    def _mine(self, order: Sequence[int], epoch: int) -> Sequence[int]:
-        """Those of this worker, which is known when a run begins: an evaluation has one reader."""
+    def _whole(self, order: Sequence[int]) -> Sequence[int]:
+        """An epoch of all workers together."""
+        used = order[: self._num_samples]
+        together = self._batch or self._workers()[0]
+        if self._pad_last:
+            return [*used, *[pad_index] * (-len(used) % together)]
+        return used[: len(used) // together * together] if self._drop_last else used
+
+    def _workers(self) -> tuple[int, int]:
+        """Number and rank, which are known when a run begins: an evaluation has one reader."""
         shared = self._shard and is_streamer()
-        workers, rank = (num_streamers(), get_streaming_rank()) if shared else (1, 0)
+        return (num_streamers(), get_streaming_rank()) if shared else (1, 0)
+
+    def _mine(self, whole: Sequence[int], epoch: int, start: int) -> Sequence[int]:
+        """Those of this worker, without the first ones of the epoch."""
+        workers, rank = self._workers()
         batch = self._batch or 1
-        together = self._batch or workers
-        used = self._length // together * together if self._drop_last else self._length
-        first = epoch * -(-used // batch) if self._batch else 0  # batches of the epochs before
-        return [i for at, i in enumerate(order[:used]) if (first + at // batch) % workers == rank]
+        # Batches of the epochs before, and those of this one that were read before.
+        first = (epoch * -(-len(whole) // batch) if self._batch else 0) + start // batch
+        return [i for at, i in enumerate(whole[start:]) if (first + at // batch) % workers == rank]
 
 
 @runtime_checkable
@@ -124,19 +168,27 @@ class RestartableDataLoader(Protocol):
         """One position of all workers'."""
         ...
 
-    def deaggregate_state_dict(self, aggregated_state_dict: dict[str, Any]) -> dict[str, Any]:
+    def deaggregate_state_dict(
+        self, aggregated_state_dict: dict[str, Any], strict: bool = True
+    ) -> dict[str, Any]:
         """This worker's position of all workers'."""
         ...
 
 
-def infer_batch_size(batch: Any) -> int | None:
-    """The first dimension of the tensors of a batch; None where there is no tensor with dimensions.
+def infer_batch_size(data: Any, batch_size: int | None = None) -> int | None:
+    """Return the first dimension of the tensors of a batch; None where there is no tensor with dimensions.
+
+    Args:
+        data: The batch.
+        batch_size: Expected size.
 
     Raises:
-        InputError: they differ.
+        InputError: They differ, or from the expected one.
     """
-    tensors = [x for x in pytree.tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim()]
+    tensors = [x for x in pytree.tree_leaves(data) if isinstance(x, torch.Tensor) and x.dim()]
     sizes = sorted({x.shape[0] for x in tensors})
     if len(sizes) > 1:
         raise InputError(f"tensors of a batch have the first dimensions {sizes}, expected one batch size")
+    if sizes and batch_size not in (None, sizes[0]):
+        raise InputError(f"a batch has {sizes[0]} samples, expected {batch_size}")
     return sizes[0] if sizes else None

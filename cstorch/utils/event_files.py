@@ -44,6 +44,17 @@ class SummaryWriter(TorchWriter):
         """The folder of the summaries that steps write: that of the event files."""
         return str(self.log_dir)
 
+    def add_tensor(self, name: str, tensor: Any, step: int | None = None, **keywords: Any) -> None:
+        """Write a tensor.
+
+        Args:
+            name: Its name in TensorBoard.
+            tensor: The tensor.
+            step: Number of the step; also by the name `global_step`.
+            keywords: Of PyTorch's writer.
+        """
+        super().add_tensor(name, tensor, keywords.pop("global_step", step), **keywords)
+
 
 class SummaryReader:
     """What event files of a folder say.

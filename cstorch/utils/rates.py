@@ -1,25 +1,38 @@
-"""Samples per second: since the last question, and in all."""
+"""Throughput in samples per second: since the last reading, and overall."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 
 class Rate(float):
-    """A figure that some generations of programs read and others call: both give the number."""
+    """A number that older programs read and newer ones call."""
 
     def __call__(self) -> float:
         """Return the number."""
         return float(self)
 
 
+class _Reading:
+    """A method whose result some programs read as an attribute: `tracker.rate` and `tracker.rate()`."""
+
+    def __init__(self, function: Callable[[Any], float]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else Rate(self._function(instance))
+
+
 class RateTracker:
-    """Counts samples, and says their rate.
+    """Counts samples and computes their rates.
 
     Args:
-        smooth_factor: weight of the newest rate in `rate`, in (0, 1]; 1 takes it alone.
-        from_first: the clock begins after the first samples, which do not count: they came from a step that
-            had to be compiled. Rates are those of this step until there are others.
+        smooth_factor: Weight of the newest rate in `rate`, in (0, 1]; 1 uses only the newest.
+        from_first: The clock starts after the first samples, which come of a step that had to be compiled.
+            Until others are added, the rates are those of the first samples since the start.
     """
 
     def __init__(self, smooth_factor: float | None = None, from_first: bool = False) -> None:
@@ -28,49 +41,57 @@ class RateTracker:
         self.reset()
 
     def reset(self) -> None:
-        """Begins to count from 0, now."""
-        self._start_time = self._partial_time = time.perf_counter()
-        self._started = not self._from_first
+        """Start counting from 0, now."""
+        self.reset_time()
+        self._waiting = self._from_first
         self._first_rate = 0.0
         self._count = 0
         self._partial_count = 0
         self._rate = 0.0
 
+    def reset_time(self, offset: float = 0) -> None:
+        """Restart the clock without forgetting the samples.
+
+        Args:
+            offset: Seconds that have passed on it already.
+        """
+        self._start_time = self._partial_time = time.perf_counter() - offset
+
     def add(self, count: int) -> None:
-        """Counts samples."""
-        if not self._started:
-            now = time.perf_counter()
-            self._first_rate = count / max(now - self._start_time, 1e-9)
-            self._start_time = self._partial_time = now
-            self._started = True
+        """Count samples."""
+        if self._waiting:
+            self._first_rate = count / max(self._elapsed(), 1e-9)
+            self.reset_time()
+            self._waiting = False
             return
         self._count += count
         self._partial_count += count
 
-    @property
-    def rate(self) -> Rate:
-        """Samples a second since the reading before this one; as then where none was counted since."""
+    @_Reading
+    def rate(self) -> float:
+        """Samples per second since the previous reading; that one's where none was counted since."""
         now = time.perf_counter()
         if self._partial_count:
             newest = self._partial_count / max(now - self._partial_time, 1e-9)
             old = self._rate or newest
             self._rate = self._smooth_factor * newest + (1 - self._smooth_factor) * old
             self._partial_count, self._partial_time = 0, now
-        return Rate(self._rate or self._first_rate)
+        return self._rate or self._first_rate
 
-    @property
-    def global_rate(self) -> Rate:
-        """Samples a second since the start."""
-        if not self._count:
-            return Rate(self._first_rate)
-        return Rate(self._count / max(time.perf_counter() - self._start_time, 1e-9))
+    @_Reading
+    def global_rate(self) -> float:
+        """Samples per second since the start."""
+        return self._count / max(self._elapsed(), 1e-9) if self._count else self._first_rate
 
-    @property
-    def elapsed_seconds(self) -> Rate:
+    @_Reading
+    def elapsed_seconds(self) -> float:
         """Seconds since the start."""
-        return Rate(time.perf_counter() - self._start_time)
+        return self._elapsed()
 
     @property
     def total_count(self) -> int:
-        """Samples in all."""
+        """Number of samples."""
         return self._count
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._start_time

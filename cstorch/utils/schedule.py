@@ -1,10 +1,10 @@
-"""Which steps of a loop something happens at."""
+"""Which iterations of a loop something happens at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from cstorch.errors import InputError
 
@@ -13,7 +13,7 @@ _NEVER = 2**62
 
 @dataclass(frozen=True)
 class Range:
-    """Steps `start`, `start + step`, ... below `end`; up to and with `end` where it is included.
+    """Iterations `start`, `start + step`, ... below `end`, and the last one below `end` if it is included.
 
     Raises:
         InputError: a number cannot be.
@@ -31,58 +31,169 @@ class Range:
                 "or more, a later end, and a step of 1 or more"
             )
 
+    def __iter__(self) -> Iterator[int]:
+        found: int | None = self.start
+        while found is not None:
+            yield found
+            found = self.next_after(found)
+
+    def __len__(self) -> int:
+        inside = len(self.range())
+        return inside + (self.include_last and self.end is not None and self.end - 1 not in self.range())
+
     def __str__(self) -> str:
-        every = f"every {self.step} steps"
-        if self.end is None and self.start in (0, self.step):
-            return every
-        end = "on" if self.end is None else f"to {self.end}"
-        return f"{every} from {self.start} {end}"
+        end = "on" if self.end is None else f"to {self.end - 1}"
+        return f"every {self.step} steps from {self.start} {end}"
 
-    def match(self, step: int) -> bool:
-        """Whether a step is one of these."""
-        if self.include_last and step == self.end:
-            return True
-        inside = self.start <= step and (self.end is None or step < self.end)
-        return inside and (step - self.start) % self.step == 0
+    def range(self) -> range:
+        """Return the iterations as a Python range, without an included last one."""
+        return range(self.start, _NEVER if self.end is None else self.end, self.step)
 
-    def next_after(self, step: int) -> int | None:
-        """The first of these behind a step."""
-        first = max(self.start, step + 1)
+    def match(self, index: int) -> bool:
+        """Return True if an iteration is one of these."""
+        return index in self.range() or (self.include_last and self.end is not None and index == self.end - 1)
+
+    def next_after(self, index: int) -> int | None:
+        """Return the first of these after an iteration; None where there is none."""
+        first = max(self.start, index + 1)
         found = first + -(first - self.start) % self.step
         if self.end is None or found < self.end:
             return found
-        return self.end if self.include_last and step < self.end else None
+        return self.end - 1 if self.include_last and index < self.end - 1 else None
+
+
+_Range = Range
 
 
 class Schedule:
-    """Steps at which something happens.
+    """Iterations of a loop, counted from 0, at which something happens.
 
     Args:
-        intervals: numbers ("every n steps"), `Range`s or dicts of their arguments; a step of any counts.
+        intervals: `Range`s that do not overlap, or dicts of their arguments.
+
+    Raises:
+        InputError: something else is given, or ranges overlap.
     """
 
-    def __init__(self, intervals: int | Range | Mapping[str, Any] | Iterable[Any]) -> None:
-        listed = [intervals] if isinstance(intervals, int | Range | Mapping) else list(intervals)
-        self.ranges = [_range_of(interval) for interval in listed]
+    Range: ClassVar[type] = Range
 
-    def match(self, step: int) -> bool:
-        """Whether it happens at a step."""
-        return any(each.match(step) for each in self.ranges)
+    def __init__(self, intervals: Any) -> None:
+        listed = [intervals] if isinstance(intervals, _Range | Mapping) else list(intervals)
+        self.intervals = sorted(map(_range_of, listed), key=lambda interval: interval.start)
+        for first, second in zip(self.intervals, self.intervals[1:], strict=False):
+            if first.end is None or first.end > second.start:
+                raise InputError(f"the ranges {first} and {second} overlap, expected one after the other")
 
-    match_step = match
+    def __iter__(self) -> Iterator[int]:
+        for interval in self.intervals:
+            yield from interval
 
-    def left(self, step: int) -> int:
-        """Steps from this one to the next at which it happens; very many where there is none."""
-        found = self.next_after(step)
-        return _NEVER if found is None else found - step
+    def __len__(self) -> int:
+        return sum(map(len, self.intervals))
+
+    def __repr__(self) -> str:
+        return f"Schedule(intervals={self.intervals!r})"
 
     def __str__(self) -> str:
-        return " and ".join(map(str, self.ranges))
+        return " and ".join(map(str, self.intervals))
 
-    def next_after(self, step: int) -> int | None:
-        """The first step behind this one at which it happens; None where there is none."""
-        found = [each.next_after(step) for each in self.ranges]
+    @property
+    def start(self) -> int | None:
+        """The first iteration; None without ranges."""
+        return self.intervals[0].start if self.intervals else None
+
+    @property
+    def final_step(self) -> int | None:
+        """The last iteration; None without ranges, or where they have no end."""
+        if not self.intervals or self.intervals[-1].end is None:
+            return None
+        last = self.intervals[-1]
+        assert last.end is not None
+        return last.end - 1 if last.include_last else last.range()[-1]
+
+    def range(self) -> list[range]:
+        """Return the ranges as Python ranges, without included last ones."""
+        return [interval.range() for interval in self.intervals]
+
+    def match(self, index: int) -> bool:
+        """Return True if it happens at an iteration."""
+        return any(interval.match(index) for interval in self.intervals)
+
+    def next_after(self, index: int) -> int | None:
+        """Return the first iteration after this one at which it happens; None where there is none."""
+        found = (interval.next_after(index) for interval in self.intervals)
         return min((step for step in found if step is not None), default=None)
+
+    def next_immediate_step(self, target: int) -> int | None:
+        """Return the first iteration from `target` on at which it happens; None without ranges.
+
+        Raises:
+            ValueError: `target` is after the last one.
+        """
+        if not self.intervals:
+            return None
+        final = self.final_step
+        if final is not None and target > final:
+            raise ValueError(f"target is {target}, expected at most the last step, {final}")
+        return self.next_after(target - 1)
+
+
+class CheckpointSteps(Protocol):
+    """When the state of a loop may be read, by the number of iterations that are done."""
+
+    exact: bool
+    """Whether checkpoints are written at these steps only, not after the last one too."""
+
+    def match(self, done: int) -> bool:
+        """Return True if it is after this many iterations."""
+        ...
+
+    def left(self, done: int) -> int:
+        """Return the number of iterations up to the next time; a very large one where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Every:
+    """After every `steps` iterations."""
+
+    steps: int
+    exact = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.steps, int) or self.steps < 1:
+            raise InputError(f"got {self.steps!r} as steps, expected a number of 1 or more, or a Schedule")
+
+    def __str__(self) -> str:
+        return f"every {self.steps} steps"
+
+    def match(self, done: int) -> bool:
+        """See `CheckpointSteps`."""
+        return done > 0 and done % self.steps == 0
+
+    def left(self, done: int) -> int:
+        """See `CheckpointSteps`."""
+        return self.steps - done % self.steps
+
+
+@dataclass(frozen=True)
+class AtIterations:
+    """After the iterations of a schedule."""
+
+    schedule: Schedule
+    exact = True
+
+    def __str__(self) -> str:
+        return f"iterations {self.schedule}"
+
+    def match(self, done: int) -> bool:
+        """See `CheckpointSteps`."""
+        return self.schedule.match(done - 1)
+
+    def left(self, done: int) -> int:
+        """See `CheckpointSteps`."""
+        found = self.schedule.next_after(done - 1)
+        return _NEVER if found is None else found + 1 - done
 
 
 def _range_of(interval: Any) -> Range:
@@ -90,16 +201,22 @@ def _range_of(interval: Any) -> Range:
         return interval
     if isinstance(interval, Mapping):
         return Range(**interval)
-    if isinstance(interval, int) and interval > 0:
-        return Range(start=interval, step=interval)
-    raise InputError(f"got {interval!r} as steps, expected a number of 1 or more, or a Range")
+    raise InputError(f"got {interval!r} in a Schedule, expected a Range")
 
 
-def schedule_of(steps: int | Schedule | Mapping[str, Any] | Iterable[Any] | None) -> Schedule | None:
-    """A schedule from what programs give: every so many steps, ranges; None and 0 mean never."""
-    if not steps:
+def checkpoint_steps_of(
+    steps: int | Schedule | Mapping[str, Any] | Iterable[Any] | None,
+) -> CheckpointSteps | None:
+    """Return when checkpoints are written from what programs give; None and 0 mean never.
+
+    Args:
+        steps: A number, for every so many steps; a schedule, or what `Schedule` takes.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if steps is None or steps == 0:
         return None
-    return steps if isinstance(steps, Schedule) else Schedule(steps)
-
-
-Schedule.Range = Range  # type: ignore[attr-defined]
+    if isinstance(steps, int):
+        return Every(steps)
+    return AtIterations(steps if isinstance(steps, Schedule) else Schedule(steps))

@@ -1,21 +1,13 @@
-"""What a session does with a model."""
+"""Modes of a run, where programs of release 1 import them."""
 
-from __future__ import annotations
+from cstorch.core.modes import (
+    EVAL,
+    EVAL_ALL,
+    INFERENCE,
+    TRAIN,
+    TRAIN_AND_EVAL,
+    get_modes,
+    is_valid,
+)
 
-TRAIN = "train"
-EVAL = "eval"
-EVAL_ALL = "eval_all"
-TRAIN_AND_EVAL = "train_and_eval"
-INFERENCE = "inference"
-
-_MODES = (TRAIN, EVAL, EVAL_ALL, TRAIN_AND_EVAL, INFERENCE)
-
-
-def get_modes() -> list[str]:
-    """All of them."""
-    return list(_MODES)
-
-
-def is_valid(mode: str) -> bool:
-    """Whether it is one of them."""
-    return mode in _MODES
+__all__ = ["EVAL", "EVAL_ALL", "INFERENCE", "TRAIN", "TRAIN_AND_EVAL", "get_modes", "is_valid"]

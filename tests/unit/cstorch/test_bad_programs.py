@@ -32,7 +32,7 @@ from cstorch.errors import (
     essence,
 )
 from cstorch.tracing.device import DeviceTensor
-from cstorch.utils.data import DataExecutor, DataLoader
+from cstorch.utils.data import DataExecutor, DataLoader, Range
 
 pytestmark = pytest.mark.usefixtures("fresh_process")
 
@@ -276,22 +276,19 @@ def test_a_process_that_is_configured_twice(tmp_path: Path) -> None:
 
 
 def test_names_that_are_not_there() -> None:
-    with pytest.raises(NotThereError, match="checkpoints are files"):
-        _ = cstorch.storage
-    with pytest.raises(NotThereError, match=r"cstorch\.optim\.Muon is not there: take one of the others"):
-        _ = cstorch.optim.Muon
+    with pytest.raises(NotThereError, match="expected no loop inside of it; write the loop over tokens"):
+        cstorch.experimental.start_implicit_loop(torch.ones(2, 3), loop_dim=1)
     for module, name in ((cstorch, "cstorch"), (cstorch.optim, r"cstorch\.optim")):
         with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nonsense'"):
             _ = module.nonsense
-    with pytest.raises(NotThereError, match=r"cstorch\.sparse\.RigL is not there: weights are dense"):
-        cstorch.sparse.RigL(0.5)
-    assert not hasattr(cstorch, "mesh")
 
 
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: cstorch.utils.data.Schedule([0]), "got 0 as steps"),
+        (lambda: cstorch.utils.data.Schedule([0]), "got 0 in a Schedule, expected a Range"),
+        (lambda: DataExecutor(DataLoader(data), checkpoint_steps=-1), "got -1 as steps"),
+        (lambda: cstorch.utils.data.Schedule([Range(0, 9), Range(8, 10)]), "overlap"),
         (lambda: cstorch.utils.data.Range(5, 3), "from 5 to 3 by 1, expected"),
         (lambda: cstorch.utils.data.SyntheticDataset({"x": 3}), "the sample has 3, expected tensors"),
         (lambda: cstorch.utils.data.SyntheticDataset([]), "the sample is empty"),

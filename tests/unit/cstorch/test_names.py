@@ -28,6 +28,7 @@ from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.models import model_state, move_to_device
 from cstorch.tracing.step import trace
 from cstorch.utils.data import DataLoader, DistributedSampler, Range, Schedule, SyntheticDataset
+from cstorch.utils.schedule import checkpoint_steps_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -168,15 +169,26 @@ def test_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_schedules_of_steps() -> None:
-    every = Schedule(10)
+    every = checkpoint_steps_of(10)
+    assert every is not None
     assert [step for step in range(35) if every.match(step)] == [10, 20, 30]
     assert str(every) == "every 10 steps"
     parts = Schedule(
         [Range(start=0, end=6, step=3), {"start": 20, "end": 27, "step": 5, "include_last": True}]
     )
-    assert [step for step in range(40) if parts.match(step)] == [0, 3, 20, 25, 27]
-    assert [parts.next_after(step) for step in (0, 3, 25, 27)] == [3, 20, 27, None]
-    assert str(parts) == "every 3 steps from 0 to 6 and every 5 steps from 20 to 27"
+    assert list(parts) == [step for step in range(40) if parts.match(step)] == [0, 3, 20, 25, 26]
+    assert (len(parts), parts.start, parts.final_step) == (5, 0, 26)
+    assert [parts.next_after(step) for step in (0, 3, 25, 26)] == [3, 20, 26, None]
+    assert [parts.next_immediate_step(step) for step in (0, 1, 3, 4, 26)] == [0, 3, 3, 20, 26]
+    assert parts.range() == [range(0, 6, 3), range(20, 27, 5)]
+    with pytest.raises(ValueError, match="target is 27, expected at most the last step, 26"):
+        parts.next_immediate_step(27)
+    assert (len(Schedule([])), Schedule([]).start, Schedule([]).next_immediate_step(3)) == (0, None, None)
+    assert str(parts) == "every 3 steps from 0 to 5 and every 5 steps from 20 to 26"
+    after = checkpoint_steps_of(parts)
+    assert after is not None
+    assert [done for done in range(40) if after.match(done)] == [1, 4, 21, 26, 27]
+    assert [after.left(done) for done in (0, 1, 4, 26)] == [1, 3, 17, 1]
 
 
 def test_made_up_samples() -> None:

@@ -1,0 +1,16 @@
+"""Parts of a step: annotations, hooks around recorded functions, modes of a run."""
+
+from importlib import import_module
+from typing import Any
+
+from cstorch.core import annotation, compile, modes  # noqa: A004 - the original names
+from cstorch.scopes import name_scope
+
+__all__ = ["annotation", "compile", "modes", "name_scope"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `cb_model`, which needs the session API, when it is used."""
+    if name != "cb_model":
+        raise AttributeError(f"module 'cstorch.core' has no attribute {name!r}")
+    return import_module("cstorch.session.core.cb_model")

@@ -1,0 +1,162 @@
+"""Annotations of operations for the original's compiler.
+
+They choose kernels, recomputed regions and names in its intermediate code. The compiler here decides those by
+itself, so an annotated function computes what it computes without one; the log says so once for each kind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ContextDecorator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+log = logging.getLogger("cstorch")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class AnnotationMode(ContextDecorator):
+    """Annotates the operations of a `with` block, or of a function that it decorates.
+
+    Subclasses define `get_attribute`, which gives an attribute from a configuration.
+
+    Args:
+        config: What is annotated.
+    """
+
+    class Attribute(NamedTuple):
+        """An attribute of operations."""
+
+        name: str
+        value: Any
+
+    @dataclass
+    class Config:
+        """Which operations are annotated: those of the forward pass, and of the backward pass."""
+
+        enable_fwd: bool
+        enable_bwd: bool
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._active: list[AnnotationMode.Attribute] = []
+
+    @property
+    def config(self) -> Config:
+        """What is annotated."""
+        return self._config
+
+    def get_attribute(self, config: Config, is_backward: bool = False) -> Attribute:
+        """Return the attribute for a configuration; defined by subclasses."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_attribute(config, is_backward)")
+
+    def enable_annotation(
+        self, attr: Attribute, is_backward: bool, enable_fwd: bool, enable_bwd: bool
+    ) -> None:
+        """Annotate the operations that follow, where their pass is enabled."""
+        if enable_bwd if is_backward else enable_fwd:
+            _announce(attr.name)
+            self._active.append(attr)
+
+    def disable_annotation(self, attr: Attribute) -> None:
+        """Annotate the operations that follow no longer."""
+        if attr in self._active:
+            self._active.remove(attr)
+
+    def hook_tensor_grad_fn(self, arg: torch.Tensor, grad_fns: set[Any]) -> None:
+        """Collect the backward function of a tensor."""
+        if arg.grad_fn is not None:
+            grad_fns.add(arg.grad_fn)
+
+    def enable_bwd_annotation(self, args: Any = (), kwargs: Any = None) -> None:
+        """Annotate the operations of the backward pass of these arguments."""
+        if self.config.enable_bwd:
+            _announce(self.get_attribute(self.config, True).name)
+
+    def __enter__(self) -> AnnotationMode:
+        if self.config.enable_fwd:
+            self.enable_annotation(self.get_attribute(self.config, False), False, True, False)
+        if self.config.enable_bwd:
+            self.enable_bwd_annotation()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for attribute in list(self._active):
+            self.disable_annotation(attribute)
+
+
+@cache
+def _announce(name: str) -> None:
+    log.info("the annotation %s for the original's compiler has no effect here", name)
+
+
+def annotate(annotation_mode: AnnotationMode) -> Callable[[Function], Function]:
+    """Return a decorator that annotates the operations of a function."""
+    return annotation_mode
+
+
+def create_annotation(
+    annotation_config: type[AnnotationMode.Config],
+    get_attribute_fn: Callable[[Any, bool], AnnotationMode.Attribute],
+    **kwargs: Any,
+) -> Callable[[Function], Function]:
+    """Return a decorator that annotates the operations of a function.
+
+    Args:
+        annotation_config: Class of the configuration.
+        get_attribute_fn: Gives the attribute from a configuration and whether the pass is the backward one.
+        **kwargs: Arguments of the configuration.
+    """
+
+    class Mode(AnnotationMode):
+        """Annotates with the attributes of `get_attribute_fn`."""
+
+        def get_attribute(
+            self, config: AnnotationMode.Config, is_backward: bool = False
+        ) -> AnnotationMode.Attribute:
+            return get_attribute_fn(config, is_backward)
+
+    return annotate(Mode(annotation_config(**kwargs)))
+
+
+@dataclass
+class _Named(AnnotationMode.Config):
+    name: Any = None
+
+
+def device_annotation(
+    device: Any, enable_fwd: bool = True, enable_bwd: bool = True
+) -> Callable[[Function], Function]:
+    """Return a decorator that annotates operations with a device of the original's mesh."""
+    return _named("device", device, enable_fwd, enable_bwd)
+
+
+def kernel_annotater(kernel: str | None = None) -> Callable[[Function], Function]:
+    """Return a decorator that annotates operations with a kernel of the original's compiler."""
+    return _unchanged if kernel is None else _named("kernel", kernel)
+
+
+def groups_annotater(num_kv_groups: int | None = None) -> Callable[[Function], Function]:
+    """Return a decorator that annotates operations with the groups of keys and values of an attention."""
+    return _unchanged if num_kv_groups is None else _named("num_kv_groups", num_kv_groups)
+
+
+def _named(
+    attribute: str, value: Any, enable_fwd: bool = True, enable_bwd: bool = True
+) -> Callable[[Function], Function]:
+    return create_annotation(
+        _Named,
+        lambda config, is_backward: AnnotationMode.Attribute(attribute, config.name),
+        name=value,
+        enable_fwd=enable_fwd,
+        enable_bwd=enable_bwd,
+    )
+
+
+def _unchanged(function: Function) -> Function:
+    return function

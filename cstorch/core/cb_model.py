@@ -1,0 +1,5 @@
+"""Tasks and steps of the session API, where programs of release 1.9 import them."""
+
+from cs_toolkit.aliases import alias
+
+alias(__name__, "cstorch.session.core.cb_model")

@@ -1,0 +1,21 @@
+"""What a run does with a model."""
+
+from __future__ import annotations
+
+TRAIN = "train"
+EVAL = "eval"
+EVAL_ALL = "eval_all"
+TRAIN_AND_EVAL = "train_and_eval"
+INFERENCE = "inference"
+
+_MODES = (TRAIN, EVAL, EVAL_ALL, TRAIN_AND_EVAL, INFERENCE)
+
+
+def get_modes() -> list[str]:
+    """All of them."""
+    return list(_MODES)
+
+
+def is_valid(mode: str) -> bool:
+    """Whether it is one of them."""
+    return mode in _MODES

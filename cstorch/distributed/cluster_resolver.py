@@ -1,0 +1,149 @@
+"""The tasks of a job and the CS systems that they feed."""
+
+from __future__ import annotations
+
+import enum
+import os
+from dataclasses import dataclass
+
+from cs_runtime.tasks import shared_config
+from cstorch.job import task
+from cstorch.streaming import get_streaming_rank, num_streamers
+
+
+class TaskRole(enum.Enum):
+    """What a task does."""
+
+    MASTER = "master"
+    WORKER = "worker"
+
+
+@dataclass
+class TaskSpec:
+    """One task.
+
+    Attributes:
+        rank: Its number among all tasks that read the input.
+        local_rank: Its number among those that feed the same CS system.
+        wse_id: Number of that CS system.
+        node_name: Name of its node.
+        roles: What it does.
+
+    Raises:
+        ValueError: A number is negative.
+    """
+
+    rank: int
+    local_rank: int
+    wse_id: int
+    node_name: str
+    roles: list[TaskRole] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "local_rank", "wse_id"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected 0 or more")
+        self.roles = list(self.roles or [])
+
+
+@dataclass
+class ClusterSpec:
+    """All tasks that read the input of a run.
+
+    Attributes:
+        tasks: The tasks.
+        rank: Number of this process's task.
+        num_csx: Number of CS systems.
+        num_workers_per_csx: Number of tasks that feed one of them.
+
+    Raises:
+        ValueError: A number cannot be.
+    """
+
+    tasks: list[TaskSpec]
+    rank: int
+    num_csx: int
+    num_workers_per_csx: int
+
+    def __post_init__(self) -> None:
+        if self.num_csx < 1 or self.num_workers_per_csx < 1:
+            raise ValueError(
+                f"num_csx is {self.num_csx} and num_workers_per_csx {self.num_workers_per_csx}, expected 1 "
+                "or more of each"
+            )
+
+    def num_tasks(self) -> int:
+        """Return the number of tasks."""
+        return len(self.tasks)
+
+    def task(self, rank: int | None = None) -> TaskSpec:
+        """Return a task by its number; that of this process without one.
+
+        Raises:
+            ValueError: There is no such task.
+        """
+        wanted = self.rank if rank is None else rank
+        found = next((spec for spec in self.tasks if spec.rank == wanted), None)
+        if found is None:
+            raise ValueError(f"there is no task {wanted}, expected one of {len(self.tasks)}")
+        return found
+
+    def filter_tasks_by_role(self, role: TaskRole) -> list[TaskSpec]:
+        """Return the tasks with a role."""
+        return [spec for spec in self.tasks if role in (spec.roles or ())]
+
+
+def cluster_spec() -> JobSpec:
+    """Return the tasks that read the input of this job.
+
+    All of them feed the system together: a step takes the batch of one of them, and several CS systems share
+    it. So they count as feeding one.
+    """
+    readers, node = num_streamers(), os.uname().nodename
+    tasks = [TaskSpec(rank, rank, 0, node, [TaskRole.WORKER]) for rank in range(readers)]
+    if task().in_process_worker:
+        tasks[0].roles = [TaskRole.MASTER, TaskRole.WORKER]
+    return JobSpec(tasks, get_streaming_rank(), 1, readers)
+
+
+class JobSpec(ClusterSpec):
+    """The tasks of this job; called, as programs of release 1 do, their addresses by role."""
+
+    def __call__(self) -> dict[str, list[str]]:
+        """Return the addresses of all tasks by role, "chief" and "worker"."""
+        return dict(shared_config()["cluster"])
+
+
+class BaseServiceResolver:
+    """The tasks of this job, and the place of this process among them."""
+
+    def setup(self) -> None:
+        """Do nothing: the launchers have started all tasks."""
+
+    @classmethod
+    def get_resolver(cls) -> BaseServiceResolver:
+        """Return the resolver of this process."""
+        return cls()
+
+    def get_task_info(self) -> tuple[str, int]:
+        """Return role and number of this task."""
+        own = shared_config()["task"]
+        return str(own["type"]), int(own["index"])
+
+    @property
+    def cluster_resolver(self) -> BaseServiceResolver:
+        """This resolver."""
+        return self
+
+    @property
+    def cluster_spec(self) -> JobSpec:
+        """The tasks that read the input of this job."""
+        return cluster_spec()
+
+    def streamer_ordinals(self) -> list[int]:
+        """Return the numbers of the tasks that read the input."""
+        return [spec.rank for spec in self.cluster_spec.tasks]
+
+    def receiver_ordinals(self) -> list[int]:
+        """Return the number of the task that drives the run."""
+        return [0]

@@ -1,0 +1,157 @@
+"""Checkpoints in HDF5 by the names of their tensors, as programs of releases 1.7 to 2.2 use them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch.utils import _pytree as pytree
+
+from cstorch.checkpoints import load, save
+from cstorch.checkpoints.reader import SIGNATURE
+from cstorch.utils.nest import recurse_spec
+
+PathLike = str | os.PathLike[str]
+
+
+class PyTorchH5Saver:
+    """Writes and reads checkpoints whole, or tensor by tensor.
+
+    A checkpoint that is written tensor by tensor is kept in memory until `save_spec` has given its nest and
+    all of its tensors have come; it is then written in one step.
+
+    Args:
+        kwargs: Settings of the original, taken without effect.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.settings = kwargs
+
+    @staticmethod
+    def is_valid_checkpoint(checkpoint_file: PathLike) -> bool:
+        """Return True for a file in HDF5."""
+        path = Path(checkpoint_file)
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(SIGNATURE)) == SIGNATURE
+
+    @staticmethod
+    def tensor_names(checkpoint_file: PathLike) -> list[str]:
+        """Return the names of all leaves of a checkpoint: their keys, joined by dots."""
+        return list(_leaves(load(checkpoint_file)))
+
+    @staticmethod
+    def flatten_state_dict(state_dict: Any) -> tuple[dict[str, Any], pytree.TreeSpec]:
+        """Return the leaves of a nest by name, and its shape."""
+        return _leaves(state_dict), pytree.tree_flatten(state_dict)[1]
+
+    def save(self, checkpoint_file: PathLike, state_dict: Any) -> None:
+        """Write a checkpoint."""
+        save(state_dict, checkpoint_file)
+
+    def load(self, checkpoint_file: PathLike, map_location: Any = None) -> Any:
+        """Read a checkpoint."""
+        return load(checkpoint_file, map_location)
+
+    def load_tensor(self, checkpoint_file: PathLike, tensor_name: str) -> Any:
+        """Return one leaf of a checkpoint.
+
+        Raises:
+            KeyError: There is no leaf of this name.
+        """
+        leaves = _leaves(load(checkpoint_file))
+        if tensor_name not in leaves:
+            raise KeyError(f"{checkpoint_file} has no {tensor_name!r}, expected one of {', '.join(leaves)}")
+        return leaves[tensor_name]
+
+    def save_spec(self, checkpoint_file: PathLike, spec: pytree.TreeSpec) -> None:
+        """Take the nest of a checkpoint whose tensors come before or after it by `save_tensor`."""
+        _Pending.of(checkpoint_file).set_spec(spec)
+
+    def save_tensor(self, checkpoint_file: PathLike, tensor_name: str, tensor_value: Any) -> None:
+        """Take one leaf of a checkpoint."""
+        _Pending.of(checkpoint_file).add(tensor_name, tensor_value)
+
+
+class _Pending:
+    """A checkpoint of which leaves are still missing."""
+
+    _all: dict[Path, _Pending] = {}
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._leaves: dict[str, Any] = {}
+        self._spec: pytree.TreeSpec | None = None
+
+    @classmethod
+    def of(cls, path: PathLike) -> _Pending:
+        """Return the checkpoint that is made for a path."""
+        key = Path(path).absolute()
+        return cls._all.setdefault(key, cls(key))
+
+    def set_spec(self, spec: pytree.TreeSpec) -> None:
+        """Take the nest."""
+        self._spec = spec
+        self._write_if_complete()
+
+    def add(self, name: str, value: Any) -> None:
+        """Take a leaf."""
+        self._leaves[name] = value
+        self._write_if_complete()
+
+    def _write_if_complete(self) -> None:
+        if self._spec is None:
+            return
+        names = [".".join(path) for path in recurse_spec(self._spec)]
+        if all(name in self._leaves for name in names):
+            save(pytree.tree_unflatten([self._leaves[name] for name in names], self._spec), self._path)
+            del self._all[self._path]
+
+
+class CheckpointReader:
+    """Reads a checkpoint.
+
+    Args:
+        checkpoint_file: The file.
+
+    Attributes:
+        tensor_names: Names of its leaves.
+        spec: Shape of its nest.
+    """
+
+    def __init__(self, checkpoint_file: PathLike) -> None:
+        self.checkpoint_file = checkpoint_file
+        self._state = load(checkpoint_file)
+        self.spec = pytree.tree_flatten(self._state)[1]
+        self.tensor_names = list(_leaves(self._state))
+
+    def __getitem__(self, name: str) -> Any:
+        return _leaves(self._state)[name]
+
+
+class CerebrasStateDict(dict[str, Any]):
+    """The state in a checkpoint, as a dict whose tensors are read when they are used."""
+
+    @classmethod
+    def create(cls, spec: pytree.TreeSpec, checkpoint_file: PathLike) -> CerebrasStateDict:
+        """Return the state in a checkpoint.
+
+        Args:
+            spec: Shape of its nest, which the file has, too.
+            checkpoint_file: The file.
+        """
+        state = load(checkpoint_file)
+        return cls(state if isinstance(state, Mapping) else {"state": state})
+
+
+def _leaves(state: Any) -> dict[str, Any]:
+    """Return the leaves of a nest by their keys, joined by dots."""
+    leaves, spec = pytree.tree_flatten(state)
+    return dict(zip(_names(spec), leaves, strict=True))
+
+
+def _names(spec: pytree.TreeSpec) -> Iterator[str]:
+    return (".".join(path) for path in recurse_spec(spec))

@@ -1,0 +1,44 @@
+"""Filters of parameters by their names."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+FilterCallable = Callable[[str, nn.Parameter], bool]
+"""Chooses parameters by name and value."""
+
+
+def convert_glob_to_regex(f: str | re.Pattern[str]) -> re.Pattern[str]:
+    """Return a regular expression for a name with wildcards; one that is given is returned as it is.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if isinstance(f, re.Pattern):
+        return f
+    if not isinstance(f, str):
+        raise TypeError(f"filter is a {type(f).__name__}, expected a string")
+    return re.compile(fnmatch.translate(f))
+
+
+def make_param_filter(param_filter: Any) -> FilterCallable:
+    """Return a filter from names with wildcards, of which one has to match, or from a function.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if callable(param_filter):
+        return param_filter
+    names = [param_filter] if isinstance(param_filter, str | re.Pattern) else param_filter
+    if not isinstance(names, list | tuple | set):
+        raise TypeError(
+            f"param_filter is a {type(param_filter).__name__}, expected a string, a list of strings, or a "
+            "function of the name and the parameter"
+        )
+    patterns = [convert_glob_to_regex(name) for name in names]
+    return lambda name, param: any(pattern.search(name) for pattern in patterns)

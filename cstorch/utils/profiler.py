@@ -1,0 +1,139 @@
+"""Measurements of a loop, by activities."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cstorch.utils.rates import RateTracker
+
+__all__ = ["Activity", "Profiler", "RateTracker", "RateTrackerActivity"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what programs find here and other modules have, which need this one."""
+    if name == "step_closure":
+        from cstorch.steps import step_closure
+
+        return step_closure
+    if name == "current_backend_impl":
+        from cstorch.backends import current_backend
+
+        return current_backend
+    raise AttributeError(f"module 'cstorch.utils.profiler' has no attribute {name!r}")
+
+
+class Activity(ABC):
+    """One measurement of a loop, of which each step tells the size of its batch."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the measurement."""
+        return cls.__name__
+
+    @abstractmethod
+    def update(self, batch_size: int) -> None:
+        """Take a step into account."""
+
+    @abstractmethod
+    def compute(self) -> Any:
+        """Return the result."""
+
+    def __call__(self) -> Any:
+        """Return the result."""
+        return self.compute()
+
+
+class RateTrackerActivity(Activity):
+    """Samples and seconds of a loop, and their rates."""
+
+    def __init__(self) -> None:
+        self.tracker = RateTracker()
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the measurement."""
+        return "rate_tracker"
+
+    def reset_time(self) -> None:
+        """Restart the clock."""
+        self.tracker.reset_time()
+
+    def update(self, batch_size: int) -> None:
+        """Take a step into account."""
+        self.tracker.add(batch_size)
+
+    def total_samples(self) -> int:
+        """Return the number of samples."""
+        return self.tracker.total_count
+
+    def total_time(self) -> float:
+        """Return the seconds since the start."""
+        return float(self.tracker.elapsed_seconds())
+
+    def rate(self) -> float:
+        """Return the samples per second since the previous reading."""
+        return float(self.tracker.rate())
+
+    def global_rate(self) -> float:
+        """Return the samples per second since the start."""
+        return float(self.tracker.global_rate())
+
+    samples_per_sec = global_rate
+
+    def flops_utilization(self) -> float | None:
+        """Return None: the work of the wafer is in the compile report."""
+        return None
+
+    def compute(self) -> dict[str, float]:
+        """Return samples, seconds and rates."""
+        return {
+            "total_samples": self.total_samples(),
+            "total_time": self.total_time(),
+            "rate": self.rate(),
+            "global_rate": self.global_rate(),
+            "samples_per_sec": self.samples_per_sec(),
+        }
+
+
+class Profiler:
+    """Measures the steps of a `with` block, and writes the results to `performance.json` at its end.
+
+    Args:
+        outdir: Folder of the file.
+        activities: Classes or instances of `Activity`; `RateTrackerActivity` is always among them.
+    """
+
+    def __init__(self, outdir: str | os.PathLike[str], activities: Sequence[Any] | None = None) -> None:
+        made = [activity() if isinstance(activity, type) else activity for activity in activities or ()]
+        if not any(isinstance(activity, RateTrackerActivity) for activity in made):
+            made.insert(0, RateTrackerActivity())
+        self.outdir = Path(outdir)
+        self.activities: dict[str, Activity] = {activity.name(): activity for activity in made}
+
+    @property
+    def rate_tracker(self) -> RateTracker:
+        """Samples and seconds."""
+        found = next(a for a in self.activities.values() if isinstance(a, RateTrackerActivity))
+        return found.tracker
+
+    def __enter__(self) -> Profiler:
+        self.rate_tracker.reset()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        results = {name: activity.compute() for name, activity in self.activities.items()}
+        results |= results.pop(RateTrackerActivity.name(), {})
+        self.outdir.mkdir(parents=True, exist_ok=True)
+        written = {"written_at": time.time(), **results}
+        (self.outdir / "performance.json").write_text(json.dumps(written, sort_keys=True, indent=4))
+
+    def step(self, batch_size: int) -> None:
+        """Take a step into account."""
+        for activity in self.activities.values():
+            activity.update(batch_size)

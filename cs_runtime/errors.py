@@ -50,6 +50,14 @@ class OutOfRangeError(RunError):
         )
 
 
+class CheckFailedError(RunError):
+    """A condition that the user's program checks in its step does not hold."""
+
+    def __init__(self, step: int, error: str) -> None:
+        self.step = step
+        super().__init__(f"in step {step}, at {error}")
+
+
 class NoSystemError(RunError):
     """A run on the CS system was asked for without saying where it is."""
 

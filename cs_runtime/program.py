@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from cs_runtime.ranges import RangeCheck
+from cs_runtime.ranges import StepCheck
 from cs_runtime.source import InputSource
 from cs_toolkit.step import Mode, StepInterface
 
@@ -32,7 +32,7 @@ class StepProgram:
         interface: What goes into and out of it.
         mode: What the step does; a `train` step updates state and has the output `output_loss`.
         batch_size: Samples in one batch.
-        ranges: What to check of the outputs of every step; they are no outputs of the user's program.
+        checks: What must hold in every step; their outputs are none of the user's program.
         model: What the user's program calls it, for reports.
         every: Outputs that come of global steps alone that are multiples of a number, by name.
     """
@@ -41,15 +41,15 @@ class StepProgram:
     interface: StepInterface
     mode: Mode
     batch_size: int
-    ranges: tuple[RangeCheck, ...] = ()
+    checks: tuple[StepCheck, ...] = ()
     model: str = ""
     every: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def output_names(self) -> list[str]:
         """Names of the outputs of the user's program."""
-        checks = {name for check in self.ranges for name in (check.minimum, check.maximum)}
-        return [spec.name for spec in self.interface.outputs if spec.name not in checks]
+        own = {name for check in self.checks for name in check.outputs}
+        return [spec.name for spec in self.interface.outputs if spec.name not in own]
 
 
 class FrontEnd(InputSource, Protocol):

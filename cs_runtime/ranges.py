@@ -1,17 +1,32 @@
-"""Checks of the numbers of a batch that must lie in a range, such as labels: on the chief, for every step."""
+"""Checks of what every step puts out, by the chief: ranges of labels and ids, conditions of the program."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from cs_runtime.errors import OutOfRangeError
+from cs_runtime.errors import CheckFailedError, OutOfRangeError, RunError
 
 if TYPE_CHECKING:
     from cs_system.client import StepOutputs
+
+Outputs = Mapping[str, np.ndarray]
+
+
+class StepCheck(Protocol):
+    """What must hold in every step."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs of the step that it needs; they are none of the user's."""
+        ...
+
+    def fault(self, outputs: Outputs) -> tuple[int, Callable[[int], RunError]] | None:
+        """The first row in which it does not hold, and the error of a step with that number."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -34,27 +49,55 @@ class RangeCheck:
     minimum: str
     maximum: str
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """See `StepCheck`."""
+        return self.minimum, self.maximum
 
-def checked(checks: Sequence[RangeCheck], span: StepOutputs) -> StepOutputs:
+    def fault(self, outputs: Outputs) -> tuple[int, Callable[[int], RunError]] | None:
+        """See `StepCheck`."""
+        smallest, largest = outputs[self.minimum], outputs[self.maximum]
+        rows = np.flatnonzero((smallest < self.low) | (largest >= self.high))
+        if not rows.size:
+            return None
+        row = int(rows[0])
+        value = int(smallest[row] if smallest[row] < self.low else largest[row])
+        return row, lambda step: OutOfRangeError(step, value, self.tensor, (self.low, self.high), self.use)
+
+
+@dataclass(frozen=True)
+class ProgramCheck:
+    """A condition that the user's program checks in its step, as with `assert`.
+
+    Attributes:
+        output: The output of the step with its truth.
+        error: What the program raises where it does not hold, with the user's line.
+    """
+
+    output: str
+    error: str
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """See `StepCheck`."""
+        return (self.output,)
+
+    def fault(self, outputs: Outputs) -> tuple[int, Callable[[int], RunError]] | None:
+        """See `StepCheck`."""
+        rows = np.flatnonzero(outputs[self.output] == 0)
+        return (int(rows[0]), lambda step: CheckFailedError(step, self.error)) if rows.size else None
+
+
+def checked(checks: Sequence[StepCheck], span: StepOutputs) -> StepOutputs:
     """Consecutive steps without the outputs of the checks.
 
     Raises:
-        OutOfRangeError: a number lies outside of its range; that of the earliest step.
+        OutOfRangeError: a number lies outside of its range.
+        CheckFailedError: a condition of the program does not hold. It is the error of the earliest step.
     """
-    faults = [fault for check in checks if (fault := _fault(check, span.outputs)) is not None]
+    faults = [fault for check in checks if (fault := check.fault(span.outputs)) is not None]
     if faults:
-        row, value, check = min(faults, key=lambda fault: fault[0])
-        step = span.first_step + row + 1
-        raise OutOfRangeError(step, value, check.tensor, (check.low, check.high), check.use)
-    own = {name for check in checks for name in (check.minimum, check.maximum)}
+        row, error = min(faults, key=lambda fault: fault[0])
+        raise error(span.first_step + row + 1)
+    own = {name for check in checks for name in check.outputs}
     return replace(span, outputs={name: values for name, values in span.outputs.items() if name not in own})
-
-
-def _fault(check: RangeCheck, outputs: Mapping[str, np.ndarray]) -> tuple[int, int, RangeCheck] | None:
-    """The first row with a number outside of the range, and the number."""
-    smallest, largest = outputs[check.minimum], outputs[check.maximum]
-    rows = np.flatnonzero((smallest < check.low) | (largest >= check.high))
-    if not rows.size:
-        return None
-    row = int(rows[0])
-    return row, int(smallest[row] if smallest[row] < check.low else largest[row]), check

@@ -49,7 +49,7 @@ class Session:
     target: Target
     first_step: int
     initial_state: State
-    checks: tuple[ranges.RangeCheck, ...]
+    checks: tuple[ranges.StepCheck, ...]
     every: Mapping[str, int]
 
     def checked(self, span: StepOutputs) -> StepOutputs:
@@ -57,6 +57,7 @@ class Session:
 
         Raises:
             OutOfRangeError: a label or an id of a batch lies outside of its range.
+            CheckFailedError: a condition that the program checks does not hold.
         """
         return ranges.checked(self.checks, span)
 
@@ -151,4 +152,4 @@ def _load(
     # Inference reads its input from the start, whatever the step of the checkpoint.
     first_step = int(state[GLOBAL_STEP]) if program.mode == "train" else 0
     reservation.open_input(task.num_workers, identity, first_step)
-    return Session(reservation, compiled, target, first_step, state, program.ranges, program.every)
+    return Session(reservation, compiled, target, first_step, state, program.checks, program.every)

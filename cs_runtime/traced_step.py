@@ -8,13 +8,19 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
 from cs_runtime.program import StepProgram
+from cs_runtime.ranges import StepCheck
 from cs_runtime.skipped_steps import count_skipped_steps
 from cs_runtime.watched_ranges import watch_ranges
 from cs_toolkit.step import Mode
 
 
 def step_program(
-    module: ModuleOp, mode: Mode, batch_size: int, input_names: Sequence[str], model: str = ""
+    module: ModuleOp,
+    mode: Mode,
+    batch_size: int,
+    input_names: Sequence[str],
+    model: str = "",
+    checks: Sequence[StepCheck] = (),
 ) -> StepProgram:
     """The program of a step.
 
@@ -25,6 +31,7 @@ def step_program(
         batch_size: Samples in one batch.
         input_names: What the user calls the batch inputs, in their order.
         model: What the user calls the model.
+        checks: What must hold in every step besides the ranges.
 
     Raises:
         cgc.errors.InvalidModuleError: the module is no step.
@@ -32,4 +39,4 @@ def step_program(
     if mode == "train":
         count_skipped_steps(module)
     ranges = watch_ranges(module, input_names)
-    return StepProgram(module, step_interface(module), mode, batch_size, ranges, model)
+    return StepProgram(module, step_interface(module), mode, batch_size, (*checks, *ranges), model)

@@ -62,15 +62,20 @@ class RecordedStep:
         Raises:
             cgc.errors.GraphImportError: it uses operations that the CS system lacks.
         """
-        from cgc.importers.aten import import_step  # late: workers have no compiler
+        from cgc.importers.aten import check_output, import_step  # late: workers have no compiler
         from cs_runtime.input_facts import described_function
+        from cs_runtime.ranges import ProgramCheck
         from cs_runtime.traced_step import step_program
 
         graph, mode = self.traced.graph, self.mode
         module = import_step(graph, mode=mode, seed=seed_of_steps())
         names = [f"input_{i}" for i in range(len(graph.inputs))]
         models = ", ".join(described_function(model) for model in self.models)
-        return step_program(module, mode, self.batch_size, names, models)
+        checks = [
+            ProgramCheck(f"output_{check_output(number)}", check.error)
+            for number, check in enumerate(graph.checks)
+        ]
+        return step_program(module, mode, self.batch_size, names, models, checks)
 
 
 def name_loss(step: RecordedStep) -> None:

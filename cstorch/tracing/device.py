@@ -140,7 +140,7 @@ class DeviceTensor(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if func in _READING_METHODS and isinstance(args[0], DeviceTensor):
-            return func(_readable(args[0], f"read by {func.__name__}()"), *args[1:], **(kwargs or {}))
+            return _read(func, args[0], args[1:], dict(kwargs or {}))
         recording = _tracing()
         if func in _MOVES and isinstance(args[0], DeviceTensor):
             return _moved(func, args[0], args[1:], dict(kwargs or {}))
@@ -192,6 +192,24 @@ _READING_METHODS = frozenset(
         torch.Tensor.__format__,
     }
 )
+
+
+def _read(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a method that reads a tensor gives: in a step where all steps share the value, or for a check.
+
+    Raises:
+        TensorReadError: in a step, of a value that steps do not share, and for no check.
+        ValueNotThereError: outside of one, of what only a step computes.
+    """
+    recording = _tracing()
+    if recording is not None and _known(recording, tensor) is None and func.__name__ in _CHECKING:
+        answer = recording.checks.answer(func.__name__, tensor)
+        if answer is not NotImplemented:
+            return answer
+    return func(_readable(tensor, f"read by {func.__name__}()"), *args, **kwargs)
+
+
+_CHECKING = frozenset({"__bool__", "__float__", "__format__", "__int__", "item"})
 
 
 _MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda})
@@ -358,10 +376,9 @@ def _is_of(tensor: DeviceTensor, recording: Recording) -> bool:
 
 def _readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
     recording = _tracing()
-    if recording is not None and tensor.elem is not None and _is_of(tensor, recording):
-        known = recording.known(value_of(tensor))
-        if known is not None:
-            return known
+    known = None if recording is None else _known(recording, tensor)
+    if known is not None:
+        return known
     if readers and (recording is not None or tensor.host is None):
         found = readers[-1](tensor)
         if found is not None:
@@ -369,6 +386,13 @@ def _readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
     if _tracing() is not None or tensor.host is None:
         raise _unreadable(how)
     return tensor.held()
+
+
+def _known(recording: Recording, tensor: DeviceTensor) -> torch.Tensor | None:
+    """The elements of a tensor that are the same in every step; None where steps differ."""
+    if tensor.elem is None or not _is_of(tensor, recording):
+        return None
+    return recording.known(value_of(tensor))
 
 
 def _unreadable(how: str) -> TensorReadError | ValueNotThereError:

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from weakref import ref
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._library.custom_ops import OPDEFS
 
-from cgc.importers.aten import SUPPORTED, SUPPORTED_COMPLEX, Constant, Graph, Node, Tensor, refused
+from cgc.importers.aten import SUPPORTED, SUPPORTED_COMPLEX, Check, Constant, Graph, Node, Tensor, refused
 from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError
 from cstorch.errors import ValueNotThereError
+from cstorch.tracing.checks import Checks
 from cstorch.tracing.composed.groups import DECOMPOSED
 from cstorch.tracing.known import known_value
 from cstorch.tracing.modes import Mode
@@ -63,6 +64,7 @@ class Recording:
         shapes: operation, arguments and results on the meta device, of every node.
         earlier: those of an earlier recording of the same step, which need not be computed again.
         made: the tensors of the device that were given a value, while the program holds them.
+        checks: answer where the program checks values that only a step knows.
     """
 
     graph: Graph = field(default_factory=Graph)
@@ -74,9 +76,20 @@ class Recording:
     shapes: list[tuple[Any, dict[str, Any], Any]] = field(default_factory=list)
     earlier: Sequence[tuple[Any, dict[str, Any], Any]] = ()
     made: list[ref[DeviceTensor]] = field(default_factory=list)
+    checks: Checks = field(init=False)
     _count: int = 0
     _of_tensor: dict[tuple[int, int], tuple[torch.Tensor, Recorded]] = field(default_factory=dict)
     _composed: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.checks = Checks(self._check)
+
+    def _check(self, truth: torch.Tensor, error: str) -> None:
+        """Keeps a condition of the program that must hold in every step."""
+        from cstorch.tracing.device import value_of
+
+        value = value_of(cast("DeviceTensor", truth)).value
+        self.graph.checks.append(Check(value, f"{user_line() or 'line unknown'}: {error}"))
 
     def new(self, like: torch.Tensor) -> Recorded:
         """A value with the sizes and the element type of a tensor."""

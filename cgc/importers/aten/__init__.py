@@ -1,6 +1,6 @@
 """From a recorded step of ATen operations to one CIRH module. Knows no PyTorch: a step comes as data."""
 
-from cgc.importers.aten.graph import Constant, Graph, Node, Tensor
+from cgc.importers.aten.graph import Check, Constant, Graph, Node, Tensor, check_output
 from cgc.importers.aten.handlers import COMPLEX_HANDLERS, HANDLERS
 from cgc.importers.aten.step import import_step, refused
 
@@ -12,10 +12,12 @@ SUPPORTED_COMPLEX = frozenset(COMPLEX_HANDLERS)
 __all__ = [
     "SUPPORTED",
     "SUPPORTED_COMPLEX",
+    "Check",
     "Constant",
     "Graph",
     "Node",
     "Tensor",
+    "check_output",
     "import_step",
     "refused",
 ]

@@ -82,6 +82,19 @@ class Constant:
     array: NDArray[np.generic]
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition of the program that must hold in every step.
+
+    Attributes:
+        tensor: its truth, without dimensions.
+        error: what the program raises where it does not hold, with its line.
+    """
+
+    tensor: Tensor
+    error: str
+
+
 @dataclass(slots=True)
 class Graph:
     """One step.
@@ -94,6 +107,7 @@ class Graph:
         updates: values behind the step, of the state that it replaces, by resource name.
         outputs: values that the step returns, by name without "output_".
         half: the 16-bit format of the step's autocast; None where there is none.
+        checks: conditions whose truths are outputs as well, by the names of `check_output`.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -103,3 +117,9 @@ class Graph:
     updates: dict[str, Tensor] = field(default_factory=dict)
     outputs: dict[str, Tensor] = field(default_factory=dict)
     half: str | None = None
+    checks: list[Check] = field(default_factory=list)
+
+
+def check_output(number: int) -> str:
+    """The name of the output of a step with the truth of a check, without "output_"."""
+    return f"check/{number}"

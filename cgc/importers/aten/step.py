@@ -11,7 +11,7 @@ from cgc.cirh.types import Tensor as TensorType
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
 from cgc.errors import CompileError, GraphImportError
 from cgc.importers.aten.faults import REMEDIES, describe, operation
-from cgc.importers.aten.graph import COMPLEX, Graph, Node, Tensor, is_complex
+from cgc.importers.aten.graph import COMPLEX, Graph, Node, Tensor, check_output, is_complex
 from cgc.importers.aten.handlers import handler_of
 from cgc.importers.aten.node import ClassGrad, Complex, Deferred, NodeContext, StepState, Value
 from cgc.importers.emit import Emitter, require_dtype
@@ -68,6 +68,8 @@ def import_step(graph: Graph, *, mode: str, seed: int) -> ModuleOp:
     raise_if_any(body.faults, REMEDIES)
     written = {name: body.final(graph.updates[name]) for name in graph.state if name in graph.updates}
     outputs = {name: body.final(tensor) for name, tensor in graph.outputs.items()}
+    for number, check in enumerate(graph.checks):
+        outputs[check_output(number)] = emit.cast(body.final(check.tensor), "int32")
     if mode == "train":
         written[GLOBAL_STEP] = counted(emit, step)
     return step_module(block, state, written, outputs, mode, seed)
@@ -182,7 +184,8 @@ class _Body:
 
 def _needed(graph: Graph) -> list[Node]:
     """The operations that updates and outputs depend on, in order."""
-    wanted = {tensor.id for tensor in (*graph.updates.values(), *graph.outputs.values())}
+    checked = (check.tensor for check in graph.checks)
+    wanted = {tensor.id for tensor in (*graph.updates.values(), *graph.outputs.values(), *checked)}
     found: list[Node] = []
     for node in reversed(graph.nodes):
         if any(result is not None and result.id in wanted for result in node.results):

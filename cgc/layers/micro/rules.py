@@ -276,14 +276,26 @@ def _slice(op: Any, parts: Parts, count: int) -> Found:
     return (parts, (axis,)) if is_all else None
 
 
+_SHARES: Mapping[str, Part] = {
+    "ADD": "sum",
+    "MEAN": "sum",
+    "MAX": "max",
+    "MIN": "min",
+    "AND": "min",
+    "OR": "max",
+}
+"""What a reduction of some samples is of that of all."""
+
+
 def _reduce(op: Any, parts: Parts, count: int) -> Found:
     axis = parts[0]
     assert isinstance(axis, int)
     if axis not in op.dimensions:
         gone = 0 if op.keep_dims else sum(dim < axis for dim in op.dimensions)
         return parts, (axis - gone,)
-    kinds: Mapping[str, Part] = {"ADD": "sum", "MEAN": "sum", "MAX": "max", "MIN": "min"}
-    kind = kinds.get(op.reduce_kind)
+    kind = _SHARES.get(op.reduce_kind)
+    if op.reduce_kind in ("AND", "OR") and dtype_name(tensor_of(op.x)) != "bool":
+        return None  # bits of numbers are combined otherwise
     return None if kind is None else (parts, (kind,))
 
 

@@ -55,7 +55,7 @@ def test_program_and_input_agree(front_end: Any) -> None:
     assert interface.inputs == end.inputs()
     outputs = [output.name for output in interface.outputs]
     assert outputs[:2] == ["output_loss", "output_summary/doubled_loss"]
-    (labels,) = program.ranges
+    (labels,) = program.checks
     assert (labels.tensor, labels.low, labels.high) == ("labels", -1, 3)
     assert outputs[2:] == [labels.minimum, labels.maximum]
     assert "state.global_step" in interface.updated

@@ -47,6 +47,12 @@ def of_some_words(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> 
     return (each_loss(model, ids, labels) * counts).sum() / counts.sum()
 
 
+def if_all_are_words(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss where all samples hold words and any has a late one: every batch does."""
+    whole = (ids < VOCABULARY).all() & (labels > 7).any()
+    return torch.where(whole, token_loss(model, ids, labels), 0.0)
+
+
 def worst(model: nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The largest loss of a sample, which all samples decide."""
     return each_loss(model, ids, labels).reshape(BATCH, -1).mean(1).max()
@@ -58,7 +64,7 @@ def stack_step(loss: Loss, depth: int = 2, tied: bool = True) -> Step:
     return sgd_step(Stack(depth, tied=tied), loss, *batches)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("loss", [token_loss, penalized, of_some_words, by_place])
+@pytest.mark.parametrize("loss", [token_loss, penalized, of_some_words, by_place, if_all_are_words])
 @pytest.mark.parametrize("count", [2, 8])
 def test_losses_and_weights_are_those_of_the_whole_batch(loss: Loss, count: int) -> None:
     step = stack_step(loss)

@@ -1,0 +1,392 @@
+"""Checks of values in a program: `assert (labels < n).all()`, `if y.max() >= n: raise ValueError(...)`.
+
+While a step is recorded its tensors have no values, so nobody knows which way such a statement goes. But only
+one way goes on without an error. The step is recorded on that one and puts out the condition, and the run
+ends with the program's own error at the first step where it does not hold.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import FrameType
+from typing import Any, TypeAlias
+
+import torch
+
+from cs_toolkit.source_files import toolkit_folders
+from cstorch.errors import TensorReadError
+
+UNKNOWN = "(a value of the step)"
+"""Stands for the value of a tensor in a message that is made while the step is recorded."""
+
+_CANDIDATES = (0, 1, -1, 0.5, 2**31 - 1, -(2**31))
+"""Numbers that a program gets for a tensor, the first that its check holds for."""
+
+_MOST_UNKNOWN = 8
+
+Names: TypeAlias = Mapping[str, Any]
+Span: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
+
+
+@dataclass
+class Checks:
+    """Answers a program that asks for the value of a tensor in a statement that raises, or does not.
+
+    Args:
+        keep: gets a truth of the device that must hold in every step, and the error where it does not, in
+            text. It is called whenever such a statement is recorded.
+    """
+
+    keep: Callable[[torch.Tensor, str], None]
+    _answers: dict[tuple[int, ast.stmt], _Answers] = field(default_factory=dict)
+    _evaluating: bool = False
+
+    def answer(self, method: str, tensor: torch.Tensor) -> Any:
+        """What the program gets from a method of a tensor without a value.
+
+        Args:
+            method: "__bool__", "item", "__int__", "__float__" or "__format__".
+            tensor: its tensor.
+
+        Returns:
+            NotImplemented where the program asks for another reason than a check.
+        """
+        if self._evaluating:
+            return tensor if method == "item" else NotImplemented
+        frame = _asking_frame()
+        if frame is None or tensor.numel() != 1:
+            return NotImplemented
+        if method == "__format__":
+            return UNKNOWN if _is_message(frame) else NotImplemented
+        statement = _statement(frame)
+        if statement is None:
+            return NotImplemented
+        if method == "item":
+            return tensor
+        key = id(frame), statement
+        answers = self._answers.get(key)
+        if answers is None or not answers.go_on(frame.f_lasti):
+            answers = self._answers[key] = self._decide(frame, statement, tensor, method != "__bool__")
+        return answers.next(frame.f_lasti)
+
+    def _decide(
+        self, frame: FrameType, statement: ast.Assert | ast.If, tensor: torch.Tensor, as_number: bool
+    ) -> _Answers:
+        """Decides how a statement goes that begins to be executed, and keeps what it checks."""
+        wanted = isinstance(statement, ast.Assert) or not _raises(statement.body)
+        names = {**frame.f_globals, **frame.f_locals}
+        with self._evaluation():
+            test = _Numbers(names, None).visit(_copy(statement.test))
+            condition = _condition(test, names, None if as_number or _is_joined(test) else tensor)
+            guesses = condition.guesses(wanted)
+            number = _number(statement.test, names, wanted) if as_number else None
+            if guesses is None or number is NotImplemented:
+                return _Answers([], NotImplemented)
+            truth = condition.truth()
+            if isinstance(truth, torch.Tensor):
+                error = f"{_error(statement, names)}; it checks `{ast.unparse(statement.test)}`"
+                self.keep(truth if wanted else truth.logical_not(), error)
+        return _Answers([] if as_number else list(guesses), number)
+
+    @contextmanager
+    def _evaluation(self) -> Iterator[None]:
+        """Expressions of the program are evaluated in the body, where tensors without values have none."""
+        self._evaluating = True
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            self._evaluating = False
+
+
+@dataclass
+class _Answers:
+    """What a statement gets while it is executed once.
+
+    Attributes:
+        left: truths, in the order in which it will ask.
+        number: what it gets where it asks for numbers.
+    """
+
+    left: list[bool]
+    number: Any
+    _last: int = -1
+
+    def go_on(self, instruction: int) -> bool:
+        """Whether a question is another one of the same execution."""
+        return instruction > self._last if self.number is not None else bool(self.left)
+
+    def next(self, instruction: int) -> Any:
+        """The next answer."""
+        self._last = instruction
+        return self.left.pop(0) if self.left else self.number
+
+
+# Conditions
+
+
+@dataclass(frozen=True)
+class _Condition:
+    """A condition of Python: a value, or conditions that are joined by a word.
+
+    Attributes:
+        word: "not", "and" or "or"; None for a value.
+        parts: what it joins.
+        value: what is asked for its truth.
+    """
+
+    word: str | None
+    parts: Sequence[_Condition] = ()
+    value: Any = None
+
+    def known(self) -> bool | None:
+        """The truth of the value; None where only a step knows it."""
+        try:
+            return bool(self.value)
+        except TensorReadError:
+            return None
+
+    def unknown(self) -> int:
+        """How many truths only a step knows."""
+        return sum(part.unknown() for part in self.parts) if self.word else int(self.known() is None)
+
+    def run(self, guesses: Iterator[bool]) -> bool:
+        """Evaluates it as Python does, up to where it is decided, with a guess for each unknown truth."""
+        if self.word is None:
+            known = self.known()
+            return next(guesses) if known is None else known
+        found = (part.run(guesses) for part in self.parts)
+        return not next(found) if self.word == "not" else all(found) if self.word == "and" else any(found)
+
+    def guesses(self, wanted: bool) -> Sequence[bool] | None:
+        """Truths that Python will ask for, in order, so that it is as wanted; None where there are none."""
+        count = self.unknown()
+        uniform = [(truth,) * count for truth in (True, False)]
+        others = itertools.product((True, False), repeat=count) if count <= _MOST_UNKNOWN else ()
+        for guess in itertools.chain(uniform, others):
+            left = iter(guess)
+            if self.run(left) == wanted:
+                return guess[: count - len(list(left))]
+        return None
+
+    def truth(self) -> torch.Tensor | bool:
+        """Its truth, of the device where only a step knows it."""
+        if self.word is None:
+            known = self.known()
+            return self.value.reshape(()).to(torch.bool) if known is None else known
+        if self.word == "not":
+            return _inverted(self.parts[0].truth())
+        if self.word == "or":
+            return _inverted(_Condition("and", [_Condition("not", [part]) for part in self.parts]).truth())
+        found: torch.Tensor | bool = True
+        for one in (part.truth() for part in self.parts):
+            if isinstance(found, torch.Tensor) and isinstance(one, torch.Tensor):
+                found = found.logical_and(one)
+            elif found is False or one is False:
+                return False
+            else:
+                found = found if one is True else one
+        return found
+
+
+def _inverted(truth: torch.Tensor | bool) -> torch.Tensor | bool:
+    return truth.logical_not() if isinstance(truth, torch.Tensor) else not truth
+
+
+def _condition(node: ast.expr, names: Names, asked: torch.Tensor | None) -> _Condition:
+    """The condition of an expression; `asked` is its only value, where it has one and that is known."""
+
+    def joined(word: str, nodes: Sequence[ast.expr]) -> _Condition:
+        return _Condition(word, [_condition(part, names, asked) for part in nodes])
+
+    if isinstance(node, ast.BoolOp):
+        return joined("and" if isinstance(node.op, ast.And) else "or", node.values)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return joined("not", [node.operand])
+    if isinstance(node, ast.Compare) and len(node.ops) > 1:
+        sides = [node.left, *node.comparators]
+        pairs = zip(sides, node.ops, sides[1:], strict=False)
+        return joined("and", [ast.Compare(left, [op], [right]) for left, op, right in pairs])
+    called = _called(node)
+    if called == "bool":
+        return _condition(node.args[0], names, asked)  # type: ignore[attr-defined]
+    if called in _JOINING:
+        values = _value(node.args[0], names)  # type: ignore[attr-defined]
+        return _Condition(_JOINING[called], [_Condition(None, value=value) for value in values])
+    return _Condition(None, value=_value(node, names) if asked is None else asked)
+
+
+_JOINING = {"all": "and", "any": "or"}
+
+
+def _called(node: ast.AST) -> str:
+    """The name of a function of one argument that is called, such as `int`; nothing for all other nodes."""
+    one = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1
+    return node.func.id if one else ""  # type: ignore[attr-defined]
+
+
+def _is_joined(node: ast.expr) -> bool:
+    """Whether a condition asks for several truths."""
+    return any(
+        isinstance(part, ast.BoolOp)
+        or (isinstance(part, ast.Compare) and len(part.ops) > 1)
+        or _called(part) in _JOINING
+        for part in ast.walk(node)
+    )
+
+
+def _value(node: ast.expr, names: Names) -> Any:
+    whole = ast.fix_missing_locations(ast.Expression(node))
+    return eval(compile(whole, "<check>", "eval"), dict(names))
+
+
+# Numbers: a program that writes `if int(y.max()) >= n` gets one that the check holds for
+
+
+class _Numbers(ast.NodeTransformer):
+    """Replaces `int(x)` and `float(x)` where only a step knows x: by a number, or by x itself."""
+
+    def __init__(self, names: Names, number: float | None) -> None:
+        self._names, self._number = names, number
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """A call, in its place what it is replaced by."""
+        if _called(node) in ("int", "float"):
+            try:
+                _value(node, self._names)
+            except TensorReadError:
+                return node.args[0] if self._number is None else ast.Constant(self._number)
+        return self.generic_visit(node)
+
+
+def _number(test: ast.expr, names: Names, wanted: bool) -> Any:
+    """A number for which a condition is as wanted; NotImplemented where none is found."""
+    for number in _CANDIDATES:
+        replaced = _Numbers(names, number).visit(_copy(test))
+        if _condition(replaced, names, None).guesses(wanted) == ():
+            return number
+    return NotImplemented
+
+
+def _copy(test: ast.expr) -> ast.expr:
+    return ast.parse(ast.unparse(test), mode="eval").body
+
+
+# Statements
+
+
+def _asking_frame() -> FrameType | None:
+    """The innermost frame that is neither ours nor of PyTorch's class of tensors."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_skipped()):
+        frame = frame.f_back
+    return frame
+
+
+@lru_cache(maxsize=1)
+def _skipped() -> tuple[str, ...]:
+    tensors = (sys.modules[name].__file__ for name in ("torch._tensor", "torch.overrides"))
+    return (*(f"{folder}/" for folder in toolkit_folders()), *(file for file in tensors if file))
+
+
+def _span(node: ast.expr | ast.stmt) -> Span:
+    end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return (node.lineno, node.col_offset), end
+
+
+def _position(frame: FrameType) -> Span | None:
+    """Where the expression is that a frame evaluates."""
+    found = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    line, end_line, column, end_column = found
+    if line is None or end_line is None or column is None or end_column is None:
+        return None
+    return (line, column), (end_line, end_column)
+
+
+def _nodes_at(frame: FrameType) -> Iterator[ast.AST]:
+    """The statements and expressions around what a frame evaluates, the innermost first."""
+    position, tree = _position(frame), _parsed(frame.f_code.co_filename)
+    if position is None or tree is None:
+        return
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr | ast.stmt):
+            begin, end = _span(node)
+            if begin <= position[0] and position[1] <= end:
+                found.append(node)
+    yield from reversed(found)
+
+
+@lru_cache(maxsize=32)
+def _parsed(path: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _statement(frame: FrameType) -> ast.Assert | ast.If | None:
+    """The statement whose condition a frame evaluates, if it raises on one of its ways."""
+    position = _position(frame)
+    for node in _nodes_at(frame):
+        if isinstance(node, ast.Lambda | ast.IfExp | ast.While):
+            return None
+        if not isinstance(node, ast.Assert | ast.If):
+            continue
+        inside = position is not None and _span(node.test)[0] <= position[0] <= _span(node.test)[1]
+        # Python 3.11 gives a jump of a joined condition the place of the whole statement.
+        if not inside and position != _span(node):
+            return None
+        return node if isinstance(node, ast.Assert) or _raises(node.body) != _raises(node.orelse) else None
+    return None
+
+
+def _raises(body: Sequence[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], ast.Raise)
+
+
+def _is_message(frame: FrameType) -> bool:
+    """Whether a frame makes text for a function that checks something, as `check(condition, f"got {x}")`."""
+    for node in _nodes_at(frame):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            return "check" in name or "assert" in name
+    return False
+
+
+# Errors
+
+
+def _error(statement: ast.Assert | ast.If, names: Names) -> str:
+    """What a statement raises: the class and the message."""
+    if isinstance(statement, ast.Assert):
+        return ": ".join(["AssertionError", *([_text(statement.msg, names)] if statement.msg else [])])
+    body = statement.body if _raises(statement.body) else statement.orelse
+    known = dict(names)
+    for part in body[:-1]:
+        if isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
+            known[part.targets[0].id] = _text(part.value, known)
+    raised = body[-1].exc  # type: ignore[attr-defined]
+    if not isinstance(raised, ast.Call):
+        return ast.unparse(raised) if raised is not None else "an error"
+    return ": ".join([ast.unparse(raised.func), *(_text(part, known) for part in raised.args[:1])])
+
+
+def _text(node: ast.expr, names: Names) -> str:
+    """A message; what only a step knows in it is written as the program has it."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part, names) for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _text(node.left, names) + _text(node.right, names)
+    value = ast.JoinedStr([node]) if isinstance(node, ast.FormattedValue) else node
+    try:
+        return str(_value(value, names))
+    except Exception:  # whatever the program's own expression raises
+        return ast.unparse(node.value if isinstance(node, ast.FormattedValue) else node)

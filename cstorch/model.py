@@ -27,6 +27,8 @@ def prepare(model: Model, backend: str | BackendType | Backend | None = None) ->
     Nothing is compiled yet: that happens in the first step, when the shapes of a batch are known. On the CPU
     nothing moves and nothing is compiled.
 
+    The model gets the attributes `backend` and, where its class has none, `device`.
+
     Args:
         model: the model.
         backend: what `cstorch.backend` has returned, or its name. None means the backend of this process; the
@@ -49,6 +51,8 @@ def prepare(model: Model, backend: str | BackendType | Backend | None = None) ->
         with seldom_searched():
             move_to_device(model)
     object.__setattr__(model, "backend", chosen)
+    if not hasattr(model, "device"):
+        object.__setattr__(model, "device", chosen.torch_device)
     if model not in kept:
         kept.append(model)
     return model

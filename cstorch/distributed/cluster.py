@@ -60,6 +60,10 @@ class ClusterConfig:
         """
         return {field.name: field.default for field in dataclasses.fields(cls)}[key]
 
+    def __hash__(self) -> int:
+        """Return equal numbers for equal settings: programs cache their backends by them."""
+        return hash(repr(vars(self)))
+
     def settings(self) -> dict[str, Any]:
         """What has a meaning here, as arguments of `configure`; the log names what has none."""
         given = {name: value for name, value in vars(self).items() if name not in _USED}

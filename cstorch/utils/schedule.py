@@ -11,7 +11,7 @@ from cstorch.errors import InputError
 _NEVER = 2**62
 
 
-@dataclass(frozen=True)
+@dataclass
 class Range:
     """Iterations `start`, `start + step`, ... below `end`, and the last one below `end` if it is included.
 
@@ -45,6 +45,10 @@ class Range:
         end = "on" if self.end is None else f"to {self.end - 1}"
         return f"every {self.step} steps from {self.start} {end}"
 
+    def next_immediate_step(self, target: int) -> int | None:
+        """Return the first of these from `target` on; None where there is none."""
+        return self.next_after(target - 1)
+
     def range(self) -> range:
         """Return the iterations as a Python range, without an included last one."""
         return range(self.start, _NEVER if self.end is None else self.end, self.step)
@@ -65,6 +69,7 @@ class Range:
 _Range = Range
 
 
+@dataclass(init=False, repr=False)
 class Schedule:
     """Iterations of a loop, counted from 0, at which something happens.
 
@@ -76,6 +81,8 @@ class Schedule:
     """
 
     Range: ClassVar[type] = Range
+
+    intervals: list[Any]
 
     def __init__(self, intervals: Any) -> None:
         listed = [intervals] if isinstance(intervals, _Range | Mapping) else list(intervals)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 from collections.abc import Iterator
@@ -452,3 +453,28 @@ def test_a_schedule_that_is_not_saved_continues_with_its_optimizer(model: nn.Mod
     _, other = made()
     continued.load_state_dict(other.state_dict())
     assert int(continued.last_epoch) == 0
+
+
+def test_schedules_are_data_and_ranges_can_be_moved() -> None:
+    every = Schedule([Range(start=9, step=10, end=25, include_last=True)])
+    assert dataclasses.asdict(every) == {
+        "intervals": [{"start": 9, "end": 25, "step": 10, "include_last": True}]
+    }
+    moved = copy.copy(every.intervals[0])
+    moved.start = moved.next_immediate_step(12)
+    moved.end = 40
+    assert list(moved) == [19, 29, 39]
+    assert list(every) == [9, 19, 24]
+
+
+def test_equal_cluster_configurations_are_one_key() -> None:
+    first = ClusterConfig(mgmt_address="127.0.0.1:1", job_labels=["a=b"])
+    second = ClusterConfig(mgmt_address="127.0.0.1:1", job_labels=["a=b"])
+    assert {first: 1, second: 2, ClusterConfig(): 3} == {second: 2, ClusterConfig(): 3}
+
+
+def test_a_compiled_model_knows_its_device(model: nn.Module) -> None:
+    backend = cstorch.current_backend()
+    assert backend is not None
+    assert model.device == backend.torch_device
+    assert backend._impl is backend

@@ -291,6 +291,8 @@ class DataLoader:
                 f"the input function returns a {type(loader).__name__}, expected a "
                 "torch.utils.data.DataLoader"
             )
+        if isinstance(sampler := getattr(loader, "batch_sampler", None), DistributedSampler):
+            sampler.yield_batches()
         return loader
 
 
@@ -346,6 +348,6 @@ def _leaves(batch: Any) -> list[torch.Tensor]:
 
 def _begin_epoch(loader: Any, epoch: int) -> None:
     """Tells our sampler, which a look at the first batch, or an earlier run, may have asked before."""
-    sampler = getattr(loader, "sampler", None)
-    if isinstance(sampler, DistributedSampler):
-        sampler.set_epoch(epoch)
+    for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        if isinstance(sampler, DistributedSampler):
+            sampler.set_epoch(epoch)

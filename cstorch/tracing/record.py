@@ -7,7 +7,7 @@ and each call becomes a node. Shapes and element types come from PyTorch's own m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from weakref import ref
@@ -98,6 +98,13 @@ class Recording:
         value = Tensor(self._count, tuple(like.shape), dtype_name(like.dtype))
         return Recorded(meta, value, self)
 
+    def computed(self, like: torch.Tensor) -> Recorded:
+        """A value that an operation computes: the device has no int16, int32 holds its numbers."""
+        made = self.new(like)
+        if like.dtype == torch.int16:
+            made.value = replace(made.value, dtype="int32")
+        return made
+
     def constant(self, tensor: torch.Tensor) -> Recorded:
         """A tensor that the program made outside of the device, with the elements that it has now."""
         key = id(tensor), tensor._version
@@ -106,8 +113,9 @@ class Recording:
             return kept[1]
         # A complex number of Python comes as complex128 without dimensions, and decides no element type.
         narrow = tensor.to(torch.complex64) if tensor.is_complex() and not tensor.dim() else tensor
-        made = self.new(narrow)
-        self.graph.constants[made.value.id] = Constant(made.value, to_array(narrow))
+        made = self.computed(narrow)
+        wide = narrow.int() if narrow.dtype == torch.int16 else narrow
+        self.graph.constants[made.value.id] = Constant(made.value, to_array(wide))
         self._of_tensor[key] = tensor, made
         return made
 
@@ -155,9 +163,19 @@ class Recording:
             except Exception as error:  # each function of shapes has its own kinds
                 self._refuse(func, given, error)
         self.shapes.append((func, given, outs))
-        results = mapped(lambda x: self.new(x) if isinstance(x, torch.Tensor) else x, outs)
+        results = mapped(lambda x: self.computed(x) if isinstance(x, torch.Tensor) else x, outs)
         self._write(func, given, results)
+        if isinstance(results, Recorded) and results.dtype == torch.int16:
+            return self._wrapped(results)
         return results
+
+    def _wrapped(self, wide: Recorded) -> Recorded:
+        """Record that only the lower 16 bits of a result count, as in arithmetic of int16."""
+        for shift in (torch.ops.aten.bitwise_left_shift, torch.ops.aten.bitwise_right_shift):
+            shifted = self.computed(wide.meta)
+            self._write(shift.Tensor_Scalar, {"self": wide.value, "other": 16}, shifted)
+            wide = shifted
+        return wide
 
     def _expected(self, func: Any, given: dict[str, Any]) -> Any:
         """The result's shapes where an earlier recording had the same operation in this place; else None."""
@@ -221,7 +239,7 @@ class Recording:
         if isinstance(x, list | tuple):
             return [self._argument(item) for item in x]
         if isinstance(x, torch.dtype):
-            return dtype_name(x)
+            return dtype_name(torch.int32 if x == torch.int16 else x)
         return x if x is None or isinstance(x, bool | int | float | complex | str) else str(x)
 
 

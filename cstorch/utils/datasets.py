@@ -59,6 +59,8 @@ class DistributedSampler(torch.utils.data.Sampler):
     however many there are. Epochs of a worker may differ by a batch. A chief that streams nothing itself has
     all indices: what it counts is an epoch of the whole; so has the one worker that reads an evaluation.
 
+    It yields indices as the `sampler` of a torch `DataLoader`, and lists of them as its `batch_sampler`.
+
     Args:
         data_source: the data set.
         shuffle: draw another order in every epoch.
@@ -102,10 +104,19 @@ class DistributedSampler(torch.utils.data.Sampler):
         self._num_samples = num_samples
         self._epoch = 0
         self._read_before = start_index
+        self._in_batches = False
 
     def set_state(self, start_index: int) -> None:
         """Continue after this many samples of all workers and epochs, in the next iteration."""
         self._epoch, self._read_before = 0, start_index
+
+    def yield_batches(self) -> None:
+        """Yield lists of indices from now on: a loader takes this sampler as its `batch_sampler`."""
+        if self._batch is None:
+            raise InputError(
+                "the batch_sampler of a loader has no batch_size, expected the size of its batches"
+            )
+        self._in_batches = True
 
     def set_epoch(self, epoch: int) -> None:
         """The epoch whose order comes next; without a call they count up."""
@@ -114,9 +125,10 @@ class DistributedSampler(torch.utils.data.Sampler):
     def __len__(self) -> int:
         whole = self._whole(range(self._length))
         epochs, start = divmod(self._read_before, max(1, len(whole)))
-        return len(self._mine(whole, self._epoch + epochs, start))
+        mine = len(self._mine(whole, self._epoch + epochs, start))
+        return -(-mine // self._batch) if self._in_batches and self._batch else mine
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Any]:
         epochs, start = divmod(self._read_before, max(1, len(self._whole(range(self._length)))))
         epoch = self._epoch + epochs
         self._epoch, self._read_before = epoch + 1, 0
@@ -124,7 +136,10 @@ class DistributedSampler(torch.utils.data.Sampler):
         if self._shuffle:
             draw = torch.Generator().manual_seed(self._seed + epoch)
             order = torch.randperm(self._length, generator=draw).tolist()
-        return iter(self._mine(self._whole(order), epoch, start))
+        mine = self._mine(self._whole(order), epoch, start)
+        if not self._in_batches or self._batch is None:
+            return iter(mine)
+        return (mine[begin : begin + self._batch] for begin in range(0, len(mine), self._batch))
 
     def _whole(self, order: Sequence[int]) -> Sequence[int]:
         """An epoch of all workers together."""

@@ -478,3 +478,20 @@ def test_a_compiled_model_knows_its_device(model: nn.Module) -> None:
     assert backend is not None
     assert model.device == backend.torch_device
     assert backend._impl is backend
+
+
+def test_a_distributed_sampler_as_a_batch_sampler(model: nn.Module) -> None:
+    records = data(4).dataset
+
+    def input_fn() -> torch.utils.data.DataLoader[Any]:
+        batches = cstorch.utils.data.DistributedSampler(records, seed=3, batch_size=4)
+        return torch.utils.data.DataLoader(records, batch_sampler=batches)
+
+    def plain() -> torch.utils.data.DataLoader[Any]:
+        order = cstorch.utils.data.DistributedSampler(records, seed=3, batch_size=4)
+        return torch.utils.data.DataLoader(records, batch_size=4, sampler=order)
+
+    loader, expected = DataLoader(input_fn), DataLoader(plain)
+    assert len(loader.dataloader) == len(expected.dataloader) == 4
+    for ours, theirs in itertools.islice(zip(loader.endless(), expected.endless(), strict=False), 9):
+        assert torch.equal(ours[0], theirs[0])

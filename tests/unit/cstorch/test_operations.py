@@ -83,10 +83,18 @@ def cases() -> list[Case]:
     """All cases, the same ones in every call."""
     found = [
         *(*_scans(), *_combined(), *_distances(), *_pools(), *_samples(), *_counts()),
-        *(*_complex(), *_complex_parts(), *_fourier()),
+        *(*_complex(), *_complex_parts(), *_fourier(), *_short_integers()),
     ]
     assert len({case.name for case in found}) == len(found)
     return found
+
+
+def _short_integers() -> Iterator[Case]:
+    """Numbers of 16 bits, which wrap around."""
+    large = torch.tensor([[70000, -70000, 32768], [-32769, 5, -5]], dtype=torch.int32)
+    yield Case("int16 pairs", lambda a: (a / 2).to(torch.int16).float(), (10 * X,), gradient=False)
+    yield Case("int16 of int32", lambda a: a.to(torch.int16).to(torch.int32), (large,))
+    yield Case("int16 square", lambda a: (a.to(torch.int16) * a.to(torch.int16) + 1).int(), (large,))
 
 
 def _scans() -> Iterator[Case]:

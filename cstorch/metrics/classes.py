@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from cstorch.metrics.metric import Metric
-from cstorch.metrics.shapes import positive_count, ratio, same_shapes, shaped_like
+from cstorch.metrics.shapes import positive_count, ratio, refuse_outside, same_shapes
 
 
 def _one_hot(classes: torch.Tensor, number: int) -> torch.Tensor:
@@ -48,6 +48,9 @@ class _ConfusionMetric(Metric):
         weights: torch.Tensor | None,
         dtype: torch.dtype | None,
     ) -> None:
+        for name, classes in (("labels", labels), ("predictions", predictions)):
+            last = self.num_classes - 1
+            refuse_outside(name, classes, 0, last, f"classes from 0 to {last}, as num_classes says")
         found = _one_hot(predictions, self.num_classes)
         if weights is not None:
             found = found * weights.reshape(-1, 1)
@@ -139,6 +142,8 @@ class FBetaScoreMetric(_ConfusionMetric):
         name: str | None = None,
     ) -> None:
         super().__init__(num_classes, name)
+        if num_classes < 2:
+            raise ValueError(f"got num_classes={num_classes}, expected at least 2")
         if beta <= 0:
             raise ValueError(f"got beta={beta}, expected a number above 0")
         if average_type not in ("micro", "macro"):
@@ -149,12 +154,13 @@ class FBetaScoreMetric(_ConfusionMetric):
     def update(
         self, labels: torch.Tensor, predictions: torch.Tensor, dtype: torch.dtype | None = None
     ) -> None:
-        """Adds a batch of classes, of any shape; labels that are no class do not count.
+        """Adds a batch of classes, of any shape.
 
         Raises:
-            ValueError: predictions are more or fewer than labels.
+            ValueError: shapes differ, or there are other classes, where values can be read.
         """
-        self._add(labels, shaped_like(labels, "predictions", predictions), None, dtype)
+        same_shapes(labels=labels, predictions=predictions)
+        self._add(labels, predictions, None, dtype)
 
     def compute(self) -> torch.Tensor:
         """The score; 0 where nothing is right."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from cstorch.metrics.metric import Metric
-from cstorch.metrics.shapes import as_tensor, shaped_like, weights_for
+from cstorch.metrics.shapes import as_tensor, shaped_like
 
 
 def _count(labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | int:
-    """Return the number of tokens with a weight above 0; of all tokens without weights."""
+    """Return the number of weights above 0; of labels without weights."""
     return labels.numel() if weights is None else (weights > 0).sum()
 
 
@@ -35,15 +35,15 @@ class AccuracyMetric(Metric):
         Args:
             labels: classes, of any shape.
             predictions: classes, one for each label.
-            weights: one for all tokens or for each. The sum of those that are right is divided by the
-                number of those above 0.
+            weights: of each token. The sum of those that are right is divided by the number of weights
+                above 0.
             dtype: element type of the value.
 
         Raises:
-            ValueError: predictions or weights are more or fewer than labels.
+            ValueError: predictions are more or fewer than labels.
         """
         right = (labels == shaped_like(labels, "predictions", predictions)).float()
-        given = None if weights is None else weights_for(labels, weights)
+        given = None if weights is None else as_tensor(weights)
         self.total_correct_predictions.add_((right if given is None else right * given).sum())
         self.total_num_tokens.add_(_count(labels, given))
         self._dtype = dtype
@@ -75,14 +75,11 @@ class PerplexityMetric(Metric):
         Args:
             labels: says how many tokens there are; of any shape.
             loss: cross entropy in nats, summed over the tokens.
-            weights: one for all tokens or for each; only tokens with a weight above 0 count.
+            weights: of each token; only tokens with a weight above 0 count.
             dtype: element type of the value.
-
-        Raises:
-            ValueError: weights are more or fewer than labels.
         """
         self.total_loss.add_(loss)
-        self.total_num_tokens.add_(_count(labels, None if weights is None else weights_for(labels, weights)))
+        self.total_num_tokens.add_(_count(labels, None if weights is None else as_tensor(weights)))
         self._dtype = dtype
 
     def compute(self) -> torch.Tensor:

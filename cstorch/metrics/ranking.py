@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 
 from cstorch.metrics.metric import Metric
-from cstorch.metrics.shapes import as_number, as_tensor, positive_count, ratio, same_shapes
+from cstorch.metrics.shapes import as_number, as_tensor, positive_count, ratio, refuse_outside, same_shapes
 
 _SUMMATIONS = ("interpolation", "majoring", "minoring")
 _BEYOND = 1e-7
@@ -40,7 +41,7 @@ class _AtKMetric(Metric):
             )
         best = torch.topk(predictions, self.k, dim=-1).indices
         found = (best.unsqueeze(-1) == labels.unsqueeze(-2)).any(-1).float().sum(-1)
-        return found, given.reshape(-1), labels.shape[1]
+        return found, given, labels.shape[1]
 
 
 class PrecisionAtKMetric(_AtKMetric):
@@ -147,7 +148,8 @@ class AUCMetric(Metric):
                 the CS system cannot look.
         """
         same_shapes(labels=labels, predictions=predictions, weights=weights)
-        _refuse_outside(predictions)
+        refuse_outside("predictions", predictions, 0, 1, "probabilities in [0, 1]; apply a sigmoid")
+        refuse_outside("labels", labels, 0, math.inf, "0 and 1")
         weight = torch.ones_like(predictions) if weights is None else weights
         weight, label = weight.reshape(-1).float(), labels.reshape(-1) > 0
         limits = torch.tensor(self._thresholds)
@@ -199,13 +201,3 @@ def _all_thresholds(number: int, given: Sequence[float] | None) -> list[float]:
         if not all(0 <= threshold <= 1 for threshold in inner):
             raise ValueError(f"got thresholds={list(given)}, expected numbers in [0, 1]")
     return [-_BEYOND, *inner, 1 + _BEYOND]
-
-
-def _refuse_outside(predictions: torch.Tensor) -> None:
-    if predictions.device.type != "cpu" or not predictions.numel():
-        return
-    low, high = predictions.min().item(), predictions.max().item()
-    if low < 0 or high > 1:
-        raise ValueError(
-            f"got predictions from {low:g} to {high:g}, expected probabilities in [0, 1]; apply a sigmoid"
-        )

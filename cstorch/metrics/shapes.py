@@ -37,14 +37,17 @@ def shaped_like(labels: torch.Tensor, name: str, tensor: torch.Tensor) -> torch.
     return tensor.reshape(labels.shape)
 
 
-def weights_for(labels: torch.Tensor, weights: torch.Tensor | float) -> torch.Tensor:
-    """Return a weight for each label: one number weights all of them.
+def refuse_outside(name: str, tensor: torch.Tensor, low: float, high: float, expected: str) -> None:
+    """Refuse values outside of [low, high], where they can be read: a step on the CS system cannot look.
 
     Raises:
-        ValueError: there is neither one weight nor one for each label.
+        ValueError: there are some.
     """
-    given = as_tensor(weights)
-    return given.expand(labels.shape) if given.dim() == 0 else shaped_like(labels, "weights", given)
+    if tensor.device.type != "cpu" or not tensor.numel():
+        return
+    least, most = tensor.min().item(), tensor.max().item()
+    if least < low or most > high:
+        raise ValueError(f"got {name} from {least:g} to {most:g}, expected {expected}")
 
 
 def positive_count(name: str, value: int) -> int:

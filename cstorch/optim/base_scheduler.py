@@ -52,6 +52,15 @@ class Scheduler(ABC):
         self.optimizer = optimizer
         self.total_iters: Any = total_iters
         self.param_group_tags = _tags(param_group_tags)
+        if not list(self._groups()):
+            known = sorted(
+                {tag for group in optimizer.param_groups for tag in _tags(group.get("tags")) or ()}
+            )
+            raise ScheduleError(
+                f"{type(self).__name__}: no parameter group has one of the param_group_tags "
+                f"{sorted(self.param_group_tags or ())}, expected some of {known}; tag the groups, or leave "
+                "the tags out to schedule all of them"
+            )
         for group in self._groups():
             group[self.param_group_key] = _beside(
                 group, torch.as_tensor(group[self.param_group_key], dtype=torch.float32).clone()
@@ -199,6 +208,11 @@ class Scheduler(ABC):
             )
 
     def _go_to(self, epoch: torch.Tensor) -> None:
+        """Set the epoch of this schedule, and of those that it is made of."""
+        self._set_epoch(epoch)
+
+    def _set_epoch(self, epoch: torch.Tensor) -> None:
+        """Set the epoch as a schedule around this one does."""
         self.last_epoch.copy_(epoch)
 
     def _inner(self) -> Iterator[tuple[str, Scheduler]]:

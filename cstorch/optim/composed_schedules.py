@@ -1,5 +1,6 @@
 """Schedules that are made of others: one after the other, multiplied, scaled for each group."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
@@ -9,6 +10,8 @@ import torch
 from cstorch.errors import ScheduleError, ScheduleTypeError
 from cstorch.optim.base_scheduler import Scheduler, Tags
 from cstorch.optim.schedules import ConstantScheduler
+
+log = logging.getLogger("cstorch")
 
 
 class Several(Scheduler):
@@ -40,6 +43,14 @@ class Several(Scheduler):
                 f"{type(self).__name__} got a schedule of the kind {ScalePerParamScheduler.__name__}, whose "
                 "values differ by group; expected it around the whole"
             )
+        for inner in schedulers:
+            if isinstance(inner, SequentialScheduler) and not isinstance(inner, PiecewiseConstantScheduler):
+                log.warning(
+                    "%s has a %s, whose schedules stay at their first values there, as on the CS software; "
+                    "give one list of schedules to change that",
+                    type(self).__name__,
+                    type(inner).__name__,
+                )
         self._schedulers = list(schedulers)
         super().__init__(optimizer, None, last_epoch, param_group_tags)
         _same_tags(self, *self._schedulers)
@@ -47,6 +58,9 @@ class Several(Scheduler):
 
 class SequentialScheduler(Several):
     """One schedule after the other: the next begins, at its own epoch 0, at each milestone.
+
+    One of them that is a sequence itself changes at its own milestones, but its schedules stay at their first
+    values, as in the vendor's package (2.10.0, measured).
 
     Raises:
         ScheduleTypeError: milestones is no list.
@@ -67,7 +81,7 @@ class SequentialScheduler(Several):
     def _go_to(self, epoch: torch.Tensor) -> None:
         super()._go_to(epoch)
         for begin, inner in zip([0, *self._milestones], self._schedulers, strict=True):
-            inner._go_to((epoch - begin).clamp(min=0))
+            inner._set_epoch((epoch - begin).clamp(min=0))
 
     def _get_closed_form_value(self) -> torch.Tensor:
         value: torch.Tensor = self._schedulers[0]._closed_form()
@@ -130,10 +144,10 @@ class ChainedScheduler(Several):
                 )
         super().__init__(schedulers[0].optimizer, schedulers, last_epoch, param_group_tags)
 
-    def _go_to(self, epoch: torch.Tensor) -> None:
-        super()._go_to(epoch)
+    def _set_epoch(self, epoch: torch.Tensor) -> None:
+        super()._set_epoch(epoch)
         for inner in self._schedulers:
-            inner._go_to(epoch)
+            inner._set_epoch(epoch)
 
     def _get_closed_form_value(self) -> torch.Tensor:
         value: torch.Tensor = self._schedulers[0]._closed_form()

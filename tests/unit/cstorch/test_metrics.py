@@ -144,18 +144,30 @@ def test_micro_average_is_the_share_of_right_ones() -> None:
 
 def test_predictions_of_another_shape_are_taken_in_the_shape_of_the_labels() -> None:
     labels, predictions = torch.tensor([[1], [2]]), torch.tensor([1, 3])
-    for metric in (metrics.AccuracyMetric("accuracy"), metrics.FBetaScoreMetric(4)):
-        with pytest.warns(UserWarning, match="labels of shape .2, 1., predictions of shape .2,."):
-            metric.update(labels, predictions)
-        assert float(metric) == 0.5
-        with pytest.raises(ValueError, match="expected an entry of predictions for each label"):
-            metric.update(labels, torch.tensor([1, 2, 3]))
+    metric = metrics.AccuracyMetric("accuracy")
+    with pytest.warns(UserWarning, match="labels of shape .2, 1., predictions of shape .2,."):
+        metric.update(labels, predictions)
+    assert float(metric) == 0.5
+    with pytest.raises(ValueError, match="expected an entry of predictions for each label"):
+        metric.update(labels, torch.tensor([1, 2, 3]))
+
+
+@pytest.mark.parametrize("kind", [metrics.MeanIOUMetric, metrics.FBetaScoreMetric])
+def test_what_is_no_class_is_refused_where_it_can_be_read(kind: Any) -> None:
+    metric, right = kind(3), torch.tensor([0, 2])
+    for wrong in (-1, 3):
+        with pytest.raises(ValueError, match="expected classes from 0 to 2"):
+            metric.update(right, torch.tensor([wrong, 1]))
+    with pytest.raises(ValueError, match="expected one shape for all"):
+        metric.update(right, right.reshape(2, 1))
+    with pytest.raises(ValueError, match="got num_classes=1, expected at least 2"):
+        metrics.FBetaScoreMetric(1)
 
 
 def test_numbers_weigh_and_are_weighed() -> None:
     labels, predictions = torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0])
     accuracy = metrics.AccuracyMetric("accuracy")
-    assert float(accuracy(labels, predictions, weights=1.0)) == pytest.approx(2 / 3)
+    assert float(accuracy(labels, predictions, weights=1.0)) == 2.0  # over one weight
     mean = metrics.MeanMetric("mean")
     mean.update(3.0)
     mean.update(torch.tensor([1.0, 2.0]), weight=0.5)

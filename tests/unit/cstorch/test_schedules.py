@@ -199,7 +199,7 @@ def test_formulas_that_no_case_has() -> None:
         1e-5 + (0.4 - 1e-5) * (1 + math.cos(math.pi * (e - turn) / (11 - turn))) / 2 for e in range(3, 12)
     ]
     np.testing.assert_allclose(whole, risen + fallen, rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(product[:7], [0.4, 0.4, 0.4, 0.175, 0.15, 0.125, 0.05], rtol=1e-6)
+    np.testing.assert_allclose(product[:7], [0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1], rtol=1e-6)
     assert late.last_epoch.item() == 5
     assert values(late)[0] == pytest.approx(0.1 + 0.1 * 5 / 9)
 
@@ -337,3 +337,31 @@ def test_learning_rates_have_the_names_of_the_formulas_too() -> None:
     rate = lr_scheduler.ScalePerParamLR(optimizer := Groups(), lr_scheduler.ConstantLR(optimizer, 0.3))
     assert rate.adjustment_scalars == [1.0]
     assert float(rate.get_lr()[0]) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("kind", ["LR", "WD"])
+def test_a_sequence_in_a_sequence_changes_between_first_values(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = lr_scheduler if kind == "LR" else weight_decay_scheduler
+    constant, linear, step, sequence = (
+        getattr(module, name + kind) for name in ("Constant", "Linear", "Step", "Sequential")
+    )
+    optimizer = SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    inner = sequence(optimizer, [linear(optimizer, 0.1, 0.2, 4), step(optimizer, 0.5, 1, 0.5)], [2])
+    assert not caplog.records
+    schedule = sequence(optimizer, [constant(optimizer, 0.9), inner], [2])
+    assert "give one list of schedules" in caplog.text
+    found = []
+    for _ in range(7):
+        found += values(schedule)
+        schedule.step()
+    assert found == pytest.approx([0.9, 0.9, 0.1, 0.1, 0.5, 0.5, 0.5])
+
+
+def test_tags_that_no_group_has_are_refused() -> None:
+    groups = [{"params": [torch.ones(1)], "lr": 0.9, "tags": tags} for tags in (None, "head", ["a", "b"])]
+    with pytest.raises(ScheduleError, match=r"\['tail'\], expected some of \['a', 'b', 'head'\]"):
+        lr_scheduler.ConstantLR(Groups(groups), 0.5, param_group_tags="tail")
+    lr_scheduler.ConstantLR(Groups(groups), 0.5, param_group_tags=["a", "tail"])
+    assert [float(group["lr"]) for group in groups] == pytest.approx([0.9, 0.9, 0.5])

@@ -27,6 +27,7 @@ from cgc.cirh.elementwise import *
 from cgc.cirh.fourier import *
 from cgc.cirh.indexing import *
 from cgc.cirh.layer_norm import *
+from cgc.cirh.linalg import *
 from cgc.cirh.linear import *
 from cgc.cirh.optimizer import *
 from cgc.cirh.pool import *

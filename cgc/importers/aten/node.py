@@ -86,6 +86,19 @@ class Deferred:
     dense: Callable[[], SSAValue]
 
 
+@dataclass(frozen=True)
+class Factors:
+    """What is known of the factors of matrices whose rows were exchanged.
+
+    Attributes:
+        permutation: for each row of the product of the factors, which row of the matrix it is.
+        of_determinant: they were made for a determinant.
+    """
+
+    permutation: SSAValue
+    of_determinant: bool
+
+
 @dataclass
 class StepState:
     """What the operations of one step share.
@@ -96,6 +109,7 @@ class StepState:
         logits: of log probabilities over the last axis, by these.
         backprops: gradients of a cross entropy by the logits, by log probabilities and labels.
         variances: of batch norms, by the 1 / sqrt(variance + eps) that PyTorch saves.
+        factors: of matrices, by the pivots that PyTorch keeps for a gradient.
         draws: how many random operations there were.
     """
 
@@ -104,6 +118,7 @@ class StepState:
     logits: dict[SSAValue, SSAValue] = field(default_factory=dict)
     backprops: dict[tuple[SSAValue, SSAValue], SSAValue] = field(default_factory=dict)
     variances: dict[SSAValue, SSAValue] = field(default_factory=dict)
+    factors: dict[SSAValue, Factors] = field(default_factory=dict)
     draws: int = 0
 
 

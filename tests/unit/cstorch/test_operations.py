@@ -83,7 +83,7 @@ def cases() -> list[Case]:
     """All cases, the same ones in every call."""
     found = [
         *(*_scans(), *_combined(), *_distances(), *_pools(), *_samples(), *_counts()),
-        *(*_complex(), *_complex_parts(), *_fourier(), *_short_integers()),
+        *(*_complex(), *_complex_parts(), *_fourier(), *_short_integers(), *_matrices()),
     ]
     assert len({case.name for case in found}) == len(found)
     return found
@@ -313,6 +313,54 @@ def _fourier() -> Iterator[Case]:
         lambda a, w: torch.stft(a, 8, 4, window=w, return_complex=True).abs(),
         (_randn(2, 32), torch.hann_window(8) + 0.1),
     )
+
+
+def _matrices() -> Iterator[Case]:
+    """Factorizations, of which other functions of torch.linalg are made."""
+    linalg = torch.linalg
+
+    def definite(a: torch.Tensor) -> torch.Tensor:
+        return a @ a.mT + torch.eye(a.size(-1), device=a.device)
+
+    def vectors(a: torch.Tensor) -> list[torch.Tensor]:
+        u, s, vt = linalg.svd(a, full_matrices=False)
+        return [s, (u * s.square().unsqueeze(-2)) @ vt, u.abs()]
+
+    a, b = _randn(2, 4, 4) + 3 * torch.eye(4), _randn(2, 4, 3)
+    tall, half = _randn(2, 5, 3), _randn(2, 4, 4)
+    two: dict[str, Callable[..., Any]] = {
+        "solve": linalg.solve,
+        "solve from the right": lambda a, b: linalg.solve(a, b.mT, left=False),
+        "solve for vectors": lambda a, b: linalg.solve(a, b[..., 0]),
+        "solve broadcast": lambda a, b: linalg.solve(a[0], b),
+        "lu_solve": lambda a, b: linalg.lu_solve(*linalg.lu_factor(a), b),
+        "cholesky_solve": lambda a, b: torch.cholesky_solve(b, linalg.cholesky(definite(a))),
+    }
+    for upper, left, unit in ((False, True, False), (True, False, False), (True, True, True)):
+        how = {"upper": upper, "left": left, "unitriangular": unit}
+        two[f"solve_triangular {upper} {left} {unit}"] = lambda a, b, how=how: linalg.solve_triangular(
+            a, b if how["left"] else b.mT, **how
+        )
+    for name, function in two.items():
+        yield Case(name, function, (a, b), tolerance=1e-4)
+    one: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
+        "cholesky": (lambda x: linalg.cholesky(definite(x)), half),
+        "cholesky upper": (lambda x: linalg.cholesky(definite(x), upper=True), half),
+        "inv": (linalg.inv, a),
+        "slogdet": (lambda x: tuple(linalg.slogdet(x)), half),
+        "det": (linalg.det, half),
+        "lu_factor": (lambda x: linalg.lu_factor(x)[0], half[0]),
+        "qr": (lambda x: tuple(linalg.qr(x)), tall),
+        "svd": (vectors, tall),
+        "svdvals": (linalg.svdvals, tall.mT.contiguous()),
+        "eigh": (lambda x: (linalg.eigh(definite(x))[0], linalg.eigh(definite(x))[1].abs()), half),
+        "eigh upper": (lambda x: linalg.eigvalsh(x + x.mT, UPLO="U"), half),
+        "pinv": (linalg.pinv, tall),
+        "matrix_exp": (linalg.matrix_exp, torch.cat([0.1 * half, 3 * half])),
+        "norms": (lambda x: (linalg.matrix_norm(x, "nuc"), linalg.matrix_norm(x, 2)), tall),
+    }
+    for name, (function, x) in one.items():
+        yield Case(name, function, (x,), tolerance=2e-4)
 
 
 CASES = cases()

@@ -254,6 +254,18 @@ builtin.module {
     %251, %252 = cirh.Rfft %x : (tensor<2x3xf32>) -> (tensor<2x2xf32>, tensor<2x2xf32>)
     // CHECK-NEXT: %{{.*}} = cirh.Irfft %x, %y {length = 4 : i64} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x4xf32>
     %253 = cirh.Irfft %x, %y {length = 4 : i64} : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x4xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.Cholesky %kernel : (tensor<3x3x2x2xf32>) -> tensor<3x3x2x2xf32>
+    %254 = cirh.Cholesky %kernel : (tensor<3x3x2x2xf32>) -> tensor<3x3x2x2xf32>
+    // CHECK-NEXT: %{{.*}} = cirh.TriangularSolve %kernel, %kernel {lower = true, transpose_a = false, unit_diagonal = true} : (tensor<3x3x2x2xf32>, tensor<3x3x2x2xf32>) -> tensor<3x3x2x2xf32>
+    %255 = cirh.TriangularSolve %kernel, %kernel {lower = true, transpose_a = false, unit_diagonal = true} : (tensor<3x3x2x2xf32>, tensor<3x3x2x2xf32>) -> tensor<3x3x2x2xf32>
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.Lu %kernel : (tensor<3x3x2x2xf32>) -> (tensor<3x3x2x2xf32>, tensor<3x3x2xi32>, tensor<3x3x2xi32>)
+    %256, %257, %258 = cirh.Lu %kernel : (tensor<3x3x2x2xf32>) -> (tensor<3x3x2x2xf32>, tensor<3x3x2xi32>, tensor<3x3x2xi32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.Qr %kernel {full_matrices = false} : (tensor<3x3x2x2xf32>) -> (tensor<3x3x2x2xf32>, tensor<3x3x2x2xf32>)
+    %259, %260 = cirh.Qr %kernel {full_matrices = false} : (tensor<3x3x2x2xf32>) -> (tensor<3x3x2x2xf32>, tensor<3x3x2x2xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}} = cirh.Svd %kernel {full_matrices = true} : (tensor<3x3x2x2xf32>) -> (tensor<3x3x2x2xf32>, tensor<3x3x2xf32>, tensor<3x3x2x2xf32>)
+    %261, %262, %263 = cirh.Svd %kernel {full_matrices = true} : (tensor<3x3x2x2xf32>) -> (tensor<3x3x2x2xf32>, tensor<3x3x2xf32>, tensor<3x3x2x2xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.Eigh %kernel : (tensor<3x3x2x2xf32>) -> (tensor<3x3x2xf32>, tensor<3x3x2x2xf32>)
+    %264, %265 = cirh.Eigh %kernel : (tensor<3x3x2x2xf32>) -> (tensor<3x3x2xf32>, tensor<3x3x2x2xf32>)
     func.return
   }
 }

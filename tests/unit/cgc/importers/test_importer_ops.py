@@ -37,6 +37,10 @@ def ints(*shape: int, low: int = 0, high: int = 5, dtype: type = np.int32) -> np
     return np.random.default_rng(len(shape)).integers(low, high, shape).astype(dtype)
 
 
+def _positive_definite(x: tf.Tensor) -> tf.Tensor:
+    return tf.matmul(x, x, transpose_b=True) + tf.eye(x.shape[0])
+
+
 X, ROW, COLUMN = floats(3, 4), floats(4), floats(3, 1)
 POSITIVE = floats(3, 4, low=0.1, high=3.0)
 ZEROS = np.asarray([[0, 1.5, -2, 0], [3, 0, 0, 1], [-1, 2, 0, 4]], np.float32)
@@ -290,6 +294,19 @@ INDEXING = {
     "cumprod": (lambda x: tf.math.cumprod(x, axis=1), X),
     "cumprod_exclusive": (lambda x: tf.math.cumprod(x, axis=0, exclusive=True, reverse=True), X),
     "cumulative_logsumexp": (lambda x: tf.math.cumulative_logsumexp(3 * x, axis=1, reverse=True), X),
+    "cholesky": (lambda x: tf.linalg.cholesky(_positive_definite(x)), X),
+    "triangular_solve": (
+        lambda x: tf.linalg.triangular_solve(_positive_definite(x), x[:, :2], lower=False, adjoint=True),
+        X,
+    ),
+    "matrix_solve": (lambda x: tf.linalg.solve(_positive_definite(x)[None], x[None, :, :2]), X),
+    "matrix_solve_adjoint": (lambda x: tf.linalg.solve(x[:, :3], x, adjoint=True), X),
+    "matrix_inverse": (lambda x: tf.linalg.inv(_positive_definite(x)), X),
+    "slogdet": (lambda x: tf.linalg.slogdet(x[:, :3])[1], X),
+    "det": (lambda x: tf.linalg.det(x[:, :3]), X),
+    "qr": (lambda x: list(tf.linalg.qr(tf.transpose(x))), X),
+    "svd": (lambda x: tf.linalg.svd(x, compute_uv=False), X),
+    "eigh": (lambda x: tf.linalg.eigh(_positive_definite(x))[0], X),
     "accumulate_n": (lambda x: raw.AccumulateNV2(inputs=[x, 2 * x], shape=[3, 4]), X),
     "top_k": (lambda x: list(tf.math.top_k(x, 3)), floats(2, 3, 6)),
     "top_k_ties": (lambda x: list(tf.math.top_k(x, 3)), np.round(floats(3, 8))),

@@ -19,6 +19,7 @@ POOLED: Argument = ((8, 3, 3, 4), "float32")
 CHANNELS: Argument = ((4,), "float32")
 WINDOW = ((2, 2), (2, 2))
 SCALAR: Argument = ((), "float32")
+MATRICES: Argument = ((8, 3, 3), "float32")
 STEP: Argument = ((), "int32")
 LABELS: Argument = ((8,), "int32")
 MOMENTS: Argument = ((8, 1), "float32")
@@ -71,6 +72,12 @@ CASES: dict[str, tuple[Sequence[Argument], Callable[..., Operation]]] = {
     "FftOp": ((X, X), lambda re, im: ops.FftOp(re, im, inverse=True)),
     "RfftOp": ((X,), ops.RfftOp),
     "IrfftOp": ((X, X), lambda re, im: ops.IrfftOp(re, im, 11)),
+    "CholeskyOp": ((MATRICES,), ops.CholeskyOp),
+    "TriangularSolveOp": ((MATRICES, MATRICES), lambda a, b: ops.TriangularSolveOp(a, b, lower=True)),
+    "LuOp": ((MATRICES,), ops.LuOp),
+    "QrOp": ((MATRICES,), ops.QrOp),
+    "SvdOp": ((MATRICES,), ops.SvdOp),
+    "EighOp": ((MATRICES,), ops.EighOp),
     "NthOrderStatisticOp": ((X,), lambda x: ops.NthOrderStatisticOp(x, 2)),
     "TopKOp": ((X,), lambda x: ops.TopKOp(x, 2)),
     "L2NormOp": ((X, ROW), ops.L2NormOp),

@@ -100,9 +100,28 @@ def _without_missing_operators(module: ModuleType) -> Iterator[None]:
         library.register_fake = register
 
 
+class _CurrentRates:
+    """The rates of an optimizer's groups, for a schedule that has not written any itself."""
+
+    def __get__(self, schedule: Any, owner: type) -> Any:
+        if schedule is None:
+            return self
+        return [group["lr"] for group in schedule.optimizer.param_groups]
+
+
+def _schedules(module: ModuleType) -> None:
+    """Let every schedule of torch have rates that can be read.
+
+    `SequentialLR` reads those of its first schedule when it is made, since torch 1.12. Programs of the time
+    before derive schedules whose `step` computes none, because the CS system computes them.
+    """
+    vars(module)["LRScheduler"]._last_lr = _CurrentRates()
+
+
 CHANGES: Mapping[str, Callable[[ModuleType], None]] = {
     "cerebras.modelzoo.config.utils": _configurations,
     "cerebras.modelzoo.trainer.validate": _validation,
+    "torch.optim.lr_scheduler": _schedules,
 }
 """Function by the name of the module after whose import it runs."""
 

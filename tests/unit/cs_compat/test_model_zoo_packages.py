@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
 from cs_compat.torch import placeholders
 from cs_compat.torch.changes import CHANGES
@@ -114,3 +115,27 @@ def test_serializers_and_tree_specs_as_in_older_versions() -> None:
 
     values, spec = pytree.tree_flatten((1, 2))
     assert pytree.tree_unflatten(values, module.dataclasses.replace(spec, type=list)) == [1, 2]
+
+
+def test_a_schedule_that_computes_no_rates_may_be_the_first_of_a_sequence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its `step` leaves them to the CS system."""
+
+    class Counting(torch.optim.lr_scheduler.LambdaLR):
+        def step(self, epoch: int | None = None) -> None:
+            self.last_epoch += 1
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.25)
+
+    def sequence() -> torch.optim.lr_scheduler.SequentialLR:
+        parts = [Counting(optimizer, lambda step: 1.0), Counting(optimizer, lambda step: 0.5)]
+        return torch.optim.lr_scheduler.SequentialLR(optimizer, parts, [3])
+
+    kind = torch.optim.lr_scheduler.LRScheduler
+    monkeypatch.delattr(kind, "_last_lr", raising=False)
+    with pytest.raises(AttributeError, match="_last_lr"):
+        sequence()
+    monkeypatch.setattr(kind, "_last_lr", None, raising=False)
+    CHANGES["torch.optim.lr_scheduler"](sys.modules["torch.optim.lr_scheduler"])
+    assert sequence().get_last_lr() == [0.25]

@@ -14,6 +14,7 @@ import torch
 
 from cstorch import amp
 from cstorch.amp.half import set_half_dtype, use_bfloat16
+from cstorch.amp.scaler import Scaled
 from cstorch.precision import half_dtype, mix_precision, torch_half_dtype
 from cstorch.session.environment import use_cs
 from cstorch.session.process import state
@@ -94,6 +95,14 @@ class GradScaler(amp.GradScaler):
         """The arguments of the constructor."""
         return dict(self._init_params)
 
+    def scale(self, outputs: Scaled) -> Scaled:
+        """Return a loss, or a list of them, times the scale; a run reports the loss without it."""
+        from cstorch.session.steps import note_loss
+
+        if isinstance(outputs, torch.Tensor):
+            note_loss(outputs)
+        return super().scale(outputs)
+
     def forward(self, loss: torch.Tensor) -> ScaledLoss:
         """The loss, to be scaled in its `backward`."""
         return ScaledLoss(self, loss)
@@ -108,12 +117,9 @@ class ScaledLoss:
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         """Computes scaled gradients, and divides them by the scale."""
-        from cstorch.session.steps import note_loss
-
         if not state().optimizers:  # nobody would divide
             self.loss.backward(*args, **kwargs)
             return
-        note_loss(self.loss)
         self.scaler.scale(self.loss).backward(*args, **kwargs)
         for optimizer in state().optimizers:
             self.scaler.unscale_(optimizer)  # at once: programs may clip the gradients themselves

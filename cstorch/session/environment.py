@@ -63,13 +63,13 @@ def initialize(
         compile_only: compile the step of a session, and run nothing.
         appliance: of later releases; this CS system is reached by its address.
         use_cbfloat16: what mixed precision computes in; float16 otherwise.
-        use_appliance_data: of the appliance, as `appliance`.
+        use_appliance_data: where the appliance keeps tensors; without effect, as programs give it always.
         log_initialization: without effect; the toolkit logs unless the program has configured logging.
 
     Raises:
         ConfigureError: called twice, or with `appliance`.
     """
-    if appliance or use_appliance_data:
+    if appliance:
         raise ConfigureError(
             "initialize() got appliance=True, expected False: this CS system is reached by its address; pass "
             "cs_ip='IP:PORT' and no appliance"

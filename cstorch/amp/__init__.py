@@ -1,5 +1,8 @@
 """Mixed precision: the 16-bit type, scaling of the loss, and a whole optimizer step with it."""
 
+from importlib import import_module
+from typing import Any
+
 from cstorch.amp.casts import (
     disable_casts,
     float_function,
@@ -53,3 +56,12 @@ __all__ = [
     "update_if_finite",
     "use_bfloat16",
 ]
+
+_OF_SESSIONS = ("_amp_state", "get_init_params", "load_state_dict", "state_dict")
+
+
+def __getattr__(name: str) -> Any:
+    """Return a function of the session API, which releases 1.8 and 1.9 have in this module too."""
+    if name not in _OF_SESSIONS:
+        raise AttributeError(f"module 'cstorch.amp' has no attribute {name!r}")
+    return getattr(import_module("cstorch.session.amp"), name)

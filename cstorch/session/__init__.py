@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from cstorch import load, save
+from cstorch import load, save, saver
 from cstorch.model import prepare
-from cstorch.scopes import name_scope
+from cstorch.scopes import add_debug_name, get_debug_name, name_scope, set_debug_scope
 from cstorch.session import amp, core, data, nn, optim, utils
 from cstorch.session.data import DataLoader, dataloader
 from cstorch.session.environment import env, initialize, use_cs
@@ -23,12 +23,15 @@ from cstorch.session.session import Session, compile  # noqa: A004 - the name of
 __all__ = [
     "DataLoader",
     "Session",
+    "add_debug_name",
     "amp",
     "compile",
     "core",
     "data",
     "dataloader",
+    "enable_debug_name_scope",
     "env",
+    "get_debug_name",
     "initialize",
     "load",
     "module",
@@ -37,6 +40,8 @@ __all__ = [
     "optim",
     "optimizer",
     "save",
+    "saver",
+    "set_debug_scope",
     "state",
     "use_cs",
     "utils",
@@ -58,3 +63,7 @@ def module(model: Model, device: Any = None) -> Model:
         model.to(device)
     state().modules.append(model)
     return model
+
+
+def enable_debug_name_scope() -> None:
+    """Nothing: reports and errors always have the names of modules."""

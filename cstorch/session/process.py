@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
@@ -13,6 +16,8 @@ from torch import nn
 from cs_toolkit.messages import Message
 from cstorch.announcing import announce_unused
 from cstorch.utils.rates import RateTracker
+
+log = logging.getLogger("cstorch")
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,32 @@ class RunConfig:
         return min((self.total_steps, *multiples))
 
 
+class Tracker:
+    """Logs, at the level of debugging, how long parts of a program take."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, float] = {}
+
+    def start(self, name: str) -> None:
+        """Begin a part."""
+        self._started[name] = time.monotonic()
+
+    def stop(self, name: str) -> None:
+        """End a part that has begun."""
+        began = self._started.pop(name, None)
+        if began is not None:
+            log.debug("%s took %.3f s", name, time.monotonic() - began)
+
+    @contextmanager
+    def entry(self, name: str) -> Iterator[None]:
+        """The body is a part."""
+        self.start(name)
+        try:
+            yield
+        finally:
+            self.stop(name)
+
+
 @dataclass
 class SessionState:
     """What programs find in `state()`.
@@ -62,6 +93,8 @@ class SessionState:
         run_config: None where the program's own loop runs the steps.
         run_step: number of the step of this session whose body or step closures run; 0 before the first.
         counters: figures of the run by the names of the original.
+        init_tracker: notes how long parts of the program take that it names.
+        progress_tracker: None: progress is in the log.
     """
 
     full_config: Message = field(default_factory=Message)
@@ -79,6 +112,8 @@ class SessionState:
     run_step: int = 0
     num_csx: int = 1
     counters: dict[str, float] = field(default_factory=dict)
+    init_tracker: Tracker = field(default_factory=lambda: Tracker())
+    progress_tracker: None = None
     _callbacks: list[tuple[Any, Callable[..., Any]]] = field(default_factory=list)
 
     def track_object(self, obj: Any) -> Any:
@@ -91,11 +126,6 @@ class SessionState:
         """Notes a metric of the program."""
         if all(metric is not kept for kept in self.metrics):
             self.metrics.append(metric)
-
-    def init_tracker(self) -> RateTracker:
-        """Begins to count samples from 0."""
-        self.rate_tracker.reset()
-        return self.rate_tracker
 
     def set_num_csx(self, num_csx: int) -> None:
         """Notes for how many CS systems the program asks; it gets one."""

@@ -2,12 +2,14 @@
 
 from cstorch.distributed.cluster import CSConfig
 from cstorch.utils import benchmark, call_once, data, filters, nest, profiler, rates, run_phases, tensorboard
+from cstorch.utils.outputs import extract_loss
 
 __all__ = [
     "CSConfig",
     "benchmark",
     "call_once",
     "data",
+    "extract_loss",
     "filters",
     "nest",
     "profiler",

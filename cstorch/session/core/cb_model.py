@@ -308,6 +308,13 @@ def metrics_counter_value(name: str) -> float | None:
     return state().counters.get(name)
 
 
+def _extract_tracker_details(step: int) -> tuple[float, float, float]:
+    """Return the rate, the rate since the start, both in samples per second, and the samples of a step."""
+    tracker = state().rate_tracker
+    done = max(get_run_step(), 1)
+    return float(tracker.rate), float(tracker.global_rate), tracker.total_count / done
+
+
 def print_metrics_report() -> None:
     """Logs all figures of the run."""
     for name, value in sorted(state().counters.items()):

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from cerebras_torch.saver.pt_h5_saver import PyTorchH5Saver
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import cerebras_torch as cbtorch
+import cstorch
 from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
 from cstorch import optim
@@ -589,6 +591,20 @@ def test_small_names() -> None:
     assert state().full_config.matching.kernel.no_dcache_spill_splits
     assert cbtorch.nn.StripPadding()(loss) is loss
     assert cbtorch.nn.Scope("loss").exit(loss) is loss
+    cbtorch.enable_debug_name_scope()
+    cbtorch.add_debug_name(model := nn.Sequential(nn.Linear(1, 1)), "root")
+    assert cbtorch.get_debug_name(model[0]) == "root.0"
+    with state().init_tracker.entry("a part"):
+        state().init_tracker.start("another")
+    state().init_tracker.stop("another")
+    assert state().progress_tracker is None
+    state().rate_tracker.add(32)
+    state().run_step = 2
+    assert cm._extract_tracker_details(2)[2] == 16
+    assert PyTorchH5Saver is cbtorch.saver.PyTorchH5Saver
+    assert cstorch.amp.get_init_params() == {}
+    assert cstorch.amp._amp_state.half_dtype == torch.float16
+    assert cstorch.utils.extract_loss is extract_loss
     config = RunConfig(total_steps=7, checkpoint_steps=3, fetch_steps=0)
     assert [config.next_fetch(step) for step in range(7)] == [3, 3, 3, 6, 6, 6, 7]
     tracker = RateTracker()

@@ -1,0 +1,1 @@
+"""Tasks of a job, by the names of the library."""

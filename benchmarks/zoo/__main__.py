@@ -54,7 +54,7 @@ class Request:
 
 
 def requests(
-    libraries: Sequence[str], only: Sequence[str], every: int = 1, validate_only: bool = False
+    libraries: Sequence[str], only: Sequence[str] = (), every: int = 1, ways: Sequence[str] = WAYS
 ) -> list[Request]:
     """What is to be run.
 
@@ -62,18 +62,18 @@ def requests(
         libraries: Names of libraries.
         only: Patterns of names; all where there are none.
         every: Run each `every`-th architecture only.
-        validate_only: Check the steps, and train nothing.
+        ways: How they are trained; in all ways but the first only every tenth.
     """
     found = []
     for library in libraries:
         names = models_of(library).names()
         for index, name in enumerate(names):
-            ways = (VALIDATE,) if validate_only else WAYS if index % NTH == 0 else WAYS[:1]
+            some = [way for way in ways if index % NTH == 0 or way in (WAYS[0], VALIDATE)]
             if only and not any(fnmatch.fnmatchcase(name, pattern) for pattern in only):
                 continue
             if not only and index % every:
                 continue
-            found += [Request(library, name, way) for way in ways]
+            found += [Request(library, name, way) for way in some]
     return found
 
 
@@ -208,7 +208,12 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="patterns of names, such as 'bert*'; all by default")
     parser.add_argument("--library", action="append", choices=LIBRARIES, help="all by default")
     parser.add_argument("--every", type=int, default=1, help="run each so many-th architecture only")
-    parser.add_argument("--validate-only", action="store_true", help="check the steps, and train nothing")
+    parser.add_argument(
+        "--way",
+        action="append",
+        choices=(*WAYS, VALIDATE),
+        help=f"how to train; all but {VALIDATE} by default, which trains nothing",
+    )
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit-s", type=float, default=300.0, help="seconds for one architecture")
     parser.add_argument(
@@ -223,7 +228,7 @@ def main() -> None:
         parser.error(
             f"no status {', '.join(sorted(unknown))}; expected some of {', '.join(STATUSES)}, or all"
         )
-    wanted = requests(options.library or LIBRARIES, options.names, options.every, options.validate_only)
+    wanted = requests(options.library or LIBRARIES, options.names, options.every, options.way or WAYS)
     if not wanted:
         parser.error(f"no architecture is called {' or '.join(options.names)}; --list prints all names")
     if options.list:

@@ -31,7 +31,7 @@ from benchmarks.zoo.architecture import (
     one_line,
 )
 from benchmarks.zoo.tiny import Shrinking, shrink
-from benchmarks.zoo.torch_outputs import without_randomness
+from benchmarks.zoo.torch_outputs import without_randomness, without_ties
 
 CLASSES = 10
 IMAGES = (64, 128, 32)
@@ -94,6 +94,7 @@ def _workload_of(name: str, size: int, smaller: bool) -> Workload:
         torch.manual_seed(SEED)
         model = _make(timm, name, size)
     without_randomness(model)
+    without_ties(model)
     model.train()
     channels = model.pretrained_cfg.get("input_size", (3,))[0]
     batches = []

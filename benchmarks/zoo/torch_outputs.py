@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.zoo.architecture import SEED
+
 
 def without_randomness(model: nn.Module) -> None:
     """Turns off dropout in all its forms: two frameworks draw different random numbers."""
@@ -17,6 +19,22 @@ def without_randomness(model: nn.Module) -> None:
                 "drop" in name or (name == "p" and "Drop" in type(module).__name__)
             ):
                 setattr(module, name, 0.0)
+
+
+def without_ties(model: nn.Module) -> None:
+    """Makes weights that are all equal differ a little.
+
+    Routers of experts begin with zeros, and among equal scores every implementation chooses others.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if (
+                parameter.numel() > 1
+                and parameter.is_floating_point()
+                and (parameter == parameter.flatten()[0]).all()
+            ):
+                parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
 
 
 def mean_square(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:

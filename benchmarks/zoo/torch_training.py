@@ -14,6 +14,7 @@ from torch import nn
 from benchmarks.zoo.architecture import SEED, STEPS, SkippedError, Workload
 from benchmarks.zoo.training import (
     LEARNING_RATE,
+    MODULES,
     MOMENTUM,
     Difference,
     State,
@@ -133,6 +134,6 @@ def train_on_system(
 
 def preload() -> None:
     """Imports what all trainings need, before processes are forked; starts no thread."""
-    for name in ("cerebras_pytorch", "cgc.driver", "cgc.importers.aten", "cstorch.loop"):
+    for name in ("cerebras_pytorch", "cgc.importers.aten", "cstorch.loop", *MODULES):
         import_module(name)
     torch.set_num_threads(1)

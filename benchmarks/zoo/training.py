@@ -28,6 +28,18 @@ _NOISE = 1e-3
 """Updates below this share of the largest one are rounding errors, as of biases before a normalization."""
 _EPSILON = float(np.finfo(np.float32).eps)
 
+MODULES = (
+    "cgc.driver",
+    "cgc.execution.choice",
+    "cgc.execution.pipelined",
+    "cgc.folding.rewrite",
+    "cgc.lowering.jax_table",
+    "cgc.passes.pipeline",
+    "cs_runtime.compile",
+    "cs_runtime.traced_step",
+)
+"""Modules that a program imports when it compiles; processes that are forked later have them."""
+
 State = dict[str, np.ndarray[Any, Any]]
 
 

@@ -24,7 +24,7 @@ from benchmarks.zoo.architecture import (
     one_line,
 )
 from benchmarks.zoo.tiny import FIRST_SPECIAL, HEAD_DIM, WIDTH, Shrinking, shrink
-from benchmarks.zoo.torch_outputs import mean_square, without_randomness
+from benchmarks.zoo.torch_outputs import mean_square, without_randomness, without_ties
 
 TOKENS = 16
 SAMPLES = 3200
@@ -144,6 +144,7 @@ def _workload_of(name: str, head: type[nn.Module], kept: frozenset[str], changed
     except Exception as error:
         raise SkippedError(f"the tiny configuration makes no model: {one_line(error)}") from None
     without_randomness(model)
+    without_ties(model)
     model.train()
     failed = ""
     for make in _batch_makers(model, config):

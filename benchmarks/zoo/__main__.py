@@ -22,17 +22,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.zoo import page
-from benchmarks.zoo.run import STATUSES, VALIDATE, WAYS, models_of
+from benchmarks.zoo.run import LIBRARIES, STATUSES, VALIDATE, WAYS, models_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "zoo.jsonl"
 PAGE = ROOT / "docs" / "models.md"
-LIBRARIES = ("transformers", "timm", "keras")
+ALL_LIBRARIES = tuple(library for libraries in LIBRARIES.values() for library in libraries)
 NTH = 10
 """Every tenth architecture also trains by weight streaming, and with workers."""
 
@@ -46,6 +46,11 @@ class Request:
     library: str
     name: str
     way: str
+
+    @property
+    def framework(self) -> str:
+        """The framework of its library."""
+        return next(name for name, libraries in LIBRARIES.items() if self.library in libraries)
 
     @property
     def key(self) -> Key:
@@ -115,17 +120,17 @@ class Pool:
                 process.wait()
 
     def _work(self) -> None:
-        """Gives one worker after the other what waits; a worker knows one library."""
+        """Gives a worker what waits, one by one; a worker knows one framework."""
         worker: subprocess.Popen[str] | None = None
-        library = ""
+        framework = ""
         while not self._stopped:
             try:
                 request = self._waiting.get_nowait()
             except queue.Empty:
                 break
-            if worker is None or library != request.library:
+            if worker is None or framework != request.framework:
                 _end(worker)
-                worker, library = self._start(request.library), request.library
+                worker, framework = self._start(request.framework), request.framework
             answer = self._ask(worker, request)
             if answer is None:
                 worker = None
@@ -133,15 +138,15 @@ class Pool:
             self._keep(answer)
         _end(worker)
 
-    def _start(self, library: str) -> subprocess.Popen[str]:
+    def _start(self, framework: str) -> subprocess.Popen[str]:
         folder = self._results.parent / "zoo"
         folder.mkdir(exist_ok=True)
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.zoo.worker", library, str(folder)],
+            [sys.executable, "-m", "benchmarks.zoo.worker", framework, str(folder)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=(folder / f"worker-{library}.log").open("ab"),
+            stderr=(folder / f"worker-{framework}.log").open("ab"),
             text=True,
             start_new_session=True,
         )
@@ -153,16 +158,16 @@ class Pool:
         assert worker.stdout is not None
         limit = self._limit_s * (3 if request.way == "workers" else 1)
         try:
-            worker.stdin.write(
-                json.dumps({"name": request.name, "way": request.way, "limit_s": limit}) + "\n"
-            )
+            worker.stdin.write(json.dumps({**asdict(request), "limit_s": limit}) + "\n")
             worker.stdin.flush()
             line = worker.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
             if not self._stopped:
-                print(f"the worker of {request.library} ended: see worker-{request.library}.log", flush=True)
+                print(
+                    f"the worker of {request.framework} ended: see worker-{request.framework}.log", flush=True
+                )
             return None
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -206,7 +211,7 @@ def main() -> None:
     """Entry point."""
     parser = argparse.ArgumentParser("python -m benchmarks.zoo", description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="patterns of names, such as 'bert*'; all by default")
-    parser.add_argument("--library", action="append", choices=LIBRARIES, help="all by default")
+    parser.add_argument("--library", action="append", choices=ALL_LIBRARIES, help="all by default")
     parser.add_argument("--every", type=int, default=1, help="run each so many-th architecture only")
     parser.add_argument(
         "--way",
@@ -228,7 +233,7 @@ def main() -> None:
         parser.error(
             f"no status {', '.join(sorted(unknown))}; expected some of {', '.join(STATUSES)}, or all"
         )
-    wanted = requests(options.library or LIBRARIES, options.names, options.every, options.way or WAYS)
+    wanted = requests(options.library or ALL_LIBRARIES, options.names, options.every, options.way or WAYS)
     if not wanted:
         parser.error(f"no architecture is called {' or '.join(options.names)}; --list prints all names")
     if options.list:
@@ -243,7 +248,7 @@ def main() -> None:
         print("stopped; the same command continues", file=sys.stderr)
         sys.exit(130)
     finally:
-        results = {key: r for key, r in read_results(options.results).items() if r["way"] in WAYS}
+        results = read_results(options.results)
         if results:
             options.page.write_text(page.text(list(results.values())), encoding="utf-8")
 

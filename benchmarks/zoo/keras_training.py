@@ -10,14 +10,23 @@ from typing import Any
 import numpy as np
 
 from benchmarks.zoo.architecture import SEED, STEPS, SkippedError, Workload
-from benchmarks.zoo.training import MODULES, Difference, State, Trained, all_finite, difference, of_worker
+from benchmarks.zoo.training import (
+    Difference,
+    State,
+    Trained,
+    all_finite,
+    difference,
+    of_worker,
+    preload_compiler,
+)
 
 
 def preload() -> None:
     """Imports what all trainings need, before processes are forked; starts no thread."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    for name in ("estimator", "estimator.on_cs", "estimator.keras_front_end", *MODULES):
+    for name in ("estimator", "estimator.on_cs", "estimator.keras_front_end"):
         import_module(name)
+    preload_compiler()
 
 
 def state_of(model: Any) -> State:

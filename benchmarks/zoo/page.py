@@ -8,24 +8,38 @@ from importlib import metadata
 from statistics import median
 from typing import Any
 
+from benchmarks.zoo.run import STATUSES, VALIDATE, WAYS
+
+_WAYS = {
+    "pipelined": "trained",
+    "weight_streaming": "trained, weight streaming",
+    "workers": "trained, two workers",
+    VALIDATE: "checked",
+}
+
 TEXT = """# Models of libraries
 
-Written by `make zoo`, which trains the architectures of three libraries and compares them with
-their own framework.
+`make zoo` trains the architectures of three libraries on a simulated CS system, compares each with
+its own framework, and writes this page. `make zoo ZOO="bert t5*"` runs some of them again.
 
-* Every type of model of transformers with a head that has a loss, where it has one, else its base
-  model; one variant of each family of timm; every class of `keras.applications`.
-* A configuration is shrunk by a rule on the names of its fields (`benchmarks/zoo/tiny.py`): widths
-  of 16 to 128, two layers or one of each type, 128 tokens, images of 32 to 128 pixels. Random numbers
-  are switched off.
-* Five steps of gradient descent with momentum, from the same weights and batches, padded samples
-  among them. The loss is the model's own where random labels fit it, else the mean square of its
-  outputs.
-* *Losses* is the largest relative difference of the loss of a step. *Updates* is the largest of what
-  all steps have added to a tensor. *Compile* is the CPU seconds of the program: tracing, compiling
-  and the five steps, without those of the CS system.
-* Every tenth architecture also trains by weight streaming (*ws*), and in a job of `csrun_wse` with
-  two workers (*2w*).
+* **Architectures**: every type of model of transformers with a head that has a loss, or its base
+  model where it has none; one variant of each family of timm, which is a module and the first word
+  of a name; every class of `keras.applications`.
+* **Tiny models**: `benchmarks/zoo/tiny.py` shrinks a configuration by the names of its fields, to
+  widths of 16 to 128, two layers or one of each type, 128 tokens and images of 32 to 128 pixels.
+  Dropout is off, because two frameworks draw different random numbers.
+* **Training**: five steps of gradient descent with momentum on random batches, with padded samples.
+  The loss is the model's own where it takes labels of the shape of its logits, else the mean square
+  of its outputs. The framework starts from the same weights, on a CPU.
+* **Losses** is the largest relative difference of the loss of a step. **Updates** is the largest
+  relative difference of what the steps have added to a tensor. Losses up to 1e-3 and updates up to
+  2e-2 are *ok*, and more where ten times the effect of rounding exceeds that.
+* **Compile** is CPU seconds of the program for tracing, compiling and five steps, without those of
+  the CS system.
+* *Checked* means that the step was traced and can be compiled, but did not run.
+* *Refused* is a message of ours, *crashed* any other error. *Skipped* are architectures without a
+  tiny model that their own framework trains; shares do not count them.
+* Every tenth architecture also trains by weight streaming, and in a job with two workers.
 
 Packages: {packages}.
 
@@ -39,60 +53,81 @@ def text(results: Sequence[Mapping[str, Any]]) -> str:
     """The page.
 
     Args:
-        results: As of `benchmarks.zoo.run.Result.as_dict`, one for each architecture and way.
+        results: As of `benchmarks.zoo.run.Result.as_dict`, one for each architecture and way. One that was
+            trained is not listed as checked.
     """
-    packages = ", ".join(
-        f"{name} {metadata.version(name)}"
-        for name in ("transformers", "timm", "torch", "keras", "tensorflow-cpu")
-    )
-    libraries = list(dict.fromkeys(result["library"] for result in results))
+    trained = {(r["library"], r["name"]) for r in results if r["way"] in WAYS}
+    shown = [r for r in results if r["way"] in WAYS or (r["library"], r["name"]) not in trained]
+    names = ("transformers", "timm", "torch", "keras", "tensorflow-cpu")
+    packages = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+    libraries = sorted({r["library"] for r in shown})
     tables = "\n\n".join(
-        _table(library, [r for r in results if r["library"] == library]) for library in libraries
+        _table(library, [r for r in shown if r["library"] == library]) for library in libraries
     )
-    return TEXT.format(packages=packages, summary=_summary(results), tables=tables)
+    return TEXT.format(packages=packages, summary=_summary(shown), tables=tables)
 
 
 def _summary(results: Sequence[Mapping[str, Any]]) -> str:
+    counted = [status for status in STATUSES if status != "skipped"]
     lines = [
-        "| library | way | trained | ok | refused | wrong | crashed | timeout | skipped | compile, median |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        f"| library | how | {' | '.join(counted)} | share ok | skipped | compile, median | longest |",
+        "|---" * (len(counted) + 6) + "|",
     ]
-    for library, way in dict.fromkeys((r["library"], r["way"]) for r in results):
+    for library, way in sorted({(r["library"], r["way"]) for r in results}, key=_place):
         part = [r for r in results if (r["library"], r["way"]) == (library, way)]
         counts = Counter(r["status"] for r in part)
-        trained = len(part) - counts["skipped"]
-        share = f" ({counts['ok'] / trained:.0%})" if trained else ""
+        tried = len(part) - counts["skipped"]
         seconds = [r["compile_s"] for r in part if r["status"] == "ok"]
-        cells = [str(counts[status]) for status in ("refused", "wrong", "crashed", "timeout", "skipped")]
-        middle = f"{median(seconds):.1f} s" if seconds else ""
-        lines.append(
-            f"| {library} | {way} | {trained} | {counts['ok']}{share} | {' | '.join(cells)} | {middle} |"
-        )
+        cells = [
+            library,
+            _WAYS[way],
+            *(str(counts[status]) for status in counted),
+            f"{counts['ok'] / tried:.0%}" if tried else "",
+            str(counts["skipped"]),
+            f"{median(seconds):.1f} s" if seconds else "",
+            f"{max(seconds):.1f} s" if seconds else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _place(key: tuple[str, str]) -> tuple[str, int]:
+    return key[0], list(_WAYS).index(key[1])
 
 
 def _table(library: str, results: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         f"## {library}",
         "",
-        "| architecture | trained | result | losses | updates | compile |",
-        "|---|---|---|---|---|---|",
+        "| architecture | how | class and loss | result | losses | updates | compile |",
+        "|---|---|---|---|---|---|---|",
     ]
-    ways = {"pipelined": "", "weight_streaming": " (ws)", "workers": " (2w)"}
-    for result in sorted(results, key=lambda r: (r["name"], list(ways).index(r["way"]))):
+    for result in sorted(results, key=lambda r: (r["name"].lower(), list(_WAYS).index(r["way"]))):
         status = result["status"]
-        reason = "" if status == "ok" else f": {_one_line(result['reason'])}"
-        seconds = "" if result["compile_s"] is None else f"{result['compile_s']:.1f} s"
-        lines.append(
-            f"| {result['name']}{ways[result['way']]} | {result['about']} | {status}{reason} | "
-            f"{_figure(result['losses'])} | {_figure(result['updates'])} | {seconds} |"
-        )
+        cells = [
+            result["name"],
+            _WAYS[result["way"]],
+            result["about"],
+            status if status == "ok" else f"{status}: {_one_line(result['reason'])}",
+            _figure(result["losses"]),
+            _figure(result["updates"]),
+            "" if result["compile_s"] is None else f"{result['compile_s']:.1f} s",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _one_line(reason: str) -> str:
-    line = next(iter(reason.strip().splitlines()), "")
-    return line.replace("|", "\\|").replace("<", "&lt;")[:200]
+    """The reason in a table: operations by name where the first line only announces them."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()] or [""]
+    if lines[0].endswith(":") and len(lines) > 1:
+        operations = [line.partition(": ")[0] for line in lines[1:] if not line.startswith("what to do")]
+        lines = ["no rule for " + ", ".join(dict.fromkeys(operations))]
+    return _escaped(lines[0])[:240]
+
+
+def _escaped(line: str) -> str:
+    return line.replace("|", "/").replace("<", "(").replace(">", ")").replace("[", "(").replace("]", ")")
 
 
 def _figure(value: float | None) -> str:

@@ -14,6 +14,9 @@ from typing import Any
 from benchmarks.zoo.architecture import SkippedError, Workload
 from benchmarks.zoo.training import ILL_CONDITIONED, Difference, Trained, difference
 
+LIBRARIES = {"torch": ("transformers", "timm"), "tensorflow": ("keras",)}
+"""Of each framework."""
+
 WAYS = ("pipelined", "weight_streaming", "workers")
 """How an architecture is trained: pipelined, by weight streaming, in a job of csrun_wse with two workers."""
 

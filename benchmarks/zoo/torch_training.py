@@ -14,7 +14,6 @@ from torch import nn
 from benchmarks.zoo.architecture import SEED, STEPS, SkippedError, Workload
 from benchmarks.zoo.training import (
     LEARNING_RATE,
-    MODULES,
     MOMENTUM,
     Difference,
     State,
@@ -22,6 +21,7 @@ from benchmarks.zoo.training import (
     all_finite,
     difference,
     of_worker,
+    preload_compiler,
 )
 
 
@@ -134,6 +134,7 @@ def train_on_system(
 
 def preload() -> None:
     """Imports what all trainings need, before processes are forked; starts no thread."""
-    for name in ("cerebras_pytorch", "cgc.importers.aten", "cstorch.loop", *MODULES):
+    for name in ("cerebras_pytorch", "cgc.importers.aten", "cstorch.loop"):
         import_module(name)
+    preload_compiler()
     torch.set_num_threads(1)

@@ -11,9 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+
+from cgc.report.page import page_environment
 
 LEARNING_RATE, MOMENTUM = 0.001, 0.9
 
@@ -27,18 +30,6 @@ ILL_CONDITIONED = 0.02
 _NOISE = 1e-3
 """Updates below this share of the largest one are rounding errors, as of biases before a normalization."""
 _EPSILON = float(np.finfo(np.float32).eps)
-
-MODULES = (
-    "cgc.driver",
-    "cgc.execution.choice",
-    "cgc.execution.pipelined",
-    "cgc.folding.rewrite",
-    "cgc.lowering.jax_table",
-    "cgc.passes.pipeline",
-    "cs_runtime.compile",
-    "cs_runtime.traced_step",
-)
-"""Modules that a program imports when it compiles; processes that are forked later have them."""
 
 State = dict[str, np.ndarray[Any, Any]]
 
@@ -135,6 +126,23 @@ def all_finite(trained: Trained) -> bool:
         for value in trained.state.values()
         if np.issubdtype(value.dtype, np.floating)
     )
+
+
+def preload_compiler() -> None:
+    """Imports what a program imports when it compiles, for processes that are forked later."""
+    for name in (
+        "cgc.driver",
+        "cgc.execution.choice",
+        "cgc.execution.pipelined",
+        "cgc.folding.rewrite",
+        "cgc.lowering.interpret",
+        "cgc.lowering.jax_table",
+        "cgc.passes.pipeline",
+        "cs_runtime.compile",
+        "cs_runtime.traced_step",
+    ):
+        import_module(name)
+    page_environment().get_template("compile_report.html.j2")
 
 
 def of_worker(batches: Sequence[Any], rank: int, workers: int) -> list[Any]:

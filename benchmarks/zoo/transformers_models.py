@@ -36,10 +36,10 @@ FRAMES = 64
 """Of a spectrogram."""
 
 HEADS = (
-    "CAUSAL_LM",
     "SEQ_TO_SEQ_CAUSAL_LM",
     "SPEECH_SEQ_2_SEQ",
     "MASKED_LM",
+    "CAUSAL_LM",
     "IMAGE_TEXT_TO_TEXT",
     "CTC",
     "PRETRAINING",

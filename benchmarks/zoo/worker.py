@@ -1,13 +1,15 @@
-"""A process that has imported a library, and forks one for each architecture that it is asked for.
+"""A process that has imported a framework and its libraries, and forks one for each architecture.
 
-    python -m benchmarks.zoo.worker LIBRARY FOLDER
+    python -m benchmarks.zoo.worker FRAMEWORK FOLDER
 
-It reads lines of JSON, `{"name": ..., "way": ..., "limit_s": ...}`, and answers each with a line: a result.
+It reads lines of JSON, `{"library": ..., "name": ..., "way": ..., "limit_s": ...}`, and answers each with
+another one.
 An architecture that never returns, or takes its process with it, is a result like any other.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -22,8 +24,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from benchmarks.zoo.run import Result, models_of, run, training_of
+from benchmarks.zoo.run import LIBRARIES, Result, models_of, run, training_of
 from cs_runtime.embedded_system import EmbeddedSystem
+from cs_toolkit.garbage import search_seldom
 from csrun.processes import signalled_at_parents_death
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,44 +41,50 @@ QUICK_XLA = (
 
 
 class Worker:
-    """Runs architectures of a library, each in a process of its own, on one embedded CS system.
+    """Runs architectures of a framework, each in a process of its own, on one embedded CS system.
 
     Args:
-        library: "transformers", "timm" or "keras".
+        framework: "torch" or "tensorflow".
         folder: For logs, and for files of runs while they last.
     """
 
-    def __init__(self, library: str, folder: Path) -> None:
-        self._library, self._folder = library, folder
+    def __init__(self, framework: str, folder: Path) -> None:
+        self._folder = folder
         self._answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # libraries print
         self._system = EmbeddedSystem(folder / f"cs_system-{os.getpid()}.log")
-        models_of(library).preload()
-        training_of(library).preload()
+        for library in LIBRARIES[framework]:
+            models_of(library).preload()
+            training_of(library).preload()
+        # Searches for garbage would copy all pages that forked processes share.
+        search_seldom()
+        gc.collect()
+        gc.freeze()
 
     def serve(self) -> None:
         """Answers requests until there are no more."""
         for line in sys.stdin:
-            request = json.loads(line)
-            result = self.result_of(request["name"], request["way"], request["limit_s"])
+            result = self.result_of(**json.loads(line))
             self._answers.write(json.dumps(result) + "\n")
             self._answers.flush()
 
-    def result_of(self, name: str, way: str, limit_s: float) -> dict[str, Any]:
+    def result_of(self, library: str, name: str, way: str, limit_s: float) -> dict[str, Any]:
         """Runs one architecture.
 
         Args:
+            library: One of the framework.
             name: Of the architecture.
             way: How it is trained.
             limit_s: After that it is a timeout.
         """
-        folder = self._folder / "runs" / f"{self._library}-{re.sub('[^a-zA-Z0-9_.-]', '_', name)}-{way}"
+        folder = self._folder / "runs" / f"{library}-{re.sub('[^a-zA-Z0-9_.-]', '_', name)}-{way}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         begin = time.monotonic()
-        process = self._start_job(name, way, folder) if way == "workers" else self._fork(name, way, folder)
+        start = self._start_job if way == "workers" else self._fork
+        process = start(library, name, way, folder)
         status = _wait(process, begin + limit_s)
-        result = Result(self._library, name, way).as_dict()
+        result = Result(library, name, way).as_dict()
         with suppress(OSError, ValueError):
             result = json.loads((folder / "result.json").read_text())
         log = (folder / "log.txt").read_text(errors="replace")
@@ -88,13 +97,13 @@ class Worker:
             shutil.rmtree(folder, ignore_errors=True)
         return {**result, "wall_s": round(time.monotonic() - begin, 1)}
 
-    def _fork(self, name: str, way: str, folder: Path) -> int:
+    def _fork(self, library: str, name: str, way: str, folder: Path) -> int:
         pid = os.fork()
         if not pid:
-            self._run(name, way, folder)
+            self._run(library, name, way, folder)
         return pid
 
-    def _run(self, name: str, way: str, folder: Path) -> NoReturn:
+    def _run(self, library: str, name: str, way: str, folder: Path) -> NoReturn:
         """What the forked process does."""
         code = 1
         try:
@@ -105,7 +114,7 @@ class Worker:
                 os.dup2(log.fileno(), 2)
             os.chdir(folder)
             os.environ["CS_IP"] = self._system.address
-            result = run(self._library, name, way, folder)
+            result = run(library, name, way, folder)
             (folder / "result.json").write_text(json.dumps(result.as_dict()))
             code = 0
         finally:
@@ -115,10 +124,10 @@ class Worker:
             sys.stderr.flush()
             os._exit(code)
 
-    def _start_job(self, name: str, way: str, folder: Path) -> int:
+    def _start_job(self, library: str, name: str, way: str, folder: Path) -> int:
         """A job of csrun_wse with a chief and two workers."""
         command = [str(ROOT / "bin" / "csrun_wse"), "--total-nodes=1", "--tasks-per-node=3"]
-        program = ["python", "-m", "benchmarks.zoo.run", self._library, name, way, str(folder)]
+        program = ["python", "-m", "benchmarks.zoo.run", library, name, way, str(folder)]
         with (folder / "log.txt").open("wb") as log:
             return subprocess.Popen(
                 [*command, *program],
@@ -153,8 +162,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     warnings.filterwarnings("ignore")
     os.environ.setdefault("XLA_FLAGS", QUICK_XLA)
-    library, folder = sys.argv[1:]
-    Worker(library, Path(folder).absolute()).serve()
+    framework, folder = sys.argv[1:]
+    Worker(framework, Path(folder).absolute()).serve()
 
 
 if __name__ == "__main__":

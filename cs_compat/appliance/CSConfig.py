@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from cs_compat.appliance.utils.debug_args import ExecutionStrategy
+
+ORIGINAL_ADDRESS = "cluster-server.cerebras.com:443"
+"""The default of programs of the original, which names no system of this toolkit."""
+
+_EXECUTIONS: Mapping[int | None, str] = {
+    ExecutionStrategy.ES_PIPELINE: "pipelined",
+    ExecutionStrategy.ES_WEIGHT_STREAMING: "weight_streaming",
+}
 
 
 @dataclass
@@ -39,3 +51,13 @@ class CSConfig:
     job_time_sec: int | None = None
     disable_version_check: bool = False
     precision_opt_level: int | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return what has an effect here, as fields of `estimator.CSRunConfig`."""
+        address = None if self.mgmt_address == ORIGINAL_ADDRESS else self.mgmt_address
+        return {
+            "cs_ip": address or os.environ.get("CS_IP") or None,
+            "num_csx": self.num_csx or 1,
+            "max_wgt_servers": self.max_wgt_servers or None,
+            "execution": _EXECUTIONS.get(self.execution_strategy),
+        }

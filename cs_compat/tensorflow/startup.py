@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.machinery import PathFinder
 from types import ModuleType, TracebackType
+from typing import Any
 
 from cs_toolkit.import_hooks import append_user_paths, on_import
 
@@ -35,6 +36,8 @@ def start(sitecustomize: str) -> None:
 
     on_import({**CHANGES, **changes.CHANGES}, {"tensorflow": _first_import, **changes.AROUND})
     placeholders.install()
+    hidden: Any = _OneGeneration()
+    sys.meta_path.insert(0, hidden)
     sys.excepthook = end_program
     own = os.path.dirname(sitecustomize)  # noqa: PTH120 - pathlib would have to be imported for it
     others = [folder for folder in sys.path if folder != own]
@@ -44,6 +47,27 @@ def start(sitecustomize: str) -> None:
     append_user_paths()
     # Before the program's folder enters sys.path: a package of this name there is merged, replacing none.
     importlib.import_module("cerebras")
+
+
+class _OneGeneration:
+    """Hides `cerebras.framework` from TensorFlow programs of the appliance generation.
+
+    They ask which of the original's packages exists: the one with that name, or `cerebras_appliance`. Release
+    1.8 has no TensorFlow branch for the former; its programs name a device as a word of their command line.
+    """
+
+    _DEVICES = frozenset({"CSX", "CPU", "GPU"})
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """Find nothing; the search goes on with the next finder.
+
+        Raises:
+            ModuleNotFoundError: The module is hidden.
+        """
+        if fullname != "cerebras.framework" or "torch" in sys.modules or "tensorflow" not in sys.modules:
+            return
+        if self._DEVICES.intersection(sys.argv):
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
 def end_program(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

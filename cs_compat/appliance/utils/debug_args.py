@@ -32,6 +32,13 @@ class DebugArgs(Message):
             NONE = 3
 
 
+class ExecutionStrategy:
+    """How a step is executed."""
+
+    ES_PIPELINE = 1
+    ES_WEIGHT_STREAMING = 2
+
+
 def get_debug_args(value: Any) -> Message:
     """Return debug arguments: empty ones for None, given ones as they are, else those in a file.
 

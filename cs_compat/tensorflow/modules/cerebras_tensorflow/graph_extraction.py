@@ -1,0 +1,8 @@
+"""Which summaries of a model are kept."""
+
+from cerebras.tf.summary import (  # type: ignore[import-not-found]  # in another folder
+    cs1_disable_summaries,
+    cs1_enable_summaries,
+)
+
+__all__ = ["cs1_disable_summaries", "cs1_enable_summaries"]

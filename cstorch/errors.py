@@ -68,6 +68,17 @@ class LostWriteError(StepError):
         )
 
 
+class SelectionError(StepError):
+    """Rows that a mask selects are used in a way that needs to know how many they are."""
+
+    def __init__(self, what: str, line: str | None) -> None:
+        super().__init__(
+            f"{line or 'line unknown'}: {what}: how many rows it has depends on values, and sizes of a step "
+            "do not; keep all rows and write torch.where(mask, x, 0), reduce the selection (mean, sum, max), "
+            "or write it back by the same mask (y[mask] = x[mask])"
+        )
+
+
 class SessionError(StepError):
     """A session is used in a way in which its steps cannot run."""
 

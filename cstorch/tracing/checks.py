@@ -3,6 +3,8 @@
 While a step is recorded its tensors have no values, so nobody knows which way such a statement goes. But only
 one way goes on without an error. The step is recorded on that one and puts out the condition, and the run
 ends with the program's own error at the first step where it does not hold.
+
+So it is with a mask that a program does without where it hides nothing: with the mask it computes the same.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import ast
 import itertools
 import linecache
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,7 +40,7 @@ Span: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
 @dataclass
 class Checks:
-    """Answers a program that asks for the value of a tensor in a statement that raises, or does not.
+    """Answers a program that asks for the value of a tensor in a statement that raises, or drops a mask.
 
     Args:
         keep: gets a truth of the device that must hold in every step, and the error where it does not, in
@@ -80,7 +83,7 @@ class Checks:
         self, frame: FrameType, statement: ast.Assert | ast.If, tensor: torch.Tensor, as_number: bool
     ) -> _Answers:
         """Decides how a statement goes that begins to be executed, and keeps what it checks."""
-        wanted = isinstance(statement, ast.Assert) or not _raises(statement.body)
+        wanted = isinstance(statement, ast.Assert) or _raises(statement.orelse)
         names = {**frame.f_globals, **frame.f_locals}
         with self._evaluation():
             test = _Numbers(names, None).visit(_copy(statement.test))
@@ -90,7 +93,7 @@ class Checks:
             if guesses is None or number is NotImplemented:
                 return _Answers([], NotImplemented)
             truth = condition.truth()
-            if isinstance(truth, torch.Tensor):
+            if isinstance(truth, torch.Tensor) and not _drops_mask(statement):
                 error = f"{_error(statement, names)}; it checks `{ast.unparse(statement.test)}`"
                 self.keep(truth if wanted else truth.logical_not(), error)
         return _Answers([] if as_number else list(guesses), number)
@@ -344,8 +347,21 @@ def _statement(frame: FrameType) -> ast.Assert | ast.If | None:
         # Python 3.11 gives a jump of a joined condition the place of the whole statement.
         if not inside and position != _span(node):
             return None
-        return node if isinstance(node, ast.Assert) or _raises(node.body) != _raises(node.orelse) else None
+        if isinstance(node, ast.Assert) or _raises(node.body) != _raises(node.orelse) or _drops_mask(node):
+            return node
+        return None
     return None
+
+
+_DROPPED = re.compile(r"(not )?(?P<mask>\w+)\.(any|all)\(\)")
+
+
+def _drops_mask(statement: ast.stmt) -> bool:
+    """Whether a statement does without a mask that hides nothing: `if not mask.any(): mask = None`."""
+    if not isinstance(statement, ast.If) or statement.orelse or len(statement.body) > 1:
+        return False
+    mask = _DROPPED.fullmatch(ast.unparse(statement.test))
+    return mask is not None and ast.unparse(statement.body[0]) == f"{mask['mask']} = None"
 
 
 def _raises(body: Sequence[ast.stmt]) -> bool:

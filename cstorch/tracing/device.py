@@ -31,9 +31,11 @@ from cstorch.errors import (
 from cstorch.tracing.autocast import following_autocast
 from cstorch.tracing.composed import COMPOSED, composing
 from cstorch.tracing.dynamo import appearing_compiled
+from cstorch.tracing.masks import PLACING, found_places, indexed, is_by_values
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.places import user_line
+from cstorch.tracing.selections import Rows, apply, name_of, rows_of
 from cstorch.tracing.values import META, Recorded
 
 if TYPE_CHECKING:
@@ -74,10 +76,12 @@ class DeviceTensor(torch.Tensor):
         elem: while a step is traced the functional wrapper around its recorded value.
         base: the wrapper that `elem` is a view of; `elem` itself where it is none.
         owner: the loop on whose system its elements are, if one runs.
+        selected: which of its rows count, where a mask of values has selected them.
     """
 
     host: torch.Tensor | None
     elem: torch.Tensor | None
+    selected: Rows | None
     base: torch.Tensor | None
     owner: Owner | None
 
@@ -93,6 +97,7 @@ class DeviceTensor(torch.Tensor):
             device=META,
         )
         made.host, made.elem, made.base, made.owner = host, None, None, None
+        made.selected = None
         return made
 
     def held(self) -> torch.Tensor:
@@ -142,6 +147,21 @@ class DeviceTensor(torch.Tensor):
         if func in _READING_METHODS and isinstance(args[0], DeviceTensor):
             return _read(func, args[0], args[1:], dict(kwargs or {}))
         recording = _tracing()
+        if recording is not None and (recording.selects or func in _SELECTING):
+            found = _selected(cls, recording, func, args, dict(kwargs or {}))
+            if found is not NotImplemented:
+                return found
+        return cls._function(recording, func, args, kwargs)
+
+    @classmethod
+    def _function(
+        cls,
+        recording: Recording | None,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+    ) -> Any:
+        """A function of tensors all of whose rows count."""
         if func in _MOVES and isinstance(args[0], DeviceTensor):
             return _moved(func, args[0], args[1:], dict(kwargs or {}))
         if func is torch.Tensor.backward and recording is not None:
@@ -243,6 +263,46 @@ def _indices(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(map(_indices, index))
     return torch.tensor(index) if isinstance(index, list) else index
+
+
+_SELECTING = frozenset({*_INDEXED, *PLACING, torch.where})
+
+
+def _selected(
+    cls: type[DeviceTensor],
+    recording: Recording,
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """A function that makes a selection of rows, or is given some; NotImplemented for all others."""
+
+    def read(mask: torch.Tensor) -> torch.Tensor | None:
+        return _known(recording, mask) if isinstance(mask, DeviceTensor) else mask
+
+    def key(mask: torch.Tensor) -> Any:
+        if not isinstance(mask, DeviceTensor):
+            return id(mask)
+        if mask.elem is None or not _is_of(mask, recording):
+            recording.meet(mask)
+        return recording.key(value_of(mask).value)
+
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        return cls._function(recording, func, args, kwargs)
+
+    plain.__name__ = name = name_of(func)
+    found: Any = NotImplemented
+    with torch._C.DisableTorchFunctionSubclass():
+        if func in _INDEXED:
+            if not is_by_values(args):
+                return NotImplemented
+            found = indexed(plain, args, read, key)
+        elif func in PLACING or (func is torch.where and len(args) + len(kwargs) == 1):
+            found = found_places(func.__name__, args, kwargs, read, key)
+        elif any(rows_of(x) is not None for x in leaves((args, kwargs))):
+            found = apply(plain, name, args, kwargs)
+    recording.selects |= any(rows_of(x) is not None for x in leaves(found))
+    return found
 
 
 class Recorder(Mode):

@@ -29,25 +29,28 @@ def known_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tenso
         if wanted & made:
             nodes.append(node)
             wanted = (wanted - made) | {tensor.id for tensor in node.tensors()}
-    if not wanted <= constants.keys() or any(torch.Tag.nondeterministic_seeded in _op(n).tags for n in nodes):
+    if not wanted <= constants.keys() or any(
+        torch.Tag.nondeterministic_seeded in operator(n).tags for n in nodes
+    ):
         return None
     values = {number: constants[number] for number in wanted}
     for node in reversed(nodes):
         positional, named = _arguments(node, values)
-        found = _op(node)(*positional, **named)
+        found = operator(node)(*positional, **named)
         results = found if isinstance(found, tuple | list) else (found,)
         values.update((r.id, t) for r, t in zip(node.results, results, strict=True) if r is not None)
     return values[value.id]
 
 
-def _op(node: Node) -> Any:
+def operator(node: Node) -> Any:
+    """PyTorch's operator of a node."""
     namespace, name, overload = node.op.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), name), overload)
 
 
 def _arguments(node: Node, values: Mapping[int, torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
     """As PyTorch takes them on this CPU."""
-    specs = [spec for spec in _op(node)._schema.arguments if spec.name in node.arguments]
+    specs = [spec for spec in operator(node)._schema.arguments if spec.name in node.arguments]
     taken = {spec.name: _taken(spec.name, node.arguments[spec.name], values) for spec in specs}
     named = {spec.name for spec in specs if spec.kwarg_only}
     return (

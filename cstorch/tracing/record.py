@@ -22,7 +22,7 @@ from cs_toolkit.errors import ToolkitError
 from cstorch.errors import ValueNotThereError
 from cstorch.tracing.checks import Checks
 from cstorch.tracing.composed.groups import DECOMPOSED
-from cstorch.tracing.known import known_value
+from cstorch.tracing.known import known_value, operator
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.places import Places, user_line
@@ -65,6 +65,7 @@ class Recording:
         earlier: those of an earlier recording of the same step, which need not be computed again.
         made: the tensors of the device that were given a value, while the program holds them.
         checks: answer where the program checks values that only a step knows.
+        selects: whether there are selections of rows by masks of values.
     """
 
     graph: Graph = field(default_factory=Graph)
@@ -77,6 +78,9 @@ class Recording:
     earlier: Sequence[tuple[Any, dict[str, Any], Any]] = ()
     made: list[ref[DeviceTensor]] = field(default_factory=list)
     checks: Checks = field(init=False)
+    selects: bool = False
+    _keys: dict[int, Any] = field(default_factory=dict)
+    _keyed: int = 0
     _count: int = 0
     _of_tensor: dict[tuple[int, int], tuple[torch.Tensor, Recorded]] = field(default_factory=dict)
     _composed: list[Any] = field(default_factory=list)
@@ -141,6 +145,21 @@ class Recording:
         """The elements of a value that are the same in every step; None where steps differ."""
         given = {made.value.id: tensor.detach() for tensor, made in self._of_tensor.values()}
         return known_value(self.graph, value.value, given)
+
+    def key(self, value: Tensor) -> Any:
+        """Equal for values that the same operations make of the same values."""
+        for node in self.graph.nodes[self._keyed :]:
+            if torch.Tag.nondeterministic_seeded in operator(node).tags:
+                continue
+            arguments = mapped(self._key_of, list(node.arguments.items()))
+            for place, result in enumerate(node.results):
+                if result is not None:
+                    self._keys[result.id] = hash((node.op, place, repr(arguments)))
+        self._keyed = len(self.graph.nodes)
+        return self._keys.get(value.id, value.id)
+
+    def _key_of(self, argument: Any) -> Any:
+        return self._keys.get(argument.id, argument.id) if isinstance(argument, Tensor) else argument
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Records one operation, or those that PyTorch composes it of."""

@@ -18,12 +18,12 @@ _MESSAGES = ("msg", "message")
 
 def _assert(condition: Any, message: str) -> None:
     """`torch._assert`."""
-    _require(condition, AssertionError(message))
+    require(condition, AssertionError(message))
 
 
 def _assert_async(condition: Any, message: str = "") -> None:
     """`torch._assert_async`."""
-    _require(condition, RuntimeError(message))
+    require(condition, RuntimeError(message))
 
 
 def _check_with(error_type: type[Exception], cond: Any, message: Any = None) -> None:
@@ -37,10 +37,10 @@ def _check_with(error_type: type[Exception], cond: Any, message: Any = None) -> 
 def _check_tensor_all_with(error_type: type[Exception], cond: torch.Tensor, message: Any = None) -> None:
     """`torch._check_tensor_all_with`."""
     text = message() if callable(message) else message or _message_of_caller() or "a condition is not true"
-    _require(cond.all(), error_type(text))
+    require(cond.all(), error_type(text))
 
 
-def _require(condition: Any, error: Exception) -> None:
+def require(condition: Any, error: Exception) -> None:
     """Raises an error where a condition is not true; one that only a step knows becomes a check of it."""
     from cstorch.tracing.device import current_recording
 

@@ -149,6 +149,20 @@ def test_what_holds_for_all_steps_is_not_checked() -> None:
         traced(lambda x: torch._assert((torch.ones(2, device=x.device) > 1).all(), "none"), 3)
 
 
+def test_a_mask_that_may_hide_something_is_kept() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        mask = x > 1
+        if not mask.any():
+            mask = None
+        seen = x <= 1
+        if seen.all():
+            seen = None
+        assert mask is not None and seen is not None  # noqa: PT018
+        return x.masked_fill(mask, 0).sum()
+
+    assert not traced(step, 3).graph.checks
+
+
 def test_distributions_do_not_read_their_arguments() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         normal = torch.distributions.Normal(x, x.exp())

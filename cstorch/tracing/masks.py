@@ -1,0 +1,198 @@
+"""Where selections of rows begin, and end: indices that are masks, `nonzero`, and writes by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from cstorch.errors import SelectionError
+from cstorch.tracing.composed.assertions import require
+from cstorch.tracing.nests import leaves
+from cstorch.tracing.places import user_line
+from cstorch.tracing.selections import Rows, places, rows_of, scattered, select, tagged
+
+Read: TypeAlias = Callable[[torch.Tensor], "torch.Tensor | None"]
+"""Gives the elements of a tensor on this CPU, where all steps share them."""
+Key: TypeAlias = Callable[[torch.Tensor], Any]
+"""Gives what is equal for tensors of equal values."""
+
+_BASIC = (slice, int, type(None), type(Ellipsis))
+_PLACES = ("nonzero", "argwhere")
+
+
+def indexed(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
+    """`x[index]` and `x[index] = value` by masks, or by the places of a selection.
+
+    Args:
+        func: one of the two.
+        args: its arguments.
+        read: of masks.
+        key: of masks.
+
+    Returns:
+        NotImplemented where there is no mask whose values only a step knows among the indices.
+
+    Raises:
+        SelectionError: a mask stands behind other indices.
+    """
+    target, given, *value = args
+    index = tuple(_known(i, read) for i in given) if isinstance(given, tuple) else (_known(given, read),)
+    index = tuple(part for i in index for part in (i if isinstance(i, tuple) else (i,)))
+    masks = [i for i in index if _is_mask(i)]
+    if masks:
+        mask, *rest = index
+        if mask is not masks[0] or not all(isinstance(i, _BASIC) for i in rest):
+            raise SelectionError("an index with a mask behind or beside other indices", user_line())
+        outer = rows_of(target)
+        if outer is not None and (rows_of(mask) is None or value):
+            raise SelectionError("a selection of which a mask selects again", user_line())
+        rows = Rows(mask.reshape(-1) if outer is None else mask.logical_and(outer.mask), key(mask))
+        if value:
+            _write(
+                target[(*(slice(None),) * mask.dim(), *rest)] if rest else target, rows, mask.dim(), value[0]
+            )
+            return None
+        found = select(target, rows, mask.dim())
+        return tagged(found[(slice(None), *rest)], rows) if rest else found
+    by_places = [i for i in index if rows_of(i) is not None]
+    if by_places:
+        return _at_places(func, target, index, value)
+    if rows_of(target) is not None:
+        if value or index[0] != slice(None) or not all(isinstance(i, _BASIC) for i in index):
+            raise SelectionError("rows of a selection by number", user_line())
+        return tagged(target[index], rows_of(target))
+    if any(rows_of(x) is not None for x in value):
+        raise SelectionError("a write of a selection by an index without its mask", user_line())
+    return func(target, index if isinstance(given, tuple) or len(index) > 1 else index[0], *value)
+
+
+def is_by_values(args: tuple[Any, ...]) -> bool:
+    """Whether an index holds a mask, or places of a selection."""
+    return any(rows_of(x) is not None for x in (args[0], *args[2:])) or any(
+        isinstance(i, torch.Tensor) and (i.dtype in (torch.bool, torch.uint8) or rows_of(i) is not None)
+        for i in leaves(list(args[1]) if isinstance(args[1], tuple) else [args[1]])
+    )
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def _known(index: Any, read: Read) -> Any:
+    """A mask that all steps share as the places where it is true."""
+    if not _is_mask(index) or rows_of(index) is not None:
+        return index
+    elements = read(index)
+    return index if elements is None else tuple(elements.nonzero(as_tuple=True))
+
+
+def _at_places(func: Any, target: torch.Tensor, index: tuple[Any, ...], value: list[Any]) -> Any:
+    count = sum(rows_of(i) is not None for i in index)
+    rows = rows_of(index[0])
+    others = index[count:]
+    if (
+        rows is None
+        or rows_of(target) is not None
+        or any(rows_of(i) is None or rows_of(i).key != rows.key for i in index[:count])  # type: ignore[union-attr]
+        or not all(isinstance(i, _BASIC) for i in others)
+    ):
+        raise SelectionError("an index of places of a selection with other indices", user_line())
+    if not value:
+        return tagged(func(target, index), rows)
+    if others:
+        raise SelectionError("a write to places of a selection and other indices", user_line())
+    place = torch.zeros_like(index[0])
+    for size, part in zip(target.shape, index, strict=False):
+        place = place * size + part
+    lines = math.prod(target.shape[:count])
+    joined = target.reshape(lines, *target.shape[count:])
+    longer = torch.cat([joined, joined[:1]])
+    given = value[0] if isinstance(value[0], torch.Tensor) else torch.full((), value[0], device=target.device)
+    put = longer.index_put((torch.where(rows.mask, place, lines),), given.to(target.dtype))
+    target.copy_(put[:lines].reshape(target.shape))
+    return None
+
+
+def _write(target: torch.Tensor, rows: Rows, dimensions: int, value: Any) -> None:
+    """`target[mask] = value`.
+
+    Raises:
+        SelectionError: the value is a selection by another mask.
+    """
+    mask = rows.mask.reshape(*target.shape[:dimensions], *(1,) * (target.dim() - dimensions))
+    if not isinstance(value, torch.Tensor):
+        target.masked_fill_(mask, value)
+        return
+    other = rows_of(value)
+    if other is not None:
+        if other.key != rows.key:
+            raise SelectionError("a write of a selection by another mask", user_line())
+        value = value.reshape(target.shape)
+    elif value.dim() > target.dim() - dimensions and value.size(0) != 1:
+        lines = math.prod(target.shape[:dimensions])
+        error = f"shape mismatch: the value has {value.size(0)} rows, and the mask selects another number"
+        require(rows.count() == value.size(0), ValueError(error))
+        value = scattered(mask.expand(target.shape), value, lines, math.prod(target.shape[dimensions:]))
+    target.copy_(torch.where(mask, value.to(target.dtype), target))
+
+
+def found_places(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], read: Read, key: Key) -> Any:
+    """`nonzero`, `argwhere`, `where(mask)`, `masked_select` and `masked_scatter`.
+
+    Args:
+        name: of the function.
+        args: its arguments.
+        kwargs: its named arguments.
+        read: of masks.
+        key: of masks.
+    """
+    tensor, *others = (*args, *kwargs.values()) if name.startswith("masked") else args
+    if name.startswith("masked_select"):
+        x, mask = torch.broadcast_tensors(tensor, others[0])
+        return select(x, Rows(mask.reshape(-1), key(others[0])), x.dim())
+    if name.startswith("masked_scatter"):
+        return _scatter(tensor, others[0], others[1], in_place=name.endswith("_"))
+    elements = read(tensor)
+    as_tuple = name == "where" or bool(kwargs.get("as_tuple"))
+    if elements is not None:
+        known = elements.nonzero().to(tensor.device)
+        return known.unbind(1) if as_tuple else known
+    if rows_of(tensor) is not None:
+        raise SelectionError("places in a selection", user_line())
+    rows = Rows((tensor != 0).reshape(-1), key(tensor))
+    found = places(rows, tensor.shape, tensor.device)
+    return tuple(found) if as_tuple else tagged(torch.stack(found, 1), rows)
+
+
+def _scatter(target: torch.Tensor, mask: torch.Tensor, source: torch.Tensor, in_place: bool) -> torch.Tensor:
+    if rows_of(target) is not None or rows_of(source) is not None:
+        raise SelectionError("masked_scatter() of a selection", user_line())
+    shape = torch.broadcast_shapes(target.shape, mask.shape)
+    aligned = mask.reshape(*(1,) * (len(shape) - mask.dim()), *mask.shape)
+    inner = len(shape)
+    while inner and (aligned.size(inner - 1) == 1 or aligned.stride(inner - 1) == 0):
+        inner -= 1  # the same for all elements of a row
+    width = math.prod(shape[inner:])
+    wide = mask.expand(shape)
+    if source.numel() % width:
+        width = 1
+    error = f"masked_scatter: the source has {source.numel()} elements, fewer than the mask is true for"
+    require(wide.sum() <= source.numel(), RuntimeError(error))
+    given = scattered(wide, source, math.prod(shape) // width, width)
+    found = torch.where(wide, given.to(target.dtype), target)
+    return target.copy_(found) if in_place else found
+
+
+PLACING = (
+    *(getattr(owner, name) for owner in (torch, torch.Tensor) for name in _PLACES),
+    *(
+        getattr(owner, name)
+        for owner in (torch, torch.Tensor)
+        for name in ("masked_select", "masked_scatter")
+    ),
+    torch.Tensor.masked_scatter_,
+)
+"""Functions of `found_places`; `torch.where` of one argument is one of them as well."""

@@ -1,0 +1,409 @@
+"""Rows that a mask of values selects: `h[m].mean()`, `z[m] = t[m]`, `loss(head(h[m]), labels[m])`.
+
+How many rows there are depends on values, and sizes of a step do not. So a selection has all the rows of the
+tensor, each at its place, and knows which of them count. What works row by row works on all of them; what
+sums rows up, or writes them, leaves the others out. Rows that do not count hold a copy of the first one that
+does, so that no function is applied to numbers that it has no meaning for. All else is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from cstorch.errors import SelectionError
+from cstorch.tracing.nests import leaves, mapped
+from cstorch.tracing.places import user_line
+
+Keywords = Mapping[str, Any]
+
+
+class Rows:
+    """Which rows of a selection count.
+
+    Attributes:
+        mask: truth, of one dimension.
+        key: equal for masks of equal values.
+    """
+
+    def __init__(self, mask: torch.Tensor, key: Any) -> None:
+        self.mask, self.key = mask, key
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The mask, in as many dimensions as a tensor."""
+        return self.mask.reshape(-1, *(1,) * (tensor.dim() - 1))
+
+    def filled(self, tensor: torch.Tensor, value: Any) -> torch.Tensor:
+        """A tensor with a number in the rows that do not count."""
+        return torch.where(
+            self.of(tensor), tensor, torch.full((), value, dtype=tensor.dtype, device=tensor.device)
+        )
+
+    def count(self) -> torch.Tensor:
+        """How many rows count."""
+        return self.mask.sum()
+
+
+def rows_of(tensor: Any) -> Rows | None:
+    """Which rows of a tensor count; None where it is no selection."""
+    return getattr(tensor, "selected", None)
+
+
+def select(tensor: torch.Tensor, rows: Rows, dimensions: int) -> torch.Tensor:
+    """The rows of the first dimensions of a tensor, joined, that count."""
+    joined = tensor.reshape(-1, *tensor.shape[dimensions:])
+    first = joined.detach().index_select(0, rows.mask.int().argmax().reshape(1))
+    empty = 0.5 if joined.is_floating_point() else 0  # most functions have a meaning for a half
+    filler = torch.where(
+        rows.mask.any(), first, torch.full((), empty, dtype=first.dtype, device=first.device)
+    )
+    return tagged(torch.where(rows.of(joined), joined, filler), rows)
+
+
+def places(rows: Rows, shape: Sequence[int], device: Any) -> list[torch.Tensor]:
+    """Where the rows that count are in a tensor of a shape: an index for each dimension."""
+    numbers = torch.arange(math.prod(shape), device=device)
+    found = []
+    for dimension, size in enumerate(shape):
+        below = math.prod(shape[dimension + 1 :])
+        found.append(tagged(numbers.div(below, rounding_mode="floor").remainder(size), rows))
+    return found
+
+
+def scattered(mask: torch.Tensor, source: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+    """A tensor of the shape of a mask that has the rows of `source`, in order, where the mask is true.
+
+    Args:
+        mask: the same for all elements of a row.
+        source: its elements in order are those of the rows.
+        rows: in the mask.
+        width: elements of a row.
+    """
+    chosen = mask.reshape(rows, width)[:, 0]
+    given = source.reshape(-1, width)
+    place = (chosen.int().cumsum(0) - 1).clamp(0, given.size(0) - 1)
+    return given.index_select(0, place).reshape(mask.shape)
+
+
+def tagged(found: Any, rows: Rows | None) -> Any:
+    """Results that are selections of the same rows."""
+
+    def tag(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            x.selected = rows
+        return x
+
+    return mapped(tag, found) if type(found) in (tuple, list) else _fields(tag, found)
+
+
+def _fields(tag: Callable[[Any], Any], found: Any) -> Any:
+    if isinstance(found, tuple):  # of names, as `max(dim)` returns
+        for field in found:
+            tag(field)
+        return found
+    return tag(found)
+
+
+# Functions of selections
+
+
+def _named(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords) -> Any:
+    """A function of PyTorch of arguments of which some are selections.
+
+    Args:
+        func: takes them as tensors like all others.
+        name: as of `name_of`.
+        args: its arguments.
+        kwargs: its named arguments.
+
+    Raises:
+        SelectionError: it has no meaning for rows of which nobody knows how many there are.
+    """
+    given = [x for x in leaves((list(args), dict(kwargs))) if rows_of(x) is not None]
+    rows = rows_of(given[0])
+    assert rows is not None
+    if name in _PROPERTIES:
+        return func(*args, **kwargs)
+    if name in ("index_add", "scatter_add"):
+        return _added(func, args, kwargs)
+    if name == "cat" and _dims(name, args, kwargs, given[0].dim()) == {0}:
+        return _joined(args[0])
+    if any(rows_of(x).key != rows.key for x in given):  # type: ignore[union-attr]
+        raise SelectionError(f"{name}() of selections by different masks", user_line())
+    handler = _HANDLERS.get(name)
+    if handler is not None:
+        return handler(func, rows, args, kwargs)
+    reduced = _dims(name, args, kwargs, given[0].dim()) if name in _REDUCTIONS or name in _BY_DIM else None
+    if name in _REDUCTIONS and reduced is not None and 0 in reduced:
+        return _REDUCTIONS[name](func, rows, args, kwargs, reduced)
+    by_row = (
+        _is_aligned(given, args, kwargs)
+        if name in _ELEMENTWISE
+        else name in _ROWWISE
+        and len(given) == (2 if name in _OF_PAIRS else 1)
+        and given[0] is args[0]
+        and (name not in _BY_DEFAULT or (len(args) < 3 and kwargs.get("dim", 1) not in (0, -args[0].dim())))
+    )
+    if by_row or (reduced is not None and 0 not in reduced and len(given) == _tensors(args, kwargs)):
+        return tagged(func(*args, **kwargs), rows)
+    raise SelectionError(f"{name}() of a selection", user_line())
+
+
+def _tensors(args: tuple[Any, ...], kwargs: Keywords) -> int:
+    return sum(isinstance(x, torch.Tensor) for x in leaves((list(args), dict(kwargs))))
+
+
+def name_of(func: Any) -> str:
+    """The name of a function, the same for functions, methods, operators and those in place."""
+    name: str = func.__name__
+    if name == "__get__":
+        return f"{func.__self__.__name__}"
+    if name.startswith("__"):
+        name = name.strip("_")
+        name = _OPERATORS.get(name, name)
+        return name[1:] if name[:1] in "ri" and name[1:] in _ELEMENTWISE else name
+    return name if name.startswith("_") else name.rstrip("_")
+
+
+def _is_aligned(given: Sequence[torch.Tensor], args: Any, kwargs: Any) -> bool:
+    """Whether rows meet rows of the same number when the arguments are broadcast."""
+    rank = max(x.dim() for x in given)
+    tensors = [x for x in leaves((list(args), dict(kwargs))) if isinstance(x, torch.Tensor)]
+    return all(
+        x.dim() == rank if rows_of(x) is not None else x.dim() < rank or (x.dim() == rank and x.size(0) == 1)
+        for x in tensors
+    )
+
+
+def _dims(name: str, args: tuple[Any, ...], kwargs: Keywords, rank: int) -> set[int]:
+    """The dimensions that a function works along; all of them where it is given none."""
+    dims = next((kwargs[key] for key in ("dim", "dims", "axis", "start_dim") if key in kwargs), None)
+    at = _DIM_AT.get(name, 1)
+    if dims is None and len(args) > at:
+        dims = args[at:] if name in _SEVERAL else args[at]
+    if dims is None or isinstance(dims, bool | torch.Tensor):
+        dims = _DIM_UNLESS_GIVEN.get(name)
+    if dims is None:
+        return set(range(rank))
+    dims = dims if isinstance(dims, tuple | list) else (dims,)
+    whole = rank + (name in ("unsqueeze", "stack"))
+    return {dim + whole if dim < 0 else dim for dim in leaves(list(dims)) if isinstance(dim, int)}
+
+
+def _added(func: Any, args: tuple[Any, ...], kwargs: Keywords) -> Any:
+    """Sums into rows that are named: rows that do not count add nothing."""
+    target, dim, index, source, *others = (
+        *args,
+        *(kwargs[k] for k in ("dim", "index", "source", "src") if k in kwargs),
+    )
+    rows = rows_of(source) or rows_of(index)
+    if rows is None or rows_of(target) is not None or dim % target.dim():
+        raise SelectionError(f"{func.__name__}() along another dimension than the first", user_line())
+    rest = {key: value for key, value in kwargs.items() if key == "alpha"}
+    return func(target, dim, index, rows.filled(source, 0), *others, **rest)
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Selections, and tensors all of whose rows count, one behind the other."""
+    masks = [
+        torch.ones(x.size(0), dtype=torch.bool, device=x.device) if rows is None else rows.mask
+        for x, rows in ((x, rows_of(x)) for x in tensors)
+    ]
+    keys = tuple(x.size(0) if rows is None else rows.key for x, rows in ((x, rows_of(x)) for x in tensors))
+    return tagged(torch.cat(list(tensors)), Rows(torch.cat(masks), keys))
+
+
+# Reductions over rows
+
+
+def _filled(value: Callable[[torch.dtype], Any], indices: bool = True) -> Any:
+    """A reduction of which rows with a number are no part."""
+
+    def reduce(func: Any, rows: Rows, args: Any, kwargs: Any, dims: set[int]) -> Any:
+        if not indices and (len(args) > 1 or "dim" in kwargs):
+            raise SelectionError(f"{func.__name__}() of places in a selection", user_line())
+        return func(rows.filled(args[0], value(args[0].dtype)), *args[1:], **kwargs)
+
+    return reduce
+
+
+def _lowest(dtype: torch.dtype) -> Any:
+    if dtype == torch.bool:
+        return False
+    return -math.inf if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def _highest(dtype: torch.dtype) -> Any:
+    if dtype == torch.bool:
+        return True
+    return math.inf if dtype.is_floating_point else torch.iinfo(dtype).max
+
+
+def _elements(tensor: torch.Tensor, rows: Rows, dims: set[int]) -> torch.Tensor:
+    """How many elements are reduced to one."""
+    return rows.count() * math.prod(size for dim, size in enumerate(tensor.shape) if dim in dims and dim)
+
+
+def _mean(func: Any, rows: Rows, args: Any, kwargs: Any, dims: set[int]) -> torch.Tensor:
+    x, keep = args[0], bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False))
+    x = x if kwargs.get("dtype") is None else x.to(kwargs["dtype"])
+    return rows.filled(x, 0).sum(sorted(dims), keepdim=keep) / _elements(x, rows, dims)
+
+
+def _variance(func: Any, rows: Rows, args: Any, kwargs: Any, dims: set[int]) -> torch.Tensor:
+    x = args[0]
+    correction = kwargs.get(
+        "correction",
+        int(kwargs.get("unbiased", args[1] if len(args) == 2 and isinstance(args[1], bool) else True)),
+    )
+    whole = _elements(x, rows, dims)
+    mean = rows.filled(x, 0).sum(sorted(dims), keepdim=True) / whole
+    keep = bool(kwargs.get("keepdim", False))
+    found = rows.filled((x - mean).square(), 0).sum(sorted(dims), keepdim=keep) / (whole - correction)
+    return found.sqrt() if func.__name__ == "std" else found
+
+
+def _zero(dtype: torch.dtype) -> Any:
+    return 0
+
+
+def _one(dtype: torch.dtype) -> Any:
+    return 1
+
+
+_REDUCTIONS: Mapping[str, Callable[..., Any]] = {
+    "all": _filled(_one),
+    "amax": _filled(_lowest),
+    "amin": _filled(_highest),
+    "any": _filled(_zero),
+    "count_nonzero": _filled(_zero),
+    "logsumexp": _filled(_lowest),
+    "max": _filled(_lowest, indices=False),
+    "mean": _mean,
+    "min": _filled(_highest, indices=False),
+    "norm": _filled(_zero),
+    "prod": _filled(_one),
+    "std": _variance,
+    "sum": _filled(_zero),
+    "var": _variance,
+}
+
+
+def _loss(func: Any, rows: Rows, args: Any, kwargs: Any) -> torch.Tensor:
+    """A loss: of each row, then the mean or sum of those that count."""
+    labels = args[1] if len(args) > 1 else kwargs["target"]
+    if len(args) > 2 or (rows_of(labels) is None and labels.numel() > 1) or rows_of(args[0]) is None:
+        raise SelectionError(f"{func.__name__}() of a selection with other arguments", user_line())
+    how = kwargs.get("reduction", "mean")
+    each = func(*args, **{**kwargs, "reduction": "none"})
+    if how == "none":
+        return tagged(each, rows)
+    total = rows.filled(each, 0).sum()
+    if how == "sum":
+        return total
+    if func.__name__ in ("cross_entropy", "nll_loss") and not labels.is_floating_point():
+        ignored = kwargs.get("ignore_index", -100)
+        counts = (labels != ignored).to(each.dtype)
+        if kwargs.get("weight") is not None:
+            counts = counts * kwargs["weight"][labels.clamp(min=0)]
+        return total / rows.filled(counts, 0).sum()
+    return total / _elements(each, rows, set(range(each.dim())))
+
+
+def _size(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
+    """Sizes, of which that of the rows is a tensor."""
+    sizes = (rows.count(), *args[0].shape[1:])
+    dim = kwargs.get("dim", args[1] if len(args) > 1 and isinstance(args[1], int) else None)
+    return sizes if dim is None else sizes[dim]
+
+
+def _numel(func: Any, rows: Rows, args: Any, kwargs: Any) -> torch.Tensor:
+    return _elements(args[0], rows, set(range(args[0].dim())))
+
+
+def _matmul(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
+    left, right = args
+    if rows_of(left) is None or left.dim() < 2 or (rows_of(right) is None and right.dim() > 2):
+        raise SelectionError("a product with the rows of a selection", user_line())
+    if (rows_of(right) is not None) != (right.dim() > 2):
+        raise SelectionError("a product over the rows of a selection", user_line())
+    return tagged(func(left, right), rows)
+
+
+def _reshape(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
+    """A shape of the same rows: `view(-1, ...)` that leaves them whole."""
+    x, shape = args[0], args[1:]
+    shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    first, rest = (shape[0], shape[1:]) if shape else (None, ())
+    whole = isinstance(first, torch.Tensor) or first == -1
+    if (
+        not whole
+        or not all(isinstance(size, int) and size > 0 for size in rest)
+        or math.prod(rest) != math.prod(x.shape[1:])
+    ):
+        raise SelectionError(f"{func.__name__}{tuple(shape)} of a selection", user_line())
+    return tagged(x.reshape(x.size(0), *rest), rows)
+
+
+_LOSSES = _named(
+    "binary_cross_entropy binary_cross_entropy_with_logits cross_entropy huber_loss l1_loss mse_loss nll_loss"
+    " smooth_l1_loss soft_margin_loss"
+)
+_HANDLERS: Mapping[str, Callable[..., Any]] = {
+    **dict.fromkeys(_LOSSES, _loss),
+    **dict.fromkeys(("shape", "size"), _size),
+    **dict.fromkeys(("numel", "nelement"), _numel),
+    **dict.fromkeys(("matmul", "bmm", "mm"), _matmul),
+    **dict.fromkeys(("view", "reshape"), _reshape),
+}
+
+_PROPERTIES = _named(
+    "device dim dtype grad grad_fn is_complex is_cuda is_floating_point is_leaf is_meta is_nested"
+    " is_quantized is_sparse layout ndim register_hook requires_grad retain_grad"
+)
+_OPERATORS = {
+    "truediv": "div",
+    "rtruediv": "div",
+    "itruediv": "div",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "and": "bitwise_and",
+    "iand": "bitwise_and",
+    "or": "bitwise_or",
+    "ior": "bitwise_or",
+    "xor": "bitwise_xor",
+    "invert": "bitwise_not",
+}
+_ELEMENTWISE = _named(
+    "abs add addcdiv addcmul atan2 bfloat16 bitwise_and bitwise_not bitwise_or bitwise_xor bool ceil celu"
+    " clamp clamp_max clamp_min clip clone contiguous copysign cos cosh data detach div divide double dropout"
+    " elu empty_like eq erf erfc exp exp2 expm1 float floor floor_divide fmod frac full_like ge gelu gt half"
+    " hardsigmoid hardswish hardtanh hypot int isfinite isinf isnan le leaky_relu lerp log log10 log1p log2"
+    " logaddexp logical_and logical_not logical_or logical_xor logit logsigmoid long lt masked_fill maximum"
+    " minimum mish mul multiply nan_to_num ne neg negative ones_like pow rand_like randn_like reciprocal relu"
+    " relu6 remainder requires_grad_ round rsqrt selu sgn sigmoid sign silu sin sinh softplus softsign sqrt"
+    " square sub subtract tan tanh threshold to true_divide trunc type type_as where xlogy zeros_like"
+)
+_ROWWISE = _named(
+    "cosine_similarity embedding layer_norm linear normalize one_hot pairwise_distance rms_norm"
+)
+_BY_DIM = _named(
+    "argmax argmin argsort cat chunk cummax cummin cumprod cumsum flatten flip gather log_softmax movedim"
+    " narrow select softmax sort split squeeze stack topk transpose unbind unflatten unsqueeze"
+)
+_SEVERAL = _named("flip movedim transpose")
+_DIM_AT = {"chunk": 2, "norm": 2, "split": 2, "topk": 2}
+"""The place of the dimension among the arguments, where it is not the second."""
+_DIM_UNLESS_GIVEN = {
+    **dict.fromkeys(("cat", "chunk", "split", "stack", "unbind"), 0),
+    **dict.fromkeys(("argsort", "sort", "topk"), -1),
+}
+_OF_PAIRS = _named("cosine_similarity pairwise_distance")
+_BY_DEFAULT = _named("cosine_similarity normalize")

@@ -32,6 +32,13 @@ def put_mark(place: Any, name: str) -> None:
     h5a.create(place, name.encode(), _STORED_TRUTH, _SCALAR).write(_TRUE)
 
 
+def make_bytes(file: h5py.File, name: str, kind: str, mark: str, content: bytes) -> None:
+    """Make an empty data set that has its type and its content as attributes."""
+    data = file.create_dataset(name, data=h5py.Empty("f4"))
+    data.attrs["__TYPE__"] = kind
+    data.attrs[mark] = np.frombuffer(content, "V1")
+
+
 def make_array(file: h5py.File, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     """Makes a contiguous data set without writing its elements; a slash in the name makes a group.
 

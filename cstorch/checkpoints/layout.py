@@ -6,6 +6,9 @@ import torch
 
 VERSION = 0.5
 SPEC, SUCCESS, VERSION_KEY = "__spec__", "__SUCCESS__", "__version__"
+BYTES = "__BYTES__"
+"""Attribute of a data set with the pickle of an object."""
+
 METADATA = ".__metadata__"
 """What follows a leaf's key in the name of the attribute that describes it."""
 

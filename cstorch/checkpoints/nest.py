@@ -1,6 +1,6 @@
 """Nests of dicts, lists and tuples as flat entries and a JSON text, in the form of PyTorch's tree specs.
 
-What PyTorch's trees have no nodes for, such as sets and `torch.Size`, is a leaf.
+Sets and `torch.Size` are nodes, too; what has no node, such as a frozenset, is a leaf.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _LISTS: dict[str, Callable[[Any], Any]] = {
     "builtins.tuple": tuple,
     "collections.namedtuple": tuple,  # its class belongs to the program that wrote it
     "collections.deque": deque,
+    "builtins.set": set,
+    "torch.Size": torch.Size,
 }
 
 
@@ -65,8 +67,10 @@ def from_text(text: str, leaf: Leaf) -> Any:
 def _children(nest: Any) -> list[tuple[Any, Any]] | None:
     if isinstance(nest, Mapping):
         return list(nest.items())
-    if isinstance(nest, list | tuple | deque) and not isinstance(nest, torch.Size):
+    if isinstance(nest, list | tuple | deque):
         return list(enumerate(nest))
+    if isinstance(nest, set):
+        return list(enumerate(sorted(nest, key=repr)))
     return None
 
 
@@ -97,6 +101,10 @@ def _spec(nest: Any) -> dict[str, Any]:
 def _kind_of_sequence(nest: Any) -> str:
     if isinstance(nest, deque):
         return "collections.deque"
+    if isinstance(nest, set):
+        return "builtins.set"
+    if isinstance(nest, torch.Size):
+        return "torch.Size"
     return "builtins.tuple" if isinstance(nest, tuple) else "builtins.list"
 
 
@@ -114,7 +122,9 @@ def _build(spec: Mapping[str, Any], prefix: tuple[str, ...], leaf: Leaf) -> Any:
     if kind is None:
         return leaf(".".join(prefix))
     if kind in _DICTS:
-        context = json.loads(spec["context"])
+        context = spec["context"]
+        if isinstance(context, str):  # an object itself where recent releases of PyTorch write it
+            context = json.loads(context)
         keys: Sequence[Any] = context["dict_context"] if isinstance(context, Mapping) else context
         built = [_build(child, (*prefix, str(key)), leaf) for key, child in zip(keys, children, strict=True)]
         return _DICTS[kind](zip(keys, built, strict=True))

@@ -1,4 +1,4 @@
-"""Leaves of a checkpoint that are neither tensors, numbers nor strings: sets, sizes, types of elements.
+"""Leaves of a checkpoint that are neither tensors, numbers nor strings, such as types of elements.
 
 Writers of the format pickle them. Here a pickle is decoded as data: its opcodes build containers, and a
 name in it stands for one of the few types below. Nothing is imported and nothing of the file is called.
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import pickle
 import pickletools
-from binascii import Error as DigitsError
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 _PROTOCOL = 4
 """Of what is written: the highest that all readers have."""
 
-WRITTEN = (set, frozenset, torch.Size, torch.dtype, torch.device, complex, bytes)
+WRITTEN = (frozenset, torch.dtype, torch.device, np.dtype, complex, bytes)
 """Types of leaves that are written as objects."""
 
 
@@ -41,10 +41,11 @@ _CALLED: dict[str, Callable[..., Any]] = {
     "OrderedDict": OrderedDict,
     "Size": torch.Size,
     "device": torch.device,
+    "dtype": np.dtype,
 }
 """Types whose instances a pickle builds by a call, by name; they keep what they get."""
 
-_MODULES = ("builtins", "__builtin__", "collections", "torch", "_codecs")
+_MODULES = ("builtins", "__builtin__", "collections", "numpy", "torch", "_codecs")
 _MARK = object()
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _EMPTY: dict[str, Callable[[], Any]] = {
@@ -59,28 +60,28 @@ _PUSHED = ("INT", "LONG", "FLOAT", "STRING", "UNICODE", "BYTES")
 """Parts of the names of opcodes whose argument is their value."""
 
 
-def encode(value: Any) -> str:
-    """Return an object of one of the `WRITTEN` types as hexadecimal digits.
+def encode(value: Any) -> bytes:
+    """Return the pickle of an object of one of the `WRITTEN` types.
 
     Raises:
         ValueError: something else is in it.
     """
-    text = pickle.dumps(value, _PROTOCOL).hex()
-    decode(text)
-    return text
+    content = pickle.dumps(value, _PROTOCOL)
+    decode(content)
+    return content
 
 
-def decode(text: str) -> Any:
-    """Return the data that hexadecimal digits hold.
+def decode(content: bytes) -> Any:
+    """Return the data in a pickle.
 
     Raises:
         NoDataError: it is no pickle, or one that builds more than plain data.
     """
     try:
-        return _Builder().build(bytes.fromhex(text))
+        return _Builder().build(content)
     except NoDataError:
         raise
-    except (ValueError, TypeError, IndexError, KeyError, AttributeError, DigitsError) as error:
+    except (ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
         raise NoDataError(f"damaged ({error})") from error
 
 
@@ -145,6 +146,9 @@ class _Builder:
         elif name == "REDUCE":
             called, arguments = self._pop(2)
             stack.append(_call(called, arguments))
+        elif name == "BUILD" and isinstance(stack[-2], np.dtype):
+            dtype, (_, byte_order, *_) = self._pop(2)
+            stack.append(dtype.newbyteorder(byte_order))
         else:
             raise NoDataError(f"it has the opcode {name}")
 
@@ -161,6 +165,8 @@ class _Builder:
 
 
 def _call(called: Any, arguments: tuple[Any, ...]) -> Any:
+    if called == ("dill._dill", "_load_type"):  # a built-in type in pickles of dill
+        return _Name("builtins", *arguments)
     if isinstance(called, _Name) and called.module in _MODULES:
         if called == ("_codecs", "encode"):  # bytes in pickles of the lower protocols
             text, encoding = arguments

@@ -21,6 +21,7 @@ from cstorch.checkpoints import nest, objects
 from cstorch.checkpoints.hdf5 import data_set, read_array, text
 from cstorch.checkpoints.layout import (
     ARRAY,
+    BYTES,
     LINKED,
     METADATA,
     NONE,
@@ -104,7 +105,7 @@ class _Reader:
             return self._array(key, described["is_bfloat16"])
         if kind in (SCALAR, STRING):
             return described["scalar_value" if kind == SCALAR else "string_value"]
-        return None if kind == NONE else self._object(key, described)
+        return None if kind == NONE else self._object(key)
 
     def _old_leaf(self, key: str) -> Any:
         data = self._file[key]
@@ -118,18 +119,17 @@ class _Reader:
             return data.attrs["scalar_value"].item() if "scalar_value" in data.attrs else data[()].item()
         if kind.startswith("String"):
             return _text(data.attrs["string_value"])
-        return None if kind.startswith("None") else self._object(key, data.attrs)
+        return None if kind.startswith("None") else self._object(key, data.attrs.get("object_value"))
 
-    def _object(self, key: str, described: Mapping[str, Any]) -> Any:
+    def _object(self, key: str, hexadecimal: Any = None) -> Any:
         """Decode an object that consists of plain data; None stands for any other."""
-        for name, value in described.items():
-            if not name.startswith("__") and isinstance(value, str | bytes):
-                try:
-                    return objects.decode(_text(value))
-                except objects.NoDataError:
-                    continue
-        self._objects.append(key)
-        return None
+        try:
+            if hexadecimal is not None:
+                return objects.decode(bytes.fromhex(_text(hexadecimal)))
+            return objects.decode(self._file[key].attrs[BYTES].tobytes())
+        except (KeyError, ValueError):
+            self._objects.append(key)
+            return None
 
     def _array(self, key: str, narrow: bool) -> np.ndarray[Any, Any]:
         found: np.ndarray[Any, Any] = self._tensor(key).numpy()

@@ -17,9 +17,10 @@ from cs_toolkit.files import replacing
 from cs_toolkit.version import __version__
 from cstorch.checkpoints import nest, objects
 from cstorch.checkpoints.elements import Elements, array_dtype, write_elements
-from cstorch.checkpoints.hdf5 import make_array, put_mark, put_text
+from cstorch.checkpoints.hdf5 import make_array, make_bytes, put_mark, put_text
 from cstorch.checkpoints.layout import (
     ARRAY,
+    BYTES,
     LINKED,
     METADATA,
     NONE,
@@ -122,7 +123,8 @@ class _Writer:
         if isinstance(value, bool | int | float):
             return _plain(SCALAR, scalar_value=value)
         if isinstance(value, objects.WRITTEN):
-            return _plain(OBJECT, object_value=_encoded(key, value))
+            make_bytes(self._file, key, OBJECT, BYTES, _encoded(key, value))
+            return {"__TYPE__": OBJECT, BYTES: True}
         raise CheckpointError(
             f"entry {key} is a {type(leaf).__name__}, expected a tensor, an array, a number, a string or "
             "None; save its state_dict() or such values of it"
@@ -167,7 +169,7 @@ class _Writer:
             self.end = max(self.end, data.get_offset() + elements.nbytes)
 
 
-def _encoded(key: str, value: Any) -> str:
+def _encoded(key: str, value: Any) -> bytes:
     try:
         return objects.encode(value)
     except Exception as error:  # pickle raises what the objects in it raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,9 @@ class DataExecutor:
         self.dataloader = dataloader
         self.num_steps = dataloader.steps if num_steps is None else num_steps
         self.writer = writer
-        self.profiler = Profiler(RateTracker())
-        self.artifact_dir: Path | None = None
+        self._profiler = Profiler(RateTracker())
+        self._artifact_dir: Path | None = None
+        self._stack = ExitStack()
         checkpoint_steps_of(checkpoint_steps)  # an error comes here, not in the loop
         self._checkpoints = checkpoint_steps or 0
         self._batches = 0
@@ -137,8 +138,26 @@ class DataExecutor:
         """Whether the last iteration runs."""
         return self._batches == self.num_steps
 
+    @property
+    def profiler(self) -> Profiler:
+        """How fast its loop is, see `Profiler`."""
+        return self._profiler
+
+    @property
+    def artifact_dir(self) -> Path | None:
+        """Folder of the files of its run; None before its loop, and without a backend."""
+        return self._artifact_dir
+
+    def __enter__(self) -> DataExecutor:
+        """Make it the current executor of the block, which may have a loop over it."""
+        self._stack.enter_context(self._entered())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
     def __iter__(self) -> Iterator[Any]:
-        with self._entered():
+        with nullcontext() if self in _executors else self._entered():
             for batch in turns(self.dataloader, self.num_steps, self._checkpoints, self.writer):
                 loop = running()
                 if loop is not None:
@@ -151,9 +170,9 @@ class DataExecutor:
         backend = current_backend(raise_exception=False)
         changes = dict(self._changes)
         if backend is not None:
-            self.artifact_dir = _new_folder(Path(backend.artifact_dir) / _FOLDERS)
+            self._artifact_dir = _new_folder(Path(backend.artifact_dir) / _FOLDERS)
             if not backend.is_cpu:
-                changes["run_dir"] = self.artifact_dir
+                changes["run_dir"] = self._artifact_dir
         _executors.append(self)
         try:
             with adjusted(**changes):

@@ -136,10 +136,7 @@ class Backend:
 
     Attributes:
         backend_type: its kind.
-        device: see `Device`.
-        artifact_dir: where files of its runs go.
         max_checkpoints: how many checkpoints of this process `save` keeps; all where None.
-        cluster: see `Cluster`.
         appliance: the original's; None.
     """
 
@@ -153,9 +150,9 @@ class Backend:
         cluster_config: Any = None,
     ) -> None:
         self.backend_type = backend_type
-        self.cluster = Cluster(ClusterConfig() if cluster_config is None else cluster_config)
-        self.device = Device(DEVICE if backend_type is BackendType.CSX else torch.device("cpu"))
-        self.artifact_dir = artifact_dir
+        self._cluster = Cluster(ClusterConfig() if cluster_config is None else cluster_config)
+        self._device = Device(DEVICE if backend_type is BackendType.CSX else torch.device("cpu"))
+        self._artifact_dir = artifact_dir
         self.max_checkpoints = max_checkpoints
         self._saved: list[object_store.PathLike] = []
 
@@ -171,6 +168,25 @@ class Backend:
                 object_store.delete(oldest)
             else:
                 Path(oldest).unlink(missing_ok=True)
+
+    @property
+    def artifact_dir(self) -> Path:
+        """Folder of the files of its runs."""
+        return self._artifact_dir
+
+    @artifact_dir.setter
+    def artifact_dir(self, folder: str | Path) -> None:
+        self._artifact_dir = Path(folder)
+
+    @property
+    def cluster(self) -> Cluster:
+        """Its cluster, see `Cluster`."""
+        return self._cluster
+
+    @property
+    def device(self) -> Device:
+        """Where its tensors are, see `Device`."""
+        return self._device
 
     @property
     def cluster_config(self) -> Any:

@@ -495,3 +495,19 @@ def test_a_distributed_sampler_as_a_batch_sampler(model: nn.Module) -> None:
     assert len(loader.dataloader) == len(expected.dataloader) == 4
     for ours, theirs in itertools.islice(zip(loader.endless(), expected.endless(), strict=False), 9):
         assert torch.equal(ours[0], theirs[0])
+
+
+def test_an_executor_is_a_context(model: nn.Module, tmp_path: Path) -> None:
+    """Its folder exists from the beginning of the block on; the loop in it makes no other one."""
+    step = step_of(model)
+    with DataExecutor(DataLoader(data), num_steps=2) as executor:
+        assert cstorch.current_executor() is executor
+        folder = executor.artifact_dir
+        for batch in executor:
+            step(batch)
+        assert executor.artifact_dir == folder
+    assert cstorch.current_executor() is None
+    assert [path.name for path in (tmp_path / "artifacts" / "executors").iterdir() if path.is_dir()].count(
+        "000001"
+    )
+    assert not (tmp_path / "artifacts" / "executors" / "000002").exists()

@@ -4,7 +4,7 @@ While a step is recorded its tensors have no values, so nobody knows which way s
 one way goes on without an error. The step is recorded on that one and puts out the condition, and the run
 ends with the program's own error at the first step where it does not hold.
 
-So it is with a mask that a program does without where it hides nothing: with the mask it computes the same.
+Some other statements compute the same on one way in any case, as with a mask that may hide nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Span: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
 @dataclass
 class Checks:
-    """Answers a program that asks for the value of a tensor in a statement that raises, or drops a mask.
+    """Answers a program that asks for the value of a tensor in a statement that raises, or may go one way.
 
     Args:
         keep: gets a truth of the device that must hold in every step, and the error where it does not, in
@@ -83,7 +83,9 @@ class Checks:
         self, frame: FrameType, statement: ast.Assert | ast.If, tensor: torch.Tensor, as_number: bool
     ) -> _Answers:
         """Decides how a statement goes that begins to be executed, and keeps what it checks."""
-        wanted = isinstance(statement, ast.Assert) or _raises(statement.orelse)
+        usual = _usual(statement)
+        raises = isinstance(statement, ast.Assert) or _raises(statement.orelse)
+        wanted = raises if usual is None else usual
         names = {**frame.f_globals, **frame.f_locals}
         with self._evaluation():
             test = _Numbers(names, None).visit(_copy(statement.test))
@@ -93,7 +95,7 @@ class Checks:
             if guesses is None or number is NotImplemented:
                 return _Answers([], NotImplemented)
             truth = condition.truth()
-            if isinstance(truth, torch.Tensor) and not _drops_mask(statement):
+            if isinstance(truth, torch.Tensor) and usual is None:
                 error = f"{_error(statement, names)}; it checks `{ast.unparse(statement.test)}`"
                 self.keep(truth if wanted else truth.logical_not(), error)
         return _Answers([] if as_number else list(guesses), number)
@@ -347,21 +349,37 @@ def _statement(frame: FrameType) -> ast.Assert | ast.If | None:
         # Python 3.11 gives a jump of a joined condition the place of the whole statement.
         if not inside and position != _span(node):
             return None
-        if isinstance(node, ast.Assert) or _raises(node.body) != _raises(node.orelse) or _drops_mask(node):
+        if (
+            isinstance(node, ast.Assert)
+            or _raises(node.body) != _raises(node.orelse)
+            or _usual(node) is not None
+        ):
             return node
         return None
     return None
 
 
 _DROPPED = re.compile(r"(not )?(?P<mask>\w+)\.(any|all)\(\)")
+_NOT_FINITE = re.compile(r"torch\.(isfinite|isinf)\((?P<name>\w+)\)\.(all|any)\(\)")
 
 
-def _drops_mask(statement: ast.stmt) -> bool:
-    """Whether a statement does without a mask that hides nothing: `if not mask.any(): mask = None`."""
-    if not isinstance(statement, ast.If) or statement.orelse or len(statement.body) > 1:
+def _usual(statement: ast.stmt) -> bool | None:
+    """The truth with which a statement computes the same in any case; None where there is none.
+
+    `if not mask.any(): mask = None` keeps the mask; `if not torch.isfinite(x).all(): x = torch.clamp(x, ...)`
+    clamps, which changes no numbers in the range.
+    """
+    if not isinstance(statement, ast.If) or statement.orelse:
+        return None
+    test, body = ast.unparse(statement.test), [ast.unparse(part) for part in statement.body]
+    mask = _DROPPED.fullmatch(test)
+    if mask is not None and body == [f"{mask['mask']} = None"]:
         return False
-    mask = _DROPPED.fullmatch(ast.unparse(statement.test))
-    return mask is not None and ast.unparse(statement.body[0]) == f"{mask['mask']} = None"
+    name = _NOT_FINITE.search(test)
+    assigns = all(isinstance(part, ast.Assign) for part in statement.body)
+    if name is not None and assigns and body[-1].startswith("{0} = torch.clamp({0}, ".format(name["name"])):
+        return True
+    return None
 
 
 def _raises(body: Sequence[ast.stmt]) -> bool:

@@ -154,7 +154,7 @@ def found_places(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
         x, mask = torch.broadcast_tensors(tensor, others[0])
         return select(x, Rows(mask.reshape(-1), key(others[0])), x.dim())
     if name.startswith("masked_scatter"):
-        return _scatter(tensor, others[0], others[1], in_place=name.endswith("_"))
+        return _scatter(tensor, others[0], others[1], key, in_place=name.endswith("_"))
     elements = read(tensor)
     as_tuple = name == "where" or bool(kwargs.get("as_tuple"))
     if elements is not None:
@@ -167,9 +167,12 @@ def found_places(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
     return tuple(found) if as_tuple else tagged(torch.stack(found, 1), rows)
 
 
-def _scatter(target: torch.Tensor, mask: torch.Tensor, source: torch.Tensor, in_place: bool) -> torch.Tensor:
-    if rows_of(target) is not None or rows_of(source) is not None:
-        raise SelectionError("masked_scatter() of a selection", user_line())
+def _scatter(
+    target: torch.Tensor, mask: torch.Tensor, source: torch.Tensor, key: Key, in_place: bool
+) -> torch.Tensor:
+    rows = rows_of(source)
+    if rows_of(target) is not None or (rows is not None and rows.key != key(mask)):
+        raise SelectionError("masked_scatter() of a selection by another mask", user_line())
     shape = torch.broadcast_shapes(target.shape, mask.shape)
     aligned = mask.reshape(*(1,) * (len(shape) - mask.dim()), *mask.shape)
     inner = len(shape)
@@ -179,6 +182,9 @@ def _scatter(target: torch.Tensor, mask: torch.Tensor, source: torch.Tensor, in_
     wide = mask.expand(shape)
     if source.numel() % width:
         width = 1
+    if rows is not None:  # of all rows at their places
+        found = torch.where(wide, source.reshape(shape).to(target.dtype), target)
+        return target.copy_(found) if in_place else found
     error = f"masked_scatter: the source has {source.numel()} elements, fewer than the mask is true for"
     require(wide.sum() <= source.numel(), RuntimeError(error))
     given = scattered(wide, source, math.prod(shape) // width, width)

@@ -39,6 +39,15 @@ _SAME_VALUE = frozenset(
         torch.ops.aten.lift.default,
     }
 )
+_SAME_ORDER = frozenset(
+    {
+        torch.ops.aten.clone.default,
+        torch.ops.aten.squeeze.dim,
+        torch.ops.aten.unsqueeze.default,
+        torch.ops.aten.view.default,
+    }
+)
+"""Operations whose results have the elements of their argument, in order."""
 _SIZES = frozenset(
     {
         torch.ops.aten.sym_size.default,
@@ -147,9 +156,14 @@ class Recording:
         return known_value(self.graph, value.value, given)
 
     def key(self, value: Tensor) -> Any:
-        """Equal for values that the same operations make of the same values."""
+        """Equal for values whose elements, in order, the same operations make of the same values."""
         for node in self.graph.nodes[self._keyed :]:
             if torch.Tag.nondeterministic_seeded in operator(node).tags:
+                continue
+            if operator(node) in _SAME_ORDER:
+                source, result = node.arguments["self"], node.results[0]
+                if result is not None:
+                    self._keys[result.id] = self._key_of(source)
                 continue
             arguments = mapped(self._key_of, list(node.arguments.items()))
             for place, result in enumerate(node.results):

@@ -109,7 +109,9 @@ def _places(h: Heads, x: torch.Tensor) -> torch.Tensor:
 def _filled_in(h: Heads, x: torch.Tensor) -> torch.Tensor:
     images = h.table.weight
     mask = (x[:, :1] > 0).expand_as(x)
-    return (x.masked_scatter(mask, images) * x + x.masked_scatter(x > 0, images.flatten())).sum()
+    chosen = x[:, 0] > 0
+    normed = x.masked_scatter(chosen.unsqueeze(-1), functional.normalize(x[chosen], dim=-1))
+    return (x.masked_scatter(mask, images) * x + normed * x.masked_scatter(x > 0, images.flatten())).sum()
 
 
 def _joined(h: Heads, x: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,13 @@ from cstorch.amp.scaler import update_if_finite
 from cstorch.compiled import beside_models
 from cstorch.sparse.algorithm import SparseParameter, SparsityAlgorithm
 from cstorch.sparse.masks import kept_count, largest
-from cstorch.sparse.schedules import Number, configure_hyperparameter, configure_update
+from cstorch.sparse.schedules import (
+    Cycling,
+    HyperParameterSchedule,
+    Number,
+    configure_hyperparameter,
+    configure_update,
+)
 from cstorch.tracing.device import DeviceTensor, current_recording, to_device
 from cstorch.tracing.names import register
 
@@ -26,7 +32,7 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
 
     Args:
         sparsity: share of the elements that are 0, or a schedule of it: a list of numbers to cycle through, a
-            function of the step, or a dictionary such as `{"type": "exp", "init": 0, "gamma": 0.01}`.
+            function of the step, or a dictionary such as `{"type": "exp", "init": 0, "gamma": -0.01}`.
         update: steps at which masks are updated: a dictionary with `freq`, `start` and `stop`, a list, or a
             function of the step; None for all.
         kwargs: see `SparsityAlgorithm`.
@@ -34,6 +40,7 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
     Attributes:
         step: steps of the optimizer so far, an int64 tensor without dimensions; a step that a dynamic
             `GradScaler` undoes does not count.
+        updates: those of them that have updated masks.
     """
 
     def __init__(self, sparsity: Any = None, update: Any = None, **kwargs: Any) -> None:
@@ -42,11 +49,13 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
         super().__init__(sparsity, **kwargs)
         self.update_schedule = configure_update(update)
         self.step = beside_models(torch.tensor(0))
+        self.updates = beside_models(torch.tensor(0))
         register(f"{OPTIMIZER_STATE}sparsity.", self)
 
     def named_state(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the count of steps; masks are state of the model."""
+        """Yield the counts of steps; masks are state of the model."""
         yield "step", self.step
+        yield "updates", self.updates
 
     @property
     def is_update_step(self) -> Tensor:
@@ -58,15 +67,17 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
         super().sparsify_optimizer(optimizer)
         for sparse in self.get_sparse_params(optimizer):
             if isinstance(sparse.param, DeviceTensor) and not isinstance(self.step, DeviceTensor):
-                self.step = to_device(self.step)  # made before the model was compiled
+                # made before the model was compiled
+                self.step, self.updates = to_device(self.step), to_device(self.updates)
             update_if_finite(optimizer, sparse.mask)
         update_if_finite(optimizer, self.step)
+        update_if_finite(optimizer, self.updates)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def update(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Update the masks if this step does, and prune the weights after a step of an optimizer."""
         assert self._sparsity is not None
-        is_update_step, target = self.is_update_step, self._sparsity(self.step)
+        is_update_step, target = self.is_update_step, self._now(self._sparsity)
         # values cannot be read in a recorded step, which computes what it then does not use
         if current_recording() is not None or bool(is_update_step):
             for sparse in self.sparse_params.values():
@@ -77,6 +88,10 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
         self._prune(optimizer)
         self._report(target)
         self.step.add_(1)
+        self.updates.add_(is_update_step)
+
+    def _now(self, schedule: HyperParameterSchedule) -> Number:
+        return schedule(self.updates if schedule.of_updates else self.step)
 
     @abstractmethod
     def update_mask(self, p: Tensor, mask: Tensor, sparsity: Number) -> Tensor:
@@ -89,19 +104,24 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
         """
 
     def visit_state(self, f: Callable[[Tensor], Tensor | None]) -> None:
-        """Call a function on the count of steps."""
-        found = f(self.step)
-        if found is not None:
-            self.step = found
+        """Call a function on the counts of steps."""
+        for name in ("step", "updates"):
+            found = f(getattr(self, name))
+            if found is not None:
+                setattr(self, name, found)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the count of steps; masks are in the model."""
-        return {"step": self.step}
+        """Return the count of steps, and for sparsities that cycle the number of updates of each weight."""
+        if not isinstance(self._sparsity, Cycling):
+            return {"step": self.step}
+        return {"step": self.step, "sparsity": {name: {"index": self.updates} for name in self.sparse_params}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a saved count of steps."""
+        """Continue from saved counts."""
         with torch.no_grad():
             self.step.copy_(torch.as_tensor(state_dict["step"]))
+            for saved in state_dict.get("sparsity", {}).values():
+                self.updates.copy_(torch.as_tensor(saved["index"]))
 
 
 class GMP(DynamicSparsityAlgorithm):
@@ -132,9 +152,9 @@ class _DropAndGrow(DynamicSparsityAlgorithm):
         """Return a mask without the smallest elements and with new ones."""
         count = kept_count(p.numel(), sparsity)
         active = mask.sum()
-        dropped = (active * self.drop_fraction(self.step)).floor().to(torch.int64)
+        stays = (active * (1 - self._now(self.drop_fraction))).floor().to(torch.int64)
         magnitude = torch.where(mask, p.abs().float(), -1.0)
-        kept = self._largest(p, magnitude, torch.minimum(active - dropped, count))
+        kept = self._largest(p, magnitude, torch.minimum(stays, count))
         growth = self._growth(p).float()
         return self._largest(p, torch.where(kept, torch.inf, growth), count)
 

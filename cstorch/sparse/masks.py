@@ -18,10 +18,10 @@ InitMethod = str | Callable[[Tensor, Number], Tensor]
 
 
 def kept_count(elements: int, sparsity: Number) -> Tensor:
-    """Return the number of elements that stay, an int64 tensor without dimensions."""
+    """Return the number of elements that stay, rounded down: an int64 tensor without dimensions."""
     density = 1 - sparsity
     kept = density if isinstance(density, Tensor) else torch.tensor(density, dtype=torch.float32)
-    return torch.round(kept * elements).to(torch.int64)
+    return torch.floor(kept * elements).to(torch.int64)
 
 
 def largest(score: Tensor, count: Tensor, groups: int = 1) -> Tensor:

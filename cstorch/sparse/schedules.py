@@ -16,7 +16,13 @@ Number: TypeAlias = float | Tensor
 
 
 class HyperParameterSchedule(ABC):
-    """A number that is a function of the step."""
+    """A number that is a function of the step.
+
+    Attributes:
+        of_updates: gets the number of updates of masks so far in place of the step.
+    """
+
+    of_updates = False
 
     @abstractmethod
     def __call__(self, step: Tensor) -> Number:
@@ -46,14 +52,14 @@ class Linear(HyperParameterSchedule):
 
 
 class Exp(HyperParameterSchedule):
-    """`final + (init - final) * exp(-|gamma| * step)`: from `init` towards `final`."""
+    """`final + (init - final) * exp(gamma * step)`: from `init` to `final`, with a `gamma` below 0."""
 
     def __init__(self, init: float, gamma: float, final: float = 1.0) -> None:
-        self.init, self.gamma, self.final = init, abs(gamma), final
+        self.init, self.gamma, self.final = init, gamma, final
 
     def __call__(self, step: Tensor) -> Number:
         """Return the number at a step."""
-        return self.final + (self.init - self.final) * torch.exp(step.float() * -self.gamma)
+        return self.final + (self.init - self.final) * torch.exp(step.float() * self.gamma)
 
 
 class Power(HyperParameterSchedule):
@@ -80,7 +86,9 @@ class Cosine(HyperParameterSchedule):
 
 
 class Cycling(HyperParameterSchedule):
-    """One of several numbers after the other, the next at each step, and the first again after the last."""
+    """One of several numbers after the other, the next after each update, the first again after the last."""
+
+    of_updates = True
 
     def __init__(self, values: Sequence[float]) -> None:
         if not values:
@@ -192,8 +200,8 @@ def configure_update(given: Any) -> UpdateSchedule:
     """Return the steps at which masks are updated.
 
     Args:
-        given: a dictionary with `freq`, `start` and `stop`; a list of steps; a function of the step; None
-            for every step.
+        given: a dictionary with `freq`, `start` and `stop`, or with `steps`; a list of steps; a function of
+            the step; None for every step.
 
     Raises:
         ValueError: it is none of these.
@@ -202,7 +210,9 @@ def configure_update(given: Any) -> UpdateSchedule:
         return given
     if given is None:
         return FreqSchedule()
-    if isinstance(given, Mapping) and given.keys() <= {"freq", "start", "stop"}:
+    if isinstance(given, Mapping) and given.keys() == {"steps"}:
+        return ListSchedule(given["steps"])
+    if isinstance(given, Mapping) and given and given.keys() <= {"freq", "start", "stop"}:
         return FreqSchedule(**{name: value for name, value in given.items() if value is not None})
     if isinstance(given, list | tuple):
         return ListSchedule(given)

@@ -30,22 +30,19 @@ def map_sparsity_algorithm(algorithm: str) -> type[SparsityAlgorithm]:
     return found
 
 
-def configure(config: float | Mapping[str, Any] | list[Any] | tuple[Any, ...]) -> SparsityAlgorithm:
-    """Make the sparsity algorithm that a configuration describes.
+def configure(config: float | Mapping[str, Any] | list[Any] | tuple[Any, ...]) -> Group:
+    """Make the sparsity algorithms that a configuration describes.
 
     Args:
         config: a sparsity for masks that stay; a dictionary with `algorithm` ("static" by default),
             `param_filter` and arguments of the algorithm; or a list of such dictionaries.
-
-    Returns:
-        One algorithm without a filter, else a `Group`.
 
     Raises:
         ValueError: an algorithm or a filter is unknown.
         TypeError: it is none of these, or the algorithm does not take an argument.
     """
     if isinstance(config, int | float):
-        return Static(config)
+        return _group([{"sparsity": config}])
     if isinstance(config, Mapping):
         return _group([config])
     if isinstance(config, list | tuple):

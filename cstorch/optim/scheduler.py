@@ -1,9 +1,10 @@
 """Schedules of any entry of parameter groups: a subclass says which in `param_group_key`.
 
 `cstorch.optim.lr_scheduler` and `cstorch.optim.weight_decay_scheduler` are made of them. Programs also
-import the names of backends from here.
+import helpers for backends and classes from here.
 """
 
+from cs_toolkit.subclasses import retrieve_all_subclasses
 from cstorch.backends import current_backend as current_backend_impl
 from cstorch.compiled import use_cs
 from cstorch.optim.base_scheduler import Scheduler
@@ -53,5 +54,6 @@ __all__ = [
     "SequentialScheduler",
     "StepScheduler",
     "current_backend_impl",
+    "retrieve_all_subclasses",
     "use_cs",
 ]

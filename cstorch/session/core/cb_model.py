@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from cs_runtime.tasks import current
 from cstorch import streaming
+from cstorch.distributed.cache import WORKER_CACHE_ROOT, hit_worker_cache_limit
+from cstorch.distributed.tasks import get_streaming_batch_size, service_resolver
 from cstorch.errors import SessionError
 from cstorch.job import task
 from cstorch.session.checkpoints import save, to_cpu
@@ -82,10 +83,6 @@ T = TypeVar("T")
 
 METRIC_NAME_PREFIX = "metric"
 """Begins the names of the state of metrics."""
-WORKER_CACHE_ROOT = "/n0/cache"
-"""Where workers of the original kept files; nothing is kept here."""
-
-
 # Tasks.
 
 
@@ -129,11 +126,6 @@ def get_streaming_rank() -> int:
     return streaming.get_streaming_rank() if use_cs() else 0
 
 
-def get_streaming_batch_size(batch_size: int) -> int:
-    """Samples in a batch of one worker: a step takes a batch of one of them, so all of it."""
-    return batch_size
-
-
 def is_sync_mode() -> bool:
     """False: with `set_run_config` the system runs ahead of the program."""
     return False
@@ -142,22 +134,6 @@ def is_sync_mode() -> bool:
 def is_appliance() -> bool:
     """False: a CS system is reached by its address."""
     return False
-
-
-def service_resolver() -> Any:
-    """The tasks of the job: `cluster_spec()` and `get_task_info()`, as TensorFlow's resolvers have them."""
-    return _Resolver()
-
-
-class _Resolver:
-    def cluster_spec(self) -> dict[str, list[str]]:
-        """Addresses by role."""
-        cluster: dict[str, list[str]] = current().tf_config()["cluster"]
-        return cluster
-
-    def get_task_info(self) -> tuple[str, int]:
-        """Role and number of this task."""
-        return current().role, current().index
 
 
 def rendezvous(name: str, payload: bytes = b"", replicas: Any = None) -> list[bytes]:
@@ -180,11 +156,6 @@ def mesh_reduce(tag: str, data: T, reduce_fn: Callable[[list[T]], T]) -> T:
     torch.save(to_cpu(data), buffer)
     found = rendezvous(tag, buffer.getvalue())
     return reduce_fn([torch.load(io.BytesIO(item), weights_only=True) for item in found if item])
-
-
-def hit_worker_cache_limit(*args: Any) -> bool:
-    """False: workers keep no files."""
-    return False
 
 
 # Steps.

@@ -63,3 +63,13 @@ def public_modules(name: str) -> None:
             package = sys.modules[f"{name}.{parent}"] = ModuleType(f"{name}.{parent}")
             package.__path__ = []
             parent = parent.rpartition(".")[0]
+        _set_attributes(name, path)
+
+
+def _set_attributes(name: str, path: str) -> None:
+    """Make a module, and the folders that it is in, attributes of their parents, as an import does."""
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        parent = sys.modules[".".join([name, *parts[: length - 1]])]
+        if not hasattr(parent, parts[length - 1]):  # `backend` is a function there
+            setattr(parent, parts[length - 1], sys.modules[".".join([name, *parts[:length]])])

@@ -1,4 +1,4 @@
-"""Filters of parameters by their names."""
+"""Filters of parameters by their names, and what else programs of the original find in `utils.utils`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from torch import nn
 
 FilterCallable = Callable[[str, nn.Parameter], bool]
 """Chooses parameters by name and value."""
+
+
+def is_ltc_mlir_mode_enabled() -> bool:
+    """Return True: steps are recorded, as in that mode of release 1.9, whose programs then use this API."""
+    return True
 
 
 def convert_glob_to_regex(f: str | re.Pattern[str]) -> re.Pattern[str]:
@@ -42,8 +47,3 @@ def make_param_filter(param_filter: Any) -> FilterCallable:
         )
     patterns = [convert_glob_to_regex(name) for name in names]
     return lambda name, param: any(pattern.search(name) for pattern in patterns)
-
-
-def is_ltc_mlir_mode_enabled() -> bool:
-    """Return False: programs of release 1.9 ask for the new flow themselves, with `experimental_api`."""
-    return False

@@ -73,6 +73,16 @@ def test_names_are_where_programs_import_them(name: str) -> None:
     raise AssertionError(name)
 
 
+def test_moved_modules_are_attributes_too() -> None:
+    """Programs write `cstorch.utils.tracker.RateTracker()` without an import of the module."""
+    for path in ("utils.tracker", "utils.utils", "utils.data.utils", "saver.pt_h5_saver", "utils.kernel"):
+        found: Any = cerebras_pytorch
+        for part in path.split("."):
+            found = getattr(found, part)
+        assert found is importlib.import_module(f"cerebras_pytorch.{path}")
+    assert cerebras_pytorch.utils.utils.is_ltc_mlir_mode_enabled()
+
+
 def test_backend_is_a_function_and_a_module() -> None:
     module = importlib.import_module("cerebras_pytorch.backend")
     assert module.Backend is cstorch.backends.Backend

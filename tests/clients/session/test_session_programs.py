@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +24,8 @@ FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "PYTHON", "CS_")
 Run = Callable[..., dict[str, Any]]
 
 
-def launched(directory: Path, *words: str) -> str:
-    """What a launcher says."""
+def launched(directory: Path, *words: str, code: int = 0) -> str:
+    """Return the output of a launcher that ends with an exit code."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     ended = subprocess.run(
         [str(ROOT / "bin" / words[0]), *words[1:]],
@@ -35,7 +36,7 @@ def launched(directory: Path, *words: str) -> str:
         timeout=110,
         check=False,
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.returncode == code, ended.stdout + ended.stderr
     return ended.stdout
 
 
@@ -102,3 +103,31 @@ def test_a_standard_loop_runs_its_body_for_every_batch(
     saved = [torch.load(f"{side}.mdl") for side in ("cs", "cpu")]
     assert saved[0]["step"] == saved[1]["step"] == 10
     torch.testing.assert_close(saved[0]["model"], saved[1]["model"], rtol=1e-3, atol=1e-5)
+
+
+def test_a_program_decides_by_the_step_and_expects_batches(system: RunningSystem, tmp_path: Path) -> None:
+    """Lines and checkpoints have their steps; a resumed run equals one; workers end with their stream."""
+    program = (str(PROGRAMS / "steps_1_2.py"), f"--cs_ip={system.address}")
+    output = launched(tmp_path, "csrun_wse", "--tasks-per-node=3", "python-pt", *program)
+    seen = dict(re.findall(r"Step=(\d+), Loss=([\d.]+)", output))
+    assert list(seen) == ["2", "4", "6", "7"]
+    assert len(set(seen.values())) == 4
+    assert "trained 7 steps" in output
+    first = re.search(r"global step 1: loss = ([\d.]+)", output)
+    assert first is not None
+    assert float(first[1]) < 3  # without the scale of 1024
+    folder = tmp_path / "model_dir"
+    assert {path.name for path in folder.glob("*.mdl")} == {f"checkpoint_{n}.mdl" for n in (3, 6, 7)}
+    whole = torch.load(folder / "checkpoint_7.mdl")
+    assert whole["amp"]["loss_scale"] == 2.0**10
+    resumed = ("--model_dir=resumed", f"--checkpoint_path={folder / 'checkpoint_3.mdl'}")
+    again = launched(tmp_path, "csrun_wse", "--tasks-per-node=3", "python-pt", *program, *resumed)
+    assert dict(re.findall(r"Step=(\d+), Loss=([\d.]+)", again)).items() >= {"7": seen["7"]}.items()
+    torch.testing.assert_close(torch.load(tmp_path / "resumed" / "checkpoint_7.mdl"), whole, rtol=0, atol=0)
+
+
+def test_an_error_of_the_chief_is_the_one_that_is_shown(system: RunningSystem, tmp_path: Path) -> None:
+    program = (str(PROGRAMS / "steps_1_2.py"), f"--cs_ip={system.address}", "--fails_at=4")
+    output = launched(tmp_path, "csrun_wse", "--tasks-per-node=3", "python-pt", *program, code=1)
+    assert "RuntimeError: the program does not like step 4" in output
+    assert "there were no batches" not in output

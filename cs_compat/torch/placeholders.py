@@ -50,9 +50,13 @@ class _Placeholder(type):
 def _refuse(cls: type) -> NoReturn:
     missing = next(base for base in cls.__mro__ if vars(base).get("_is_missing"))
     package = missing.__module__.partition(".")[0]
-    raise ModuleNotFoundError(
-        f"No module named {package!r} ({missing.__module__}.{missing.__qualname__} is used)", name=package
+    error: Any = ModuleNotFoundError(
+        f"No module named {package!r}, which has {missing.__module__}.{missing.__qualname__}; add it: "
+        f"csrun pip install {package} (it may have another name)",
+        name=package,
     )
+    error.exit_code = 1  # the program's fault, raised in a line of ours
+    raise error
 
 
 def _keep(decorated: Any) -> Any:

@@ -7,7 +7,9 @@
 * `python-pt`: the same with `cs_compat/torch/pt_modules`, a name of PyTorch programs that other libraries
   take another branch for;
 * `python-ws`: the same as `python`, and programs that do not say how they are executed are by weight
-  streaming; it has `cs_compat/tensorflow/ws_modules` besides.
+  streaming; it has `cs_compat/tensorflow/ws_modules` besides;
+* `cszoo`: the command of the Model Zoo in that `python`, wherever its package is found. A script that pip
+  installs would start the interpreter without the modules.
 
 The wrappers alone put the modules into the import path. So they are found by no other interpreter, by none
 outside the launchers, and not where the toolkit has been installed by pip: what is in `modules` is importable

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from cs_toolkit.step import OPTIMIZER_STATE
+from cstorch.compiled import beside_models
 from cstorch.errors import ScheduleError
 from cstorch.optim.optimizer import SCHEDULES
 from cstorch.optim.step_check import check_optimizer
@@ -62,9 +63,9 @@ class Scheduler(ABC):
                 "the tags out to schedule all of them"
             )
         for group in self._groups():
-            group[self.param_group_key] = _beside(
-                group, torch.as_tensor(group[self.param_group_key], dtype=torch.float32).clone()
-            )
+            given = group[self.param_group_key]
+            given = 0.0 if given is None else given  # this schedule sets it before the first step
+            group[self.param_group_key] = _beside(group, torch.as_tensor(given, dtype=torch.float32).clone())
         self.last_epoch = _beside(optimizer.param_groups[0], torch.tensor(last_epoch, dtype=torch.int64))
         self._step_count = 1
         self._get_called_within_step = False
@@ -269,11 +270,11 @@ def _tags(tags: Tags) -> set[str] | None:
 
 
 def _beside(group: Mapping[str, Any], tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on the device of a group's parameters."""
+    """A tensor on the device of a group's parameters; of an empty group on that of the models."""
     parameters: Sequence[torch.Tensor] = group["params"]
     if any(isinstance(x, DeviceTensor) for x in parameters):
         return to_device(tensor)
-    return tensor.to(parameters[0].device) if parameters else tensor
+    return tensor.to(parameters[0].device) if parameters else beside_models(tensor)
 
 
 def _stored(value: Any) -> Any:

@@ -181,7 +181,7 @@ class Adafactor(PerParameter):
 
     Args:
         params: see `Optimizer`.
-        lr: learning rate; None with `relative_step`.
+        lr: learning rate; None with `relative_step`, and where a schedule sets it before the first step.
         eps: is added to the squares of the gradient; least root mean square of a parameter.
         clip_threshold: root mean square of the longest step.
         decay_rate: exponent of the rate of the averages.
@@ -192,7 +192,8 @@ class Adafactor(PerParameter):
         warmup_init: the first learning rates are `1e-6 * t`; with `relative_step` alone.
 
     Raises:
-        OptimizerArgumentError: `lr` and `relative_step` both or neither, a `beta1`, an `eps` that is no pair.
+        OptimizerArgumentError: `lr` and `relative_step` both, a `beta1`, an `eps` that is no pair; in a step
+            neither of the first two.
     """
 
     def __init__(
@@ -208,8 +209,8 @@ class Adafactor(PerParameter):
         relative_step: bool = False,
         warmup_init: bool = False,
     ) -> None:
-        if (lr is None) != relative_step:
-            raise refused(self, "lr", lr, f"{'None' if relative_step else 'a number'} with {relative_step=}")
+        if lr is not None and relative_step:
+            raise refused(self, "lr", lr, "None with relative_step=True")
         if warmup_init and not relative_step:
             raise refused(self, "warmup_init", warmup_init, "False without relative_step")
         if beta1 is not None:
@@ -262,6 +263,8 @@ class Adafactor(PerParameter):
             rate = torch.minimum(
                 1e-6 * step if group["warmup_init"] else torch.full_like(step, 1e-2), torch.rsqrt(step)
             )
+        elif rate is None:
+            raise refused(self, "lr", rate, "a number or a schedule with relative_step=False")
         if group["scale_parameter"]:
             rate = rate * _root_mean_square(parameter).clamp(min=group["eps"][1])
         return rate

@@ -185,6 +185,26 @@ def test_other_packages_share_the_name_cerebras(command: Command, tmp_path: Path
         assert result.stdout.count("modelzoo editable later own") == max(1, 2 * len(flags)), result.stderr
 
 
+def test_the_command_of_the_model_zoo_is_a_word_of_the_launchers(command: Command, tmp_path: Path) -> None:
+    """It finds its package on PYTHONPATH, and gives packages that are missing a placeholder."""
+    package = tmp_path / "src" / "cerebras" / "modelzoo" / "cli"
+    package.mkdir(parents=True)
+    (package / "main.py").write_text(
+        "import sys\nimport absent_evaluation.tasks\nimport cerebras.pytorch as cstorch\n"
+        "def main():\n"
+        "    print(*sys.argv, cstorch.__name__)\n"
+        "    return 3 if len(sys.argv) > 2 else absent_evaluation.tasks.run()\n"
+    )
+    result = command("csrun_cpu", "cszoo", "fit", "params.yaml", PYTHONPATH="src")
+    assert (result.returncode, result.stdout) == (3, "cszoo fit params.yaml cerebras.pytorch\n"), (
+        result.stderr
+    )
+    assert "the package absent_evaluation is not installed" in result.stderr
+    result = command("csrun_cpu", "cszoo", "lm_eval", PYTHONPATH="src")
+    assert result.returncode == 1
+    assert "error: No module named 'absent_evaluation'" in result.stderr
+
+
 def test_the_appliance_has_two_names(command: Command) -> None:
     """Its modules are the same under both, and programs of TensorFlow load no PyTorch for them."""
     code = (

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from cstorch.errors import ScheduleError, ScheduleFunctionError
-from cstorch.optim import SGD, lr_scheduler, scheduler, weight_decay_scheduler
+from cstorch.errors import OptimizerArgumentError, ScheduleError, ScheduleFunctionError
+from cstorch.optim import SGD, Adafactor, lr_scheduler, scheduler, weight_decay_scheduler
 from cstorch.optim.scheduler import Scheduler
 from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.tracing.step import trace
@@ -365,3 +365,15 @@ def test_tags_that_no_group_has_are_refused() -> None:
         lr_scheduler.ConstantLR(Groups(groups), 0.5, param_group_tags="tail")
     lr_scheduler.ConstantLR(Groups(groups), 0.5, param_group_tags=["a", "tail"])
     assert [float(group["lr"]) for group in groups] == pytest.approx([0.9, 0.9, 0.5])
+
+
+def test_a_schedule_gives_adafactor_its_first_rate() -> None:
+    weight = torch.nn.Parameter(torch.ones(2, 3))
+    weight.grad = torch.full((2, 3), 0.5)
+    optimizer = Adafactor([weight])
+    with pytest.raises(OptimizerArgumentError, match="lr = None, expected a number or a schedule"):
+        optimizer.step()
+    schedule = lr_scheduler.ConstantLR(optimizer, 0.25)
+    assert schedule.get_last_lr()[0] == 0.25
+    optimizer.step()
+    assert not torch.equal(weight, torch.ones(2, 3))

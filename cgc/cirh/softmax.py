@@ -178,3 +178,58 @@ class SoftmaxCrossEntropyWithLogitsOp(CrossEntropyOp):
 
     def _infer_results(self) -> tuple[Tensor, ...]:
         return self.infer(tensor_of(self.logits), tensor_of(self.labels))
+
+
+@irdl_op_definition
+class CtcLossOp(CirhOp):
+    """Connectionist temporal classification: the loss of sequences of labels, and its gradient.
+
+    log_probs is `[N, T, C]` and targets `[N, S]`, of which the first `target_lengths` labels count, and the
+    first `input_lengths` steps. Results: loss `[N]`, infinite where no alignment fits, and backprop
+    `[N, T, C]`, the gradient by the logits whose log softmax log_probs is; NaN where the loss is infinite.
+    """
+
+    name = "cirh.CtcLoss"
+    FACTS: ClassVar[Facts] = mixes(Work(transcendental=4, simple=12))
+    log_probs = operand_def()
+    targets = operand_def()
+    input_lengths = operand_def()
+    target_lengths = operand_def()
+    loss = result_def()
+    backprop = result_def()
+    blank_attr = prop_def(INT, prop_name="blank")
+    blank = IntParameter("blank")
+
+    def __init__(
+        self, log_probs: Value, targets: Value, input_lengths: Value, target_lengths: Value, blank: int = 0
+    ) -> None:
+        operands = (log_probs, targets, input_lengths, target_lengths)
+        types = self.infer(blank, *map(operand_type, operands))
+        super().__init__(operands, types, {"blank": int_attr(blank)})
+
+    @classmethod
+    def infer(
+        cls, blank: int, log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Result types: loss `[N]`, backprop of the type of log_probs."""
+        cls.require_dtype("log_probs", log_probs, frozenset({"float32"}))
+        cls.require_dtype("targets", targets, INTEGERS)
+        shape = log_probs.get_shape()
+        if len(shape) != 3 or 0 in shape[1:] or not 0 <= blank < shape[2]:
+            cls.fail(
+                f"blank is {blank} and log_probs has type {log_probs}, expected [N, T, C], 0 <= blank < C"
+            )
+        if len(targets.get_shape()) != 2 or targets.get_shape()[0] != shape[0]:
+            cls.fail(f"targets has type {targets}, expected [{shape[0]}, S]")
+        for what, lengths in (("input_lengths", input_lengths), ("target_lengths", target_lengths)):
+            cls.require_dtype(what, lengths, INTEGERS)
+            if lengths.get_shape() != shape[:1]:
+                cls.fail(f"{what} has type {lengths}, expected [{shape[0]}]")
+        return tensor_type(shape[:1], "float32"), log_probs
+
+    def row_reductions(self) -> int:
+        """The sums over all alignments, forwards and backwards."""
+        return 2
+
+    def _infer_results(self) -> tuple[Tensor, ...]:
+        return self.infer(self.blank, *map(tensor_of, self.operands))

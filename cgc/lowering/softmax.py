@@ -12,6 +12,7 @@ from jax import numpy as jnp
 
 from cgc.cirh import ops
 from cgc.cirh.ops import (
+    CtcLossOp,
     LogSoftmaxOp,
     SoftmaxCrossEntropyWithLogitsOp,
     SoftmaxGradOp,
@@ -91,7 +92,66 @@ def _normalised(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Arra
     return shifted, powers, jnp.sum(powers, axis, keepdims=True)
 
 
+_IMPOSSIBLE = np.float32(-1e30)
+"""Log likelihood of what no alignment gives: finite, so that differences of two are no NaN."""
+
+
+def ctc_loss(
+    op: CtcLossOp,
+    log_probs: jax.Array,
+    targets: jax.Array,
+    input_lengths: jax.Array,
+    target_lengths: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """(loss of every sequence, its gradient by the logits)."""
+    labels = _with_blanks(targets, op.blank)
+    log_probs = jnp.maximum(log_probs, _IMPOSSIBLE)
+    loss, pull = jax.vjp(
+        lambda x: _minus_log_likelihood(x, labels, input_lengths, target_lengths, op.blank), log_probs
+    )
+    (by_log_probs,) = pull(jnp.ones_like(loss))
+    within = (jnp.arange(log_probs.shape[1]) < input_lengths[:, None])[..., None]
+    backprop = jnp.where(within, by_log_probs + jnp.exp(log_probs), 0)
+    fits = loss < -_IMPOSSIBLE / 2
+    return jnp.where(fits, loss, np.inf), jnp.where(fits[:, None, None], backprop, np.nan)
+
+
+def _with_blanks(targets: jax.Array, blank: int) -> jax.Array:
+    """`[N, 2 S + 1]`: the labels with a blank before and after each."""
+    count, length = targets.shape
+    blanks = jnp.full((count, 2 * length + 1), blank, jnp.int32)
+    return blanks.at[:, 1::2].set(targets.astype(jnp.int32))
+
+
+def _minus_log_likelihood(
+    log_probs: jax.Array, labels: jax.Array, input_lengths: jax.Array, target_lengths: jax.Array, blank: int
+) -> jax.Array:
+    """By the forward algorithm: the likelihood of being at each label after each step."""
+    size = labels.shape[1]
+    emitted = jnp.take_along_axis(log_probs, labels[:, None, :], 2, mode="clip").transpose(1, 0, 2)
+    place = jnp.arange(size)
+    # A blank may be left out between two labels that differ.
+    before = jnp.pad(labels, ((0, 0), (2, 0)), constant_values=blank)[:, :size]
+    skips = (labels != blank) & (labels != before) & (place >= 2)
+
+    def moved(alpha: jax.Array, places: int) -> jax.Array:
+        return jnp.pad(alpha, ((0, 0), (places, 0)), constant_values=_IMPOSSIBLE)[:, :size]
+
+    def advance(alpha: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+        number, here = step
+        skipped = jnp.where(skips, moved(alpha, 2), _IMPOSSIBLE)
+        total = jnp.logaddexp(jnp.logaddexp(alpha, moved(alpha, 1)), skipped) + here
+        return jnp.where((number < input_lengths)[:, None], total, alpha), None
+
+    first = jnp.where(place < 2, emitted[0], _IMPOSSIBLE)
+    alpha, _ = lax.scan(advance, first, (jnp.arange(1, len(emitted)), emitted[1:]))
+    last = 2 * target_lengths.astype(jnp.int32)[:, None]
+    ends = (place == last) | (place == last - 1)
+    return -jax.nn.logsumexp(jnp.where(ends, alpha, _IMPOSSIBLE), 1)
+
+
 LOWERINGS: Table = {
+    ops.CtcLossOp: ctc_loss,
     ops.SoftmaxOp: softmax,
     ops.SoftmaxGradOp: softmax_grad,
     ops.LogSoftmaxOp: log_softmax,

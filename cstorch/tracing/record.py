@@ -59,6 +59,25 @@ _SIZES = frozenset(
 )
 
 
+def _ctc_loss_shapes(log_probs: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The losses; and the alignments, whose size is data and which no rule reads, with one element."""
+    steps, count, _classes = log_probs.shape
+    return log_probs.new_empty(count), log_probs.new_empty(count, steps, 1)
+
+
+def _like_second(grad: torch.Tensor, log_probs: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return torch.empty_like(log_probs)
+
+
+_SHAPES: Mapping[Any, Callable[..., Any]] = {
+    torch.ops.aten._ctc_loss.default: _ctc_loss_shapes,
+    torch.ops.aten._ctc_loss.Tensor: _ctc_loss_shapes,
+    torch.ops.aten._ctc_loss_backward.default: _like_second,
+    torch.ops.aten._ctc_loss_backward.Tensor: _like_second,
+}
+"""Results on the meta device of operations that PyTorch has no such results for."""
+
+
 @dataclass
 class Recording:
     """Writes a graph while a step runs.
@@ -190,7 +209,7 @@ class Recording:
         if outs is None:
             metas = mapped(self._as_meta, (args, kwargs))
             try:
-                outs = func(*metas[0], **metas[1])
+                outs = _SHAPES.get(func, func)(*metas[0], **metas[1])
             except ToolkitError:
                 raise
             except Exception as error:  # each function of shapes has its own kinds

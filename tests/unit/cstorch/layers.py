@@ -11,7 +11,6 @@ from torch import nn
 from torch.nn import functional
 
 NOT_COMPILED = {
-    "CTCLoss": "PyTorch does not describe its gradient",
     "FractionalMaxPool2d": "draws its windows",
     "FractionalMaxPool3d": "draws its windows",
 }
@@ -280,6 +279,8 @@ def _sequences() -> Iterator[Case]:
         yield _case("EmbeddingBag", nn.EmbeddingBag(7, 4, mode=mode, padding_idx=2), bags, suffix=mode)
         of_any_size = nn.EmbeddingBag(7, 4, mode=mode)
         yield _case("EmbeddingBag", of_any_size, bags.reshape(-1), offsets, suffix=f"{mode} of any size")
+    limited = nn.Embedding(7, 4, max_norm=1.5)
+    yield _case("Embedding", limited, torch.randint(0, 7, (3, 5)), suffix="limited")
     yield _case("Embedding", nn.Embedding(7, 4, padding_idx=0), torch.randint(0, 7, (3, 5)))
 
 
@@ -335,4 +336,7 @@ def _losses() -> Iterator[Case]:
     yield loss("MultiLabelMarginLoss", torch.tensor([[3, 0, -1, 1, 2, 4], [5, -1, 5, 5, 5, 5]] * 2))
     yield loss("GaussianNLLLoss", wide, part + 0.1)
     yield _case("GaussianNLLLoss", Variance(), x, wide, suffix="trained")
+    lengths = torch.tensor([[7, 6, 5], [3, 2, 0]])
+    ctc = Loss(nn.CTCLoss(zero_infinity=True), log_softmax)
+    yield _case("CTCLoss", ctc, torch.randn(7, 3, 6), torch.randint(1, 6, (3, 3)), *lengths)
     yield _case("AdaptiveLogSoftmaxWithLoss", AdaptiveSoftmax(), x)

@@ -83,7 +83,7 @@ def cases() -> list[Case]:
     """All cases, the same ones in every call."""
     found = [
         *(*_scans(), *_combined(), *_distances(), *_pools(), *_samples(), *_counts()),
-        *(*_complex(), *_complex_parts(), *_fourier(), *_short_integers(), *_matrices()),
+        *(*_complex(), *_complex_parts(), *_fourier(), *_short_integers(), *_matrices(), *_alignments()),
     ]
     assert len({case.name for case in found}) == len(found)
     return found
@@ -361,6 +361,24 @@ def _matrices() -> Iterator[Case]:
     }
     for name, (function, x) in one.items():
         yield Case(name, function, (x,), tolerance=2e-4)
+
+
+def _alignments() -> Iterator[Case]:
+    def loss(**settings: Any) -> Callable[..., torch.Tensor]:
+        return lambda x, *rest: functional.ctc_loss(x.log_softmax(-1), *rest, **settings)
+
+    x, targets = _randn(12, 3, 5), torch.tensor([[1, 1, 2, 2], [3, 4, 1, 0], [2, 3, 0, 0]])
+    lengths, counts = torch.tensor([12, 10, 7]), torch.tensor([4, 3, 0])
+    yield Case("ctc_loss", loss(reduction="none"), (x, targets, lengths, counts))
+    yield Case("ctc_loss blank", loss(blank=3), (x, targets // 2, lengths, counts))
+    flat = torch.tensor([1, 1, 2, 2, 3, 4, 1])
+    yield Case("ctc_loss in a row", loss(reduction="sum"), (x, flat, lengths, counts))
+    known = lambda x, t: functional.ctc_loss(x.log_softmax(-1), t, (12, 10, 7), (4, 3, 2))  # noqa: E731
+    yield Case("ctc_loss of known lengths", known, (x, targets))
+    too_short = torch.tensor([12, 3, 2]), torch.tensor([4, 4, 3])
+    yield Case(
+        "ctc_loss without alignment", loss(zero_infinity=True, reduction="none"), (x, targets, *too_short)
+    )
 
 
 CASES = cases()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
@@ -130,7 +131,54 @@ def _losses(node: NodeContext, log_p: SSAValue, labels: SSAValue, kept: SSAValue
     return e.select(kept, found, e.like(0, found))
 
 
+def _ctc_loss(node: NodeContext) -> tuple[SSAValue, None]:
+    """Losses `[N]` of log probabilities `[T, N, C]`; what CPUs keep of the alignments is not needed."""
+    e = node.emit
+    log_probs = e.transpose(node.x("log_probs"), (1, 0, 2))
+    target_lengths = _lengths(node, "target_lengths")
+    targets = _padded_targets(node, target_lengths)
+    op = ops.CtcLossOp(log_probs, targets, _lengths(node, "input_lengths"), target_lengths, node.arg("blank"))
+    losses, backprop = e.emit_all(op)
+    node.step.backprops[losses, node.x("targets")] = e.transpose(backprop, (1, 0, 2))
+    return losses, None
+
+
+def _lengths(node: NodeContext, name: str) -> SSAValue:
+    """Lengths as a tensor; a program may give them as numbers."""
+    given = node.arg(name)
+    if isinstance(given, list):
+        return node.emit.constant(np.asarray(given, np.int32))
+    return node.emit.cast(node.x(name), "int32")
+
+
+def _padded_targets(node: NodeContext, lengths: SSAValue) -> SSAValue:
+    """`[N, S]` of a row for each sequence; targets without dimensions for them are one after the other."""
+    e, targets = node.emit, node.x("targets")
+    if len(shape_of(targets)) == 2:
+        return targets
+    (count,) = shape_of(lengths)
+    (total,) = shape_of(targets)
+    starts = e.reshape(e.emit(ops.CumSumOp(lengths, 0, exclusive=True)), (count, 1))
+    places = e.add(starts, e.reshape(e.emit(ops.ArangeOp(total)), (1, total)))
+    return e.take(targets, e.binary(ops.MinOp, places, e.like(total - 1, places)), 0)
+
+
+def _ctc_loss_backward(node: NodeContext) -> SSAValue:
+    """By the logits of the log probabilities, as ATen's own: the gradient of a log softmax keeps it."""
+    e, losses, grad = node.emit, node.x("neg_log_likelihood"), node.x("grad")
+    backprop = node.step.backprops[losses, node.x("targets")]
+    found = e.mul(backprop, e.reshape(grad, (1, *shape_of(grad), 1)))
+    if not node.arg("zero_infinity"):
+        return found
+    fits = e.reshape(e.unary(ops.IsFiniteOp, losses), (1, *shape_of(losses), 1))
+    return e.select(fits, found, e.like(0, found))
+
+
 TABLE: Table = {
+    "aten._ctc_loss.default": _ctc_loss,
+    "aten._ctc_loss.Tensor": _ctc_loss,
+    "aten._ctc_loss_backward.default": _ctc_loss_backward,
+    "aten._ctc_loss_backward.Tensor": _ctc_loss_backward,
     "aten._softmax.default": _softmax,
     "aten._softmax_backward_data.default": _softmax_backward,
     "aten._log_softmax.default": _log_softmax,

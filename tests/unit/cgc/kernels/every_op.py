@@ -78,6 +78,10 @@ CASES: dict[str, tuple[Sequence[Argument], Callable[..., Operation]]] = {
     "QrOp": ((MATRICES,), ops.QrOp),
     "SvdOp": ((MATRICES,), ops.SvdOp),
     "EighOp": ((MATRICES,), ops.EighOp),
+    "CtcLossOp": (
+        (((8, 5, 6), "float32"), ((8, 2), "int32"), LABELS, LABELS),
+        lambda *v: ops.CtcLossOp(*v, blank=5),
+    ),
     "NthOrderStatisticOp": ((X,), lambda x: ops.NthOrderStatisticOp(x, 2)),
     "TopKOp": ((X,), lambda x: ops.TopKOp(x, 2)),
     "L2NormOp": ((X, ROW), ops.L2NormOp),

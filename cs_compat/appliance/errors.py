@@ -1,7 +1,9 @@
-"""Errors of the original's appliance, which programs catch by name."""
+"""Errors of the original's appliance, which programs raise and catch by name."""
+
+from cs_toolkit.errors import ToolkitError
 
 
-class ApplianceClientException(Exception):  # noqa: N818 - the original name
+class ApplianceClientException(ToolkitError):  # noqa: N818 - the original name
     """Base class of all errors of the appliance."""
 
 

@@ -1,7 +1,7 @@
 """Schedules of any entry of parameter groups: a subclass says which in `param_group_key`.
 
-`cstorch.optim.lr_scheduler` and `cstorch.optim.weight_decay_scheduler` are made of them. Programs also
-import helpers for backends and classes from here.
+`cstorch.optim.lr_scheduler` and `cstorch.optim.weight_decay_scheduler` are made of them. Programs find
+helpers for backends and classes here too.
 """
 
 from cs_toolkit.subclasses import retrieve_all_subclasses

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 from torch.utils import checkpoint
 
-from cstorch.tracing.composed import assertions, checkpointing, makers
+from cstorch.tracing.composed import assertions, checkpointing, makers, packing
 from cstorch.tracing.composed.attention import scaled_dot_product_attention
 from cstorch.tracing.composed.counting import bincount
 from cstorch.tracing.composed.factors import SUMS
@@ -46,6 +46,7 @@ _OURS: Mapping[ModuleType, tuple[Callable[..., Any], ...]] = {
         *assertions.REPLACED,
     ),
     checkpoint: checkpointing.REPLACED,
+    torch._VF: packing.REPLACED,
 }
 _FUNCTIONS = [(module, function.__name__, function) for module, found in _OURS.items() for function in found]
 

@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cgc.errors import GraphImportError, UnsupportedOpsError
 from cgc.importers.aten import import_step
+from cstorch.errors import TensorReadError
 
 from .conftest import BothWays, run_compiled
 from .test_tracing import traced
@@ -91,6 +93,31 @@ def test_products_and_counts_of_groups() -> None:
 
     got = run_compiled(nn.Linear(1, 1), step, [(x,)]).values[0]
     np.testing.assert_allclose(got, [float(value) for value in step(nn.Linear(1, 1), x)], rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+def test_packed_sequences_of_lengths_that_the_program_knows(both_ways: Run, kind: type[nn.RNNBase]) -> None:
+    def step(model: nn.RNNBase, x: torch.Tensor) -> torch.Tensor:
+        model.zero_grad()
+        packed = pack_padded_sequence(x, [1, 3], batch_first=True, enforce_sorted=False)
+        padded, lengths = pad_packed_sequence(
+            model(packed)[0], batch_first=True, padding_value=0.5, total_length=4
+        )
+        assert lengths.tolist() == [1, 3]
+        loss = padded.square().sum()
+        loss.backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p.sub_(p.grad, alpha=0.1)
+        return loss.detach()
+
+    torch.manual_seed(1)
+    found = both_ways(kind(2, 3, batch_first=True), step, (torch.randn(2, 3, 2),), (torch.randn(2, 3, 2),))
+    np.testing.assert_allclose(found.compiled.values, found.eager, rtol=1e-5)
+    with pytest.raises(TensorReadError, match=r"test_library_models\.py:\d+"):
+        traced(lambda x: pack_padded_sequence(x, x[:, 0, 0].long(), batch_first=True).data, 2, 3, 2)
+    with pytest.raises(RuntimeError, match=r"are \[1, 3\], expected .*enforce_sorted=False"):
+        traced(lambda x: pack_padded_sequence(x, [1, 3], batch_first=True).data, 2, 3, 2)
 
 
 @torch.library.custom_op("toolkit_test::scaled", mutates_args=())

@@ -10,7 +10,7 @@ BATCH_SIZE = 4
 STEPS = 5
 SEED = 1
 
-MAX_PARAMETERS = 8_000_000
+MAX_PARAMETERS = 40_000_000
 """Models with more are not tiny: they take longer and say nothing that a smaller one does not."""
 
 

@@ -75,7 +75,8 @@ def _zero(value: Any, shrinking: Shrinking) -> Any:
 def _widths(value: Any, shrinking: Shrinking) -> Any:
     """A width, or those of stages, in their ratio to each other and multiples of 8."""
     if not isinstance(value, list | tuple):
-        return min(value, WIDTH) if isinstance(value, int) else value
+        stages = isinstance(shrinking.fields.get("depths"), list | tuple)  # each doubles the width
+        return min(value, WIDTH // 4 if stages else WIDTH) if isinstance(value, int) else value
     numbers = [number for number in value if isinstance(number, int) and number > 4]
     if not numbers or len(set(numbers)) == 1:
         return _each(value, lambda number: min(number, WIDTH // 2))
@@ -158,6 +159,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"max_(\w+_)?position|n_positions|position_embeddings$|max_seq|seq_length|max_length|n_ctx|context_(length|size)"
      r"|max_(source|target)", _limit(POSITIONS)),
     (r"sliding_window|attention_window|local_attention|chunk_size|block_size|window_length", _limit(8)),
+    (r"^window_size", _limit(2)),
     (r"num_queries|num_query|num_latents|num_object_queries|num_proposals", _limit(16)),
     (r"state_size|d_state|ssm_state", _limit(8)),
     (r"upsample_(initial_)?channel|channels_list|_channel_list", _widths),

@@ -1,0 +1,106 @@
+"""Public architectures train on the CS system to the numbers of their own framework; `make zoo` has all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.zoo.training import LOSS_LIMIT, UPDATE_LIMIT
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMIT_S = 200.0
+
+QUICK = {
+    "transformers": ("clip", "gpt2", "llama", "mixtral", "vit", "whisper"),
+    "timm": ("mixer_s16_224", "poolformer_s12", "test_resnet", "test_vit"),
+}
+LONG = {
+    "transformers": ("bert", "mamba", "resnet", "swin", "t5", "wav2vec2"),
+    "timm": (
+        "lcnet_050",
+        "sequencer2d_s",
+        "test_byobnet",
+        "test_convnext",
+        "test_efficientnet",
+        "test_nfnet",
+    ),
+    "keras": ("ConvNeXtTiny",),
+}
+"""All take 300 CPU seconds together: these are left to `make soak`."""
+
+# A placement is needed here and not a good one, as in the other tests.
+WORKER = """
+import cgc.placement.place
+cgc.placement.place._MOVES_PER_KERNEL = 4
+from benchmarks.zoo.worker import main
+main()
+"""
+
+Ask = Callable[[str, str, str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """Trains an architecture of a library in a way, in a process with its framework that all tests share."""
+    workers: list[subprocess.Popen[str]] = []
+
+    @cache
+    def worker(framework: str) -> subprocess.Popen[str]:
+        folder = tmp_path_factory.mktemp(framework)
+        workers.append(
+            subprocess.Popen(
+                [sys.executable, "-c", WORKER, framework, str(folder)],
+                cwd=ROOT,
+                env={**os.environ, "CGC_VERIFY": "0"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=(folder / "worker.log").open("wb"),
+                text=True,
+            )
+        )
+        return workers[-1]
+
+    def answer(library: str, name: str, way: str) -> dict[str, Any]:
+        process = worker("tensorflow" if library == "keras" else "torch")
+        assert process.stdin is not None
+        assert process.stdout is not None
+        request = {"library": library, "name": name, "way": way, "limit_s": LIMIT_S}
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        found: dict[str, Any] = json.loads(process.stdout.readline())
+        return found
+
+    yield answer
+    for process in workers:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("library", "name"), [(library, name) for library, names in QUICK.items() for name in names]
+)
+def test_a_model_trains_to_its_frameworks_numbers(ask: Ask, library: str, name: str) -> None:
+    check(ask(library, name, "pipelined"))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("library", "name"), [(library, name) for library, names in LONG.items() for name in names]
+)
+def test_another_model_does(ask: Ask, library: str, name: str) -> None:
+    check(ask(library, name, "pipelined"))
+
+
+def check(result: dict[str, Any]) -> None:
+    assert result["status"] == "ok", f"{result['reason']}\n{result['trace']}"
+    assert result["losses"] <= LOSS_LIMIT
+    assert result["updates"] <= UPDATE_LIMIT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.composed.resampling import Taps, bilinear, nearest, resampled, resampled_grad
 from cgc.importers.faults import Kind, RefusedError
@@ -149,7 +151,31 @@ def _pairs(counts: Sequence[int], blocks: Sequence[int]) -> list[int]:
     return [size for pair in zip(counts, blocks, strict=True) for size in pair]
 
 
+def _extract_patches(node: NodeContext) -> SSAValue:
+    """The pixels of windows, one after the other along the channels."""
+    e, x = node.emit, node.x(0)
+    ksizes, strides, rates = (node.attr(name)[1:3] for name in ("ksizes", "strides", "rates"))
+    reach = [(size - 1) * rate + 1 for size, rate in zip(ksizes, rates, strict=True)]
+    sizes, low, high, counts = shape_of(x)[1:3], [0, 0], [0, 0], [0, 0]
+    for axis, (size, extent, stride) in enumerate(zip(sizes, reach, strides, strict=True)):
+        if node.attr("padding") in ("SAME", b"SAME"):
+            counts[axis] = -(-size // stride)
+            total = max(0, (counts[axis] - 1) * stride + extent - size)
+            low[axis], high[axis] = total // 2, total - total // 2
+        else:
+            counts[axis] = (size - extent) // stride + 1
+    x = e.pad(x, (0, *low, 0), (0, *high, 0))
+    count, _, _, channels = shape_of(x)
+    parts = []
+    for place in itertools.product(*map(range, ksizes)):
+        starts = [at * rate for at, rate in zip(place, rates, strict=True)]
+        ends = [at + (n - 1) * step + 1 for at, n, step in zip(starts, counts, strides, strict=True)]
+        parts.append(e.slice(x, (0, *starts, 0), (count, *ends, channels), (1, *strides, 1)))
+    return parts[0] if len(parts) == 1 else e.emit(ops.ConcatOp(parts, 3))
+
+
 TABLE: Table = {
+    "ExtractImagePatches": _extract_patches,
     "ResizeNearestNeighbor": _resize(nearest),
     "ResizeNearestNeighborGrad": _resize_nearest_grad,
     "ResizeBilinear": _resize(bilinear),

@@ -307,6 +307,14 @@ INDEXING = {
     "qr": (lambda x: list(tf.linalg.qr(tf.transpose(x))), X),
     "svd": (lambda x: tf.linalg.svd(x, compute_uv=False), X),
     "eigh": (lambda x: tf.linalg.eigh(_positive_definite(x))[0], X),
+    "extract_patches": (
+        lambda x: tf.image.extract_patches(x, [1, 2, 3, 1], [1, 2, 1, 1], [1, 2, 1, 1], "SAME"),
+        floats(2, 5, 6, 3),
+    ),
+    "extract_patches_valid": (
+        lambda x: tf.image.extract_patches(x, [1, 3, 2, 1], [1, 1, 2, 1], [1, 1, 2, 1], "VALID"),
+        floats(2, 5, 6, 3),
+    ),
     "accumulate_n": (lambda x: raw.AccumulateNV2(inputs=[x, 2 * x], shape=[3, 4]), X),
     "top_k": (lambda x: list(tf.math.top_k(x, 3)), floats(2, 3, 6)),
     "top_k_ties": (lambda x: list(tf.math.top_k(x, 3)), np.round(floats(3, 8))),

@@ -6,7 +6,7 @@ and each call becomes a node. Shapes and element types come from PyTorch's own m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -112,6 +112,7 @@ class Recording:
     _count: int = 0
     _of_tensor: dict[tuple[int, int], tuple[torch.Tensor, Recorded]] = field(default_factory=dict)
     _composed: list[Any] = field(default_factory=list)
+    _known_shapes: dict[Hashable, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.checks = Checks(self._check)
@@ -207,13 +208,7 @@ class Recording:
         given = self._given(func, args, kwargs)
         outs = self._expected(func, given)
         if outs is None:
-            metas = mapped(self._as_meta, (args, kwargs))
-            try:
-                outs = _SHAPES.get(func, func)(*metas[0], **metas[1])
-            except ToolkitError:
-                raise
-            except Exception as error:  # each function of shapes has its own kinds
-                self._refuse(func, given, error)
+            outs = self._shapes_of(func, args, kwargs, given)
         self.shapes.append((func, given, outs))
         results = mapped(lambda x: self.computed(x) if isinstance(x, torch.Tensor) else x, outs)
         self._write(func, given, results)
@@ -228,6 +223,28 @@ class Recording:
             self._write(shift.Tensor_Scalar, {"self": wide.value, "other": 16}, shifted)
             wide = shifted
         return wide
+
+    def _shapes_of(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Any]
+    ) -> Any:
+        """Compute the results on the meta device, once for equal arguments.
+
+        Layers, time steps and updates of equal parameters repeat. PyTorch's functions of shapes, many of them
+        in Python, took half of the time of a recording.
+        """
+        key = _shapes_key((func, args, kwargs))
+        outs = None if key is None else self._known_shapes.get(key)
+        if outs is None:
+            metas = mapped(self._as_meta, (args, kwargs))
+            try:
+                outs = _SHAPES.get(func, func)(*metas[0], **metas[1])
+            except ToolkitError:
+                raise
+            except Exception as error:  # each function of shapes has its own kinds
+                self._refuse(func, given, error)
+            if key is not None:
+                self._known_shapes[key] = outs
+        return outs
 
     def _expected(self, func: Any, given: dict[str, Any]) -> Any:
         """The result's shapes where an earlier recording had the same operation in this place; else None."""
@@ -313,6 +330,23 @@ class Factories(Mode):
         if any(isinstance(x, Recorded) for x in leaves((args, keywords))) or keywords.get("device") == META:
             return self._recording.call(func, args, keywords)
         return func(*args, **keywords)
+
+
+def _shapes_key(nest: Any) -> Hashable | None:
+    """Return a key that is equal for calls with results of equal shapes; None where elements decide them.
+
+    Equal numbers of different types, such as 1 and 1.0, differ: they decide the type of a result.
+    """
+    kind = type(nest)
+    if kind is Recorded:
+        meta = nest.meta
+        return meta.shape, meta.stride(), meta.dtype, meta.is_conj(), meta.is_neg()
+    if kind is tuple or kind is list:
+        found = tuple([_shapes_key(x) for x in nest])
+        return None if None in found else (kind, found)
+    if kind is dict:
+        return _shapes_key(tuple(nest.items()))
+    return None if isinstance(nest, torch.Tensor | torch.Generator) else (kind, nest)
 
 
 def _is_supported(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

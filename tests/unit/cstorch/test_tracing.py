@@ -14,7 +14,8 @@ from torch.nn import functional
 from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueNotThereError
 from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.tracing.models import model_state, move_to_device
-from cstorch.tracing.step import TracedStep, trace
+from cstorch.tracing.record import Recording
+from cstorch.tracing.step import StepTracing, TracedStep, trace
 
 from .conftest import BothWays, run_compiled
 
@@ -270,3 +271,33 @@ def test_attention_and_autocast_are_those_of_eager(both_ways: Run) -> None:
     x = torch.randn(2, 5, 8)
     found = both_ways(Attention(), step, (x,), (x,))
     np.testing.assert_allclose(found.compiled.values, found.eager, rtol=1e-6)
+
+
+def test_shapes_of_equal_operations_are_computed_once() -> None:
+    """Time steps of a recurrence repeat their operations: a longer one asks PyTorch for no more shapes."""
+
+    def recorded(steps: int) -> Recording:
+        cell = nn.GRUCell(3, 5)
+        move_to_device(cell)
+        x = DeviceTensor(torch.ones(2, 3))
+        tracing = StepTracing([x], model_state(cell), [cell])
+        h = x.new_zeros(2, 5)
+        for _ in range(steps):
+            h = cell(x, h)
+        h.sum().backward()
+        tracing.end(h.detach())
+        return tracing.recording
+
+    short, long = recorded(6), recorded(12)
+    assert len(long.shapes) > 1.5 * len(short.shapes)
+    computed = [{id(outs) for _, _, outs in one.shapes} for one in (short, long)]
+    assert len(computed[0]) == len(computed[1])
+
+
+def test_equal_numbers_of_other_types_have_shapes_of_their_own() -> None:
+    def step(x: torch.Tensor) -> list[torch.Tensor]:
+        whole = x.to(torch.int32)
+        return [whole * 1, whole * 1.0, whole * True, whole * 1]
+
+    found = traced(step, 2).graph.outputs.values()
+    assert [tensor.dtype for tensor in found] == ["int32", "float32", "int32", "int32"]

@@ -8,7 +8,7 @@ from pkgutil import walk_packages
 from types import ModuleType
 
 
-def alias(name: str, package: str) -> None:
+def alias(name: str, package: str, enclosing: tuple[str, ...] = ()) -> None:
     """Make a package, and every module below it, importable by another name too.
 
     Called by the module of that name, which is replaced. A module has one object under both names, so what a
@@ -17,6 +17,7 @@ def alias(name: str, package: str) -> None:
     Args:
         name: `__name__` of the caller, or the name of a further module below it.
         package: Name of the existing package.
+        enclosing: Packages that `name` is in already: modules refer to each other in circles.
     """
     root = sys.modules[name] = import_module(package)
     for found in walk_packages(getattr(root, "__path__", ()), f"{package}."):
@@ -25,7 +26,8 @@ def alias(name: str, package: str) -> None:
     if parent in sys.modules:  # `import a.b.c as d` reads attributes
         setattr(sys.modules[parent], own, root)
     top = package.partition(".")[0]
+    enclosing = (*enclosing, package)
     for attribute, value in list(vars(root).items()):  # packages that the root has imported from next to it
         other = isinstance(value, ModuleType) and value.__name__.startswith(f"{top}.")
-        if other and not value.__name__.startswith(f"{package}."):
-            alias(f"{name}.{attribute}", value.__name__)
+        if other and not f"{value.__name__}.".startswith(tuple(f"{known}." for known in enclosing)):
+            alias(f"{name}.{attribute}", value.__name__, enclosing)

@@ -53,6 +53,10 @@ if CACHE_VARIABLE not in os.environ:  # a worker has that of pytest itself
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# TensorFlow has gradients of dilated convolutions in oneDNN only, which it uses by default on CPUs with
+# AVX-512: the numbers that tests compare with come from it on every machine.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
 os.environ.setdefault("CGC_VERIFY", "1")  # the compiler verifies between passes, also in processes of tests
 
 # Most programs of tests run for some steps: LLVM optimises nothing and gets a program in one piece, and an

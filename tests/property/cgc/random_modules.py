@@ -19,6 +19,8 @@ from cgc.cirh.activation import FeaturesGradOp, OutputsGradOp
 from cgc.cirh.base import CirhOp
 from cgc.cirh.composite import COMPOSITES
 from cgc.cirh.elementwise import BinaryOp, UnaryOp
+from cgc.cirh.fourier import FourierOp
+from cgc.cirh.linalg import MatrixOp
 from cgc.cirh.random import SeededRandomOp
 from cgc.cirh.softmax import AxisOp
 from cgc.cirh.text import print_module
@@ -423,6 +425,36 @@ def _keyed(b: Builder, op_type: type[Any]) -> CirhOp:
     return op_type(key, b.need(tensor_type((), b.dtype(INTEGERS))), b.shape())  # type: ignore[no-any-return]
 
 
+def _fourier(b: Builder, op_type: type[Any]) -> CirhOp:
+    *rest, length = b.shape(1)
+    if op_type is ops.RfftOp:
+        return ops.RfftOp(b.need(tensor_type((*rest, length), "float32")))
+    if op_type is ops.FftOp:
+        part = tensor_type((*rest, length), "float32")
+        return ops.FftOp(b.need(part), b.need(part), b.draw(st.booleans()))
+    half = tensor_type((*rest, length // 2 + 1), "float32")
+    return ops.IrfftOp(b.need(half), b.need(half), length)
+
+
+def _matrix(b: Builder, op_type: type[Any]) -> CirhOp:
+    *batch, rows, columns = b.shape(2)
+    x = b.need(tensor_type((*batch, rows, columns), "float32"))
+    if op_type in (ops.QrOp, ops.SvdOp):
+        return op_type(x, b.draw(st.booleans()))  # type: ignore[no-any-return]
+    a = b.need(tensor_type((*batch, rows, rows), "float32"))
+    if op_type is ops.TriangularSolveOp:
+        return ops.TriangularSolveOp(a, x, *(b.draw(st.booleans()) for _ in range(3)))
+    return op_type(a)  # type: ignore[no-any-return]
+
+
+def _ctc_loss(b: Builder) -> CirhOp:
+    samples, steps, classes, labels = (b.draw(SIZES) for _ in range(4))
+    log_probs = b.need(tensor_type((samples, steps, classes), "float32"))
+    targets = b.need(tensor_type((samples, labels), b.dtype(INTEGERS)))
+    lengths = [b.need(tensor_type((samples,), b.dtype(INTEGERS))) for _ in range(2)]
+    return ops.CtcLossOp(log_probs, targets, *lengths, b.draw(st.integers(0, classes - 1)))
+
+
 def _generator(op_type: type[Any]) -> Callable[[Builder], CirhOp]:
     if op_type in OTHERS:
         return OTHERS[op_type]
@@ -442,6 +474,10 @@ def _generator(op_type: type[Any]) -> Callable[[Builder], CirhOp]:
         return _on_axis(op_type, FLOATS)
     if issubclass(op_type, SeededRandomOp):
         return _seeded(op_type)
+    if issubclass(op_type, FourierOp):
+        return partial(_fourier, op_type=op_type)
+    if issubclass(op_type, MatrixOp):
+        return partial(_matrix, op_type=op_type)
     return _optimizer(op_type)
 
 
@@ -478,6 +514,9 @@ OTHERS: dict[type[CirhOp], Callable[[Builder], CirhOp]] = {
     ops.ArgMaxOp: _on_axis(ops.ArgMaxOp, NUMBERS),
     ops.CumSumOp: _on_axis(ops.CumSumOp, NUMBERS),
     ops.CumProdOp: _on_axis(ops.CumProdOp, NUMBERS),
+    ops.CumMaxOp: _on_axis(ops.CumMaxOp, NUMBERS),
+    ops.CumLogSumExpOp: _on_axis(ops.CumLogSumExpOp, FLOATS),
+    ops.CtcLossOp: _ctc_loss,
     ops.NthOrderStatisticOp: _last_axis(ops.NthOrderStatisticOp, "n"),
     ops.TopKOp: _last_axis(ops.TopKOp, "k"),
     ops.L2NormOp: lambda b: ops.L2NormOp(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,27 @@ def by_torch(steps: int) -> tuple[list[float], list[torch.Tensor]]:
             for parameter in model.parameters():
                 parameter -= 0.5 * 0.5 ** (i / 10) * parameter.grad
     return losses, gradients
+
+
+def test_the_loss_of_a_run_in_16_bits_is_the_unscaled_one(
+    model: nn.Module, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The toolkit's own lines show it, though the step has the scaled loss in float32."""
+    optimizer = cstorch.optim.SGD(model.parameters(), lr=0.5)
+
+    @cstorch.trace
+    def step(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        loss = functional.cross_entropy(model(batch[0]), batch[1])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.to(torch.bfloat16), loss * 1000
+
+    with caplog.at_level("INFO", logger="cs_runtime"):
+        for batch in DataExecutor(DataLoader(data), num_steps=2):
+            step(batch)
+    (shown,) = [float(x) for text in caplog.messages for x in re.findall(r"step 1: loss = ([\d.]+)", text)]
+    assert shown == pytest.approx(by_torch(1)[0][0], rel=1e-2)
 
 
 def test_steps_checkpoints_and_summaries(model: nn.Module, tmp_path: Path) -> None:

@@ -331,5 +331,7 @@ def test_a_step_computes_the_numbers_of_tensorflow(name: str) -> None:
     for variable, got in moments.items():
         expected = one.after[variable]
         error = np.abs(got - expected) / max(np.abs(expected).max(), SMALLEST_GRADIENT)
-        assert np.quantile(error, 0.999) <= GRADIENT_ERROR, variable
+        # In a small tensor the numbers of which a float16 has flipped are more than a thousandth: which
+        # ones do depends on the CPU, by the order of TensorFlow's sums.
+        assert np.count_nonzero(error > GRADIENT_ERROR) <= max(4, error.size // 1000), variable
         assert error.max() <= FLIPPED_ERROR, variable

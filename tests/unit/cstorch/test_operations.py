@@ -83,15 +83,23 @@ def cases() -> list[Case]:
     """All cases, the same ones in every call."""
     found = [
         *(*_scans(), *_combined(), *_distances(), *_pools(), *_samples(), *_counts()),
-        *(*_complex(), *_complex_parts(), *_fourier(), *_short_integers(), *_matrices(), *_alignments()),
+        *(*_complex(), *_complex_parts(), *_fourier(), *_integers(), *_matrices(), *_alignments()),
     ]
     assert len({case.name for case in found}) == len(found)
     return found
 
 
-def _short_integers() -> Iterator[Case]:
-    """Numbers of 16 bits, which wrap around."""
+def _integers() -> Iterator[Case]:
+    """Quotients of integers, and numbers of 16 bits, which wrap around."""
     large = torch.tensor([[70000, -70000, 32768], [-32769, 5, -5]], dtype=torch.int32)
+    signed = torch.tensor([-7, -6, -1, 0, 5, 7])
+    for divisor in (3, -3):
+        for mode in ("trunc", "floor"):
+            yield Case(
+                f"{mode} by {divisor}",
+                lambda a, d=divisor, m=mode: torch.div(a, d, rounding_mode=m),
+                (signed,),
+            )
     yield Case("int16 pairs", lambda a: (a / 2).to(torch.int16).float(), (10 * X,), gradient=False)
     yield Case("int16 of int32", lambda a: a.to(torch.int16).to(torch.int32), (large,))
     yield Case("int16 square", lambda a: (a.to(torch.int16) * a.to(torch.int16) + 1).int(), (large,))

@@ -70,8 +70,10 @@ def _div_mode(node: NodeContext) -> SSAValue:
     a, b = node.cast("self"), node.cast("other")
     if mode == "floor":
         return e.binary(ops.FloorDivOp, a, b)
+    if mode == "trunc" and node.dtype not in FLOATS:
+        return e.binary(ops.FloorDivOp, e.sub(a, _fmod(node)), b)
     quotient = e.div(a, b)
-    return _truncated(e, quotient) if mode == "trunc" and node.dtype in FLOATS else quotient
+    return _truncated(e, quotient) if mode == "trunc" else quotient
 
 
 def _truncated(e: Emitter, x: SSAValue) -> SSAValue:

@@ -89,7 +89,8 @@ class RandomOutsideError(StepError):
     def __init__(self, operation: str, line: str | None) -> None:
         super().__init__(
             f"{line or 'line unknown'}: {operation} draws on this CPU inside the step, where every step "
-            "would see the same numbers; give device=tensor.device, or draw in the input function"
+            "would see the same numbers; make them with torch.rand or torch.randn without a generator, or "
+            "draw in the input function"
         )
 
 

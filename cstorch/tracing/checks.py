@@ -45,11 +45,14 @@ class Checks:
     Args:
         keep: gets a truth of the device that must hold in every step, and the error where it does not, in
             text. It is called whenever such a statement is recorded.
+
+    Attributes:
+        evaluating: whether an expression of the program is evaluated to find out what it asks for.
     """
 
     keep: Callable[[torch.Tensor, str], None]
+    evaluating: bool = field(default=False, init=False)
     _answers: dict[tuple[int, ast.stmt], _Answers] = field(default_factory=dict)
-    _evaluating: bool = False
 
     def answer(self, method: str, tensor: torch.Tensor) -> Any:
         """What the program gets from a method of a tensor without a value.
@@ -61,7 +64,7 @@ class Checks:
         Returns:
             NotImplemented where the program asks for another reason than a check.
         """
-        if self._evaluating:
+        if self.evaluating:
             return tensor if method == "item" else NotImplemented
         frame = _asking_frame()
         if frame is None or tensor.numel() != 1:
@@ -103,12 +106,12 @@ class Checks:
     @contextmanager
     def _evaluation(self) -> Iterator[None]:
         """Expressions of the program are evaluated in the body, where tensors without values have none."""
-        self._evaluating = True
+        self.evaluating = True
         try:
             with torch.no_grad():
                 yield
         finally:
-            self._evaluating = False
+            self.evaluating = False
 
 
 @dataclass

@@ -325,8 +325,19 @@ class Recorder(Mode):
         if keywords.get("device") in (DEVICE, META):  # operations that are made of others see META
             return self._made(func, args, keywords)
         if torch.Tag.nondeterministic_seeded in func.tags:
-            raise RandomOutsideError(str(func), user_line())
+            return self._drawn(func, args, keywords)
         return func(*args, **keywords)
+
+    def _drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Draw what a program draws on this CPU on the device, where every step draws other numbers.
+
+        Raises:
+            RandomOutsideError: the numbers are of a generator, or written into a tensor, of this CPU.
+        """
+        given = leaves((args, kwargs))
+        if any(isinstance(x, torch.Tensor | torch.Generator) for x in given):
+            raise RandomOutsideError(str(func), user_line())
+        return self._made(func, args, kwargs)
 
     def _made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is _aten._to_copy.default:
@@ -443,6 +454,10 @@ def _readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
         found = readers[-1](tensor)
         if found is not None:
             return found
+    if recording is not None:
+        assumed = _assumed(recording, tensor, how)
+        if assumed is not None:
+            return assumed
     if _tracing() is not None or tensor.host is None:
         raise _unreadable(how)
     return tensor.held()
@@ -453,6 +468,17 @@ def _known(recording: Recording, tensor: DeviceTensor) -> torch.Tensor | None:
     if tensor.elem is None or not _is_of(tensor, recording):
         return None
     return recording.known(value_of(tensor))
+
+
+def _assumed(recording: Recording, tensor: DeviceTensor, how: str) -> torch.Tensor | None:
+    """The elements of a tensor that state decides which the step has not changed so far; else None."""
+    if recording.checks.evaluating:
+        return None
+    if tensor.elem is None or not _is_of(tensor, recording):
+        if tensor.host is None:
+            return None
+        recording.meet(tensor)
+    return recording.assume(value_of(tensor), TensorReadError(how, user_line()))
 
 
 def _unreadable(how: str) -> TensorReadError | ValueNotThereError:

@@ -5,7 +5,7 @@ A mask that is made of ranges is one. PyTorch's layers look at their masks, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -23,15 +23,17 @@ def known_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tenso
         value: of the graph.
         constants: elements of values that no operation makes and no step changes, by number.
     """
-    wanted, nodes = {value.id}, list[Node]()
-    for node in reversed(graph.nodes):
-        made = {result.id for result in node.results if result is not None}
-        if wanted & made:
-            nodes.append(node)
-            wanted = (wanted - made) | {tensor.id for tensor in node.tensors()}
-    if not wanted <= constants.keys() or any(
-        torch.Tag.nondeterministic_seeded in operator(n).tags for n in nodes
-    ):
+    wanted, nodes = _decided_by(graph, value)
+    drawn = {result.id: node for node in nodes if _is_drawn(node) for result in node.results if result}
+    certain = {
+        result.id: torch.full(result.shape, truth)
+        for node in nodes
+        if (result := node.results[0]) is not None and (truth := _certain_truth(node, drawn)) is not None
+    }
+    if certain:
+        wanted, nodes = _decided_by(graph, value, certain.keys())
+        constants = {**constants, **certain}
+    if not wanted <= constants.keys() or any(map(_is_drawn, nodes)):
         return None
     values = {number: constants[number] for number in wanted}
     for node in reversed(nodes):
@@ -40,6 +42,53 @@ def known_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tenso
         results = found if isinstance(found, tuple | list) else (found,)
         values.update((r.id, t) for r, t in zip(node.results, results, strict=True) if r is not None)
     return values[value.id]
+
+
+def sources(graph: Graph, value: Tensor) -> set[int]:
+    """Numbers of the values, made by no operation, that decide a value of the graph."""
+    return _decided_by(graph, value)[0]
+
+
+def _decided_by(graph: Graph, value: Tensor, ends: Collection[int] = ()) -> tuple[set[int], list[Node]]:
+    """What decides a value: values that no operation makes, or `ends`; and operations, the last first."""
+    wanted, nodes = {value.id}, list[Node]()
+    for node in reversed(graph.nodes):
+        made = {result.id for result in node.results if result is not None} - set(ends)
+        if wanted & made:
+            nodes.append(node)
+            wanted = (wanted - made) | {tensor.id for tensor in node.tensors()}
+    return wanted, nodes
+
+
+def _is_drawn(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in operator(node).tags
+
+
+def _certain_truth(node: Node, drawn: Mapping[int, Node]) -> bool | None:
+    """The truth of a comparison of uniform numbers, from 0 up to 1, with one that none of them crosses.
+
+    Libraries drop a layer where `torch.rand([]) < self.layerdrop`, and 0 is how users turn that off.
+    """
+    larger = _IF_LARGER.get(node.op)
+    number, bound = node.arguments.get("self"), node.arguments.get("other")
+    if larger is None or not isinstance(number, Tensor) or not isinstance(bound, int | float):
+        return None
+    if number.id not in drawn or drawn[number.id].op != "aten.rand.default":
+        return None
+    if bound >= 1:
+        return not larger
+    return larger if bound < 0 or (bound == 0 and node.op in _OF_EQUAL) else None
+
+
+_IF_LARGER = {
+    "aten.lt.Scalar": False,
+    "aten.le.Scalar": False,
+    "aten.ge.Scalar": True,
+    "aten.gt.Scalar": True,
+}
+"""Comparisons, with their truth for numbers above the bound."""
+_OF_EQUAL = frozenset({"aten.lt.Scalar", "aten.ge.Scalar"})
+"""Those with the same truth for the bound itself."""
 
 
 def operator(node: Node) -> Any:

@@ -19,10 +19,10 @@ from torch._library.custom_ops import OPDEFS
 from cgc.importers.aten import SUPPORTED, SUPPORTED_COMPLEX, Check, Constant, Graph, Node, Tensor, refused
 from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError
-from cstorch.errors import ValueNotThereError
+from cstorch.errors import TensorReadError, ValueNotThereError
 from cstorch.tracing.checks import Checks
 from cstorch.tracing.composed.groups import DECOMPOSED
-from cstorch.tracing.known import known_value, operator
+from cstorch.tracing.known import known_value, operator, sources
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.places import Places, user_line
@@ -94,6 +94,10 @@ class Recording:
         made: the tensors of the device that were given a value, while the program holds them.
         checks: answer where the program checks values that only a step knows.
         selects: whether there are selections of rows by masks of values.
+        begins: the tensors of the device that are the state, or that no one has named, by the number of the
+            value that they begin with.
+        assumed: those whose elements the program has read, by number, with the error where the step turns out
+            to change them.
     """
 
     graph: Graph = field(default_factory=Graph)
@@ -107,6 +111,8 @@ class Recording:
     made: list[ref[DeviceTensor]] = field(default_factory=list)
     checks: Checks = field(init=False)
     selects: bool = False
+    begins: dict[int, DeviceTensor] = field(default_factory=dict)
+    assumed: dict[int, TensorReadError] = field(default_factory=dict)
     _keys: dict[int, Any] = field(default_factory=dict)
     _keyed: int = 0
     _count: int = 0
@@ -165,6 +171,7 @@ class Recording:
         if tensor.host is None:
             raise ValueNotThereError("used", user_line())
         value = self.new(tensor)
+        self.begins[value.value.id] = tensor
         self.graph.constants[value.value.id] = Constant(value.value, to_array(tensor.host))
         self.first_value[id(tensor)] = value.value
         set_value(tensor, value)
@@ -172,8 +179,28 @@ class Recording:
 
     def known(self, value: Recorded) -> torch.Tensor | None:
         """The elements of a value that are the same in every step; None where steps differ."""
-        given = {made.value.id: tensor.detach() for tensor, made in self._of_tensor.values()}
-        return known_value(self.graph, value.value, given)
+        return known_value(self.graph, value.value, self._given_elements())
+
+    def assume(self, value: Recorded, otherwise: TensorReadError) -> torch.Tensor | None:
+        """The elements of a value that only constants and state decide, as the step begins; else None.
+
+        A step that reads state is recorded for the elements that it has, and again when the program changes
+        them.
+
+        Args:
+            value: of this recording.
+            otherwise: raised in the end if the step changes that state.
+        """
+        read = sources(self.graph, value.value)
+        begins = {number: self.begins[number] for number in read & self.begins.keys()}
+        given = {number: tensor.held().detach() for number, tensor in begins.items()}
+        found = known_value(self.graph, value.value, {**self._given_elements(), **given})
+        if found is not None:
+            self.assumed = {**dict.fromkeys(begins, otherwise), **self.assumed}
+        return found
+
+    def _given_elements(self) -> dict[int, torch.Tensor]:
+        return {made.value.id: tensor.detach() for tensor, made in self._of_tensor.values()}
 
     def key(self, value: Tensor) -> Any:
         """Equal for values whose elements, in order, the same operations make of the same values."""

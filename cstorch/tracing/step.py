@@ -102,6 +102,7 @@ class StepTracing:
         for name, tensor in self._named.items():
             value = recording.new(tensor)
             recording.graph.state[name] = value.value
+            recording.begins[value.value.id] = tensor
             set_value(tensor, value)
         for tensor in inputs:
             set_value(tensor, recording.input(tensor))
@@ -211,6 +212,10 @@ def _finished(
     graph.half = _half_of(graph)
     first = recording.first_value
     changed = [tensor for tensor in recording.met if value_of(tensor).value != first[id(tensor)]]
+    for number, error in recording.assumed.items():
+        if value_of(recording.begins[number]).value.id != number:
+            raise error
+    assumed = {id(recording.begins[number]) for number in recording.assumed}
     names = names_of(changed)
     for tensor in changed:
         name = names.get(id(tensor), f"{UNNAMED_PREFIX}{len(named)}")
@@ -223,7 +228,7 @@ def _finished(
         value = value_of(tensor).value
         if value != graph.state[name]:
             graph.updates[name] = value
-        elif name.startswith(MODEL_STATE) and _is_fixed(tensor):
+        elif id(tensor) in assumed or (name.startswith(MODEL_STATE) and _is_fixed(tensor)):
             value = graph.state.pop(name)
             graph.constants[value.id] = Constant(value, to_array(named.pop(name).held()))
             fixed.append((tensor, graph.constants[value.id].array))

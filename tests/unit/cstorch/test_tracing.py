@@ -195,9 +195,66 @@ def test_a_tensor_of_this_cpu_is_no_place_for_results() -> None:
         traced(step, 3)
 
 
-def test_drawing_on_this_cpu_inside_the_step_is_refused() -> None:
+def test_drawing_into_a_tensor_of_this_cpu_inside_the_step_is_refused() -> None:
     with pytest.raises(RandomOutsideError, match="every step would see the same"):
-        traced(lambda x: x * torch.rand(3), 3)
+        traced(lambda x: x * torch.empty(3).uniform_(), 3)
+    generator = torch.Generator()
+    with pytest.raises(RandomOutsideError, match="every step would see the same"):
+        traced(lambda x: x * torch.rand(3, generator=generator), 3)
+
+
+def test_numbers_drawn_without_a_device_differ_in_every_step() -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (x * torch.randn(x.shape).to(x.device)).sum() + torch.randint(9, (4,)).sum()
+
+    found = run_compiled(nn.Identity(), step, [(torch.ones(64),)] * 4)
+    assert len(set(found.values[:, 0].tolist())) == 4
+
+
+def test_a_layer_is_dropped_by_a_drawn_number_only_where_that_is_certain() -> None:
+    def dropping(rate: float) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: x.sum() if torch.rand([]) < rate else (x * x).sum()
+
+    kept, dropped = (traced(dropping(rate), 3).graph.nodes for rate in (0.0, 1.0))
+    assert [any("mul" in node.op for node in nodes) for nodes in (kept, dropped)] == [True, False]
+    assert not any(
+        "mul" in node.op for node in traced(lambda x: x if torch.rand(1) >= 0 else x * x, 3).graph.nodes
+    )
+    with pytest.raises(TensorReadError, match=r"test_tracing\.py:\d+: .*__bool__"):
+        traced(dropping(0.5), 3)
+
+
+class Padded(nn.Module):
+    """Pads by a buffer, as codecs of speech do, and scales by another one where that asks for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("width", torch.tensor(2), persistent=False)
+        self.register_buffer("share", torch.full((2,), 0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.pad(x, (self.width - 1, self.width))
+        return (x * 3 if self.share[0] < 1 else x).sum() + x.shape[0] + float(self.share.sum())
+
+
+def test_state_that_no_step_changes_can_be_read(both_ways: Callable[..., BothWays]) -> None:
+    found = both_ways(Padded(), lambda model, x: model(x), (torch.arange(4.0),), (torch.arange(4.0),))
+    np.testing.assert_allclose(found.compiled.values, found.eager)
+    step = found.compiled.traced
+    assert not step.is_outdated()
+    (share,) = (tensor for tensor, elements in step.fixed if elements.shape == (2,))
+    share.held().fill_(1.0)
+    assert step.is_outdated()
+
+
+def test_state_that_the_step_changes_later_cannot_be_read() -> None:
+    def step(model: Padded, x: torch.Tensor) -> torch.Tensor:
+        found = model(x)
+        model.share.mul_(0.5)
+        return found
+
+    with pytest.raises(TensorReadError, match=r"test_tracing\.py:\d+: .*__bool__"):
+        run_compiled(Padded(), step, [(torch.arange(4.0),)])
 
 
 def test_dropout_draws_other_masks_in_every_step_and_the_same_ones_again() -> None:

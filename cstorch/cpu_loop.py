@@ -42,6 +42,8 @@ class CpuLoop(Turns):
     def batches(self) -> Iterator[Any]:
         """A batch for each step; the input begins again where it ends."""
         first = steps_done() if self.trains else 0
+        if self.trains:
+            self._loader.begin_training()
         yield from islice(self._loader.endless(first), self.steps)
 
     def count_turn(self) -> None:

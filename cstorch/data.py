@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ from cstorch.tracing.values import array_type, dtype_name, to_array
 from cstorch.utils.datasets import DistributedSampler
 from cstorch.utils.steps_to_run import StepsToRun
 
+log = logging.getLogger("cstorch")
+
 _END = object()
 
 _RESTARTABLE = ("state_dict", "load_state_dict", "aggregate_state_dict", "deaggregate_state_dict")
@@ -58,6 +61,8 @@ class DataLoader:
     Attributes:
         making_s: Seconds until its first batch was there.
         id: Number of this loader in the process, from 0.
+        batches_ahead: Batches that a training skips in addition to one for each step before it; negative
+            where a loaded position is before that of the steps.
 
     Raises:
         InputError: `num_steps` and epochs are both given, or a number is not positive.
@@ -92,6 +97,8 @@ class DataLoader:
         self._to_run = StepsToRun(initial_step, num_steps, max_steps, num_epochs, steps_per_epoch)
         self.initial_step = initial_step
         self.id = next(self._ids)
+        self.batches_ahead = 0
+        self._loaded_position: int | None = None
         self._epoch: int | None = None
         self.making_s = 0.0
 
@@ -141,19 +148,24 @@ class DataLoader:
         return all(callable(getattr(self._loader, name, None)) for name in _RESTARTABLE)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the training has read its input: the number of its steps, one batch each.
+        """Return how far the training has read its input: its steps, one batch each.
 
         A restartable loader adds its own state, as if one worker had streamed all batches.
         """
         state: dict[str, Any] = {"steps": steps_done()}
         if self.is_restartable:
-            with get_worker_state().at(steps_done(), self.batch_size):
+            position = self._loaded_position
+            read = steps_done() + self.batches_ahead if position is None else position
+            with get_worker_state().at(read, self.batch_size):
                 own = self._loader.aggregate_state_dict([self._loader.state_dict()])
             state = {**own, **state}
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Continue the next training at a saved position, as when the state of its optimizer is loaded.
+        """Continue the next training at a saved position.
+
+        Samples that were streamed are the position of the input, whatever the step is: programs add to them
+        to skip samples. Without them the input continues at the step.
 
         Args:
             state_dict: What `state_dict` has returned, here or in the original.
@@ -162,15 +174,27 @@ class DataLoader:
         Raises:
             InputError: The state has neither a number of steps nor one of samples.
         """
-        if "steps" in state_dict:
-            continue_at(int(state_dict["steps"]))
-        elif "samples_streamed" in state_dict:
-            continue_at(int(state_dict["samples_streamed"]) // self.batch_size)
-        elif strict:
+        if strict and not {"steps", "samples_streamed"} & set(state_dict):
             raise InputError(
                 f"the state of the input has {sorted(state_dict)}, expected 'steps' or 'samples_streamed'; "
                 "load it with strict=False to start from the step of the optimizer"
             )
+        if "steps" in state_dict:
+            continue_at(int(state_dict["steps"]))
+        if "samples_streamed" in state_dict:
+            self._loaded_position, rest = divmod(int(state_dict["samples_streamed"]), self.batch_size)
+            if rest:
+                log.warning(
+                    "the input continues %d samples before the loaded position, at the beginning of a batch of %d",
+                    rest,
+                    self.batch_size,
+                )
+
+    def begin_training(self) -> None:
+        """Read the batches of the training that begins at this step from the loaded position on."""
+        if self._loaded_position is not None:
+            self.batches_ahead = self._loaded_position - steps_done()
+            self._loaded_position = None
 
     @property
     def batch_size(self) -> int:
@@ -207,6 +231,7 @@ class DataLoader:
         Raises:
             InputError: it has no batch.
         """
+        skip = max(0, skip + self.batches_ahead)
         why = self._why_made() if skip else ""
         with position.told(skip, why):
             batches = islice(self._all(), skip, None) if why else self._all(skip)
@@ -247,7 +272,7 @@ class DataLoader:
     def handed(self, settings: RunSettings) -> HandedInput:
         """What a worker needs to read the input of a run with these settings."""
         facts = {name: text for name, text in self.input_facts().items() if "tensor" not in name}
-        return HandedInput(self.input_fn, self._args, self._kwargs, settings, facts, self.seed)
+        return HandedInput(self.input_fn, self._args, self._kwargs, settings, facts, self.seed, self.batches_ahead)
 
     def arrays(self, batches: Iterable[Any]) -> Iterator[tuple[np.ndarray, ...]]:
         """The tensors of batches as they are streamed.

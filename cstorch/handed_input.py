@@ -37,6 +37,7 @@ class HandedInput:
         settings: Of the run.
         facts: What identifies program and input function on the chief.
         seed: Of the random numbers that the input draws.
+        batches_ahead: See `cstorch.data.DataLoader`.
     """
 
     function: Callable[..., Any]
@@ -45,6 +46,7 @@ class HandedInput:
     settings: RunSettings
     facts: Mapping[str, str]
     seed: int
+    batches_ahead: int = 0
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,8 @@ class Loop(Turns):
         if self.trains and not steps_done():
             continue_at(self._loader.initial_step)
             self._first_step = steps_done()
+        if self.trains:
+            self._loader.begin_training()
         outputs = zip(step.traced.output_tensors, step.traced.graph.outputs, strict=True)
         self._names = {id(tensor): (f"output_{name}", tensor.dtype) for tensor, name in outputs}
         graph = step.traced.graph

@@ -87,6 +87,7 @@ class _Source:
         self._facts = handed.facts
         self._loader = DataLoader(handed.function, *handed.args, **handed.kwargs)
         self._loader.seed = handed.seed
+        self._loader.batches_ahead = handed.batches_ahead
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         """See `cs_runtime.source.InputSource`."""

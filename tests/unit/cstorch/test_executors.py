@@ -64,11 +64,11 @@ def step_of(model: nn.Module) -> Any:
     return step
 
 
-def by_torch(steps: int) -> tuple[list[float], list[torch.Tensor]]:
-    """Losses and gradients of the bias of the same training, written by hand."""
+def by_torch(steps: int, skipped: int = 0) -> tuple[list[float], list[torch.Tensor]]:
+    """Losses and gradients of the bias of the same training without its first batches, written by hand."""
     torch.manual_seed(1)
     model, losses, gradients = nn.Linear(3, 2), [], []
-    batches = [*data(), *data(), *data()]
+    batches = [*data(), *data(), *data()][skipped:]
     for i in range(steps):
         model.zero_grad()
         loss = functional.cross_entropy(model(batches[i][0]), batches[i][1])
@@ -400,10 +400,28 @@ def test_a_loader_says_how_far_it_is(model: nn.Module) -> None:
     assert first.state_dict() == {"samples_streamed": 12, "steps": 3}
     assert second.state_dict() == {"steps": 3}
     first.load_state_dict({"samples_streamed": 8, "__version__": 1})  # as the original saves it
-    assert second.state_dict() == {"steps": 2}
+    assert first.state_dict() == {"samples_streamed": 8, "steps": 3}
+    assert second.state_dict() == {"steps": 3}
     second.load_state_dict({}, strict=False)
     with pytest.raises(InputError, match=r"state of the input has \['x'\]"):
         second.load_state_dict({"x": 1})
+
+
+def test_samples_are_skipped_and_steps_are_not(
+    model: nn.Module, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As by a program that adds to the samples of a state before it loads it: rates are those of the steps."""
+    loader = DataLoader(lambda: Restartable(data().dataset, batch_size=4))
+    loader.load_state_dict({"samples_streamed": 13}, strict=False)
+    assert "continues 1 samples before the loaded position" in caplog.text
+    step = step_of(model)
+    losses: list[float] = []
+    note = cstorch.step_closure(lambda loss: losses.append(float(loss)))
+    for steps in (4, 2):  # the second loop continues
+        for batch in DataExecutor(loader, num_steps=steps):
+            note(step(batch))
+    assert losses == pytest.approx(by_torch(6, skipped=3)[0], rel=1e-5)
+    assert loader.state_dict() == {"samples_streamed": 4 * 9, "steps": 6}
 
 
 def test_a_backend_says_what_programs_ask(model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Container
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +18,18 @@ class Settings:
 
     They size servers and pods of the original's cluster, or switch its compiler: the system of this toolkit
     has neither. A setting that nobody has set is None.
+
+    Args:
+        group: Full name of the group, for the log.
+        effective: Names of settings that are read elsewhere and have an effect.
     """
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, effective: Container[str] = ()) -> None:
         object.__setattr__(self, "_group", group)
+        object.__setattr__(self, "_effective", effective)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in vars(self):
+        if name not in vars(self) and name not in self._effective:
             log.info("%s.%s has no effect on this system", self._group, name)
         object.__setattr__(self, name, value)
 
@@ -36,7 +42,7 @@ class Settings:
 cluster = Settings("backends.csx.cluster")
 debug = Settings("backends.csx.debug")
 object.__setattr__(debug, "debug_args", Message())  # programs merge others into it
-performance = Settings("backends.csx.performance")
+performance = Settings("backends.csx.performance", effective={"micro_batch_size"})
 precision = Settings("backends.csx.precision")
 storage = SimpleNamespace(s3=object_store.settings)
 """`storage.s3.profile` has an effect: the profile in AWS's files whose credentials are used."""

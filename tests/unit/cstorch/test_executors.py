@@ -257,6 +257,29 @@ def test_a_loop_has_the_micro_batch_size_of_its_own_or_that_of_the_backend(
         forget()
 
 
+def test_a_loop_has_the_micro_batch_size_of_the_flag_that_is_set_at_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Programs set the flag for a training, and take it back for the validation."""
+    forget()
+    caplog.set_level("INFO", "cstorch")
+    performance = cstorch.backends.csx.performance
+    monkeypatch.setattr(performance, "micro_batch_size", 4)
+    monkeypatch.setattr(performance, "flag_of_this_test", 3)
+    assert [r.getMessage() for r in caplog.records] == [
+        "backends.csx.performance.flag_of_this_test has no effect on this system"
+    ]
+    cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, micro_batch_size=2)
+    try:
+        with DataExecutor(DataLoader(data))._entered():
+            assert configuration().streaming().micro_batch_size == 4
+        performance.micro_batch_size = None
+        with DataExecutor(DataLoader(data))._entered():
+            assert configuration().streaming().micro_batch_size == 2
+    finally:
+        forget()
+
+
 def test_without_gradient_accumulation_a_micro_batch_size_does_not_count(tmp_path: Path) -> None:
     forget()
     cstorch.backend(

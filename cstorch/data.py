@@ -185,7 +185,7 @@ class DataLoader:
             self._loaded_position, rest = divmod(int(state_dict["samples_streamed"]), self.batch_size)
             if rest:
                 log.warning(
-                    "the input continues %d samples before the loaded position, at the beginning of a batch of %d",
+                    "the input continues %d samples before the loaded position: at a whole batch of %d",
                     rest,
                     self.batch_size,
                 )
@@ -272,7 +272,9 @@ class DataLoader:
     def handed(self, settings: RunSettings) -> HandedInput:
         """What a worker needs to read the input of a run with these settings."""
         facts = {name: text for name, text in self.input_facts().items() if "tensor" not in name}
-        return HandedInput(self.input_fn, self._args, self._kwargs, settings, facts, self.seed, self.batches_ahead)
+        return HandedInput(
+            self.input_fn, self._args, self._kwargs, settings, facts, self.seed, self.batches_ahead
+        )
 
     def arrays(self, batches: Iterable[Any]) -> Iterator[tuple[np.ndarray, ...]]:
         """The tensors of batches as they are streamed.

@@ -28,7 +28,8 @@ from cstorch.errors import (
     TensorWriteError,
     ValueNotThereError,
 )
-from cstorch.tracing.autocast import following_autocast
+from cstorch.precision import is_mixed
+from cstorch.tracing.autocast import OF_ONE_TYPE, following_autocast, widen_mixed
 from cstorch.tracing.composed import COMPOSED, composing
 from cstorch.tracing.dynamo import appearing_compiled
 from cstorch.tracing.masks import PLACING, found_places, indexed, is_by_values
@@ -171,6 +172,8 @@ class DeviceTensor(torch.Tensor):
         if recording is None:
             with _HostFactories():
                 return _called(func, args, kwargs)
+        if func in OF_ONE_TYPE and recording.places.computes_half(is_mixed()):
+            args, kwargs = widen_mixed(args, kwargs)
         if func in COMPOSED:
             return COMPOSED[func](*args, **(kwargs or {}))
         return _called(func, args, kwargs)

@@ -92,6 +92,14 @@ class Places:
         """Ends the last `enter_half`."""
         self._halves.pop()
 
+    def computes_half(self, outside: bool) -> bool:
+        """Return True if operations that follow are computed in a 16-bit format.
+
+        Args:
+            outside: The answer outside of an autocast.
+        """
+        return self._halves[-1] is not None if self._halves else outside
+
     def here(self) -> Place:
         """The place of the operation that runs now."""
         node = torch._C._current_autograd_node()

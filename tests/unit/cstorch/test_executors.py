@@ -430,10 +430,8 @@ def test_a_loader_says_how_far_it_is(model: nn.Module) -> None:
         second.load_state_dict({"x": 1})
 
 
-def test_samples_are_skipped_and_steps_are_not(
-    model: nn.Module, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As by a program that adds to the samples of a state before it loads it: rates are those of the steps."""
+def test_samples_are_skipped_and_steps_are_not(model: nn.Module, caplog: pytest.LogCaptureFixture) -> None:
+    """As by a program that adds to the samples of a state and loads it; rates are those of the steps."""
     loader = DataLoader(lambda: Restartable(data().dataset, batch_size=4))
     loader.load_state_dict({"samples_streamed": 13}, strict=False)
     assert "continues 1 samples before the loaded position" in caplog.text

@@ -208,6 +208,43 @@ def test_a_part_within_an_autocast_stays_float32() -> None:
     assert {name.split()[0] for name in found} == {"a", "c"}
 
 
+class Images(nn.Module):
+    """Layers whose functions refuse 16 bits together with float32; a function casts what they get."""
+
+    def __init__(self, cast: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.cast = cast
+        self.patches, self.norm, self.out = nn.Conv2d(3, 4, 2, stride=2), nn.LayerNorm(4), nn.Linear(4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.cast(self.patches(self.cast(x)))
+        h = self.cast(self.norm(h.flatten(2).transpose(1, 2)))
+        found: torch.Tensor = self.out(self.cast(h @ self.out.weight[:4]))
+        return found
+
+
+def test_a_mixed_step_takes_tensors_of_16_bits() -> None:
+    """As loaders of programs give them that cast to the 16-bit type themselves."""
+    torch.manual_seed(4)
+    alone, x = Images(lambda x: x), torch.randn(2, 3, 4, 4).half()
+    model = Images(torch.Tensor.half)
+    model.load_state_dict(alone.state_dict())
+    expected = [float(_descend(alone, x.float())) for _ in range(3)]
+    move_to_device(model)
+    given = DeviceTensor(x)
+
+    def traced() -> TracedStep:
+        return trace(lambda: _descend(model, given), [given], model_state(model), [model])
+
+    with pytest.raises(RuntimeError, match="should be the same"):
+        traced()
+    mix_precision()
+    found = traced()
+    module = _optimized(found, "mixed_float16")
+    assert _halves(module)
+    assert _run(found, module, [x] * 3) == pytest.approx(expected, rel=3e-3)
+
+
 def test_two_formats_in_a_step_are_refused() -> None:
     model = Three(lambda: amp.autocast(torch.bfloat16))
     with pytest.raises(StepError, match=r"autocasts in float16 at .*, bfloat16 at .*one 16-bit format"):

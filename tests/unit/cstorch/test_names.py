@@ -24,6 +24,7 @@ import cstorch
 from cstorch.announcing import _announce
 from cstorch.backends.csx import Settings
 from cstorch.distributed.cluster import ClusterConfig, CSConfig
+from cstorch.errors import ConfigureError
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.models import model_state, move_to_device
 from cstorch.tracing.step import trace
@@ -134,6 +135,24 @@ def test_settings_of_the_appliance_are_kept_and_said_once(caplog: pytest.LogCapt
     assert [record.message for record in caplog.records] == [
         "backends.csx.debug.execute_crd_memory_gi has no effect on this system"
     ]
+
+
+def test_settings_of_the_appliance_have_values_before_they_are_set() -> None:
+    csx = cstorch.backends.csx
+    assert csx.precision.optimization_level >= 1  # as rotary positions of Model Zoo 2.4.3 compare it
+    assert csx.performance.micro_batch_size == "auto"
+    assert (csx.debug.lazy_initialization, csx.debug.drop_data) == (True, False)
+    precision = Settings(
+        "backends.csx.precision", {"optimization_level": 1}, choices={"optimization_level": range(3)}
+    )
+    with pytest.raises(
+        ConfigureError, match=r"precision.optimization_level is 3, expected one of \[0, 1, 2\]"
+    ):
+        precision.optimization_level = 3
+    precision.optimization_level = 2
+    assert precision.optimization_level == 2
+    del precision.optimization_level
+    assert precision.optimization_level == 1
 
 
 def test_what_has_no_effect_is_named_once(caplog: pytest.LogCaptureFixture) -> None:

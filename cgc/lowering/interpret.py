@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 import jax
+from jax import lax
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Operation, SSAValue
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import (
@@ -18,7 +19,9 @@ from cgc.cirh.interface import (
     graph_function,
 )
 from cgc.cirh.precision import HalfFormat, half_format
+from cgc.cirh.scan import Scan, scan
 from cgc.errors import LoweringError
+from cgc.lowering.loops import Loop, Read, find_loops
 from cgc.lowering.precision import given, lower_in, taken
 
 Values = tuple[jax.Array, ...]
@@ -40,7 +43,7 @@ def step_function(module: ModuleOp) -> StepFunction:
     plan = _Plan(module)
 
     def step(state: Sequence[jax.Array], inputs: Sequence[jax.Array]) -> tuple[Values, Values]:
-        values = _evaluate(plan.function, plan.arguments(state, inputs))
+        values = _evaluate(plan, plan.arguments(state, inputs))
         new_state = tuple(
             old if index is None else values[index]
             for old, index in zip(state, plan.replacements, strict=True)
@@ -54,12 +57,15 @@ class _Plan:
     """Where the arguments and results of `@graph` stand in the step's interface.
 
     Attributes:
+        step: the ops.
+        loops: of the ops.
         replacements: for every state argument, the result that replaces it, or None.
         output_indices: the result of every named output.
     """
 
     def __init__(self, module: ModuleOp) -> None:
         self.function = graph_function(module)
+        self.step = _scanned(self.function)
         arguments, results = arguments_and_results(self.function)
         self._is_state = tuple(RESOURCE_NAME in argument.attributes for argument in arguments)
         self.replacements = tuple(
@@ -67,6 +73,8 @@ class _Plan:
             for argument, is_state in zip(arguments, self._is_state, strict=True)
             if is_state
         )
+        weights = [index for index, is_state in enumerate(self._is_state) if is_state]
+        self.loops = find_loops(self.step, weights)
         self.output_indices = tuple(
             index for index, result in enumerate(results) if OUTPUT_NAME in result.attributes
         )
@@ -88,19 +96,132 @@ class _Plan:
         return [next(rest_of_state) if is_state else next(rest_of_inputs) for is_state in self._is_state]
 
 
-def _evaluate(function: FuncOp, arguments: Sequence[jax.Array]) -> Values:
+def _evaluate(plan: _Plan, arguments: Sequence[jax.Array]) -> Values:
     """The values that the function returns for these arguments."""
-    block, half = function.body.block, half_format(function)
-    values: dict[SSAValue, jax.Array] = dict(zip(block.args, taken(half, arguments), strict=True))
-    for op in block.ops:
-        operands = [values[operand] for operand in op.operands]
-        if isinstance(op, ReturnOp):
-            return given(op.operands, operands)
-        values.update(zip(op.results, _lowered(half, op, operands), strict=True))
-    raise LoweringError("func.func @graph does not end in func.return")
+    half, step = half_format(plan.function), plan.step
+    values = _Computed(taken(half, arguments))
+    place = 0
+    for loop in (*plan.loops, None):
+        end = len(step.ops) if loop is None else loop.start
+        _run_ops(range(place, end), step, half, values)
+        if loop is not None:
+            _run_ops(loop.before, step, half, values)
+            _run_loop(loop, step, half, values)
+            _run_ops(loop.after, step, half, values)
+            place = loop.end
+    terminator = plan.function.body.block.last_op
+    assert terminator is not None, "`_scanned` has seen it"
+    return given(terminator.operands, [values[number] for number in step.returned])
 
 
-def _lowered(half: HalfFormat, op: Operation, operands: Sequence[jax.Array]) -> Values:
-    if not isinstance(op, CirhOp):
-        raise LoweringError(f"{op.name} is no op of CIRH; a step consists of cirh ops and func.return")
-    return lower_in(half, op, operands)
+def _scanned(function: FuncOp) -> Scan:
+    """The ops of the function.
+
+    Raises:
+        LoweringError: one is no op of CIRH or reads a value that a later one makes, or the last is no return.
+    """
+    *ops, last = function.body.block.ops
+    for op in ops:
+        if not isinstance(op, CirhOp):
+            raise LoweringError(f"{op.name} is no op of CIRH; a step consists of cirh ops and func.return")
+    if not isinstance(last, ReturnOp):
+        raise LoweringError("func.func @graph does not end in func.return")
+    step = scan(function)
+    if step is None:
+        raise LoweringError("an op of func.func @graph reads a value that a later one makes")
+    return step
+
+
+class _Computed:
+    """The values of a step that are computed, by number; copies of a loop lie in stacks."""
+
+    def __init__(self, arguments: Sequence[jax.Array]) -> None:
+        self._arrays = dict(enumerate(arguments))
+        self._places: dict[int, tuple[jax.Array, int]] = {}
+
+    def __getitem__(self, number: int) -> jax.Array:
+        if number not in self._arrays:
+            stack, place = self._places[number]
+            self._arrays[number] = lax.index_in_dim(stack, place, keepdims=False)
+        return self._arrays[number]
+
+    def __setitem__(self, number: int, array: jax.Array) -> None:
+        self._arrays[number] = array
+
+    def add_stack(self, numbers: Iterable[int], stack: jax.Array) -> None:
+        """Takes values that are the rows of an array."""
+        for place, number in enumerate(numbers):
+            self._places.setdefault(number, (stack, place))
+
+    def stack(self, numbers: Sequence[int]) -> jax.Array:
+        """An array whose rows are values; consecutive rows of another stack are one slice of it."""
+        parts: list[jax.Array] = []
+        rest = list(numbers)
+        while rest:
+            length, way = self._stretch(rest)
+            if length == 1:
+                parts.append(lax.expand_dims(self[rest[0]], [0]))
+            else:
+                stack = self._places[rest[0]][0]
+                low, high = sorted(self._places[number][1] for number in (rest[0], rest[length - 1]))
+                part = lax.slice_in_dim(stack, low, high + 1)
+                parts.append(part if way > 0 else lax.rev(part, [0]))
+            del rest[:length]
+        made = parts[0] if len(parts) == 1 else lax.concatenate(parts, 0)
+        self.add_stack(numbers, made)
+        return made
+
+    def _stretch(self, numbers: Sequence[int]) -> tuple[int, int]:
+        """How many of the first values are consecutive rows of one stack, and 1 or -1 for their order."""
+        way = 0
+        for length, (one, other) in enumerate(pairwise(map(self._places.get, numbers)), 1):
+            if one is None or other is None or one[0] is not other[0]:
+                return length, way
+            distance = other[1] - one[1]
+            if abs(distance) != 1 or way not in (0, distance):
+                return length, way
+            way = distance
+        return len(numbers), way
+
+
+def _run_ops(places: Iterable[int], step: Scan, half: HalfFormat, values: _Computed) -> None:
+    for place in places:
+        made = lower_in(half, step.ops[place], [values[number] for number in step.operands(place)])
+        for number, array in zip(step.results(place), made, strict=True):
+            values[number] = array
+
+
+def _run_loop(loop: Loop, step: Scan, half: HalfFormat, values: _Computed) -> None:
+    ops = [step.ops[place] for place in loop.places[:, 0].tolist()]
+    read_by_all = {read.number for reads in loop.reads for read in reads if read.kind == "shared"}
+    shared = {number: values[number] for number in read_by_all}
+
+    def body(carried: tuple[Values, ...], stacked: Values) -> tuple[tuple[Values, ...], Values]:
+        made: list[Values] = []
+
+        def value(read: Read) -> jax.Array:
+            match read.kind:
+                case "shared":
+                    return shared[read.number]
+                case "stacked":
+                    return stacked[read.number]
+                case "carried":
+                    return carried[read.number][0]
+                case "same":
+                    return made[read.number][read.result]
+
+        for op, reads in zip(ops, loop.reads, strict=True):
+            made.append(lower_in(half, op, [value(read) for read in reads]))
+        later = tuple(
+            (*earlier[1:], made[carry.family][carry.result])
+            for earlier, carry in zip(carried, loop.carries, strict=True)
+        )
+        return later, tuple(made[family][result] for family, result in loop.stacked)
+
+    first = tuple(tuple(values[number] for number in carry.initial) for carry in loop.carries)
+    rows = tuple(map(values.stack, loop.stacks))
+    carried, stacks = lax.scan(body, first, rows, length=loop.copies)
+    for (family, result), stack in zip(loop.stacked, stacks, strict=True):
+        values.add_stack((step.first_result[loop.places[family]] + result).tolist(), stack)
+    for family, result, carry in loop.last:
+        values[int(step.first_result[loop.places[family, -1]]) + result] = carried[carry][-1]

@@ -46,7 +46,7 @@ class Profiler:
 
     @property
     def total_samples(self) -> Rate:
-        """Samples since the first step."""
+        """Samples of all steps; rates and `total_time` leave the first step out, which is compiled."""
         return Rate(self.rate_tracker.total_count)
 
     @property

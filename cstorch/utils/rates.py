@@ -32,7 +32,8 @@ class RateTracker:
     Args:
         smooth_factor: Weight of the newest rate in `rate`, in (0, 1]; 1 uses only the newest.
         from_first: The clock starts after the first samples, which come of a step that had to be compiled.
-            Until others are added, the rates are those of the first samples since the start.
+            Rates leave them out; until others are added, the rates are those of the first samples since the
+            start. `total_count` has them.
     """
 
     def __init__(self, smooth_factor: float | None = None, from_first: bool = False) -> None:
@@ -45,7 +46,7 @@ class RateTracker:
         self.reset_time()
         self._waiting = self._from_first
         self._first_rate = 0.0
-        self._count = 0
+        self._first_count = self._count = 0
         self._partial_count = 0
         self._rate = 0.0
 
@@ -60,6 +61,7 @@ class RateTracker:
     def add(self, count: int) -> None:
         """Count samples."""
         if self._waiting:
+            self._first_count = count
             self._first_rate = count / max(self._elapsed(), 1e-9)
             self.reset_time()
             self._waiting = False
@@ -91,7 +93,7 @@ class RateTracker:
     @property
     def total_count(self) -> int:
         """Number of samples."""
-        return self._count
+        return self._first_count + self._count
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._start_time

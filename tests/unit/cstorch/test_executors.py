@@ -142,7 +142,7 @@ def test_steps_checkpoints_and_summaries(model: nn.Module, tmp_path: Path) -> No
     assert len(rates) == 36
     assert min(rates) > 0
     assert executor.profiler.global_rate() > 0
-    assert executor.profiler.total_samples() == executor.profiler.rate_tracker.total_count == 11 * 4
+    assert executor.profiler.total_samples() == executor.profiler.rate_tracker.total_count == 12 * 4
     assert executor.profiler.total_time() > 0
     assert executor.profiler.rate_tracker.rate() == executor.profiler.rate_tracker.rate
     events = SummaryReader(tmp_path / "events")

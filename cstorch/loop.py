@@ -133,23 +133,37 @@ class Loop(Turns):
             cgc.errors.CompileError: the step cannot be compiled.
             cs_system.errors.CsSystemError: the system is not there or busy; a worker did not come.
         """
-        self.step = step
+        self.set_step(step)
         if self.trains and not steps_done():
             continue_at(self._loader.initial_step)
+        if not self.turn:  # a loop that takes the system again goes on where it was
             self._first_step = steps_done()
         if self.trains:
             self._loader.begin_training()
-        outputs = zip(step.traced.output_tensors, step.traced.graph.outputs, strict=True)
-        self._names = {id(tensor): (f"output_{name}", tensor.dtype) for tensor, name in outputs}
-        graph = step.traced.graph
-        self._names_of_values = {value.id: f"output_{name}" for name, value in graph.outputs.items()}
-        self._states_of_values = {value.id: name for name, value in {**graph.state, **graph.updates}.items()}
         for outer in _loops:
             if outer is not self:
                 outer.suspend()
         self._execution = start(self._loader, step, self.steps - self.turn)
         self.ended = self._execution is None
         self._own(None if self.ended else self)
+
+    def set_step(self, step: RecordedStep) -> None:
+        """Take a recorded step for the one of this loop, whose tensors are known by name from here on."""
+        self.step = step
+        graph = step.traced.graph
+        outputs = zip(step.traced.output_tensors, graph.outputs, strict=True)
+        self._names = {id(tensor): (f"output_{name}", tensor.dtype) for tensor, name in outputs}
+        self._names_of_values = {value.id: f"output_{name}" for name, value in graph.outputs.items()}
+        self._states_of_values = {value.id: name for name, value in {**graph.state, **graph.updates}.items()}
+
+    def read_from(self, loader: DataLoader) -> None:
+        """Take another input, with batches like those of the first one; before `begin`."""
+        self._loader = loader
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the step is on the system."""
+        return self._execution is not None
 
     @property
     def trains(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 from cstorch.checkpoints import load, save
 from cstorch.checkpoints.reader import SIGNATURE
-from cstorch.utils.nest import recurse_spec
+from cstorch.errors import CheckpointError
+from cstorch.utils.nest import named_leaves, recurse_spec
 
 PathLike = str | os.PathLike[str]
 
@@ -23,10 +25,19 @@ class PyTorchH5Saver:
     all of its tensors have come; it is then written in one step.
 
     Args:
-        kwargs: Settings of the original, taken without effect.
+        loaded_checkpoint: Checkpoint whose elements `save` writes instead of those of the program, under the
+            same names.
+        is_pretrained_checkpoint: Take only those of the model from it, and let some be missing.
+        kwargs: Other settings of the original, taken without effect.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        loaded_checkpoint: PathLike | None = None,
+        is_pretrained_checkpoint: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self._loaded, self._is_pretrained = loaded_checkpoint, is_pretrained_checkpoint
         self.settings = kwargs
 
     @staticmethod
@@ -41,16 +52,38 @@ class PyTorchH5Saver:
     @staticmethod
     def tensor_names(checkpoint_file: PathLike) -> list[str]:
         """Return the names of all leaves of a checkpoint: their keys, joined by dots."""
-        return list(_leaves(load(checkpoint_file)))
+        return list(named_leaves(load(checkpoint_file)))
 
     @staticmethod
     def flatten_state_dict(state_dict: Any) -> tuple[dict[str, Any], pytree.TreeSpec]:
         """Return the leaves of a nest by name, and its shape."""
-        return _leaves(state_dict), pytree.tree_flatten(state_dict)[1]
+        return named_leaves(state_dict), pytree.tree_flatten(state_dict)[1]
 
     def save(self, checkpoint_file: PathLike, state_dict: Any) -> None:
-        """Write a checkpoint."""
-        save(state_dict, checkpoint_file)
+        """Write a checkpoint.
+
+        Raises:
+            CheckpointError: The loaded checkpoint lacks a tensor of the model.
+        """
+        save(state_dict if not self._loaded else self._merged(state_dict, self._loaded), checkpoint_file)
+
+    def _merged(self, state_dict: Any, checkpoint_file: PathLike) -> Any:
+        """Return a nest with the elements of a checkpoint."""
+        loaded = named_leaves(load(checkpoint_file, map_location="cpu"))
+        leaves, spec = pytree.tree_flatten(state_dict)
+        merged = []
+        for name, leaf in zip(named_leaves(state_dict), leaves, strict=True):
+            of_model = name.startswith(_MODEL)
+            if name in loaded and (of_model or not self._is_pretrained):
+                merged.append(loaded[name])
+            elif of_model and not self._is_pretrained:
+                raise CheckpointError(
+                    f"{checkpoint_file} has no {name}, expected it: the model has it; set "
+                    "is_pretrained_checkpoint to take what the checkpoint has"
+                )
+            else:
+                merged.append(leaf)
+        return pytree.tree_unflatten(merged, spec)
 
     def load(self, checkpoint_file: PathLike, map_location: Any = None) -> Any:
         """Read a checkpoint."""
@@ -62,7 +95,8 @@ class PyTorchH5Saver:
         Raises:
             KeyError: There is no leaf of this name.
         """
-        leaves = _leaves(load(checkpoint_file))
+        status = Path(checkpoint_file).stat()
+        leaves = _leaves_of(Path(checkpoint_file).absolute(), status.st_mtime_ns, status.st_size)
         if tensor_name not in leaves:
             raise KeyError(f"{checkpoint_file} has no {tensor_name!r}, expected one of {', '.join(leaves)}")
         return leaves[tensor_name]
@@ -74,6 +108,16 @@ class PyTorchH5Saver:
     def save_tensor(self, checkpoint_file: PathLike, tensor_name: str, tensor_value: Any) -> None:
         """Take one leaf of a checkpoint."""
         _Pending.of(checkpoint_file).add(tensor_name, tensor_value)
+
+
+@lru_cache(maxsize=1)
+def _leaves_of(checkpoint_file: Path, mtime_ns: int, size: int) -> dict[str, Any]:
+    """Return the leaves of a file as it is now: programs ask for all of them one by one."""
+    return named_leaves(load(checkpoint_file))
+
+
+_MODEL = "model."
+"""Begins the names of weights and buffers in the state of a program."""
 
 
 class _Pending:
@@ -126,10 +170,10 @@ class CheckpointReader:
         self.checkpoint_file = checkpoint_file
         self._state = load(checkpoint_file)
         self.spec = pytree.tree_flatten(self._state)[1]
-        self.tensor_names = list(_leaves(self._state))
+        self.tensor_names = list(named_leaves(self._state))
 
     def __getitem__(self, name: str) -> Any:
-        return _leaves(self._state)[name]
+        return named_leaves(self._state)[name]
 
 
 class CerebrasStateDict(dict[str, Any]):
@@ -145,13 +189,3 @@ class CerebrasStateDict(dict[str, Any]):
         """
         state = load(checkpoint_file)
         return cls(state if isinstance(state, Mapping) else {"state": state})
-
-
-def _leaves(state: Any) -> dict[str, Any]:
-    """Return the leaves of a nest by their keys, joined by dots."""
-    leaves, spec = pytree.tree_flatten(state)
-    return dict(zip(_names(spec), leaves, strict=True))
-
-
-def _names(spec: pytree.TreeSpec) -> Iterator[str]:
-    return (".".join(path) for path in recurse_spec(spec))

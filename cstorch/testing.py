@@ -22,6 +22,7 @@ def forget() -> None:
     precision.name_half_dtype("float16")
     precision.mix_precision(False)
     environment._on_cs[0] = False
+    environment._environment.appliance = False
     session._last.clear()
     steps._current.clear()
     rendezvous._places.clear()

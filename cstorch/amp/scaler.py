@@ -13,7 +13,8 @@ from cstorch.amp.gradients import clip_by_norm, gradients
 from cstorch.compiled import beside_models
 from cstorch.errors import StepError
 from cstorch.optim.step_check import check_optimizer
-from cstorch.precision import half_dtype
+from cstorch.precision import half_dtype, mix_precision
+from cstorch.tracing.device import current_recording
 from cstorch.tracing.names import register
 
 SMALLEST_SCALE = 2.0**-14
@@ -48,6 +49,8 @@ class GradScaler(nn.Module):
         max_gradient_norm: `step` clips by the norm of all gradients of its optimizer where the scale is
             dynamic. The document's default of 0.05 is that of a clipping by the compiler, which is not
             there; None is no clipping.
+        mixed_precision: compute activations in 16 bits or in float32, as programs of release 1.9 say it here;
+            None leaves it.
 
     Raises:
         ValueError: a scale is no number, is negative, or is smaller than float16 holds.
@@ -65,8 +68,11 @@ class GradScaler(nn.Module):
         max_loss_scale: float | None = None,
         overflow_tolerance: float = 0.05,
         max_gradient_norm: float | None = None,
+        mixed_precision: bool | None = None,
     ) -> None:
         super().__init__()
+        if mixed_precision is not None:
+            mix_precision(mixed_precision)
         largest = _LARGEST_SCALE.get(half_dtype(), _LARGEST_FLOAT16_SCALE)
         self.dynamic = loss_scale == "dynamic"
         self.max_loss_scale = largest if max_loss_scale is None else max_loss_scale
@@ -110,8 +116,10 @@ class GradScaler(nn.Module):
         return self.num_skipped_steps
 
     def scale(self, loss: Scaled) -> Scaled:
-        """A loss, or a list of them, times the scale."""
+        """A loss, or a list of them, times the scale; a run reports a loss without it."""
         if isinstance(loss, torch.Tensor):
+            if (recording := current_recording()) is not None:
+                recording.roots.append(loss)
             return loss * self.loss_scale
         return type(loss)(part * self.loss_scale for part in loss)
 

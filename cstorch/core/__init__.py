@@ -10,7 +10,7 @@ __all__ = ["annotation", "compile", "modes", "name_scope"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `cb_model`, which needs the session API, when it is used."""
-    if name != "cb_model":
+    """Import a module of the session API when it is used."""
+    if name not in ("appliance", "cb_model"):
         raise AttributeError(f"module 'cstorch.core' has no attribute {name!r}")
-    return import_module("cstorch.session.core.cb_model")
+    return import_module(f"cstorch.session.core.{name}")

@@ -5,6 +5,7 @@ entries of their states, that programs know.
 """
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -416,3 +417,25 @@ class ScalePerParamLR(ScalePerParamScheduler, LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         super().__init__(optimizer, scheduler, param_group_tags, last_epoch)
+
+
+_OF_SESSIONS = (
+    "Constant",
+    "CosineAnnealing",
+    "CosineDecay",
+    "Exponential",
+    "InverseExponentialTimeDecay",
+    "InverseSquareRootDecay",
+    "Lambda",
+    "MultiStep",
+    "Multiplicative",
+    "Polynomial",
+    "Step",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Return a schedule of the session API, which release 1.9 has in this module too."""
+    if name not in _OF_SESSIONS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("cstorch.session.optim.lr_scheduler"), name)

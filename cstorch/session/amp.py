@@ -14,7 +14,6 @@ import torch
 
 from cstorch import amp
 from cstorch.amp.half import set_half_dtype, use_bfloat16
-from cstorch.amp.scaler import Scaled
 from cstorch.precision import half_dtype, mix_precision, torch_half_dtype
 from cstorch.session.environment import use_cs
 from cstorch.session.process import state
@@ -79,7 +78,8 @@ class GradScaler(amp.GradScaler):
             "steps_per_increase": steps_per_increase,
             "min_loss_scale": min_loss_scale,
             "max_loss_scale": max_loss_scale,
-            "max_gradient_norm": max_gradient_norm,
+            # Programs clip themselves unless it is here; a scaler with a static scale leaves it to them.
+            "max_gradient_norm": max_gradient_norm if self.dynamic else None,
             "mixed_precision": mixed_precision,
         }
         if mixed_precision is not None:
@@ -92,16 +92,8 @@ class GradScaler(amp.GradScaler):
             self.load_state_dict(loaded)
 
     def get_init_params(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
+        """Return the arguments of the constructor; `max_gradient_norm` only where `step` clips by it."""
         return dict(self._init_params)
-
-    def scale(self, outputs: Scaled) -> Scaled:
-        """Return a loss, or a list of them, times the scale; a run reports the loss without it."""
-        from cstorch.session.steps import note_loss
-
-        if isinstance(outputs, torch.Tensor):
-            note_loss(outputs)
-        return super().scale(outputs)
 
     def forward(self, loss: torch.Tensor) -> ScaledLoss:
         """The loss, to be scaled in its `backward`."""

@@ -12,12 +12,18 @@ from cs_runtime.tasks import current
 from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import ExecutionChoice
 from cstorch.backends import on_cpu
-from cstorch.config import Configuration, change_configuration, is_configured, keep_configuration
-from cstorch.errors import ConfigureError
+from cstorch.config import (
+    DEFAULT_COMPILE_DIR,
+    Configuration,
+    change_configuration,
+    is_configured,
+    keep_configuration,
+)
 from cstorch.job import leave_to_chief
 from cstorch.precision import name_half_dtype
+from cstorch.session.process import state
 from cstorch.session.rendezvous import announce_end
-from cstorch.start import start_session
+from cstorch.start import start_process, start_session
 
 
 @dataclass
@@ -28,7 +34,7 @@ class Environment:
         service_workdir: for files of the run; a program's `model_dir` in most cases.
         compile_dir: for artifacts of the compiler; `service_workdir` when None.
         weight_streaming_mode: whether `python-ws` runs this process: programs ask before they say more.
-        appliance: False: a CS system is reached by its address.
+        appliance: the program drives the appliance, see `core.appliance`.
     """
 
     service_workdir: str = field(default_factory=lambda: str(Path.cwd()))
@@ -61,37 +67,38 @@ def initialize(
         service_workdir: where files of the run go; the current directory when None.
         compile_dir: where artifacts of the compiler go; `service_workdir` when None.
         compile_only: compile the step of a session, and run nothing.
-        appliance: of later releases; this CS system is reached by its address.
+        appliance: the program drives its steps by `core.appliance.ApplianceMode`, which names the system.
+            Workers are started with the program's input function, and do not go through the program.
         use_cbfloat16: what mixed precision computes in; float16 otherwise.
         use_appliance_data: where the appliance keeps tensors; without effect, as programs give it always.
         log_initialization: without effect; the toolkit logs unless the program has configured logging.
 
     Raises:
-        ConfigureError: called twice, or with `appliance`.
+        ConfigureError: called twice.
     """
-    if appliance:
-        raise ConfigureError(
-            "initialize() got appliance=True, expected False: this CS system is reached by its address; pass "
-            "cs_ip='IP:PORT' and no appliance"
-        )
     if use_cbfloat16:
         name_half_dtype("cbfloat16")
     workdir = Path.cwd() if service_workdir is None else Path(service_workdir)
     _environment.service_workdir = str(workdir)
     _environment.compile_dir = None if compile_dir is None else str(compile_dir)
-    if cs_ip is None and not compile_only:
+    _environment.appliance = appliance
+    if cs_ip is None and not compile_only and not appliance:
         leave_to_chief()
         return
     keep_configuration(
         Configuration(
             workdir,
-            None if compile_dir is None else Path(compile_dir),
+            None if compile_dir in (None, DEFAULT_COMPILE_DIR) else Path(str(compile_dir)),
             compile_only=compile_only,
             mgmt_address=cs_ip,
         ),
         "initialize()",
     )
     _on_cs[0] = True
+    if appliance:
+        state().queues_closures = True
+        start_process(start_system=False)
+        return
     start_session()
     atexit.register(announce_end)
 

@@ -15,6 +15,7 @@ from torch import nn
 
 from cs_toolkit.messages import Message
 from cstorch.announcing import announce_unused
+from cstorch.utils.nest import named_leaves
 from cstorch.utils.rates import RateTracker
 
 log = logging.getLogger("cstorch")
@@ -85,7 +86,10 @@ class SessionState:
         optimizers: those that were passed to `optimizer`.
         metrics: those that were registered.
         tracked: objects that were passed to `track_object`.
-        outputs: activations by name that a program has registered callbacks for.
+        outputs: tensors by name that the program gets of every step, see `track_object`.
+        activation_callbacks: called behind each step whose outputs the appliance receives.
+        queues_closures: calls of step closures wait until the step is compiled.
+        queued_closures: calls that wait.
         scaler: the last `amp.GradScaler` that was made.
         scaler_state: what `amp.load_state_dict` was given before there was one.
         mixed_precision: activations are computed in 16 bits.
@@ -114,12 +118,23 @@ class SessionState:
     counters: dict[str, float] = field(default_factory=dict)
     init_tracker: Tracker = field(default_factory=lambda: Tracker())
     progress_tracker: None = None
-    _callbacks: list[tuple[Any, Callable[..., Any]]] = field(default_factory=list)
+    activation_callbacks: list[Callable[[], Any]] = field(default_factory=list)
+    queues_closures: bool = False
+    queued_closures: list[Callable[[], Any]] = field(default_factory=list)
 
-    def track_object(self, obj: Any) -> Any:
-        """Keeps an object with the session, so that it lives as long; returns it."""
+    def track_object(self, obj: Any, force: bool = False) -> Any:
+        """Keeps an object with the session, so that it lives as long; returns it.
+
+        Args:
+            obj: anything.
+            force: its tensors are outputs of the step, however large they are.
+        """
         if all(obj is not kept for kept in self.tracked):
             self.tracked.append(obj)
+        if force:
+            self.outputs.update(
+                {name: x for name, x in named_leaves(obj).items() if isinstance(x, torch.Tensor)}
+            )
         return obj
 
     def register_metric(self, metric: Any) -> None:
@@ -132,12 +147,9 @@ class SessionState:
         announce_unused("set_num_csx()", {"num_csx": num_csx}, {"num_csx": 1})
         self.num_csx = num_csx
 
-    def register_activation_callback(self, tensor: torch.Tensor, callback: Callable[..., Any]) -> None:
-        """Calls a function with the value of a tensor of the step, behind each step."""
-        from cstorch.session.closures import step_closure
-
-        self.outputs[str(len(self.outputs))] = tensor
-        step_closure(callback)(tensor)
+    def register_activation_callback(self, callback: Callable[[], Any]) -> None:
+        """Calls a function behind each step whose outputs the appliance receives."""
+        self.activation_callbacks.append(callback)
 
     def get_activation_for_output(self, tensor: torch.Tensor) -> torch.Tensor:
         """The value of a tensor behind the step that has computed it, on this CPU."""

@@ -19,10 +19,11 @@ from cstorch.config import change_configuration, configuration
 from cstorch.errors import SessionError
 from cstorch.execution import settings_of
 from cstorch.input_analysis import hand_over
+from cstorch.session import appliance_steps
 from cstorch.session.closures import step_closure
 from cstorch.session.core import modes
 from cstorch.session.data import DataLoader
-from cstorch.session.environment import is_worker_alone, use_cs
+from cstorch.session.environment import env, is_worker_alone, use_cs
 from cstorch.session.preparing import optimizer
 from cstorch.session.rendezvous import count_place, wait_for_next_place
 from cstorch.session.steps import Steps, current_steps, enter, leave
@@ -169,6 +170,8 @@ def is_in_steps() -> bool:
 
 def batches_of(loader: DataLoader) -> Iterator[Any]:
     """The batches of a loop: described ones on the chief, none in a worker, which streams them."""
+    if env().appliance:
+        return appliance_steps.batches_of(loader)
     session = _sessions[-1] if _sessions else None
     config = configuration()
     only_compiled = config.compile_only or config.validate_only

@@ -99,10 +99,6 @@ class Steps:
         """A closure that runs behind the step."""
         self._loop.add_closure(call)
 
-    def note_loss(self, loss: DeviceTensor) -> None:
-        """The loss of the step, where the program scales it."""
-        self._loop.tracing.recording.roots.append(loss)
-
     def finish(self, read: Sequence[DeviceTensor] = ()) -> None:
         """Ends the step that is recorded, if one is, and runs it.
 
@@ -153,18 +149,14 @@ class Steps:
         kept = self._kept(read) if first is None else ()
         self.recording = False
         step = self._loop.end_recording(kept)
-        if self._numbers != _numbers_of_groups():
-            raise SessionError(
-                "a number in the groups of an optimizer, such as lr, changes in the body of the loop, where "
-                "the compiled step would keep the first one; take a schedule of cbtorch.optim.lr_scheduler"
-            )
+        self._check_numbers()
         if first is None:
             self._check_mode(step)
             name_loss(step)
             self._configure()
             self._loop.begin(step)
             state().rate_tracker.reset()
-            _count(self._loop.figures())
+            count_figures(self._loop.figures())
         else:
             said = difference(first.traced.graph, step.traced.graph, self._nodes)
             if said is not None:
@@ -187,6 +179,12 @@ class Steps:
         while self._loop.turn < here.run_step:
             self._loop.take()
             here.rate_tracker.add(self._batch_size)
+        self._call(closures)
+        self._loop.serve_requests()
+
+    def _call(self, closures: Sequence[ClosureCall]) -> None:
+        """Call step closures with the values of the last step."""
+        here = state()
         here.is_inside_execution_loop = True
         try:
             for call in closures:
@@ -194,7 +192,13 @@ class Steps:
                 call_closure(self._loop, call.function, *args, **kwargs)
         finally:
             here.is_inside_execution_loop = False
-        self._loop.serve_requests()
+
+    def _check_numbers(self) -> None:
+        if self._numbers != _numbers_of_groups():
+            raise SessionError(
+                "a number in the groups of an optimizer, such as lr, changes in the body of the loop, where "
+                "the compiled step would keep the first one; take a schedule of cbtorch.optim.lr_scheduler"
+            )
 
     def _check_mode(self, step: RecordedStep) -> None:
         if self._mode is None or configuration().compile_only or configuration().validate_only:
@@ -229,7 +233,7 @@ def _recorded_tensors(recording: Any) -> Iterator[DeviceTensor]:
             yield x
 
 
-def _count(figures: Mapping[str, float | None]) -> None:
+def count_figures(figures: Mapping[str, float | None]) -> None:
     """Notes figures of a run by the names of the original."""
     for name, counter, factor in (
         ("compile_s", "CerebrasCompileTimeMs", 1e3),
@@ -271,13 +275,6 @@ def recording_steps() -> Steps | None:
     """Those whose step is being recorded now."""
     steps = current_steps()
     return steps if steps is not None and steps.recording else None
-
-
-def note_loss(loss: torch.Tensor) -> None:
-    """Says which loss a step is about to compute scaled gradients of."""
-    steps = recording_steps()
-    if steps is not None and isinstance(loss, DeviceTensor):
-        steps.note_loss(loss)
 
 
 def enter(steps: Steps) -> None:

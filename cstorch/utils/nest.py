@@ -25,6 +25,12 @@ def recurse_spec(spec: pytree.TreeSpec, scope: list[str] | None = None) -> Itera
         yield from recurse_spec(child, [*scope, str(index if keys is None else keys[index])])
 
 
+def named_leaves(data_structure: Any) -> dict[str, Any]:
+    """Return the leaves of a nest by their keys and indices, joined by dots."""
+    leaves, spec = pytree.tree_flatten(data_structure)
+    return dict(zip((".".join(path) for path in recurse_spec(spec)), leaves, strict=True))
+
+
 def visit_torch_tensors(
     data_structure: Any, strict: bool = False, scope: list[str] | None = None
 ) -> Iterator[tuple[list[str], torch.Tensor]]:

@@ -18,11 +18,13 @@ from cstorch.distributed.cache import WORKER_CACHE_ROOT, hit_worker_cache_limit
 from cstorch.distributed.tasks import get_streaming_batch_size, service_resolver
 from cstorch.errors import SessionError
 from cstorch.job import task
+from cstorch.session.appliance_steps import ApplianceSteps
 from cstorch.session.checkpoints import save, to_cpu
 from cstorch.session.closures import step_closure
 from cstorch.session.environment import (
     choose_replicas,
     choose_seed,
+    env,
     is_initialized,
     is_receiver,
     is_streamer,
@@ -132,8 +134,8 @@ def is_sync_mode() -> bool:
 
 
 def is_appliance() -> bool:
-    """False: a CS system is reached by its address."""
-    return False
+    """Whether the program drives its steps by `core.appliance.ApplianceMode`."""
+    return env().appliance
 
 
 def rendezvous(name: str, payload: bytes = b"", replicas: Any = None) -> list[bytes]:
@@ -206,11 +208,15 @@ def set_target_num_replicas(num_replicas: int) -> None:
 
 
 def set_state_names(names: Mapping[str, Any]) -> None:
-    """State has the names of the model here; nothing changes."""
+    """Name the state of the program as its checkpoints do, where it drives the appliance; nothing else."""
+    steps = recording_steps()
+    if isinstance(steps, ApplianceSteps):
+        steps.add_names(names)
 
 
-def set_metric_state_names(names: Mapping[str, Any]) -> None:
-    """As `set_state_names`, for metrics."""
+def set_metric_state_names(names: Mapping[str, Any], metric_name: str = "") -> None:
+    """As `set_state_names`, for the state of a metric."""
+    set_state_names({METRIC_NAME_PREFIX: {metric_name.replace("/", "_"): names}})
 
 
 def set_attribute(tensor: torch.Tensor, name: str, value: Any) -> torch.Tensor:

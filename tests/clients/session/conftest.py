@@ -21,8 +21,8 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture
 def run_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
     """Runs a program as `python-pt` would, in a directory of its own; returns its variables."""
-    for folder in ("pt_modules", "modules"):
-        monkeypatch.syspath_prepend(ROOT / "cs_compat" / "torch" / folder)
+    for folder in ("tensorflow/modules", "torch/pt_modules", "torch/modules"):
+        monkeypatch.syspath_prepend(ROOT / "cs_compat" / folder)
     monkeypatch.chdir(tmp_path)
 
     def run(name: str, *flags: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import cstorch
 from cs_system.testing import RunningSystem
 
 ROOT = Path(__file__).parents[3]
@@ -131,3 +132,54 @@ def test_an_error_of_the_chief_is_the_one_that_is_shown(system: RunningSystem, t
     output = launched(tmp_path, "csrun_wse", "--tasks-per-node=3", "python-pt", *program, code=1)
     assert "RuntimeError: the program does not like step 4" in output
     assert "there were no batches" not in output
+
+
+def test_a_program_drives_the_appliance(
+    system: RunningSystem, run_program: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It trains to the losses of PyTorch, continues bit for bit, and evaluates its checkpoint."""
+    on_cs = ("CSX", f"--mgmt_address={system.address}", "--credentials_path=tls.crt")
+    run_program("appliance_1_8", "CPU", "--model_dir=cpu")
+    expected = dict(told(capsys.readouterr().out, "LOSSES"))
+    run_program("appliance_1_8", *on_cs, "--model_dir=cs")
+    output = capsys.readouterr().out
+    whole = dict(told(output, "LOSSES"))
+    assert whole == pytest.approx(expected, rel=1e-5)
+    assert told(output, "FILES") == [f"checkpoint_{step}.mdl" for step in (3, 6, 7)]
+    checkpoint = f"--checkpoint_path={tmp_path}/cs/checkpoint_3.mdl"
+    run_program("appliance_1_8", *on_cs, "--model_dir=again", checkpoint)
+    assert dict(told(capsys.readouterr().out, "LOSSES")) == {step: whole[step] for step in (4, 5, 6, 7)}
+    ours, theirs = (cstorch.load(tmp_path / side / "checkpoint_7.mdl") for side in ("again", "cs"))
+    torch.testing.assert_close(ours["model"], theirs["model"], rtol=0, atol=0)
+    assert (ours["global_step"], ours["amp"]["loss_scale"]) == (7, 2.0**10)
+    run_program("appliance_1_8", *on_cs, "--model_dir=tuned", checkpoint, "--is_pretrained_checkpoint")
+    tuned = dict(told(capsys.readouterr().out, "LOSSES"))
+    assert list(tuned) == list(range(1, 8))
+    assert tuned[1] < whole[1]
+    with pytest.raises(RuntimeError, match="does not like step 4"):
+        run_program("appliance_1_8", *on_cs, "--model_dir=failed", "--fails_at=4")
+    capsys.readouterr()
+    found = {}
+    for side, words in {"cs": (*on_cs, "--model_dir=eval"), "cpu": ("CPU",)}.items():
+        run_program("appliance_1_8", *words, "--mode=eval", checkpoint)
+        output = capsys.readouterr().out
+        found[side] = [*dict(told(output, "LOSSES")).values(), told(output, "ACCURACY")]
+    assert found["cs"] == pytest.approx(found["cpu"], rel=1e-5)
+
+
+def test_a_program_of_the_appliance_has_workers(system: RunningSystem, tmp_path: Path) -> None:
+    """Workers get the input function, and do not go through the program."""
+    program = (str(PROGRAMS / "appliance_1_8.py"), "CSX", f"--mgmt_address={system.address}")
+    output = launched(tmp_path, "csrun_wse", "--tasks-per-node=3", "python", *program)
+    losses = dict(told(output, "LOSSES"))
+    assert list(losses) == list(range(1, 8))
+    assert output.count("FILES") == 1
+
+
+@pytest.mark.parametrize(("flag", "artifacts"), [("--validate_only", 0), ("--compile_only", 1)])
+def test_a_program_of_the_appliance_compiles(
+    run_program: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, artifacts: int
+) -> None:
+    run_program("appliance_1_8", "CSX", flag)
+    assert told(capsys.readouterr().out, "LOSSES") == []
+    assert len(list((tmp_path / "model_dir").glob("cs_*"))) == artifacts

@@ -19,6 +19,8 @@ import cstorch
 from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
 from cstorch import optim
+from cstorch.config import configuration
+from cstorch.distributed import ClusterConfig
 from cstorch.errors import (
     CheckpointError,
     ConfigureError,
@@ -171,6 +173,8 @@ def test_functions_of_amp_are_those_of_the_scaler() -> None:
     forget()
     cbtorch.amp.load_state_dict(saved)
     assert cbtorch.amp.GradScaler("dynamic", init_scale=8.0).loss_scale == 4.0
+    cbtorch.amp.GradScaler(16.0, max_gradient_norm=1.0)  # does not clip: the program has to
+    assert cbtorch.amp.get_init_params()["max_gradient_norm"] is None
 
 
 def test_an_optimizer_clips_and_has_what_schedules_are_made_on(system: RunningSystem) -> None:
@@ -529,11 +533,24 @@ def test_the_program_of_a_worker_ends_with_its_stream(
     assert not ended.value.code
 
 
-def test_the_appliance_is_refused() -> None:
-    with pytest.raises(ConfigureError, match="pass cs_ip='IP:PORT' and no appliance"):
-        cbtorch.initialize(appliance=True)
-    with pytest.raises(ConfigureError, match="give cs_ip='IP:PORT' and no appliance"):
+def test_the_appliance_says_what_comes_before_it() -> None:
+    with pytest.raises(SessionError, match="before initialize"):
         cbtorch.core.appliance.ApplianceMode()
+    cbtorch.initialize(appliance=True)
+    appliance = cbtorch.core.appliance.ApplianceMode(cs_config=ClusterConfig(num_csx=2))
+    assert (cm.is_appliance(), appliance.cs_config.num_csx, configuration().num_csx) == (True, 1, 2)
+    with pytest.raises(SessionError, match=r"compile\(\) is used outside of a loop"):
+        appliance.compile()
+    training = Training(torch.optim.SGD, lr=0.1)
+    calls: list[int] = []
+    cm.step_closure(calls.append)(1)
+    batches = iter(training.loader)
+    training.step(next(batches))
+    with pytest.raises(SessionError, match="goes on to another batch"):
+        next(batches)
+    assert calls == []
+    appliance.compile(validate_only=True)
+    assert calls == [1]
 
 
 def test_compile_only_stops_behind_the_first_turn(tmp_path: Path) -> None:

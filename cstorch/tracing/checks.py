@@ -11,20 +11,17 @@ from __future__ import annotations
 
 import ast
 import itertools
-import linecache
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import FrameType
 from typing import Any, TypeAlias
 
 import torch
 
-from cs_toolkit.source_files import toolkit_folders
 from cstorch.errors import TensorReadError
+from cstorch.tracing.statements import asking_frame, nodes_at, position_of, span
 
 UNKNOWN = "(a value of the step)"
 """Stands for the value of a tensor in a message that is made while the step is recorded."""
@@ -35,7 +32,6 @@ _CANDIDATES = (0, 1, -1, 0.5, 2**31 - 1, -(2**31))
 _MOST_UNKNOWN = 8
 
 Names: TypeAlias = Mapping[str, Any]
-Span: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
 
 @dataclass
@@ -66,7 +62,7 @@ class Checks:
         """
         if self.evaluating:
             return tensor if method == "item" else NotImplemented
-        frame = _asking_frame()
+        frame = asking_frame()
         if frame is None or tensor.numel() != 1:
             return NotImplemented
         if method == "__format__":
@@ -290,67 +286,17 @@ def _copy(test: ast.expr) -> ast.expr:
 # Statements
 
 
-def _asking_frame() -> FrameType | None:
-    """The innermost frame that is neither ours nor of PyTorch's class of tensors."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_skipped()):
-        frame = frame.f_back
-    return frame
-
-
-@lru_cache(maxsize=1)
-def _skipped() -> tuple[str, ...]:
-    tensors = (sys.modules[name].__file__ for name in ("torch._tensor", "torch.overrides"))
-    return (*(f"{folder}/" for folder in toolkit_folders()), *(file for file in tensors if file))
-
-
-def _span(node: ast.expr | ast.stmt) -> Span:
-    end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-    return (node.lineno, node.col_offset), end
-
-
-def _position(frame: FrameType) -> Span | None:
-    """Where the expression is that a frame evaluates."""
-    found = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    line, end_line, column, end_column = found
-    if line is None or end_line is None or column is None or end_column is None:
-        return None
-    return (line, column), (end_line, end_column)
-
-
-def _nodes_at(frame: FrameType) -> Iterator[ast.AST]:
-    """The statements and expressions around what a frame evaluates, the innermost first."""
-    position, tree = _position(frame), _parsed(frame.f_code.co_filename)
-    if position is None or tree is None:
-        return
-    found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.expr | ast.stmt):
-            begin, end = _span(node)
-            if begin <= position[0] and position[1] <= end:
-                found.append(node)
-    yield from reversed(found)
-
-
-@lru_cache(maxsize=32)
-def _parsed(path: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(path)))
-    except (SyntaxError, ValueError):
-        return None
-
-
 def _statement(frame: FrameType) -> ast.Assert | ast.If | None:
     """The statement whose condition a frame evaluates, if it raises on one of its ways."""
-    position = _position(frame)
-    for node in _nodes_at(frame):
+    position = position_of(frame)
+    for node in nodes_at(frame):
         if isinstance(node, ast.Lambda | ast.IfExp | ast.While):
             return None
         if not isinstance(node, ast.Assert | ast.If):
             continue
-        inside = position is not None and _span(node.test)[0] <= position[0] <= _span(node.test)[1]
+        inside = position is not None and span(node.test)[0] <= position[0] <= span(node.test)[1]
         # Python 3.11 gives a jump of a joined condition the place of the whole statement.
-        if not inside and position != _span(node):
+        if not inside and position != span(node):
             return None
         if (
             isinstance(node, ast.Assert)
@@ -391,7 +337,7 @@ def _raises(body: Sequence[ast.stmt]) -> bool:
 
 def _is_message(frame: FrameType) -> bool:
     """Whether a frame makes text for a function that checks something, as `check(condition, f"got {x}")`."""
-    for node in _nodes_at(frame):
+    for node in nodes_at(frame):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func).rpartition(".")[2]
             return "check" in name or "assert" in name

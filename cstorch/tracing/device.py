@@ -37,6 +37,7 @@ from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.places import user_line
 from cstorch.tracing.selections import Rows, apply, name_of, rows_of
+from cstorch.tracing.unrolled import UnrolledLoop
 from cstorch.tracing.values import META, Recorded
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ class DeviceTensor(torch.Tensor):
             return _moved(func, args[0], args[1:], dict(kwargs or {}))
         if func is torch.Tensor.backward and recording is not None:
             recording.roots.append(args[0])
+            recording.forward_nodes = recording.forward_nodes or len(recording.graph.nodes)
         if func in _INDEXED:
             args = (args[0], _indices(args[1]), *args[2:])
         if recording is None:
@@ -302,6 +304,8 @@ def _selected(
             found = indexed(plain, args, read, key)
         elif func in PLACING or (func is torch.where and len(args) + len(kwargs) == 1):
             found = found_places(func.__name__, args, kwargs, read, key)
+        elif name == "unbind" and args[1:] in ((), (0,)) and (rows := rows_of(args[0])) is not None:
+            found = UnrolledLoop(args[0], rows.mask, recording)
         elif any(rows_of(x) is not None for x in leaves((args, kwargs))):
             found = apply(plain, name, args, kwargs)
     recording.selects |= any(rows_of(x) is not None for x in leaves(found))
@@ -553,6 +557,8 @@ def _recorded(recording: Recording, func: Any, args: tuple[Any, ...], kwargs: di
     inner_args, inner_kwargs = mapped(unwrap, (args, kwargs))
     outs = mapped(_wrap, _functionalized(func, inner_args, inner_kwargs))
     made = [x for x in leaves(outs) if isinstance(x, DeviceTensor)]
+    for loop in recording.loops:
+        loop.see(_written(func, args), () if func.is_view else made)
     recording.made += map(ref, made)
     if func.is_view and isinstance(args[0], DeviceTensor):
         for view in made:

@@ -58,12 +58,17 @@ def indexed(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
         found = select(target, rows, mask.dim())
         return tagged(found[(slice(None), *rest)], rows) if rest else found
     by_places = [i for i in index if rows_of(i) is not None]
+    if by_places and index[0] is None and not value:
+        found = indexed(func, (target, index[1:]), read, key)
+        below = rows_of(found)
+        assert below is not None
+        return tagged(found.unsqueeze(0), Rows(below.mask, below.key, inner=True))
     if by_places:
         return _at_places(func, target, index, value)
-    if rows_of(target) is not None:
-        if value or index[0] != slice(None) or not all(isinstance(i, _BASIC) for i in index):
+    if (whole := rows_of(target)) is not None:
+        if whole.inner or value or index[0] != slice(None) or not all(isinstance(i, _BASIC) for i in index):
             raise SelectionError("rows of a selection by number", user_line())
-        return tagged(target[index], rows_of(target))
+        return tagged(target[index], whole)
     if any(rows_of(x) is not None for x in value):
         raise SelectionError("a write of a selection by an index without its mask", user_line())
     return func(target, index if isinstance(given, tuple) or len(index) > 1 else index[0], *value)

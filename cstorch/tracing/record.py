@@ -30,6 +30,7 @@ from cstorch.tracing.values import META, Recorded, dtype_name, to_array
 
 if TYPE_CHECKING:
     from cstorch.tracing.device import DeviceTensor
+    from cstorch.tracing.unrolled import UnrolledLoop
 
 _SAME_VALUE = frozenset(
     {
@@ -94,6 +95,9 @@ class Recording:
         made: the tensors of the device that were given a value, while the program holds them.
         checks: answer where the program checks values that only a step knows.
         selects: whether there are selections of rows by masks of values.
+        loops: over places of masks, whose bodies run.
+        bodies: the nodes of each round of such a loop, and a truth whether it counts.
+        forward_nodes: how many nodes there were when the first gradients were computed.
         begins: the tensors of the device that are the state, or that no one has named, by the number of the
             value that they begin with.
         assumed: those whose elements the program has read, by number, with the error where the step turns out
@@ -111,6 +115,9 @@ class Recording:
     made: list[ref[DeviceTensor]] = field(default_factory=list)
     checks: Checks = field(init=False)
     selects: bool = False
+    loops: list[UnrolledLoop] = field(default_factory=list)
+    bodies: list[tuple[range, torch.Tensor]] = field(default_factory=list)
+    forward_nodes: int = 0
     begins: dict[int, DeviceTensor] = field(default_factory=dict)
     assumed: dict[int, TensorReadError] = field(default_factory=dict)
     _keys: dict[int, Any] = field(default_factory=dict)
@@ -176,6 +183,20 @@ class Recording:
         self.first_value[id(tensor)] = value.value
         set_value(tensor, value)
         self.met.append(tensor)
+
+    def beginning(self, tensor: DeviceTensor, number: int | None) -> DeviceTensor | None:
+        """The elements with which a tensor begins the step; None where the step has not changed it.
+
+        Args:
+            tensor: of the state.
+            number: of its first value, if it has one.
+        """
+        from cstorch.tracing.device import lifted, value_of
+
+        if number is None or value_of(tensor).value.id == number:
+            return None
+        now = value_of(tensor)
+        return lifted(Recorded(now.meta, replace(now.value, id=number), self))
 
     def known(self, value: Recorded) -> torch.Tensor | None:
         """The elements of a value that are the same in every step; None where steps differ."""

@@ -27,10 +27,12 @@ class Rows:
     Attributes:
         mask: truth, of one dimension.
         key: equal for masks of equal values.
+        inner: whether the rows are those of the second dimension, below one of size 1, as in
+            `x[None, places]`; `reshape(-1, ...)` makes them rows like all others.
     """
 
-    def __init__(self, mask: torch.Tensor, key: Any) -> None:
-        self.mask, self.key = mask, key
+    def __init__(self, mask: torch.Tensor, key: Any, inner: bool = False) -> None:
+        self.mask, self.key, self.inner = mask, key, inner
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The mask, in as many dimensions as a tensor."""
@@ -131,6 +133,11 @@ def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords) -> Any:
     assert rows is not None
     if name in _PROPERTIES:
         return func(*args, **kwargs)
+    if any(x.selected.inner for x in given):
+        if len(given) > 1 or given[0] is not args[0] or name not in ("reshape", "view"):
+            raise SelectionError(f"{name}() of a selection with a dimension before its rows", user_line())
+        outer = tagged(args[0].squeeze(0), Rows(rows.mask, rows.key))
+        return apply(func, name, (outer, *args[1:]), kwargs)
     if name in ("index_add", "scatter_add"):
         return _added(func, args, kwargs)
     if name == "cat" and _dims(name, args, kwargs, given[0].dim()) == {0}:

@@ -20,6 +20,7 @@ from cstorch.errors import StepError
 from cstorch.tracing.device import DeviceTensor, set_value, tracing, value_of
 from cstorch.tracing.names import names_of, stores
 from cstorch.tracing.record import Recording
+from cstorch.tracing.unrolled import keep_unused
 from cstorch.tracing.values import dtype_name, to_array
 
 UNNAMED_PREFIX = OPTIMIZER_STATE + "tensor."
@@ -127,6 +128,9 @@ class StepTracing:
         """
         try:
             self._write_replaced()
+            if self.recording.bodies and self.recording.roots:
+                with torch.no_grad():
+                    keep_unused(self.recording)
         finally:
             self._mode.close()
         try:

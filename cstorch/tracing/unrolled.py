@@ -1,0 +1,275 @@
+"""Loops over the places where a mask is true: `for expert in (counts > 0).nonzero(): ...`.
+
+How many times such a loop runs depends on values, and steps have no such sizes. It runs for all places, and
+what its body writes in place is kept only where the mask is true. That is the same program if the body does
+nothing else: it may assign names that nothing reads later, and write into tensors. All else is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cstorch.errors import SelectionError
+from cstorch.tracing.names import holders
+from cstorch.tracing.places import user_line
+from cstorch.tracing.statements import asking_frame, nodes_at, position_of, span
+
+if TYPE_CHECKING:
+    from cstorch.tracing.record import Recording
+
+MOST_PLACES = 1024
+"""A loop over more is refused: each place adds the operations of the body to the step."""
+
+
+class UnrolledLoop:
+    """The rows of a selection of places, as a `for` statement asks for them.
+
+    Args:
+        rows: The place of each row, those that do not count included.
+        mask: Which rows count.
+        recording: Of the step.
+
+    Raises:
+        SelectionError: no `for` statement asks for them, or its body does more than write into tensors.
+    """
+
+    def __init__(self, rows: torch.Tensor, mask: torch.Tensor, recording: Recording) -> None:
+        self._rows, self._mask, self._recording = rows, mask, recording
+        frame = asking_frame()
+        loop = None if frame is None else _loop_at(frame)
+        if frame is None or loop is None or mask.size(0) > MOST_PLACES:
+            raise SelectionError("unbind() of a selection", user_line())
+        body = _Body(loop)
+        function = next((node for node in nodes_at(frame) if isinstance(node, _FUNCTIONS)), None)
+        problem = body.problem or _read_after(function, loop, body.assigned)
+        if problem:
+            raise _refused(problem)
+        self._frame, self._names = frame, body.written
+        self._own: dict[int, Any] = {}
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for number in range(self._mask.size(0)):
+            with torch._C.DisableTorchFunctionSubclass():
+                kept = [(tensor, tensor.clone()) for tensor in self._targets()]
+                row = self._rows.select(0, number)
+            self._own = {id(tensor.base): tensor.base for tensor, _ in kept}
+            begin = len(self._recording.graph.nodes)
+            self._recording.loops.append(self)
+            yield row
+            self._recording.loops.remove(self)
+            end = len(self._recording.graph.nodes)
+            with torch._C.DisableTorchFunctionSubclass():
+                counts = self._mask.select(0, number)
+                self._recording.bodies.append((range(begin, end), counts))
+                for tensor, before in kept:
+                    tensor.copy_(torch.where(counts, tensor.clone(), before))
+
+    def _targets(self) -> list[Any]:
+        """The tensors that the body writes into, each once."""
+        found = {name: self._frame.f_locals.get(name) for name in self._names}
+        for name, value in found.items():
+            if not hasattr(value, "base"):
+                raise _refused(f"writes into {name}, which is no tensor of the step")
+        return list({id(value): value for value in found.values()}.values())
+
+    def see(self, written: Iterable[Any], made: Iterable[Any]) -> None:
+        """Follow an operation of the body.
+
+        Args:
+            written: Tensors that it writes into.
+            made: Tensors that it makes, views of others not included.
+
+        Raises:
+            SelectionError: it writes into one that was there before, and that the statements do not name.
+        """
+        if any(id(tensor.base) not in self._own for tensor in written):
+            raise _refused("writes into a tensor that it does not name, as the state of a layer")
+        self._own.update((id(tensor.base), tensor.base) for tensor in made)
+
+
+def keep_unused(recording: Recording) -> None:
+    """Let parameters, and their optimizer's state, keep their elements in steps whose loops do not use them.
+
+    PyTorch has no gradient of the experts that no token is sent to, and optimizers skip those. Here their
+    gradient is zero, which momentum and weight decay would not skip.
+    """
+    forward = recording.graph.nodes[: recording.forward_nodes]
+    inside = {number for numbers, _ in recording.bodies for number in numbers}
+    outside = {t.id for place, node in enumerate(forward) if place not in inside for t in node.tensors()}
+    counts: dict[int, list[torch.Tensor]] = {}
+    for numbers, count in recording.bodies:
+        used = {t.id for node in recording.graph.nodes[numbers.start : numbers.stop] for t in node.tensors()}
+        for number in used - outside:
+            if isinstance(recording.begins.get(number), torch.nn.Parameter):
+                counts.setdefault(number, []).append(count)
+    numbers_of = {id(tensor): number for number, tensor in recording.begins.items()}
+    for number, found in counts.items():
+        parameter = recording.begins[number]
+        kept = [parameter, *_optimizer_state(parameter)]
+        any_counts = torch.stack(found).any()
+        for tensor in kept:
+            before = recording.beginning(tensor, numbers_of.get(id(tensor)))
+            if before is not None:
+                tensor.copy_(torch.where(any_counts, tensor.clone(), before))
+
+
+def _optimizer_state(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
+    for holder in holders():
+        if isinstance(holder, torch.optim.Optimizer) and parameter in holder.state:
+            yield from (x for x in holder.state[parameter].values() if isinstance(x, torch.Tensor))
+
+
+def _refused(problem: str) -> SelectionError:
+    return SelectionError(
+        f"a loop over the places of a mask, whose body {problem}, expected one that only writes into tensors "
+        "of its function, as x.index_add_(...) does",
+        user_line(),
+    )
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def _loop_at(frame: FrameType) -> ast.For | None:
+    """The `for` statement that begins in a frame."""
+    position = position_of(frame)
+    statement = next((node for node in nodes_at(frame) if isinstance(node, ast.stmt)), None)
+    if position is None or not isinstance(statement, ast.For) or statement.orelse:
+        return None
+    # Python 3.11 gives the beginning of a loop the place of the whole statement.
+    return statement if position in (span(statement), span(statement.iter)) else None
+
+
+class _Body:
+    """What the body of a loop does.
+
+    Attributes:
+        written: Names of tensors that it writes into.
+        assigned: Names that it gives values.
+        problem: What it does that a loop which runs for all places must not; nothing if it may run so.
+    """
+
+    def __init__(self, loop: ast.For) -> None:
+        self.written: dict[str, None] = {}
+        self.assigned = _stored(loop.target)
+        self.problem = ""
+        every = {name for statement in loop.body for name in _stored(statement)} | self.assigned
+        self._carried = every  # names that have no value of this iteration yet
+        self._run(loop.body, set(self.assigned))
+        self.assigned = every
+
+    def _run(self, statements: Sequence[ast.stmt], known: set[str]) -> None:
+        """Follows statements in order; `known` are the names that this iteration has given values."""
+        for statement in statements:
+            self._step(statement, known)
+
+    def _step(self, statement: ast.stmt, known: set[str]) -> None:
+        if isinstance(statement, ast.If):
+            self._read(statement.test, known)
+            ways = [set(known), set(known)]
+            self._run(statement.body, ways[0])
+            self._run(statement.orelse, ways[1])
+            ends = [not _continues(part) for part in (statement.body, statement.orelse)]
+            known |= set.intersection(
+                *[way for way, goes_on in zip(ways, ends, strict=True) if goes_on] or ways
+            )
+        elif isinstance(statement, ast.With):
+            for item in statement.items:
+                self._read(item.context_expr, known)
+            self._run(statement.body, known)
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            self._read(statement.value, known)
+            for target in targets:
+                self._assign(target, known)
+        elif isinstance(statement, ast.AugAssign):
+            self._read(statement.value, known)
+            self._write(statement.target, known)
+        elif isinstance(statement, ast.Expr):
+            self._read(statement.value, known)
+            self._call(statement.value, known)
+        elif not isinstance(statement, ast.Pass | ast.Continue | ast.Assert):
+            self._refuse(f"has the statement `{ast.unparse(statement).splitlines()[0]}`")
+
+    def _assign(self, target: ast.expr, known: set[str]) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            for part in target.elts:
+                self._assign(part, known)
+        elif isinstance(target, ast.Name):
+            known.add(target.id)
+        else:
+            self._write(target, known)
+
+    def _call(self, value: ast.expr, known: set[str]) -> None:
+        """A statement that is an expression: a method that writes in place, or a comment."""
+        if isinstance(value, ast.Constant):
+            return
+        method = value.func if isinstance(value, ast.Call) else None
+        if isinstance(method, ast.Attribute) and method.attr.endswith("_"):
+            self._write(method.value, known)
+        else:
+            self._refuse(f"calls `{ast.unparse(value)}`")
+
+    def _write(self, target: ast.expr, known: set[str]) -> None:
+        while isinstance(target, ast.Subscript):
+            self._read(target.slice, known)
+            target = target.value
+        if not isinstance(target, ast.Name):
+            self._refuse(f"writes into `{ast.unparse(target)}`")
+        elif target.id in self._carried - known:
+            self._refuse(f"changes `{target.id}` of the iteration before")
+        elif target.id not in known:
+            self.written[target.id] = None
+
+    def _read(self, value: ast.expr | None, known: set[str]) -> None:
+        for node in ast.walk(value) if value is not None else ():
+            if isinstance(node, ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await):
+                self._refuse(f"has the expression `{ast.unparse(node)}`")
+            elif isinstance(node, ast.Name) and node.id in self._carried and node.id not in known:
+                self._refuse(f"reads `{node.id}` of the iteration before")
+
+    def _refuse(self, problem: str) -> None:
+        self.problem = self.problem or problem
+
+
+def _continues(statements: Sequence[ast.stmt]) -> bool:
+    return bool(statements) and isinstance(statements[-1], ast.Continue)
+
+
+def _stored(node: ast.AST) -> set[str]:
+    """Names that are given values; those of `x += y` are written into."""
+    augmented = {id(part.target) for part in ast.walk(node) if isinstance(part, ast.AugAssign)}
+    return {
+        part.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) and id(part) not in augmented
+    }
+
+
+def _read_after(function: ast.AST | None, loop: ast.For, names: set[str]) -> str:
+    """The problem that a function reads a name after a loop that has assigned it; nothing if it does not."""
+    inside = {id(node) for node in ast.walk(loop)}
+    end = loop.end_lineno or loop.lineno
+    for node in ast.walk(function) if function is not None else ():
+        if isinstance(node, ast.For | ast.While) and node is not loop and loop in ast.walk(node):
+            end = 0  # the next round of an outer loop reads what this one has left
+    for node in ast.walk(function) if function is not None else ():
+        if not isinstance(node, ast.Name) or node.id not in names or id(node) in inside:
+            continue
+        if isinstance(node.ctx, ast.Load) and node.lineno > end and not _is_assigned(function, end, node):
+            return f"gives `{node.id}` a value that is read later"
+    return ""
+
+
+def _is_assigned(function: ast.AST | None, line: int, read: ast.Name) -> bool:
+    """Whether a statement of the function's own block, after a line, assigns a name before it is read."""
+    return any(
+        line < statement.lineno and (statement.end_lineno or statement.lineno) < read.lineno
+        for statement in getattr(function, "body", ())
+        if isinstance(statement, ast.Assign) and read.id in _stored(statement)
+    )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
+from itertools import pairwise
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
@@ -125,8 +126,21 @@ def _unguarded_import(frame: FrameType | None) -> bool:
 
 
 def _guarded(frame: FrameType) -> bool:
-    """Return True if an exception at the running instruction has a handler in the same function."""
+    """Return True if an exception at the running instruction has a handler in the same function.
+
+    A `with` block has one in its bytecode, too, but it handles an error only where it suppresses it.
+    """
     import dis  # late, as above
 
-    entries: Any = vars(dis.Bytecode(frame.f_code))["exception_entries"]
-    return any(entry.start <= frame.f_lasti < entry.end for entry in entries)
+    code = dis.Bytecode(frame.f_code)
+    entries: Any = vars(code)["exception_entries"]
+    names = {instruction.offset: instruction.opname for instruction in code}
+    following = dict(pairwise(names))
+    offset = frame.f_lasti
+    while (entry := next((x for x in entries if x.start <= offset < x.end), None)) is not None:
+        offset = entry.target
+        if names[offset] == "PUSH_EXC_INFO" and names[following[offset]] != "WITH_EXCEPT_START":
+            return True
+        if names[offset] == "PUSH_EXC_INFO" and "suppress" in frame.f_code.co_names:
+            return True
+    return False

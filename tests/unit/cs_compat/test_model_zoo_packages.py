@@ -71,6 +71,40 @@ def test_each_missing_package_is_named_once(zoo: Path) -> None:
     assert len(warned) == 1
 
 
+QUIET = """
+import contextlib
+import warnings
+
+try:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import absent_option
+except ImportError:
+    absent_option = None
+
+def unguarded():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import absent_harness
+        import absent_harness.io.image
+    return absent_harness
+
+def suppressed():
+    with contextlib.suppress(ImportError):
+        import absent_option
+        return absent_option
+"""
+
+
+def test_a_with_statement_guards_no_import(zoo: Path) -> None:
+    """Unless it suppresses errors, or is within a `try`."""
+    (zoo / "quiet.py").write_text(QUIET)
+    quiet = import_module("modelzoo.quiet")
+    assert quiet.absent_option is None
+    assert quiet.unguarded().__name__ == "absent_harness"
+    assert quiet.suppressed() is None
+
+
 def test_other_programs_get_no_placeholders(zoo: Path) -> None:
     (zoo.parent / "program.py").write_text("import absent_harness\n")
     with pytest.raises(ModuleNotFoundError, match="absent_harness"):

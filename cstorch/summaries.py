@@ -32,7 +32,7 @@ class _Summary:
 
     def write(self, writer: Writer, name: str, step: int) -> None:
         if self.kind == "scalar":
-            writer.add_scalar(name, float(self.value), step)
+            writer.add_scalar(name, float(self.value.detach()), step)
         else:
             writer.add_tensor(name, self.value.detach().cpu(), step)
 

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import itertools
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from cstorch import job, start
 from cstorch.config import configuration
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import ConfigureError, InputError
+from cstorch.summaries import _Summary
 from cstorch.testing import forget
 from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
 from cstorch.utils.tensorboard import SummaryReader, SummaryWriter
@@ -159,6 +161,17 @@ def test_steps_checkpoints_and_summaries(model: nn.Module, tmp_path: Path) -> No
 def save_to(path: Path, model: nn.Module) -> Path:
     cstorch.save(model.state_dict(), path)
     return path
+
+
+def test_a_loss_with_a_gradient_is_summarized_without_a_warning(tmp_path: Path) -> None:
+    torch.set_warn_always(True)  # PyTorch warns of the float of such a tensor once in a process
+    try:
+        with warnings.catch_warnings(), SummaryWriter(log_dir=tmp_path) as writer:
+            warnings.simplefilter("error")
+            _Summary("scalar", torch.tensor(2.5, requires_grad=True)).write(writer, "loss", 1)
+    finally:
+        torch.set_warn_always(False)
+    assert SummaryReader(tmp_path).read_scalar("loss") == {1: 2.5}
 
 
 def test_an_evaluation_inside_of_a_training(model: nn.Module, tmp_path: Path) -> None:

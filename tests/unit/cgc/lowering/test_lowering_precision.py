@@ -47,6 +47,13 @@ def test_every_exponent_mantissa_border_and_sign() -> None:
     np.testing.assert_array_equal(got[kept].view(np.uint32), expected[kept].view(np.uint32))
 
 
+def test_a_rounding_has_few_operations() -> None:
+    """A step has thousands of them, and XLA compiles each wherever it is needed."""
+    text = jax.jit(round_to_cb16).lower(ALL_EXPONENTS).as_text()
+    operations = [line for line in text.splitlines() if " = stablehlo." in line]
+    assert len([line for line in operations if "constant" not in line and "broadcast" not in line]) <= 12
+
+
 def test_a_cast_rounds_and_the_way_back_keeps(rng: np.random.Generator) -> None:
     shape = "tensor<4096xf32>"
     cast = function(

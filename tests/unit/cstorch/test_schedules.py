@@ -181,6 +181,23 @@ def test_a_step_that_is_traced_once_follows_every_schedule() -> None:
             assert found.state[f"state.optimizer.lr_scheduler.{index}.{name}"] == tensor.item()
 
 
+def test_a_step_follows_the_schedule_of_groups_without_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a configuration freezes all that its first group would have; its values are on the device too."""
+    monkeypatch.setattr("cstorch.compiled.use_cs", lambda: True)
+    groups = [{"params": [], "lr": 0.9}, {"params": [to_device(torch.ones(2))], "lr": 0.9}]
+    schedule = lr_scheduler.LinearLR(Groups(groups), 1.0, 0.0, total_iters=4)
+    state = {f"state.optimizer.lr_scheduler.0.{name}": tensor for name, tensor in schedule.named_state()}
+    state |= {f"state.optimizer.scheduled.{i}": group["lr"] for i, group in enumerate(groups)}
+    assert all(isinstance(tensor, DeviceTensor) for tensor in state.values())
+
+    def step() -> list[torch.Tensor]:
+        schedule.step()
+        return [group["lr"] for group in groups]
+
+    found = run_traced(trace(step, [DeviceTensor(torch.ones(1))], state), [(torch.ones(1),)] * 3)
+    np.testing.assert_allclose(found.values, [[0.75] * 2, [0.5] * 2, [0.25] * 2], rtol=1e-6)
+
+
 def test_formulas_that_no_case_has() -> None:
     halved, one, late, nested = (made(cls_name, kwargs, Groups()) for cls_name, kwargs in MORE)
     tops, whole, product = [], [], []

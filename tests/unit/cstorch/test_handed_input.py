@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from cs_runtime.settings import RunSettings
-from cstorch.data import OwnNumbers
+from cstorch.data import DataLoader, OwnNumbers
 from cstorch.errors import HandedInputError, InputNotSentError
 from cstorch.handed_input import HandedInput, InputFiles, files_of_job
-from cstorch.worker import _runs
+from cstorch.worker import _runs, _Source
 
 SETTINGS = RunSettings("train", Path("model_dir"), 4)
 
@@ -49,6 +49,18 @@ def test_a_function_of_the_program_arrives_with_what_it_uses(files: InputFiles) 
     records = found.function(*found.args, **found.kwargs)
     assert (list(records), type(records).__name__) == ([2, 5, 8], "Records")
     assert (found.settings, found.facts, found.seed) == (SETTINGS, {"program": "run.py"}, 3)
+
+
+def test_a_worker_reads_from_the_position_that_the_chief_has_loaded(files: InputFiles) -> None:
+    read = of_program(
+        "def read():\n    return torch.utils.data.DataLoader(torch.arange(12), batch_size=2)", torch=torch
+    )
+    loader = DataLoader(read)
+    loader.load_state_dict({"samples_streamed": 6})
+    loader.begin_training()
+    files.write(1, loader.handed(SETTINGS))
+    batches = _Source(files.read(1)).batches(1)
+    assert [next(batches)[0].tolist() for _ in range(3)] == [[8, 9], [10, 11], [0, 1]]
 
 
 def test_files_are_for_this_user_and_this_start_of_the_job_alone(files: InputFiles, tmp_path: Path) -> None:

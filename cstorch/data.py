@@ -174,15 +174,16 @@ class DataLoader:
         Raises:
             InputError: The state has neither a number of steps nor one of samples.
         """
-        if strict and not {"steps", "samples_streamed"} & set(state_dict):
+        samples = _samples_streamed(state_dict)
+        if strict and samples is None and "steps" not in state_dict:
             raise InputError(
                 f"the state of the input has {sorted(state_dict)}, expected 'steps' or 'samples_streamed'; "
                 "load it with strict=False to start from the step of the optimizer"
             )
         if "steps" in state_dict:
             continue_at(int(state_dict["steps"]))
-        if "samples_streamed" in state_dict:
-            self._loaded_position, rest = divmod(int(state_dict["samples_streamed"]), self.batch_size)
+        if samples is not None:
+            self._loaded_position, rest = divmod(samples, self.batch_size)
             if rest:
                 log.warning(
                     "the input continues %d samples before the loaded position: at a whole batch of %d",
@@ -321,6 +322,14 @@ class DataLoader:
         if isinstance(sampler := getattr(loader, "batch_sampler", None), DistributedSampler):
             sampler.yield_batches()
         return loader
+
+
+def _samples_streamed(state: Mapping[str, Any]) -> int | None:
+    """Return the samples that all workers have streamed; some loaders save a list of what each one has."""
+    if "samples_streamed" in state:
+        return int(state["samples_streamed"])
+    workers = state.get("all_worker_states")
+    return int(sum(worker["samples_streamed"] for worker in workers)) if workers else None
 
 
 def _arrays(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> Iterator[np.ndarray]:

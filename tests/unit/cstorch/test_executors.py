@@ -437,6 +437,8 @@ def test_a_loader_says_how_far_it_is(model: nn.Module) -> None:
     assert second.state_dict() == {"steps": 3}
     first.load_state_dict({"samples_streamed": 8, "__version__": 1})  # as the original saves it
     assert first.state_dict() == {"samples_streamed": 8, "steps": 3}
+    first.load_state_dict({"all_worker_states": [{"samples_streamed": 16, "shard_index": i} for i in (0, 1)]})
+    assert first.state_dict() == {"samples_streamed": 32, "steps": 3}
     assert second.state_dict() == {"steps": 3}
     second.load_state_dict({}, strict=False)
     with pytest.raises(InputError, match=r"state of the input has \['x'\]"):

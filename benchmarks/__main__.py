@@ -17,6 +17,7 @@ from benchmarks import (
     launcher,
     performance_model,
     placement,
+    recurrences,
     slurm_launch,
     step_time,
     streaming_offload,
@@ -53,6 +54,7 @@ GROUPS: dict[str, Callable[[], list[Row]]] = {
     "slurm": slurm_launch.rows,
     "step_time": step_time.rows,  # first of those that use TensorFlow: it sets the threads
     "compile_time": compile_time.rows,
+    "recurrences": recurrences.rows,
     "placement": placement.rows,
     "checkpoints": checkpoints.rows,
     "torch_step_time": torch_step_time.rows,
@@ -91,6 +93,8 @@ that a busy neighbour disturbs both sides alike. Absolute figures are of this ma
 * *compiling*: from the traced step to the artifact on disk, the export of the executable included;
   what XLA does with the executable is the CS system's time.
   `python -m benchmarks.compile_time --stages` has every stage and pass.
+* *until it trains*: CPU seconds to trace a network of PyTorch with unrolled time steps, to compile
+  it and to program the engine, XLA's work included; *unrolled* is without loops for its time steps.
 * *engine fed from memory*: the compiled step in the engine of the CS system, without network,
   against the same graph in a plain `tf.compat.v1` session and in `tf.function(jit_compile=True)`,
   all from batches that lie in memory.

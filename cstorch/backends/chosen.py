@@ -16,6 +16,7 @@ from cs_toolkit import object_store
 from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import ExecutionChoice
 from cs_toolkit.streaming import Recompute
+from cstorch.backends import csx
 from cstorch.config import Configuration, configuration, micro_batch_size_of, set_configuration
 from cstorch.distributed.cluster import ClusterConfig, CSConfig
 from cstorch.errors import CompileCallError, ConfigureError
@@ -94,6 +95,11 @@ class Device:
     def type(self) -> str:
         """Type of the device, as torch names it."""
         return str(self.torch_device.type)
+
+    @property
+    def config(self) -> csx.Settings:
+        """How tensors move to the device: the settings that programs after release 2.2 set on `csx.debug`."""
+        return csx.debug
 
     def __enter__(self) -> Device:
         return self

@@ -22,6 +22,7 @@ import cerebras_pytorch
 import cerebras_pytorch.experimental
 import cstorch
 from cstorch.announcing import _announce
+from cstorch.backends import Device
 from cstorch.backends.csx import Settings
 from cstorch.distributed.cluster import ClusterConfig, CSConfig
 from cstorch.errors import ConfigureError
@@ -142,6 +143,7 @@ def test_settings_of_the_appliance_have_values_before_they_are_set() -> None:
     assert csx.precision.optimization_level >= 1  # as rotary positions of Model Zoo 2.4.3 compare it
     assert csx.performance.micro_batch_size == "auto"
     assert (csx.debug.lazy_initialization, csx.debug.drop_data) == (True, False)
+    assert Device(torch.device("xla", 0)).config is csx.debug  # where release 2.2 has them
     precision = Settings(
         "backends.csx.precision", {"optimization_level": 1}, choices={"optimization_level": range(3)}
     )

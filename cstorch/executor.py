@@ -74,6 +74,8 @@ class DataExecutor:
         profiler_activities: Taken for programs that give it: rates are always counted.
         micro_batch_size: Samples that go through the layers together where weights stream, see `configure`;
             `backends.csx.performance.micro_batch_size` when None.
+        listeners: Taken for programs of release 2.2: those of `experimental.listener` are registered when
+            they are created.
 
     Raises:
         LoaderError: the input is no `cstorch.utils.data.DataLoader`.
@@ -90,6 +92,7 @@ class DataExecutor:
         writer: Any = None,
         profiler_activities: Any = None,
         micro_batch_size: Any = None,
+        listeners: Any = None,
     ) -> None:
         if not isinstance(dataloader, DataLoader):
             raise LoaderError(type(dataloader).__name__)

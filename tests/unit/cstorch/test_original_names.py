@@ -190,7 +190,7 @@ def test_listeners_summarize_tensors(on_each: str, tmp_path: Path) -> None:
     def step(batch: Any) -> torch.Tensor:
         return model(batch[0]).sum()
 
-    for batch in DataExecutor(DataLoader(data), num_steps=2, writer=writer):
+    for batch in DataExecutor(DataLoader(data), num_steps=2, writer=writer, listeners=[handle]):
         step(batch)
     handle.remove()
     writer.close()

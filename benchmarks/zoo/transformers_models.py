@@ -138,14 +138,7 @@ def _classes(name: str) -> list[type[nn.Module]]:
 def _workload_of(name: str, head: type[nn.Module], kept: frozenset[str], changed: set[str]) -> Workload:
     config = tiny_config(name, kept, changed)
     _check_size(head, config)
-    torch.manual_seed(SEED)
-    try:
-        model = head(config)
-    except Exception as error:
-        raise SkippedError(f"the tiny configuration makes no model: {one_line(error)}") from None
-    without_randomness(model)
-    without_ties(model)
-    model.train()
+    model = _model(head, config)
     failed = ""
     for make in _batch_makers(model, config):
         try:
@@ -161,8 +154,20 @@ def _workload_of(name: str, head: type[nn.Module], kept: frozenset[str], changed
         if not torch.isfinite(value):
             failed = failed or "the loss is not finite"
             continue
-        return Workload(model, batches, loss, f"{head.__name__}, {about}")
+        # A model may keep what it has seen, as the state of a recurrence: the one that trains is another.
+        return Workload(_model(head, config), batches, loss, f"{head.__name__}, {about}")
     raise SkippedError(f"it does not run on this CPU: {failed}")
+
+
+def _model(head: type[nn.Module], config: Any) -> nn.Module:
+    torch.manual_seed(SEED)
+    try:
+        model = head(config)
+    except Exception as error:
+        raise SkippedError(f"the tiny configuration makes no model: {one_line(error)}") from None
+    without_randomness(model)
+    without_ties(model)
+    return model.train()
 
 
 # Configurations

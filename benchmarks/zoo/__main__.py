@@ -250,7 +250,8 @@ def main() -> None:
     finally:
         results = read_results(options.results)
         if results:
-            options.page.write_text(page.text(list(results.values())), encoding="utf-8")
+            totals = {library: len(models_of(library).names()) for library in ALL_LIBRARIES}
+            options.page.write_text(page.text(list(results.values()), totals), encoding="utf-8")
 
 
 if __name__ == "__main__":

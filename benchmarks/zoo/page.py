@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -36,12 +38,14 @@ its own framework, and writes this page. `make zoo ZOO="bert t5*"` runs some of 
   2e-2 are *ok*, and more where ten times the effect of rounding exceeds that.
 * **Compile** is CPU seconds of the program for tracing, compiling and five steps, without those of
   the CS system.
-* *Checked* means that the step was traced and can be compiled, but did not run.
+* *Checked* means that the step was traced and imported, but did not run.
 * *Refused* is a message of ours, *crashed* any other error. *Skipped* are architectures without a
   tiny model that their own framework trains; shares do not count them.
-* Every tenth architecture also trains by weight streaming, and in a job with two workers.
+* Every tenth architecture is also to train by weight streaming, and in a job with two workers.
 
 Packages: {packages}.
+
+{coverage}
 
 {summary}
 
@@ -49,12 +53,13 @@ Packages: {packages}.
 """
 
 
-def text(results: Sequence[Mapping[str, Any]]) -> str:
+def text(results: Sequence[Mapping[str, Any]], totals: Mapping[str, int]) -> str:
     """The page.
 
     Args:
         results: As of `benchmarks.zoo.run.Result.as_dict`, one for each architecture and way. One that was
             trained is not listed as checked.
+        totals: The number of architectures of each library.
     """
     trained = {(r["library"], r["name"]) for r in results if r["way"] in WAYS}
     shown = [r for r in results if r["way"] in WAYS or (r["library"], r["name"]) not in trained]
@@ -64,7 +69,31 @@ def text(results: Sequence[Mapping[str, Any]]) -> str:
     tables = "\n\n".join(
         _table(library, [r for r in shown if r["library"] == library]) for library in libraries
     )
-    return TEXT.format(packages=packages, summary=_summary(shown), tables=tables)
+    return TEXT.format(
+        packages=packages, coverage=_coverage(shown, totals), summary=_summary(shown), tables=tables
+    )
+
+
+def _coverage(results: Sequence[Mapping[str, Any]], totals: Mapping[str, int]) -> str:
+    """A line for each library: what became of its architectures, each counted once."""
+    first = {}
+    for result in sorted(results, key=lambda r: list(_WAYS).index(r["way"])):
+        first.setdefault((result["library"], result["name"]), result)
+    lines = []
+    for library, total in totals.items():
+        found = [r for (owner, _), r in first.items() if owner == library]
+        trained = sum(r["status"] == "ok" and r["way"] != VALIDATE for r in found)
+        checked = sum(r["status"] == "ok" and r["way"] == VALIDATE for r in found)
+        counts = Counter(r["status"] for r in found)
+        others = "".join(
+            f", {counts[status]} {status}" for status in STATUSES if status != "ok" and counts[status]
+        )
+        line = (
+            f"* **{library}**: {total} architectures, {trained} trained with the framework's numbers, "
+            f"{checked} only checked{others}, {total - len(found)} not tried"
+        )
+        lines.append(textwrap.fill(line, 100, subsequent_indent="  "))
+    return "\n".join(lines)
 
 
 def _summary(results: Sequence[Mapping[str, Any]]) -> str:
@@ -102,8 +131,11 @@ def _table(library: str, results: Sequence[Mapping[str, Any]]) -> str:
         "| architecture | how | class and loss | result | losses | updates | compile |",
         "|---|---|---|---|---|---|---|",
     ]
-    for result in sorted(results, key=lambda r: (r["name"].lower(), list(_WAYS).index(r["way"]))):
+    ordered = sorted(results, key=lambda r: (r["name"].lower(), list(_WAYS).index(r["way"])))
+    for result in ordered:
         status = result["status"]
+        if status == "skipped":
+            continue
         cells = [
             result["name"],
             _WAYS[result["way"]],
@@ -114,6 +146,10 @@ def _table(library: str, results: Sequence[Mapping[str, Any]]) -> str:
             "" if result["compile_s"] is None else f"{result['compile_s']:.1f} s",
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    skipped = {r["name"]: _one_line(r["reason"])[:120] for r in ordered if r["status"] == "skipped"}
+    if skipped:
+        lines += ["", "| skipped | reason |", "|---|---|"]
+        lines += [f"| {name} | {reason} |" for name, reason in skipped.items()]
     return "\n".join(lines)
 
 
@@ -123,7 +159,11 @@ def _one_line(reason: str) -> str:
     if lines[0].endswith(":") and len(lines) > 1:
         operations = [line.partition(": ")[0] for line in lines[1:] if not line.startswith("what to do")]
         lines = ["no rule for " + ", ".join(dict.fromkeys(operations))]
-    return _escaped(lines[0])[:240]
+    return _escaped(_FOLDERS.sub("", lines[0]))[:240]
+
+
+_FOLDERS = re.compile(r"/\S*/(?=benchmarks/zoo/)")
+"""Folders of this machine before a path."""
 
 
 def _escaped(line: str) -> str:

@@ -592,7 +592,14 @@ def test_tensors_are_made_and_moved_on_the_device(training: Training) -> None:
     made = [torch.zeros(2, device=device), torch.ones(2).to(device), cm.make_constant(torch.ones(2))]
     assert all(isinstance(x, DeviceTensor) for x in made)
     assert [x.tolist() for x in made] == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
-    found = nest.map_xla_tensors(cm.to_cpu, {"a": made[0], "b": [torch.ones(1), 3]})
+    paths: list[list[str]] = []
+
+    def to_cpu(path: list[str], tensor: torch.Tensor) -> torch.Tensor:
+        paths.append(path)
+        return cm.to_cpu(tensor)
+
+    found = nest.map_xla_tensors(to_cpu, {"a": made[0], "b": [torch.ones(1), 3]})
+    assert paths == [["a"]]
     assert not list(nest.visit_xla_tensors(found))
     assert len(list(nest.visit_xla_tensors(made))) == 3
 

@@ -90,10 +90,18 @@ class RateTracker:
         """Seconds since the start."""
         return self._elapsed()
 
+    samples_per_sec = global_rate
+    total_time = elapsed_seconds
+
     @property
     def total_count(self) -> int:
         """Number of samples."""
         return self._first_count + self._count
+
+    @_Reading
+    def total_samples(self) -> float:
+        """Number of samples, as profilers of release 2.2 name it."""
+        return self.total_count
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._start_time

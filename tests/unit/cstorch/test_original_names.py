@@ -419,6 +419,8 @@ def test_rates_are_numbers_and_functions(monkeypatch: pytest.MonkeyPatch) -> Non
     now[0] = 5.0
     tracker.add(8)
     assert (tracker.rate, tracker.global_rate(), tracker.total_count) == (8.0, 8.0, 16)
+    assert (tracker.total_samples, tracker.total_samples(), tracker.samples_per_sec) == (16, 16, 8.0)
+    assert tracker.total_time == tracker.elapsed_seconds == 1.0
     assert json.dumps({"rate": tracker.global_rate}) == '{"rate": 8.0}'
     tracker.reset_time(offset=2)
     assert (tracker.elapsed_seconds, tracker.elapsed_seconds()) == (2.0, 2.0)

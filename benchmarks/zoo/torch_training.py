@@ -56,7 +56,7 @@ def train_on_cpu(workload: Workload, seed: int = SEED) -> Trained:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     return Trained(losses, state_of(model))
 
 
@@ -142,7 +142,7 @@ def train_on_system(
 
     @cstorch.step_closure
     def keep(loss: torch.Tensor) -> None:
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
 
     loader = cstorch.utils.data.DataLoader(input_fn, workload.batches)
     for batch in cstorch.utils.data.DataExecutor(loader, num_steps=STEPS):

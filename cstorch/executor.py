@@ -105,6 +105,7 @@ class DataExecutor:
         self.dataloader = dataloader
         self.num_steps = dataloader.steps if num_steps is None else num_steps
         self.writer = writer
+        self.cs_config = CSConfig() if cs_config is None else cs_config  # models of release 2.2 read it
         self._profiler = Profiler(RateTracker())
         self._artifact_dir: Path | None = None
         self._stack = ExitStack()

@@ -132,6 +132,7 @@ def test_steps_checkpoints_and_summaries(model: nn.Module, tmp_path: Path) -> No
         writer=writer,
     )
     assert len(executor) == 12
+    assert executor.cs_config.mgmt_address is None  # of no configuration, the values without one
     for number, batch in enumerate(executor, start=1):
         assert cstorch.current_executor() is executor
         note(step(batch))

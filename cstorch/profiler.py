@@ -153,8 +153,18 @@ class profile:  # noqa: N801 - the original name
             f"mean {mean(spans):.3f} ms, longest {max(spans):.3f} ms"
         )
 
+    @property
+    def op_profiler_json(self) -> str | None:
+        """The times as a trace for chrome://tracing; None where no step was profiled."""
+        return self._trace() if self._times else None
+
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the times as a trace for chrome://tracing; compressed where the name ends with `.gz`."""
+        text = self._trace()
+        file = Path(path)
+        file.write_bytes(gzip.compress(text.encode()) if file.suffix == ".gz" else text.encode())
+
+    def _trace(self) -> str:
         events = [
             {
                 "name": f"step {step.step}",
@@ -166,9 +176,7 @@ class profile:  # noqa: N801 - the original name
             }
             for step in self._times
         ]
-        text = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
-        file = Path(path)
-        file.write_bytes(gzip.compress(text.encode()) if file.suffix == ".gz" else text.encode())
+        return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
 def tensorboard_trace_handler(

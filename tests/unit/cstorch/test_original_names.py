@@ -169,6 +169,7 @@ def test_hooks_around_steps_and_tensors(on_each: str, tmp_path: Path) -> None:
         assert received == losses
     assert [time.step for time in profile.appliance_response or []] == [2, 3]
     assert "2 steps from 2 to 3" in profile.get_summary()
+    assert json.loads(profile.op_profiler_json or "")["traceEvents"]
     cstorch.profiler.tensorboard_trace_handler(tmp_path / "trace", "worker", use_gzip=True)(profile)
     (file,) = (tmp_path / "trace").iterdir()
     events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]

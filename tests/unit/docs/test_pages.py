@@ -78,6 +78,8 @@ def parse_program(words: list[str]) -> None:
     if not rest:
         assert re.fullmatch(r"[\w/.]+\.py:\w+", python), python  # a function for the analyzer
         return
+    if python == "cszoo":
+        return  # the command of another project
     assert python in ("python", "python-ws", "python-pt"), python
     script, *arguments = rest
     if script == "-c":

@@ -12,6 +12,7 @@ import torch
 
 from cstorch.errors import ScheduleError, ScheduleFunctionError, TensorReadError
 from cstorch.optim.base_scheduler import Scheduler, Tags
+from cstorch.tracing.device import state_changes
 
 
 class ConstantScheduler(Scheduler):
@@ -304,7 +305,8 @@ class LambdaScheduler(Scheduler):
 
     def _called(self, function: Callable[[torch.Tensor], Any]) -> Any:
         try:
-            return function(self._epoch())
+            with state_changes():
+                return function(self._epoch())
         except TensorReadError as error:
             named = getattr(function, "__qualname__", repr(function))
             raise ScheduleFunctionError(type(self).__name__, named, str(error)) from error

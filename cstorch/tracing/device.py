@@ -479,13 +479,27 @@ def _known(recording: Recording, tensor: DeviceTensor) -> torch.Tensor | None:
 
 def _assumed(recording: Recording, tensor: DeviceTensor, how: str) -> torch.Tensor | None:
     """The elements of a tensor that state decides which the step has not changed so far; else None."""
-    if recording.checks.evaluating:
+    if recording.checks.evaluating or recording.is_changing:
         return None
     if tensor.elem is None or not _is_of(tensor, recording):
         if tensor.host is None:
             return None
         recording.meet(tensor)
     return recording.assume(value_of(tensor), TensorReadError(how, user_line()))
+
+
+@contextmanager
+def state_changes() -> Iterator[None]:
+    """Refuse to read state in a step, also state that the step has not changed so far: it is about to."""
+    recording = _tracing()
+    if recording is None:
+        yield
+        return
+    before, recording.is_changing = recording.is_changing, True
+    try:
+        yield
+    finally:
+        recording.is_changing = before
 
 
 def _unreadable(how: str) -> TensorReadError | ValueNotThereError:

@@ -102,6 +102,7 @@ class Recording:
             value that they begin with.
         assumed: those whose elements the program has read, by number, with the error where the step turns out
             to change them.
+        is_changing: whether no more state is assumed, since what the program computes is to change with it.
     """
 
     graph: Graph = field(default_factory=Graph)
@@ -120,6 +121,7 @@ class Recording:
     forward_nodes: int = 0
     begins: dict[int, DeviceTensor] = field(default_factory=dict)
     assumed: dict[int, TensorReadError] = field(default_factory=dict)
+    is_changing: bool = False
     _keys: dict[int, Any] = field(default_factory=dict)
     _keyed: int = 0
     _count: int = 0

@@ -41,7 +41,8 @@ its own framework, and writes this page. `make zoo ZOO="bert t5*"` runs some of 
 * *Checked* means that the step was traced and imported, but did not run.
 * *Refused* is a message of ours, *crashed* any other error. *Skipped* are architectures without a
   tiny model that their own framework trains; shares do not count them.
-* Every tenth architecture is also to train by weight streaming, and in a job with two workers.
+* Every tenth architecture has rows for weight streaming and for a job with two workers, as far as
+  these were run.
 
 Packages: {packages}.
 

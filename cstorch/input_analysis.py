@@ -13,6 +13,7 @@ from csrun.stand_ins import worker_variables
 from cstorch.config import configuration
 from cstorch.data import DataLoader, OwnNumbers
 from cstorch.job import task
+from cstorch.own_loader import data_loader_of
 from cstorch.streaming import reading_as
 from input_rules.handover import InputProgram, Shard, take_over, wanted
 
@@ -45,7 +46,7 @@ def _program(loader: DataLoader) -> InputProgram:
 
     def build(shard: Shard) -> Any:
         with _role(shard):
-            return loader.made()
+            return data_loader_of(loader.made())
 
     def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
         with _role(shard):

@@ -129,7 +129,7 @@ def pipeline_of(
     element = tuple(_tensor(name, leaf) for name, leaf in leaves.items())
     together = common_size(element)
     workers = _of_workers(parts, size_bytes(tuple(leaves.values())))
-    if not parts.batches and first_batch is not None:
+    if not parts.batches and first_batch is not None and "iterated" not in workers:
         workers["batched_by_dataset"] = together is not None
     stages.append(Stage(WORKERS, WORKERS, len(stages), (COLLATE,), called, workers))
     if parts.batches and leaves:
@@ -187,6 +187,8 @@ def _of_workers(parts: Parts, batch_bytes: int) -> dict[str, Value]:
     }
     if (samples := _epoch_samples(parts)) is not None:
         attributes["epoch_samples"] = samples
+    if (iterated := getattr(loader, "iterated", None)) is not None:  # see cstorch.own_loader
+        attributes["iterated"] = type(iterated).__name__
     return attributes
 
 

@@ -89,11 +89,15 @@ def _missing(pipeline: Pipeline, context: Context, wanted: int) -> Iterator[Find
         if context.times and not _worth_a_hand_over(pipeline, context):
             return
         gain = overlapped()
-    message = "num_workers is 0: the next batch is made only when the last one has been sent"
-    arguments = f"num_workers={wanted}, persistent_workers=True"
-    yield about_loader(
-        pipeline, "loader-workers-missing", "warning", message, f"DataLoader(..., {arguments})", gain, wanted
-    )
+    loader = "num_workers is 0"
+    recommended = f"DataLoader(..., num_workers={wanted}, persistent_workers=True)"
+    if iterated := pipeline.by_name["workers"].attributes.get("iterated"):
+        message = (
+            f"the input is of type {iterated}: the next batch is made only when the last one has been sent"
+        )
+        recommended = "a torch.utils.data.DataLoader, which makes batches in worker processes (num_workers=1)"
+    message = f"{loader}: the next batch is made only when the last one has been sent"
+    yield about_loader(pipeline, "loader-workers-missing", "warning", message, recommended, gain, wanted)
 
 
 def _worth_a_hand_over(pipeline: Pipeline, context: Context) -> bool:

@@ -1,7 +1,10 @@
-"""What a program with a loop over a DataLoader hands over to the analyzer."""
+"""What a program with a loop over a DataLoader hands over to the analyzer, and what its log says of it."""
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,10 @@ from torch.utils.data import TensorDataset
 
 from cstorch import config, input_analysis
 from cstorch.distributed import get_streaming_rank, num_streamers
+from cstorch.own_loader import data_loader_of
 from cstorch.utils.data import DataLoader, DistributedSampler
+from input_analyzer.measure.link import Order
+from input_analyzer.torch.examine import examine
 from input_rules.handover import VARIABLE, InputProgram, Shard
 
 
@@ -55,3 +61,50 @@ def test_the_first_loop_hands_its_input_over_as_each_worker_reads_it(
     with program.role(Shard(3, 2)):
         assert (num_streamers(), get_streaming_rank()) == (3, 2)
     assert (num_streamers(), get_streaming_rank()) == (1, 0)
+
+
+class Slow:
+    """An object of the user's that makes each batch in 2 ms."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(40):
+            time.sleep(0.002)
+            yield torch.zeros(4, 2)
+
+
+class Shuffling:
+    """An object of the user's that reads a DataLoader."""
+
+    def __init__(self, loader: torch.utils.data.DataLoader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(sorted(self.loader, key=lambda batch: -int(batch[0][0])))
+
+
+def generated() -> Iterator[torch.Tensor]:
+    """Batches of a generator, which can be read once."""
+    yield from Slow()
+
+
+def examined(made: Any) -> dict[str, str]:
+    """The findings, each with what it recommends."""
+    program = InputProgram("torch", Slow, lambda shard: data_loader_of(made), lambda shard: iter(()))
+    wanted = Order(purpose="examine", socket="", stage_seconds=0.1, cpus_per_task=2)
+    found = examine(program, wanted, lambda doing: None).findings
+    return {finding.id: finding.recommended for finding in found}
+
+
+def test_objects_that_are_no_loader_are_examined() -> None:
+    assert "a torch.utils.data.DataLoader" in examined(Slow())["loader-workers-missing"]
+    assert examined([torch.arange(8).view(4, 2) + 8 * n for n in range(3)]).keys() >= {"shard-missing"}
+    assert "loader-batch-missing" not in examined(generated())
+    inside = records(24)
+    assert data_loader_of(inside) is data_loader_of(Shuffling(inside)) is inside
+
+
+@pytest.mark.parametrize("made", [Slow(), [torch.zeros(4, 2)], Shuffling(records(24))])
+def test_the_log_of_a_run_takes_them(made: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    with caplog.at_level(logging.INFO):
+        input_analysis.log_report(DataLoader(lambda: made))
+    assert "no Input Function Report" not in caplog.text

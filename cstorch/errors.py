@@ -79,6 +79,13 @@ class SelectionError(StepError):
         )
 
 
+class ImplicitLoopError(StepError):
+    """A loop over tokens inside of a step that cannot be."""
+
+    def __init__(self, what: str, line: str | None) -> None:
+        super().__init__(f"{line or 'line unknown'}: {what}")
+
+
 class SessionError(StepError):
     """A session is used in a way in which its steps cannot run."""
 
@@ -110,10 +117,6 @@ class ModelMovedError(StepError):
             "moved: cstorch.compile puts a model where its steps run; drop .to(), .cuda() and the like, and "
             "read a value with .cpu()"
         )
-
-
-class NotThereError(ToolkitError, AttributeError):
-    """A function of the original that the toolkit lacks, with the reason and what to do."""
 
 
 class ConfigureError(UsageError):

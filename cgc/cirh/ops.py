@@ -36,6 +36,7 @@ from cgc.cirh.reduction import *
 from cgc.cirh.rows import *
 from cgc.cirh.shape import *
 from cgc.cirh.softmax import *
+from cgc.cirh.token_loop import *
 
 ALL_OPS: tuple[type[CirhOp], ...] = tuple(
     value

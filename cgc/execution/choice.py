@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from cgc.cirh.interface import graph_function
+from cgc.cirh.ops import UpdateTokenLoopOp
 from cgc.errors import CompileError, PlacementError, ReplicaError
 from cgc.execution import pipelined, weight_streaming
 from cgc.execution.stages import COMMON_STAGES, Progress, Stages, rewritten
+from cgc.lowering.table import describe
 from cs_toolkit.replicas import AUTO, ReplicaChoice
 
 if TYPE_CHECKING:
@@ -47,6 +50,12 @@ def compile_for(
     own = weight_streaming.STAGES if choice == "weight_streaming" else pipelined.STAGES
     stages = Stages(COMMON_STAGES + own, progress)
     optimized = rewritten(module, scanned, options.pipeline, stages)
+    loop = _token_loop(optimized)
+    if loop is not None and choice == "weight_streaming":
+        raise CompileError(
+            f"{describe(loop)}: a loop over tokens with execution 'weight_streaming', expected 'pipelined': "
+            "each round would stream all weights"
+        )
     if choice == "weight_streaming":
         notices = _one_at_a_time(options.replicas)
         return stages, weight_streaming.compile_streamed(
@@ -58,6 +67,8 @@ def compile_for(
     except PlacementError as error:
         if options.replicas not in (1, AUTO):
             raise ReplicaError(f"num_replicas is {options.replicas}, but {_not_once(error)}") from None
+        if loop is not None:
+            raise
         if options.execution == "pipelined":
             stages.expect(weight_streaming.ESTIMATE_STAGES)
             raise _with_other_mode(error, optimized, fabric, stages, options.streaming) from None
@@ -69,11 +80,21 @@ def compile_for(
             ),
         )
     notices = (_fits(copies.performance.overall.active_pes, fabric),) if options.execution == "auto" else ()
+    if loop is not None:
+        notices += (
+            f"rates are of one round of the loop over tokens ({describe(loop)}): a sample takes one for each "
+            f"token that is generated, at most {loop.rounds}",
+        )
     if options.replicas == AUTO:
         notices += (_why_so_many(copies, tried),)
     return stages, pipelined.compile_pipelined(
         optimized, interface, copies, tried, fabric, stages, notices, options.precision
     )
+
+
+def _token_loop(module: ModuleOp) -> UpdateTokenLoopOp | None:
+    ops = graph_function(module).body.block.ops
+    return next((op for op in ops if isinstance(op, UpdateTokenLoopOp)), None)
 
 
 def _with_other_mode(

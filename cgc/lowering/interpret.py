@@ -18,11 +18,13 @@ from cgc.cirh.interface import (
     arguments_and_results,
     graph_function,
 )
+from cgc.cirh.ops import UpdateTokenLoopOp
 from cgc.cirh.precision import HalfFormat, half_format
 from cgc.cirh.scan import Scan, scan
 from cgc.errors import LoweringError
 from cgc.lowering.loops import Loop, Read, find_loops
 from cgc.lowering.precision import given, lower_in, taken
+from cgc.lowering.token_loop import Round, TokenLoop, find_token_loop, run_token_loop
 
 Values = tuple[jax.Array, ...]
 StepFunction = Callable[[Sequence[jax.Array], Sequence[jax.Array]], tuple[Values, Values]]
@@ -58,7 +60,8 @@ class _Plan:
 
     Attributes:
         step: the ops.
-        loops: of the ops.
+        token_loop: the loop over tokens, if the step has one.
+        loops: of the ops; none where it has.
         replacements: for every state argument, the result that replaces it, or None.
         output_indices: the result of every named output.
     """
@@ -74,7 +77,8 @@ class _Plan:
             if is_state
         )
         weights = [index for index, is_state in enumerate(self._is_state) if is_state]
-        self.loops = find_loops(self.step, weights)
+        self.token_loop = find_token_loop(self.step)
+        self.loops = find_loops(self.step, weights) if self.token_loop is None else []
         self.output_indices = tuple(
             index for index, result in enumerate(results) if OUTPUT_NAME in result.attributes
         )
@@ -100,7 +104,18 @@ def _evaluate(plan: _Plan, arguments: Sequence[jax.Array]) -> Values:
     """The values that the function returns for these arguments."""
     half, step = half_format(plan.function), plan.step
     values = _Computed(taken(half, arguments))
-    place = 0
+    if plan.token_loop is None:
+        _run_all(plan, half, values)
+    else:
+        _run_token_loop(plan.token_loop, step, half, values)
+    terminator = plan.function.body.block.last_op
+    assert terminator is not None, "`_scanned` has seen it"
+    return given(terminator.operands, [values[number] for number in step.returned])
+
+
+def _run_all(plan: _Plan, half: HalfFormat, values: _Computed) -> None:
+    """The ops in order, and their loops."""
+    step, place = plan.step, 0
     for loop in (*plan.loops, None):
         end = len(step.ops) if loop is None else loop.start
         _run_ops(range(place, end), step, half, values)
@@ -109,9 +124,6 @@ def _evaluate(plan: _Plan, arguments: Sequence[jax.Array]) -> Values:
             _run_loop(loop, step, half, values)
             _run_ops(loop.after, step, half, values)
             place = loop.end
-    terminator = plan.function.body.block.last_op
-    assert terminator is not None, "`_scanned` has seen it"
-    return given(terminator.operands, [values[number] for number in step.returned])
 
 
 def _scanned(function: FuncOp) -> Scan:
@@ -147,6 +159,12 @@ class _Computed:
 
     def __setitem__(self, number: int, array: jax.Array) -> None:
         self._arrays[number] = array
+
+    def copy(self) -> _Computed:
+        """The same values; those that are added to the copy are not added here."""
+        made = _Computed(())
+        made._arrays, made._places = dict(self._arrays), dict(self._places)
+        return made
 
     def add_stack(self, numbers: Iterable[int], stack: jax.Array) -> None:
         """Takes values that are the rows of an array."""
@@ -189,6 +207,31 @@ def _run_ops(places: Iterable[int], step: Scan, half: HalfFormat, values: _Compu
         made = lower_in(half, step.ops[place], [values[number] for number in step.operands(place)])
         for number, array in zip(step.results(place), made, strict=True):
             values[number] = array
+
+
+def _run_token_loop(loop: TokenLoop, step: Scan, half: HalfFormat, values: _Computed) -> None:
+    """The ops before a loop over tokens, its rounds, and those after it, which see the last round."""
+    _run_ops(loop.before, step, half, values)
+    end = step.ops[loop.update]
+    assert isinstance(end, UpdateTokenLoopOp)
+    _, _, update, stop = step.operands(loop.update)
+
+    def begin(own: _Computed, tokens: jax.Array, index: jax.Array) -> None:
+        for number, array in zip(step.results(loop.start), (tokens, index[:, None]), strict=True):
+            own[number] = array
+
+    def body(now: Round) -> jax.Array:
+        own = values.copy()
+        begin(own, now.tokens, now.last)
+        _run_ops(loop.body, step, half, own)
+        return own[update]
+
+    last = run_token_loop(end, values[step.operands(loop.start)[0]], values[stop], body)
+    begin(values, last.before, last.place)
+    if loop.reads_body:
+        _run_ops(loop.body, step, half, values)
+    values[step.results(loop.update)[0]] = last.tokens
+    _run_ops(loop.after, step, half, values)
 
 
 def _run_loop(loop: Loop, step: Scan, half: HalfFormat, values: _Computed) -> None:

@@ -26,6 +26,7 @@ from cgc.lowering import (
     rows,
     shape,
     softmax,
+    token_loop,
 )
 from cgc.lowering.table import Table, describe
 
@@ -49,6 +50,7 @@ LOWERINGS: Table = {
     **rows.LOWERINGS,
     **shape.LOWERINGS,
     **softmax.LOWERINGS,
+    **token_loop.LOWERINGS,
 }
 
 

@@ -375,6 +375,20 @@ def _multinomial(b: Builder) -> CirhOp:
     return ops.RandomMultinomialOp(step, logits, b.draw(SIZES), b.draw(st.integers(0, 9)), 3)
 
 
+def _start_token_loop(b: Builder) -> CirhOp:
+    return ops.StartTokenLoopOp(b.need(tensor_type((b.draw(SIZES), b.draw(SIZES)), "int32")))
+
+
+def _update_token_loop(b: Builder) -> CirhOp:
+    samples, size = b.draw(SIZES), b.draw(SIZES)
+    # An argument: of what a StartTokenLoop gives it would be a loop, and a step has one at most.
+    current = b.block.insert_arg(tensor_type((samples, size), "int32"), len(b.block.args))
+    b.values.append(current)
+    place = tensor_type((samples, 1), "int32")
+    stop = b.need(tensor_type((samples, b.draw(SIZES), b.draw(SIZES)), "int32"))
+    return ops.UpdateTokenLoopOp(current, b.need(place), b.need(place), stop, (3, 1), b.draw(SIZES))
+
+
 def _composite(b: Builder) -> CirhOp:
     shape, dtype = b.shape(1), b.dtype(FLOATS)
     x, bias = b.need(tensor_type(shape, dtype)), b.need(tensor_type(shape[-1:], dtype))
@@ -509,6 +523,8 @@ OTHERS: dict[type[CirhOp], Callable[[Builder], CirhOp]] = {
     ops.GatherOp: _gather,
     ops.ScatterNdOp: _scatter,
     ops.UniqueOp: _unique,
+    ops.StartTokenLoopOp: _start_token_loop,
+    ops.UpdateTokenLoopOp: _update_token_loop,
     ops.ScatterOp: _scatter_rows,
     ops.ReduceOp: _reduce,
     ops.ArgMaxOp: _on_axis(ops.ArgMaxOp, NUMBERS),

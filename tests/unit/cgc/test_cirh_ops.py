@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -100,6 +101,14 @@ def test_ops_of_several_results(v: SimpleNamespace) -> None:
     assert (adam.param, adam.beta1_power, adam.grad) == (v.x, v.s, v.y)
     unique = ops.UniqueOp(v.i, "int64")
     assert [str(r.type) for r in (unique.values, unique.idx)] == ["tensor<2xi32>", "tensor<2xi64>"]
+    loop = ops.StartTokenLoopOp(v.n)
+    assert [str(r.type) for r in (loop.current, loop.index)] == ["tensor<2x3xi32>", "tensor<2x1xi32>"]
+
+
+def _update(v: SimpleNamespace, update: Any = None, starts: Sequence[int] = (1,)) -> CirhOp:
+    loop = ops.StartTokenLoopOp(v.n)
+    stop = ops.ReshapeOp(v.n, (2, 1, 3))
+    return ops.UpdateTokenLoopOp(loop.current, loop.index, update or loop.index, stop, starts, 3)
 
 
 FAULTS: list[tuple[Build, str]] = [
@@ -143,6 +152,10 @@ FAULTS: list[tuple[Build, str]] = [
     (lambda v: ops.UniqueOp(v.n), "x has type tensor<2x3xi32>, expected rank 1"),
     (lambda v: ops.UniqueOp(v.b), "x has type tensor<3xf32>, expected an element type of int32, int64"),
     (lambda v: ops.UniqueOp(v.i, "uint32"), "idx has type tensor<2xui32>"),
+    (lambda v: ops.StartTokenLoopOp(v.x), "tokens has type tensor<2x3xf32>"),
+    (lambda v: ops.StartTokenLoopOp(v.i), "tokens has type tensor<2xi32>, expected [B, S]"),
+    (lambda v: _update(v, v.n), "update has type tensor<2x3xi32>, expected tensor<2x1xi32>"),
+    (lambda v: _update(v, starts=()), "got 0 start_tokens and max_tokens 3, expected 1 or more of each"),
     (lambda v: ops.ScatterOp(v.x, v.i, v.x, "AND"), "reduce_kind is 'AND', expected one of SET, ADD, MUL"),
     (lambda v: ops.ScatterOp(v.p, v.i, v.p, "MAX"), "x has type tensor<2x3xi1>"),
     (lambda v: ops.ScatterOp(v.p, v.i, v.p, "ADD"), "x has type tensor<2x3xi1>"),

@@ -9,7 +9,7 @@ import pytest
 
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
-from cgc.errors import PlacementError, ReplicaError
+from cgc.errors import CompileError, PlacementError, ReplicaError
 from cs_toolkit.fabric import load_fabric
 
 STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
@@ -137,3 +137,27 @@ def test_auto_replicas_leave_the_choice_of_the_mode_as_it_is(module, tmp_path):
     asked = CompileOptions(execution="weight_streaming", replicas="auto")
     (notice,) = compile_step(module, tmp_path, asked, FABRIC).notices
     assert notice.startswith("num_replicas auto: one copy of the model, because with weight streaming")
+
+
+TOKEN_LOOP = """builtin.module {
+  func.func @graph(%tokens : tensor<2x5xi32> {cs.input_name = "input_0"},
+      %stop : tensor<2x1x1xi32> {cs.input_name = "input_1"})
+      -> (tensor<2x5xi32> {cs.output_name = "output_text"}) attributes {cs.mode = "infer"} {
+    %now, %last = cirh.StartTokenLoop %tokens : (tensor<2x5xi32>) -> (tensor<2x5xi32>, tensor<2x1xi32>)
+    %text = cirh.UpdateTokenLoop %now, %last, %last, %stop
+        {start_tokens = array<i64: 9>, max_tokens = 3 : i64}
+        : (tensor<2x5xi32>, tensor<2x1xi32>, tensor<2x1xi32>, tensor<2x1x1xi32>) -> tensor<2x5xi32>
+    func.return %text : tensor<2x5xi32>
+  }
+}"""
+
+
+def test_a_loop_over_tokens_has_all_layers_on_the_wafer(tmp_path):
+    module = parse_module(TOKEN_LOOP)
+    streamed = CompileOptions(execution="weight_streaming")
+    with pytest.raises(CompileError, match=r"UpdateTokenLoop: a loop over tokens .*, expected 'pipelined'"):
+        compile_step(module, tmp_path, streamed, FABRIC)
+    result = compile_step(module, tmp_path, CompileOptions(), FABRIC)
+    assert result.artifact.step.execution == "pipelined"
+    (notice,) = result.notices
+    assert "one for each token that is generated, at most 3" in notice

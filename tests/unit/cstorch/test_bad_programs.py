@@ -26,7 +26,6 @@ from cstorch.errors import (
     InputError,
     LoaderError,
     ModelMovedError,
-    NotThereError,
     OptimizerInStepError,
     StepError,
     essence,
@@ -259,8 +258,6 @@ def test_a_process_that_is_configured_twice(tmp_path: Path) -> None:
 
 
 def test_names_that_are_not_there() -> None:
-    with pytest.raises(NotThereError, match="expected no loop inside of it; write the loop over tokens"):
-        cstorch.experimental.start_implicit_loop(torch.ones(2, 3), loop_dim=1)
     for module, name in ((cstorch, "cstorch"), (cstorch.optim, r"cstorch\.optim")):
         with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nonsense'"):
             _ = module.nonsense

@@ -22,6 +22,7 @@ from cgc.importers.aten.handlers import (
     shape,
     softmax,
     special,
+    token_loop,
 )
 from cgc.importers.aten.node import Handler, Table
 
@@ -45,6 +46,7 @@ for _module in (
     shape,
     softmax,
     special,
+    token_loop,
 ):
     if _twice := HANDLERS.keys() & _module.TABLE.keys():
         raise AssertionError(f"two handlers for {sorted(_twice)}")

@@ -3,7 +3,7 @@
 
 builtin.module {
   // CHECK: func.func @all_ops
-  func.func @all_ops(%x: tensor<2x3xf32>, %y: tensor<2x3xf32>, %p: tensor<2x3xi1>, %i: tensor<2xi32>, %s: tensor<f32>, %step: tensor<i64>, %key: tensor<2xi32>, %bias: tensor<3xf32>, %image: tensor<2x4x4x2xf32>, %pooled: tensor<2x2x2x2xf32>, %kernel: tensor<3x3x2x2xf32>, %c: tensor<2xf32>, %logits: tensor<2x3x4xf32>, %labels: tensor<2x1xi32>) {
+  func.func @all_ops(%x: tensor<2x3xf32>, %y: tensor<2x3xf32>, %p: tensor<2x3xi1>, %i: tensor<2xi32>, %s: tensor<f32>, %step: tensor<i64>, %key: tensor<2xi32>, %bias: tensor<3xf32>, %image: tensor<2x4x4x2xf32>, %pooled: tensor<2x2x2x2xf32>, %kernel: tensor<3x3x2x2xf32>, %c: tensor<2xf32>, %logits: tensor<2x3x4xf32>, %labels: tensor<2x1xi32>, %n: tensor<2x3xi32>, %stop: tensor<2x1x4xi32>) {
     // CHECK-NEXT: %{{.*}} = cirh.Const dense<{{\[}}[1.500000e+00, -0.000000e+00], [0x7F800000, 1.000000e-01]]> : tensor<2x2xf32>
     %0 = cirh.Const dense<[[1.500000e+00, -0.000000e+00], [0x7F800000, 1.000000e-01]]> : tensor<2x2xf32>
     // CHECK-NEXT: %{{.*}} = cirh.Arange {start = 1 : i64, step = 2 : i64} : () -> tensor<4xi32>
@@ -268,6 +268,10 @@ builtin.module {
     %264, %265 = cirh.Eigh %kernel : (tensor<3x3x2x2xf32>) -> (tensor<3x3x2xf32>, tensor<3x3x2x2xf32>)
     // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.CtcLoss %logits, %labels, %i, %i {blank = 0 : i64} : (tensor<2x3x4xf32>, tensor<2x1xi32>, tensor<2xi32>, tensor<2xi32>) -> (tensor<2xf32>, tensor<2x3x4xf32>)
     %266, %267 = cirh.CtcLoss %logits, %labels, %i, %i {blank = 0 : i64} : (tensor<2x3x4xf32>, tensor<2x1xi32>, tensor<2xi32>, tensor<2xi32>) -> (tensor<2xf32>, tensor<2x3x4xf32>)
+    // CHECK-NEXT: %{{.*}}, %{{.*}} = cirh.StartTokenLoop %n : (tensor<2x3xi32>) -> (tensor<2x3xi32>, tensor<2x1xi32>)
+    %268, %269 = cirh.StartTokenLoop %n : (tensor<2x3xi32>) -> (tensor<2x3xi32>, tensor<2x1xi32>)
+    // CHECK-NEXT: %{{.*}} = cirh.UpdateTokenLoop %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}} {start_tokens = array<i64: 7, 9>, max_tokens = 2 : i64} : (tensor<2x3xi32>, tensor<2x1xi32>, tensor<2x1xi32>, tensor<2x1x4xi32>) -> tensor<2x3xi32>
+    %270 = cirh.UpdateTokenLoop %268, %269, %269, %stop {start_tokens = array<i64: 7, 9>, max_tokens = 2 : i64} : (tensor<2x3xi32>, tensor<2x1xi32>, tensor<2x1xi32>, tensor<2x1x4xi32>) -> tensor<2x3xi32>
     func.return
   }
 }

@@ -123,6 +123,11 @@ CASES: dict[str, tuple[Sequence[Argument], Callable[..., Operation]]] = {
         (((2,), "int32"), STEP),
         lambda key, step: ops.KeyedRandomNormalOp(key, step, (8, 6)),
     ),
+    "StartTokenLoopOp": ((COUNTS,), ops.StartTokenLoopOp),
+    "UpdateTokenLoopOp": (
+        (COUNTS, ((8, 1), "int32"), ((8, 1), "int32"), ((8, 2, 3), "int32")),
+        lambda *v: ops.UpdateTokenLoopOp(*v, (9,), 4),
+    ),
     "StatelessRandomUniformOp": ((((2,), "int32"),), lambda key: ops.StatelessRandomUniformOp(key, (8, 6))),
     "GradientDescentOp": ((X, SCALAR, X), ops.GradientDescentOp),
     "MomentumOp": ((X, X, SCALAR, X, SCALAR), ops.MomentumOp),

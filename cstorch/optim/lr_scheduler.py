@@ -46,6 +46,12 @@ class LRScheduler(Scheduler):
 
     param_group_key = "lr"
 
+    def __new__(cls, optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Make the schedule of releases 1.x for an optimizer of their API, where both have one name."""
+        if cls.__module__ == __name__ and cls.__name__ in _NAMED_ALIKE and _declares(optimizer):
+            cls = getattr(import_module("cstorch.session.optim.lr_scheduler"), cls.__name__)
+        return super().__new__(cls)
+
     val = stored_as("learning_rate")
     initial_val = stored_as("initial_learning_rate")
     end_val = stored_as("end_learning_rate")
@@ -417,6 +423,15 @@ class ScalePerParamLR(ScalePerParamScheduler, LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         super().__init__(optimizer, scheduler, param_group_tags, last_epoch)
+
+
+_NAMED_ALIKE = ("CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR", "ScalePerParamLR")
+"""Schedules that releases 1.x have under the same name, with other arguments."""
+
+
+def _declares(optimizer: Any) -> bool:
+    """Return whether an optimizer counts the steps of its schedules, as one of the session API does."""
+    return getattr(optimizer, "declares_schedules", False)
 
 
 _OF_SESSIONS = (

@@ -13,7 +13,12 @@ from cstorch.errors import OptimizerArgumentError
 from cstorch.optim.optimizer import GLOBAL_STEP, continue_schedules
 from cstorch.session.amp import PENDING
 from cstorch.session.environment import use_cs
-from cstorch.session.optim.lr_scheduler import count_step, follow_steps, take_schedule
+from cstorch.session.optim.lr_scheduler import (
+    chain_schedules,
+    count_step,
+    follow_steps,
+    take_schedule,
+)
 from cstorch.session.process import state
 from cstorch.step_count import continue_at, steps_behind
 from cstorch.tracing.device import DeviceTensor
@@ -54,14 +59,22 @@ class _Prepared:
     is_prepared = True
     """Its steps can be recorded: see `cstorch.optim.step_check`."""
 
+    declares_schedules = True
+    """Its steps count on schedules: see `cstorch.session.optim.lr_scheduler`."""
+
     @property
     def _optimizer(self) -> _Prepared:
         """The optimizer of PyTorch, which the original wraps and programs give to schedules: this one."""
         return self
 
     def set_main_lr_scheduler(self, lr_scheduler: Any) -> None:
-        """Note the schedule of the program, which it steps itself."""
+        """Keep the schedule of the program, which it steps itself.
+
+        A chain of PyTorch multiplies the schedules that were made for this optimizer.
+        """
         self.lr_scheduler = lr_scheduler
+        if isinstance(lr_scheduler, torch.optim.lr_scheduler.ChainedScheduler):
+            chain_schedules(self)  # type: ignore[arg-type]
 
     def convert_state_dict_for_checkpoint(self, state_dict: Any) -> Any:
         """Return a state dict as `load_state_dict` takes it: unchanged, for it has the names of PyTorch."""

@@ -14,8 +14,11 @@ FilterCallable = Callable[[str, nn.Parameter], bool]
 
 
 def is_ltc_mlir_mode_enabled() -> bool:
-    """Return True: steps are recorded, as in that mode of release 1.9, whose programs then use this API."""
-    return True
+    """Return False: a program of release 1.9 takes the loop of `cerebras_pytorch` where it asks for it.
+
+    Its programs ask with `experimental_api`. Otherwise they record one step and drive the appliance.
+    """
+    return False
 
 
 def convert_glob_to_regex(f: str | re.Pattern[str]) -> re.Pattern[str]:

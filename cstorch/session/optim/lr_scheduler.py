@@ -1,4 +1,4 @@
-"""Schedules as releases 1.x name them, without `LR`; those of later releases have their own names too.
+"""Schedules as releases 1.x name them, mostly without `LR`; those of later releases have their names too.
 
 The learning rate of a program of these releases is a function of the step, which the program declares:
 schedules count the steps of their optimizer, whether the program calls their `step` or not. One that is made
@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
+from cstorch.errors import ScheduleError
+from cstorch.optim import lr_scheduler as later
 from cstorch.optim.lr_scheduler import (
     ChainedLR,
     ConstantLR,
     CosineAnnealingLR,
-    CosineAnnealingWarmRestarts,
     CosineDecayLR,
-    CyclicLR,
     ExponentialLR,
     InverseExponentialTimeDecayLR,
     InverseSquareRootDecayLR,
@@ -29,10 +29,8 @@ from cstorch.optim.lr_scheduler import (
     LRScheduler,
     MultiplicativeLR,
     MultiStepLR,
-    OneCycleLR,
     PiecewiseConstantLR,
     PolynomialLR,
-    ScalePerParamLR,
     SequentialLR,
     StepLR,
 )
@@ -74,7 +72,9 @@ __all__ = [
 ]
 
 _SCHEDULES = "_declared_schedules"
-"""Attribute of an optimizer: its schedules in the order of their making."""
+"""Attribute of an optimizer: the schedules that follow each other, in the order of their making."""
+_DECLARED = "_all_declared_schedules"
+"""Attribute of an optimizer: all schedules that were made for it."""
 _SCHEDULE = "_schedule_of_steps"
 """Attribute of an optimizer: what its steps count on, one schedule or all of them in a sequence."""
 
@@ -105,6 +105,7 @@ class _Declared(LRScheduler):
             before = []  # they have no end that this one could begin at
         vars(optimizer)[_SCHEDULES] = [*before, self]
         vars(optimizer)[_SCHEDULE] = _sequence(optimizer)
+        vars(optimizer).setdefault(_DECLARED, []).append(self)
         follow_steps(optimizer)
 
     def step(self) -> None:
@@ -126,6 +127,14 @@ def _sequence(optimizer: torch.optim.Optimizer) -> Scheduler:
     if not before:
         return last
     return _Sequence(optimizer, schedules, list(accumulate(int(x.total_iters) for x in before)))
+
+
+def chain_schedules(optimizer: torch.optim.Optimizer) -> None:
+    """Multiply the schedules that were made for an optimizer, which otherwise follow each other."""
+    declared = vars(optimizer).get(_DECLARED)
+    if declared:
+        vars(optimizer)[_SCHEDULE] = ChainedLR(declared)
+        follow_steps(optimizer)
 
 
 def take_schedule(optimizer: torch.optim.Optimizer) -> Scheduler | None:
@@ -165,6 +174,14 @@ class CosineDecay(_Declared, CosineDecayLR):
     """`CosineDecayLR` of the steps of an optimizer."""
 
 
+class CosineAnnealingWarmRestarts(_Declared, later.CosineAnnealingWarmRestarts):
+    """`CosineAnnealingWarmRestarts` of the steps of an optimizer."""
+
+
+class CyclicLR(_Declared, later.CyclicLR):
+    """`CyclicLR` of the steps of an optimizer."""
+
+
 class Exponential(_Declared, ExponentialLR):
     """`ExponentialLR` of the steps of an optimizer."""
 
@@ -189,8 +206,44 @@ class Multiplicative(_Declared, MultiplicativeLR):
     """`MultiplicativeLR` of the steps of an optimizer."""
 
 
+class OneCycleLR(_Declared, later.OneCycleLR):
+    """`OneCycleLR` of the steps of an optimizer."""
+
+
 class Polynomial(_Declared, PolynomialLR):
     """`PolynomialLR` of the steps of an optimizer."""
+
+
+class ScalePerParamLR(later.ScalePerParamLR):
+    """The schedules of an optimizer, times `adjust_learning_rate` of each parameter group.
+
+    Args:
+        optimizer: Has the schedules.
+        scheduler: A schedule of this package; any other object stands for the schedules that were made for
+            the optimizer before.
+        decay_steps: Without effect: the schedules know their steps.
+        disable_lr_steps_reset: Without effect: the schedules know it.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any,
+        decay_steps: int | None = None,
+        disable_lr_steps_reset: bool = False,
+    ) -> None:
+        if not isinstance(scheduler, Scheduler):
+            scheduler = vars(optimizer).get(_SCHEDULE)
+        if scheduler is None:
+            raise ScheduleError(
+                "ScalePerParamLR: the optimizer has no schedule, expected one that was made for it before"
+            )
+        super().__init__(optimizer, scheduler)
+        vars(optimizer)[_SCHEDULE] = self
+        follow_steps(optimizer)
+
+    def step(self) -> None:
+        """Nothing: the optimizer's step counts."""
 
 
 class Step(_Declared, StepLR):

@@ -80,7 +80,7 @@ def test_moved_modules_are_attributes_too() -> None:
         for part in path.split("."):
             found = getattr(found, part)
         assert found is importlib.import_module(f"cerebras_pytorch.{path}")
-    assert cerebras_pytorch.utils.utils.is_ltc_mlir_mode_enabled()
+    assert not cerebras_pytorch.utils.utils.is_ltc_mlir_mode_enabled()
 
 
 def test_backend_is_a_function_and_a_module() -> None:

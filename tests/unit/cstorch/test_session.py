@@ -26,6 +26,7 @@ from cstorch.errors import (
     ConfigureError,
     LostWriteError,
     OptimizerArgumentError,
+    ScheduleError,
     SessionError,
     TensorReadError,
     ValueNotThereError,
@@ -313,6 +314,59 @@ def test_a_declared_schedule_may_count_all_steps(given: tuple[bool, ...]) -> Non
         rates.append(optimizer.param_groups[0]["lr"].item())
         count_step(optimizer, schedule)
     assert rates == ([0.5, 0.5, 1.0, 0.75, 0.5] if given == (False,) else [0.5, 0.5, 0.5, 0.25, 0.0])
+
+
+def rates_of_steps(optimizer: torch.optim.Optimizer, steps: int) -> list[list[float]]:
+    """Return the learning rate of each parameter group at each step, by what the optimizer has declared."""
+    schedule = take_schedule(optimizer)
+    rates = []
+    for _ in range(steps):
+        rates.append([float(group["lr"]) for group in optimizer.param_groups])
+        count_step(optimizer, schedule)
+    return rates
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("CyclicLR", (0.1, 0.5, 2, 3, "triangular", 1.0, "cycle")),
+        ("OneCycleLR", (0.1, 0.5, 6, 0.5, 10.0, False, "linear")),
+        ("CosineAnnealingWarmRestarts", (0.5, 3, 1, 0.1)),
+    ],
+)
+def test_schedules_that_two_generations_name_alike_count_steps(name: str, arguments: tuple[Any, ...]) -> None:
+    """Of an optimizer of the session API, also through the module of later releases."""
+    plain = optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0)
+    stepped = getattr(cstorch.optim.lr_scheduler, name)(plain, *arguments)
+    expected = []
+    for _ in range(6):
+        expected.append([float(plain.param_groups[0]["lr"])])
+        stepped.step()
+    for module in (cbtorch.optim.lr_scheduler, cstorch.optim.lr_scheduler):
+        optimizer = cbtorch.optimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0))
+        schedule = getattr(module, name)(optimizer, *arguments, False)
+        schedule.step()
+        assert rates_of_steps(optimizer, 6) == expected
+        assert isinstance(schedule, getattr(cstorch.optim.lr_scheduler, name))
+
+
+def test_schedules_are_scaled_for_groups_or_chained() -> None:
+    """A program's own schedule stands for those that it has made of this package."""
+    groups = [{"params": [torch.nn.Parameter(torch.ones(2))], "adjust_learning_rate": x} for x in (1.0, 0.5)]
+    optimizer = cbtorch.optimizer(torch.optim.SGD(groups, lr=1.0))
+    with pytest.raises(ScheduleError, match="has no schedule, expected one that was made for it before"):
+        cstorch.optim.lr_scheduler.ScalePerParamLR(optimizer, object(), None, False)
+    cbtorch.optim.lr_scheduler.Constant(optimizer, 0.5, 2, False)
+    cbtorch.optim.lr_scheduler.Polynomial(optimizer, 1.0, 0.0, 4, 1.0, False, False)
+    scaled = cstorch.optim.lr_scheduler.ScalePerParamLR(optimizer, object(), 4, False)
+    scaled.step()
+    assert rates_of_steps(optimizer, 4) == [[x, x / 2] for x in (0.5, 0.5, 1.0, 0.75)]
+    optimizer = cbtorch.optimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=1.0))
+    cbtorch.optim.lr_scheduler.Polynomial(optimizer, 1.0, 0.0, 4, 1.0, False, False)
+    cbtorch.optim.lr_scheduler.Exponential(optimizer, 0.5, 1, 0.5, False)
+    own = [torch.optim.lr_scheduler.LambdaLR(optimizer._optimizer, lambda step: 1.0) for _ in range(2)]
+    optimizer.set_main_lr_scheduler(torch.optim.lr_scheduler.ChainedScheduler(own))
+    assert rates_of_steps(optimizer, 3) == [[1.0], [0.75 * 0.5], [0.5 * 0.25]]
 
 
 @pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])

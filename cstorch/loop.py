@@ -292,10 +292,12 @@ class Loop(Turns):
         self._fetched = self.turn
 
     def _own(self, owner: Owner | None) -> None:
-        """What the step changes is where the owner says."""
-        if self.step is not None:
-            for name in self.step.traced.graph.updates:
-                self.step.traced.state[name].owner = owner
+        """What the step changes is where the owner says; what it only reads is here, but not to be written."""
+        if self.step is None:
+            return
+        reads = _Read(self) if owner is self else None
+        for name, tensor in self.step.traced.state.items():
+            tensor.owner = owner if name in self.step.traced.graph.updates else reads
 
     # The end.
 
@@ -366,6 +368,24 @@ def _wide_loss(returned: Any) -> DeviceTensor | None:
         return None
     wide: DeviceTensor = loss.detach().float()
     return wide
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Owns tensors that the step of a running loop only reads: this CPU has the same elements.
+
+    The system has got them with the step, so what a program writes into them would be lost.
+    """
+
+    loop: Loop
+
+    @property
+    def ended(self) -> bool:
+        """Whether the loop has ended."""
+        return self.loop.ended
+
+    def refresh(self, tensor: DeviceTensor) -> None:
+        """Nothing: the elements are here."""
 
 
 @dataclass(frozen=True)

@@ -433,6 +433,22 @@ def test_what_follows_a_read_is_no_step_any_more(training: Training) -> None:
         run(training, body)
 
 
+def test_a_write_into_a_tensor_that_steps_only_read_is_not_lost(training: Training) -> None:
+    """Between two steps it is refused, for the system would not see it; behind the loop it is done."""
+    training.model[1].eval()
+    mean = training.model[1].running_mean
+
+    def body(batch: Batch) -> None:
+        training.step(batch).item()
+        assert mean.sum().item() == 0
+        with pytest.raises(LostWriteError, match=r"test_session\.py:\d+: aten\.fill_"):
+            mean.fill_(1.0)
+
+    run(training, body)
+    mean.fill_(1.0)
+    assert mean.sum().item() == len(mean)
+
+
 def test_a_tensor_of_the_step_before_has_no_value_in_the_next(training: Training) -> None:
     kept: list[torch.Tensor] = []
 

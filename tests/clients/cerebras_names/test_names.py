@@ -222,6 +222,13 @@ def test_the_appliance_has_two_names(command: Command) -> None:
     )
     result = command("csrun_cpu", "python", "-c", code)
     assert result.stdout == '2 {"matching": {"autogen_policy": 2}} []\n', result.stderr
+    same = (
+        "from cerebras.pb.stack import autogen_pb2; "
+        "from cerebras_pytorch.pb.stack.autogen_pb2 import AP_DISABLED; "
+        "assert AP_DISABLED is autogen_pb2.AP_DISABLED"
+    )
+    result = command("csrun_cpu", "python", "-c", same)
+    assert result.returncode == 0, result.stderr
 
 
 def test_the_wrapper_by_itself_says_what_it_needs() -> None:

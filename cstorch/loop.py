@@ -292,7 +292,7 @@ class Loop(Turns):
         self._fetched = self.turn
 
     def _own(self, owner: Owner | None) -> None:
-        """What the step changes is where the owner says; what it only reads is here, but not to be written."""
+        """What the step changes is where the owner says; what it only reads is here, but not for writes."""
         if self.step is None:
             return
         reads = _Read(self) if owner is self else None

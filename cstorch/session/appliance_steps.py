@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,12 +18,15 @@ from cstorch.session.optim.lr_scheduler import follow_steps
 from cstorch.session.process import state
 from cstorch.session.steps import Steps, count_figures, current_steps, enter, leave
 from cstorch.step_count import continue_at
-from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.utils.nest import named_leaves
 from cstorch.utils.schedule import checkpoint_steps_of
 
 GLOBAL_STEP = "global_step"
 """Name of the number of steps in the state of a program."""
+
+Grouper = Callable[[Iterable[Any]], Iterable[Any]]
+"""Gets the state by name (`fw_name`, `tensor`), and gives groups (`tensors`, `closure`) of it."""
 
 
 class ApplianceSteps(Steps):
@@ -39,6 +43,7 @@ class ApplianceSteps(Steps):
         super().__init__(loader, None, 1)
         self._names: dict[str, DeviceTensor] = {}
         self._pending: list[ClosureCall] = []
+        self._masks: dict[int, tuple[DeviceTensor, DeviceTensor]] = {}
 
     @property
     def done(self) -> int:
@@ -63,6 +68,20 @@ class ApplianceSteps(Steps):
         bases = {id(x.base): x for x in (*of_models, *self._loop.tracing.recording.met)}
         for name, x in leaves.items():
             self._names[name] = x if x.elem is None else bases.get(id(x.base), x)
+
+    def mark_sparse(self, tensor: DeviceTensor) -> None:
+        """Keep elements of a tensor at 0 that its initial state has pruned, and have no gradient for them.
+
+        Args:
+            tensor: A weight, or state of an optimizer, that the recorded step has not used yet.
+        """
+        if id(tensor) in self._masks:
+            return
+        mask: Any = to_device(torch.ones(tensor.shape))
+        self._loop.tracing.keep_as_state(mask)
+        self._masks[id(tensor)] = (tensor, mask)
+        if tensor.requires_grad:
+            tensor.register_hook(lambda gradient: gradient * mask)
 
     def finish(self, read: Sequence[DeviceTensor] = ()) -> None:
         """Nothing: `compile` ends the step."""
@@ -97,6 +116,10 @@ class ApplianceSteps(Steps):
                 "ApplianceMode.compile() is called before a step, expected one turn of the loop over the "
                 "DataLoader before it"
             )
+        if self._loop.tracing.changes_parameters():
+            with torch.no_grad():
+                for tensor, mask in self._masks.values():
+                    tensor.mul_(mask)
         kept = [*self._kept(()), *outputs]
         self.recording = False
         self._check_numbers()
@@ -156,30 +179,68 @@ class ApplianceSteps(Steps):
             state().run_step = self._loop.turn
             self._loop.serve_requests()
 
-    def load_state(self, values: Mapping[str, Any], mode: str) -> None:
+    def load_state(self, values: Mapping[str, Any], mode: str, grouper: Grouper | None = None) -> None:
         """Set the state of the program to values by name, as its checkpoints have them.
+
+        NaN marks a pruned element of a tensor that was marked as sparse.
+
+        Args:
+            values: The state by name.
+            mode: "train" or "eval".
+            grouper: Prunes tensors of the state, where it is given.
 
         Raises:
             CheckpointError: A tensor is missing, or has another shape.
+            SessionError: The grouper prunes a tensor that was not marked as sparse.
         """
         assert self._loop.step is not None, "end_step comes first"
         state_tensors = set(map(id, self._loop.step.traced.state.values()))
-        for name, tensor in self._names.items():
-            if id(tensor) not in state_tensors:
-                continue  # the step neither reads nor writes it
-            if name not in values:
-                raise CheckpointError(f"the initial state has no {name}, expected it: the step uses it")
-            elements = torch.as_tensor(values[name])
-            if elements.shape != tensor.shape:
+        used = {name: tensor for name, tensor in self._names.items() if id(tensor) in state_tensors}
+        missing = [name for name in used if name not in values]
+        if missing:
+            raise CheckpointError(f"the initial state has no {missing[0]}, expected it: the step uses it")
+        elements = {name: torch.as_tensor(values[name]) for name in used}
+        if grouper is not None:
+            elements = self._pruned(elements, grouper)
+        for name, tensor in used.items():
+            given = elements[name]
+            if given.shape != tensor.shape:
                 raise CheckpointError(
-                    f"{name} has the shape {list(elements.shape)} in the initial state, expected "
+                    f"{name} has the shape {list(given.shape)} in the initial state, expected "
                     f"{list(tensor.shape)} as in the model"
                 )
-            tensor.load(elements)
+            if id(tensor) in self._masks:
+                kept = ~given.isnan()
+                self._masks[id(tensor)][1].load(kept)
+                given = given.where(kept, torch.zeros_like(given))
+            tensor.load(given)
         if mode == modes.TRAIN:
             continue_at(int(values.get(GLOBAL_STEP, 0)))
             for optimizer in state().optimizers:
                 follow_steps(optimizer)
+
+    def saved(self, name: str, value: Any) -> Any:
+        """Return a value of the state as checkpoints have it: on this CPU, with NaN where it is pruned."""
+        if not isinstance(value, DeviceTensor):
+            return value
+        elements = value.cpu()
+        _, mask = self._masks.get(id(self._names.get(name)), (None, None))
+        return elements if mask is None else elements.masked_fill(mask.cpu() == 0, torch.nan)
+
+    def _pruned(self, elements: dict[str, torch.Tensor], grouper: Grouper) -> dict[str, torch.Tensor]:
+        """Return a state after the closures of its groups, which write NaN into what they prune."""
+        sent = [SimpleNamespace(fw_name=name, tensor=x.numpy().copy()) for name, x in elements.items()]
+        for group in grouper(sent):
+            if group.closure is not None:
+                group.closure(group.tensors)
+        pruned = {payload.fw_name: torch.from_numpy(payload.tensor) for payload in sent}
+        for name, x in pruned.items():
+            if x.is_floating_point() and x.isnan().any() and id(self._names[name]) not in self._masks:
+                raise SessionError(
+                    f"send_weights_grouper prunes {name}, expected a tensor that was marked before the step "
+                    f'by cm.set_attribute(tensor, "sparse", True), as releases 1.8 and 1.9 do'
+                )
+        return pruned
 
     def _begin(self) -> None:
         step = self._loop.step

@@ -102,6 +102,7 @@ class Recording:
             value that they begin with.
         assumed: those whose elements the program has read, by number, with the error where the step turns out
             to change them.
+        variable: ids of tensors among `met` that are state, also where the step only reads them.
         is_changing: whether no more state is assumed, since what the program computes is to change with it.
     """
 
@@ -121,6 +122,7 @@ class Recording:
     forward_nodes: int = 0
     begins: dict[int, DeviceTensor] = field(default_factory=dict)
     assumed: dict[int, TensorReadError] = field(default_factory=dict)
+    variable: set[int] = field(default_factory=set)
     is_changing: bool = False
     _keys: dict[int, Any] = field(default_factory=dict)
     _keyed: int = 0

@@ -110,6 +110,10 @@ class StepTracing:
         self._mode = ExitStack()
         self._mode.enter_context(tracing(recording))
 
+    def keep_as_state(self, tensor: DeviceTensor) -> None:
+        """Make a tensor without a name state of the step, also where the step only reads it."""
+        self.recording.variable.add(id(tensor))
+
     def changes_parameters(self) -> bool:
         """Whether the step has replaced a parameter so far."""
         before = self.recording.graph.state
@@ -215,7 +219,11 @@ def _finished(
     graph = recording.graph
     graph.half = _half_of(graph)
     first = recording.first_value
-    changed = [tensor for tensor in recording.met if value_of(tensor).value != first[id(tensor)]]
+    changed = [
+        tensor
+        for tensor in recording.met
+        if value_of(tensor).value != first[id(tensor)] or id(tensor) in recording.variable
+    ]
     for number, error in recording.assumed.items():
         if value_of(recording.begins[number]).value.id != number:
             raise error

@@ -130,18 +130,14 @@ class ApplianceMode:
             initial_checkpoint_file: The last of these, by name.
             checkpoint_steps: The third of these, by name.
             cleanup_stack: Ends the run where the program leaves it.
-            send_weights_grouper: Makes weights sparse on their way to the original's system; refused.
+            send_weights_grouper: Groups the tensors of the initial state; the closure of a group may prune
+                them by NaN. They stay pruned, and checkpoints have NaN there.
 
         Raises:
-            SessionError: Nothing was compiled, or weights are to be made sparse.
+            SessionError: Nothing was compiled, or a tensor is pruned that was not marked as sparse.
             CheckpointError: The initial state does not fit the model.
             cs_system.errors.CsSystemError: The system is not there or busy; a worker did not come.
         """
-        if send_weights_grouper is not None:
-            raise SessionError(
-                "execute() got a send_weights_grouper, which marks pruned weights as NaN; drop `sparsity` "
-                "from the parameters, or use cstorch.sparse in a program of release 1.9 or later"
-            )
         arguments, rest = ((self._params,), given)
         if given and isinstance(given[0], Sequence):
             arguments, rest = tuple(given[0][0]), given[1:]
@@ -150,7 +146,7 @@ class ApplianceMode:
         mode = more[1] if len(more) > 1 else self._mode()
         initial = initial_checkpoint_file if initial_checkpoint_file is not None else (more[2:3] or [None])[0]
         steps = _steps("execute()")
-        steps.load_state(self._initial_values(initial), mode)
+        steps.load_state(self._initial_values(initial), mode, send_weights_grouper)
         steps.run(data.DataLoader(input_fn, *arguments), total_steps, every, mode)
         if cleanup_stack is not None:
             cleanup_stack.push(_end_with)
@@ -184,9 +180,9 @@ class ApplianceMode:
             duplicate_params_map: Names of the same weight; each has it in `weights`.
         """
         leaves = named_leaves(weights) if isinstance(weights, Mapping) else dict(weights)
-        writer = saver.PyTorchH5Saver()
+        writer, steps = saver.PyTorchH5Saver(), _steps("save_weights()")
         for name, value in leaves.items():
-            writer.save_tensor(file_name, name, value.cpu() if isinstance(value, DeviceTensor) else value)
+            writer.save_tensor(file_name, name, steps.saved(name, value))
 
     def save_dataloader_checkpoint(self, step: int) -> None:
         """Nothing: the number of steps in a checkpoint is the position in the input."""
@@ -198,8 +194,9 @@ class ApplianceMode:
 
     def receive_weights(self, state_dict: Any, iteration: int) -> dict[str, Any]:
         """Return the state after a step, counted from 0, by names that begin below its parts."""
+        steps = _steps("receive_weights()")
         self._weights = {
-            name.partition(".")[2]: x.cpu()
+            name.partition(".")[2]: steps.saved(name, x)
             for name, x in named_leaves(state_dict).items()
             if isinstance(x, DeviceTensor)
         }

@@ -18,7 +18,7 @@ from cstorch.distributed.cache import WORKER_CACHE_ROOT, hit_worker_cache_limit
 from cstorch.distributed.tasks import get_streaming_batch_size, service_resolver
 from cstorch.errors import SessionError
 from cstorch.job import task
-from cstorch.session.appliance_steps import ApplianceSteps
+from cstorch.session.appliance_steps import ApplianceSteps, appliance_steps
 from cstorch.session.checkpoints import save, to_cpu
 from cstorch.session.closures import step_closure
 from cstorch.session.environment import (
@@ -220,7 +220,10 @@ def set_metric_state_names(names: Mapping[str, Any], metric_name: str = "") -> N
 
 
 def set_attribute(tensor: torch.Tensor, name: str, value: Any) -> torch.Tensor:
-    """A hint of the program for the original compiler; this one finds out by itself."""
+    """Mark a tensor as "sparse" for a step of the appliance; the compiler finds out other hints by itself."""
+    steps = appliance_steps()
+    if name == "sparse" and value and steps is not None and steps.recording:
+        steps.mark_sparse(tensor)
     return tensor
 
 

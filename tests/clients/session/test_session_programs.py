@@ -15,6 +15,7 @@ import torch
 
 import cstorch
 from cs_system.testing import RunningSystem
+from cstorch.errors import SessionError
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -165,6 +166,27 @@ def test_a_program_drives_the_appliance(
         output = capsys.readouterr().out
         found[side] = [*dict(told(output, "LOSSES")).values(), told(output, "ACCURACY")]
     assert found["cs"] == pytest.approx(found["cpu"], rel=1e-5)
+
+
+def test_a_program_of_the_appliance_prunes_weights(
+    system: RunningSystem, run_program: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its grouper marks elements by NaN: they stay 0, have no gradient, and are NaN in checkpoints."""
+    prunes = ("--prunes", "hidden.weight", "out.weight")
+    run_program("appliance_1_8", "CPU", "--model_dir=cpu", *prunes)
+    expected = dict(told(capsys.readouterr().out, "LOSSES"))
+    on_cs = ("CSX", f"--mgmt_address={system.address}", *prunes)
+    run_program("appliance_1_8", *on_cs, "--model_dir=cs")
+    assert dict(told(capsys.readouterr().out, "LOSSES")) == pytest.approx(expected, rel=1e-5)
+    ours, theirs = (cstorch.load(tmp_path / side / "checkpoint_7.mdl") for side in ("cs", "cpu"))
+    for name in ("hidden.weight", "out.weight"):
+        dense = theirs["model"][name]
+        torch.testing.assert_close(ours["model"][name].isnan(), dense == 0)
+        torch.testing.assert_close(ours["model"][name].nan_to_num(0), dense, rtol=1e-4, atol=1e-6)
+    assert ours["optimizer"]["state"][0]["momentum_buffer"].isnan().sum() == 18
+    assert not ours["model"]["hidden.bias"].isnan().any()
+    with pytest.raises(SessionError, match=r"prunes model\.out\.weight, expected .* marked before the step"):
+        run_program("appliance_1_8", *on_cs, "--marks", "hidden.weight")
 
 
 def test_a_program_of_the_appliance_has_workers(system: RunningSystem, tmp_path: Path) -> None:

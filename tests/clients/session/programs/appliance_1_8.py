@@ -12,6 +12,7 @@ from contextlib import ExitStack
 import cerebras_pytorch as cbtorch
 import torch
 from cerebras_appliance import DEFAULT_COMPILE_DIR
+from cerebras_appliance.appliance_manager import TensorGroup
 from cerebras_appliance.CSConfig import CSConfig
 from cerebras_appliance.pb.workflow.appliance.common.common_config_pb2 import DebugArgs, ExecutionStrategy
 from cerebras_pytorch import amp
@@ -31,6 +32,8 @@ parser.add_argument("--num_workers_per_csx", type=int, default=0)
 parser.add_argument("--compile_only", action="store_true")
 parser.add_argument("--validate_only", action="store_true")
 parser.add_argument("--fails_at", type=int)
+parser.add_argument("--prunes", nargs="*", default=[], help="weights, of which the smaller half is pruned")
+parser.add_argument("--marks", nargs="*", help="weights that are marked as sparse; those that are pruned")
 args = parser.parse_args()
 CHECKPOINT_STEPS, EVAL_STEPS = 3, 4
 
@@ -44,6 +47,12 @@ def make_loader(params):
         if (i // 8) % cm.num_streamers() == cm.get_streaming_rank() or not cm.is_streamer()
     ]
     return torch.utils.data.DataLoader([(x[i], x[i, :4].argmax()) for i in rows], 8, drop_last=True)
+
+
+def larger_half(weight):
+    """Return the mask of the elements that stay."""
+    size = torch.as_tensor(weight).abs()
+    return size > size.median()
 
 
 class Net(torch.nn.Module):
@@ -137,6 +146,7 @@ class Runner:
 
     def run(self):
         self.load()
+        self.prune()
         loader = make_loader({"rows": 48 if self.trains else 96})
         self.total = (args.max_steps - self.step) if self.trains else EVAL_STEPS
         with ExitStack() as self.cleanup:
@@ -147,6 +157,14 @@ class Runner:
         print("LOSSES", json.dumps(self.losses))
         if not self.trains:
             print("ACCURACY", json.dumps(accuracy.value))
+
+    def prune(self):
+        self.masks = {
+            p: larger_half(p.detach()) for name, p in self.model.named_parameters() if name in args.prunes
+        }
+        for p, mask in self.masks.items():
+            p.data.mul_(mask)
+            p.register_hook(mask.mul)
 
     def wrap(self, loader):
         return loader
@@ -189,6 +207,21 @@ class Runner:
         cbtorch.save({**self.state(), "global_step": step}, f"{args.model_dir}/checkpoint_{step}.mdl")
 
 
+def group_tensors(groups, tensors):
+    """Yield a weight with its momentum, and the closure that prunes both."""
+    named = {tensor.fw_name: tensor for tensor in tensors}
+    for name, of_optimizer in groups.items():
+
+        def prune(together):
+            mask = larger_half(together[0].tensor)
+            for tensor in together:
+                tensor.tensor[~mask.numpy()] = float("nan")
+
+        yield TensorGroup([named.pop(name), named.pop(of_optimizer)], prune)
+    for tensor in named.values():
+        yield TensorGroup([tensor])
+
+
 class ApplianceRunner(Runner):
     """The body of the loop is recorded for the first batch; then the outputs come."""
 
@@ -224,6 +257,22 @@ class ApplianceRunner(Runner):
     def wrap(self, loader):
         return cbtorch.dataloader(loader, use_parallel_loader=False)
 
+    def prune(self):
+        """The initial state is pruned on its way to the system."""
+
+    def mark(self):
+        """Name each weight that is pruned, with the state of the optimizer that belongs to it."""
+        groups, state = {}, self.optimizer.state_dict()["state"]
+        for number, (name, p) in enumerate(self.model.named_parameters()):
+            momentum = self.optimizer.state[p]["momentum_buffer"]
+            if name in (args.prunes if args.marks is None else args.marks):
+                cm.set_attribute(p, "sparse", True)
+                cm.set_attribute(momentum, "sparse", True)
+            if name in args.prunes:
+                assert state[number]["momentum_buffer"] is momentum
+                groups[f"model.{name}"] = f"optimizer.state.{number}.momentum_buffer"
+        return lambda tensors: group_tensors(groups, tensors)
+
     def receive(self):
         self.appliance.receive_activations(self.seen)
         return cbtorch.state().get_activation_for_output(self.loss)
@@ -232,6 +281,7 @@ class ApplianceRunner(Runner):
         if self.seen:
             return self.receive()
         cm.set_state_names(self.state())
+        self.grouper = self.mark() if args.prunes else None
         self.loss = super().forward(batch)
         self.loss /= self.appliance.cs_config.num_csx
         return self.loss
@@ -264,7 +314,7 @@ class ApplianceRunner(Runner):
                 args.mode,
                 self.initial_state,
                 cleanup_stack=self.cleanup,
-                send_weights_grouper=None,
+                send_weights_grouper=self.grouper,
             )
             loss = self.receive()
         super().end_batch(loss)

@@ -74,7 +74,7 @@ class _Prepared:
         """
         self.lr_scheduler = lr_scheduler
         if isinstance(lr_scheduler, torch.optim.lr_scheduler.ChainedScheduler):
-            chain_schedules(self)  # type: ignore[arg-type]
+            chain_schedules(self)
 
     def convert_state_dict_for_checkpoint(self, state_dict: Any) -> Any:
         """Return a state dict as `load_state_dict` takes it: unchanged, for it has the names of PyTorch."""

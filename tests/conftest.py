@@ -23,7 +23,7 @@ from cs_system.testing import CACHE_VARIABLE, RunningSystem, running_system
 from cs_toolkit.garbage import search_seldom
 
 # How long an example takes depends on what else the machine does.
-hypothesis.settings.register_profile("any machine", deadline=None, max_examples=25)
+hypothesis.settings.register_profile("any machine", deadline=None, max_examples=10)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)  # `make soak`
 hypothesis.settings.load_profile("any machine")
 
@@ -56,8 +56,6 @@ sys.dont_write_bytecode = False
 # TensorFlow has gradients of dilated convolutions in oneDNN only, which it uses by default on CPUs with
 # AVX-512: the numbers that tests compare with come from it on every machine.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-
-os.environ.setdefault("CGC_VERIFY", "1")  # the compiler verifies between passes, also in processes of tests
 
 # Most programs of tests run for some steps: LLVM optimises nothing and gets a program in one piece, and an
 # older part of XLA writes fused loops, which compiles a step in a sixth of the time. Numbers are equal but
@@ -110,6 +108,12 @@ def calls() -> Calls:
 IN_TURN = {"browser": "processes", "containers": "processes", "faults": "processes", "slurm": "cluster"}
 """Folders whose tests start many processes, or wait for some, and the worker that runs them one by one."""
 
+VERIFIED = ("filecheck", "property", "unit/cgc", "unit/cstorch")
+"""Folders in whose tests the compiler verifies after every pass, also in processes that they start.
+
+That takes as long as the passes. Other tests compile steps of the same kinds, and look at the results.
+"""
+
 LONG = (*sorted(IN_TURN), "clients", "property", "unit/cgc/fusion", "unit/models")
 """Folders whose files take longest: they are begun first, so that no worker ends long after the others."""
 
@@ -118,6 +122,14 @@ LONG = (*sorted(IN_TURN), "clients", "property", "unit/cgc/fusion", "unit/models
 def _away_from_the_checkout() -> Iterator[None]:
     """A compilation leaves a file in the current directory."""
     with TemporaryDirectory(prefix="current-") as folder, chdir(folder):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _verified_passes(request: pytest.FixtureRequest) -> Iterator[None]:
+    wanted = _room(request.path).startswith(VERIFIED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CGC_VERIFY", os.environ.get("CGC_VERIFY", "1" if wanted else "0"))
         yield
 
 
@@ -225,7 +237,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def place(item: pytest.Item) -> tuple[bool, bool, int, str]:
         group = _group(item.nodeid)
-        return "torch" not in item.path.name, not _is_long(item.path), -sizes[group], group
+        return "torch" not in item.path.name, not _room(item.path).startswith(LONG), -sizes[group], group
 
     items.sort(key=place)
 
@@ -241,8 +253,9 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
-def _is_long(file: Path) -> bool:
-    return file.relative_to(Path(__file__).parent).as_posix().startswith(LONG)
+def _room(file: Path) -> str:
+    """Return the path of a file below the tests."""
+    return file.relative_to(Path(__file__).parent).as_posix()
 
 
 def _group(nodeid: str) -> str:

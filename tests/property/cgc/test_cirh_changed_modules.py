@@ -101,7 +101,7 @@ def trace(module: ModuleOp) -> None:
     jax.eval_shape(run, *arguments)
 
 
-FEW = settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 
 
 @FEW

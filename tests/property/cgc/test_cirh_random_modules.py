@@ -22,7 +22,7 @@ from cgc.cirh.verify import verify_module
 from cgc.errors import CompileError
 from cgc.passes.pipeline import run_pipeline
 
-QUICK = settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 
 
 def test_every_op_has_a_generator() -> None:
@@ -84,7 +84,7 @@ def same_bits(left: np.ndarray, right: np.ndarray) -> bool:
     return bool((nan == np.isnan(wide[1])).all() and (equal | nan).all())
 
 
-@settings(QUICK, max_examples=examples(100))
+@settings(QUICK, max_examples=examples(40))
 @given(modules(constants_only=True))
 def test_canonicalization_keeps_every_bit(module: ModuleOp) -> None:
     plain = folded(module, "constant-fold")
@@ -94,7 +94,7 @@ def test_canonicalization_keeps_every_bit(module: ModuleOp) -> None:
             assert same_bits(before, after), print_module(module)
 
 
-@settings(QUICK, max_examples=examples(80))
+@settings(QUICK, max_examples=examples(30))
 @given(
     st.sampled_from([op for op in ops.ALL_OPS if op.name in ("cirh.Const", "cirh.Add", "cirh.MatMul")]),
     st.data(),

@@ -58,7 +58,7 @@ def as_masks(entries: list[Any]) -> tuple[list[int], list[int], list[int], dict[
     return begin, end, strides, masks
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(15))
 @given(indexings())
 def test_resolves_to_numpys_elements(case: tuple[tuple[int, ...], list[Any]]) -> None:
     shape, entries = case

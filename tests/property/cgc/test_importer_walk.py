@@ -63,7 +63,7 @@ def has_cycle(edges: dict[int, set[int]]) -> bool:
     return False
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(12))
 @given(graphs())
 def test_every_node_comes_once_behind_what_it_needs(nodes: list[Node]) -> None:
     order = schedule(nodes)
@@ -72,7 +72,7 @@ def test_every_node_comes_once_behind_what_it_needs(nodes: list[Node]) -> None:
     assert all(place[p] < place[node.index] for node in nodes for p in node.predecessors)
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(12))
 @given(graphs())
 def test_unordered_reads_come_before_writes_wherever_that_can_be(nodes: list[Node]) -> None:
     pairs = unordered_pairs(nodes)
@@ -85,7 +85,7 @@ def test_unordered_reads_come_before_writes_wherever_that_can_be(nodes: list[Nod
     assert all(place[read] < place[write] for read, write in pairs)
 
 
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(12))
 @given(graphs(), st.randoms(use_true_random=False))
 def test_the_order_does_not_depend_on_how_nodes_are_listed(nodes: list[Node], rng: random.Random) -> None:
     shuffled = list(nodes)

@@ -79,7 +79,7 @@ func.func @graph(
     return text, count
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(15))
 @given(steps())
 def test_every_op_is_in_exactly_one_kernel_and_the_graph_places(step: tuple[str, int]) -> None:
     text, count = step

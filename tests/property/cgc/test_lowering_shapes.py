@@ -16,7 +16,7 @@ from cgc.lowering.counter_random import op_key, threefry_2x32
 from cgc.lowering.dtypes import result_shape
 from cgc.lowering.jax_table import lower
 
-few = settings(max_examples=examples(25))
+few = settings(max_examples=examples(10))
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 words = st.integers(0, 2**32 - 1)
 

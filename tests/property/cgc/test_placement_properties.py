@@ -92,7 +92,7 @@ def try_place(graph: KernelGraph, fabric: Fabric) -> Placement | None:
         return None
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(15))
 @given(graphs(), st.integers(8, 200), st.integers(8, 200))
 def test_placements_are_legal(graph: KernelGraph, width: int, height: int) -> None:
     fabric = fabric_of(width, height)
@@ -112,14 +112,14 @@ def test_placements_are_legal(graph: KernelGraph, width: int, height: int) -> No
     assert placement.active_pes == sum(rect.area for rect in placement.rects.values())
 
 
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(8))
 @given(graphs(), st.integers(20, 200), st.integers(20, 200))
 def test_a_placement_depends_on_its_arguments_alone(graph: KernelGraph, width: int, height: int) -> None:
     fabric = fabric_of(width, height)
     assert try_place(graph, fabric) == try_place(graph, fabric)
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(15))
 @given(graphs(), st.integers(20, 200), st.integers(20, 200), st.integers(0, 200), st.integers(0, 200))
 def test_more_area_is_hardly_ever_slower(
     graph: KernelGraph, width: int, height: int, more_width: int, more_height: int

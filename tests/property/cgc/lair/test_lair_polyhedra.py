@@ -14,7 +14,7 @@ from xdsl.ir.affine import AffineExpr, AffineMap
 from cgc.lair.affine import affine_map, composed, dim, inverse_permutation, reshape_map
 from cgc.lair.polyhedra import access, carried_loops, count, domain, footprint, is_injective, tile
 
-few = settings(max_examples=examples(40))
+few = settings(max_examples=examples(20))
 extents_lists = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
 
 

@@ -296,7 +296,7 @@ def check_nests(module: ModuleOp) -> None:
         assert nest.describe()
 
 
-@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.too_slow])
 @given(groups(), st.integers(0, 2**16))
 def test_lair_and_its_passes_compute_what_jax_does(group: Group, seed: int) -> None:
     check_group(group, seed)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,18 @@ BROKEN = ("gpt2", "tagger")
 """Families whose training is killed; they leave out what was used by themselves."""
 
 UNBROKEN = tuple(family for family in FAMILIES if family not in BROKEN)
+QUICK = ("mlp", "gpt2", "t5", "unet", "classifier")
+"""Families that `make test` trains: the others are encoders as the classifier, left to `make soak`."""
+
+IN_ALL_MODES = ("gpt2", "unet", "classifier")
+"""Families that `make test` also continues, evaluates and asks for predictions: text, images, cbfloat16."""
+TESTS_OF_TRAINING = (
+    "test_is_compiled",
+    "test_trains_with_two_workers",
+    "test_losses_are_those_of_a_plain_session",
+)
+"""Tests that need no more than a compiled and trained network."""
+
 TASKS = 3
 STEPS, MORE_STEPS = 20, 25
 EVAL_STEPS = 4
@@ -30,16 +43,61 @@ Workshop = Any
 # The first test of a stage waits for the programs of all families.
 pytestmark = pytest.mark.timeout(900)
 
-each_family = pytest.mark.parametrize("family", FAMILIES)
+
+def each_family(families: Sequence[str], quick: Sequence[str]) -> pytest.MarkDecorator:
+    """Parametrize a test by families; those that are not quick are left to `make soak`."""
+    return pytest.mark.parametrize(
+        "family",
+        [pytest.param(name, marks=() if name in quick else pytest.mark.soak) for name in families],
+    )
+
+
+each_in_all_modes = each_family(FAMILIES, IN_ALL_MODES)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Families of the tests that will run; the stages run no programs for others.
+
+    Attributes:
+        trained: All of them.
+        in_all_modes: Those that are validated, continued, evaluated and asked for predictions as well.
+    """
+
+    trained: tuple[str, ...]
+    in_all_modes: tuple[str, ...]
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """Those whose training is killed."""
+        return tuple(family for family in self.in_all_modes if family in BROKEN)
+
+    def fresh_model_dir(self, family: str) -> str:
+        """Return the directory in which a family has trained its first steps without a break."""
+        return f"{family}_whole" if family in self.broken else family
 
 
 @pytest.fixture(scope="module")
-def compiled(workshop: Workshop) -> Workshop:
+def chosen(request: pytest.FixtureRequest) -> Chosen:
+    trained, in_all_modes = set(), set()
+    for item in request.session.items:
+        if item.path == request.path and isinstance(item, pytest.Function):
+            family = item.callspec.params["family"]
+            trained.add(family)
+            if item.originalname not in TESTS_OF_TRAINING:
+                in_all_modes.add(family)
+    ordered = [tuple(name for name in FAMILIES if name in found) for found in (trained, in_all_modes)]
+    return Chosen(*ordered)
+
+
+@pytest.fixture(scope="module")
+def compiled(workshop: Workshop, chosen: Chosen) -> Workshop:
     """Data is there, and every program is validated and compiled."""
     programs = {}
-    for family in FAMILIES:
+    for family in chosen.trained:
         programs[f"{family}_data"] = workshop.script("prepare.py", family, workshop.parameters(family))
-        programs[f"{family}_validate"] = workshop.program(family, "-m", "train", "--validate_only")
+        if family in chosen.in_all_modes:
+            programs[f"{family}_validate"] = workshop.program(family, "-m", "train", "--validate_only")
         programs[f"{family}_compile"] = workshop.program(family, "-m", "train", "--compile_only")
     workshop.run(programs)
     return workshop
@@ -51,18 +109,20 @@ def training(workshop: Workshop, family: str, max_steps: int, *arguments: str) -
 
 
 @pytest.fixture(scope="module")
-def trained(compiled: Workshop) -> Workshop:
+def trained(compiled: Workshop, chosen: Chosen) -> Workshop:
     """Two workers have trained all families; some were killed on the way."""
-    programs = {f"{family}_train": training(compiled, family, STEPS) for family in UNBROKEN}
-    programs |= {f"{family}_train": training(compiled, family, 1_000_000) for family in BROKEN}
-    compiled.run(programs, TASKS, {f"{family}_train": "Saving checkpoints for 20 " for family in BROKEN})
+    steps = dict.fromkeys(chosen.trained, STEPS) | dict.fromkeys(chosen.broken, 1_000_000)
+    programs = {f"{family}_train": training(compiled, family, last) for family, last in steps.items()}
+    kill_at = {f"{family}_train": "Saving checkpoints for 20 " for family in chosen.broken}
+    compiled.run(programs, TASKS, kill_at)
     return compiled
 
 
 @pytest.fixture(scope="module")
-def last_steps(trained: Workshop) -> dict[str, int]:
+def last_steps(trained: Workshop, chosen: Chosen) -> dict[str, int]:
     """Family -> the step that a second training goes to: beyond what the killed ones have left."""
-    return dict.fromkeys(UNBROKEN, MORE_STEPS) | {family: kept(trained, family) + 10 for family in BROKEN}
+    killed = {family: kept(trained, family) + 10 for family in chosen.broken}
+    return dict.fromkeys(chosen.in_all_modes, MORE_STEPS) | killed
 
 
 def kept(workshop: Workshop, family: str) -> int:
@@ -72,12 +132,12 @@ def kept(workshop: Workshop, family: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def resumed(trained: Workshop, last_steps: dict[str, int]) -> Workshop:
-    """All families have gone on; those that were killed have also been trained without a break."""
+def resumed(trained: Workshop, chosen: Chosen, last_steps: dict[str, int]) -> Workshop:
+    """Families have gone on; those that were killed have also been trained without a break."""
     programs = {}
     for family, step in last_steps.items():
         programs[f"{family}_resume"] = training(trained, family, step)
-        if family in BROKEN:
+        if family in chosen.broken:
             programs[f"{family}_whole"] = training(trained, family, step, "-o", f"{family}_whole")
     trained.run(programs, TASKS)
     return trained
@@ -89,28 +149,20 @@ def off_the_system(workshop: Workshop, family: str) -> str:
     return workshop.parameters(family, "off", train_input={"pad_label": 0} if padded else {})
 
 
-def plain_session(workshop: Workshop, family: str) -> list[str]:
-    checkpoint = str(workshop.directory / fresh_model_dir(family) / "model.ckpt-0")
-    arguments = off_the_system(workshop, family), checkpoint, str(STEPS), str(TASKS - 1)
-    return workshop.script("plain.py", family, *arguments)
-
-
-def fresh_model_dir(family: str) -> str:
-    """Where a family has trained its first steps without a break."""
-    return f"{family}_whole" if family in BROKEN else family
-
-
 @pytest.fixture(scope="module")
-def finished(resumed: Workshop) -> Workshop:
+def finished(resumed: Workshop, chosen: Chosen) -> Workshop:
     """The trained networks have been evaluated and asked, on this CPU and on the CS system."""
     programs = {}
     ip = f"--cs_ip={resumed.system.address}"
-    for family in FAMILIES:
+    for family in chosen.trained:
+        checkpoint = str(resumed.directory / chosen.fresh_model_dir(family) / "model.ckpt-0")
+        arguments = off_the_system(resumed, family), checkpoint, str(STEPS), str(TASKS - 1)
+        programs[f"{family}_plain"] = resumed.script("plain.py", family, *arguments)
+    for family in chosen.in_all_modes:
         for mode in ("eval", "predict"):
             words = (family, "-m", mode, f"--eval_steps={EVAL_STEPS}")
             programs[f"{family}_{mode}_cpu"] = resumed.program(*words)
             programs[f"{family}_{mode}_cs"] = resumed.program(*words, ip)
-        programs[f"{family}_plain"] = plain_session(resumed, family)
         words = ("-m", "train_and_eval", f"--max_steps={STEPS}", f"--eval_steps={EVAL_STEPS}")
         programs[f"{family}_off"] = resumed.program(
             family, *words, "-p", off_the_system(resumed, family), "-o", f"{family}_off"
@@ -119,16 +171,20 @@ def finished(resumed: Workshop) -> Workshop:
     return resumed
 
 
-@each_family
-def test_is_validated_and_compiled(compiled: Workshop, family: str) -> None:
+@each_in_all_modes
+def test_is_validated(compiled: Workshop, family: str) -> None:
     assert "every operation can run on the CS system" in compiled.logs[f"{family}_validate"]
+
+
+@each_family(FAMILIES, QUICK)
+def test_is_compiled(compiled: Workshop, family: str) -> None:
     report = next((compiled.directory / family).glob("cs_*/compile_report.txt")).read_text()
     rate = re.search(r"Samples/s: +([0-9.]+)", report)
     assert rate is not None
     assert float(rate[1]) > 0
 
 
-@pytest.mark.parametrize("family", UNBROKEN)
+@each_family(UNBROKEN, QUICK)
 def test_trains_with_two_workers(trained: Workshop, family: str) -> None:
     log = trained.logs[f"{family}_train"]
     assert losses_of(log)[0][0] == 1
@@ -136,7 +192,7 @@ def test_trains_with_two_workers(trained: Workshop, family: str) -> None:
     assert (summary["status"], summary["workers"]) == ("completed", TASKS - 1)
 
 
-@pytest.mark.parametrize("family", UNBROKEN)
+@each_family(UNBROKEN, IN_ALL_MODES)
 def test_a_second_training_goes_on_from_the_checkpoint(resumed: Workshop, family: str) -> None:
     before, after = (losses_of(resumed.logs[f"{family}_{name}"]) for name in ("train", "resume"))
     assert before[0][0] == 1
@@ -151,11 +207,11 @@ Both compute in 16 bits and round at other places; cbfloat16 has 2 bits less, an
 """
 
 
-@each_family
+@each_family(FAMILIES, QUICK)
 def test_losses_are_those_of_a_plain_session(
-    finished: Workshop, family: str, logged_losses: Callable[[Path], dict[int, float]]
+    finished: Workshop, chosen: Chosen, family: str, logged_losses: Callable[[Path], dict[int, float]]
 ) -> None:
-    model_dir = finished.directory / fresh_model_dir(family)
+    model_dir = finished.directory / chosen.fresh_model_dir(family)
     logged = logged_losses(model_dir)
     lines = re.findall(r"^loss (\d+) (\S+)$", finished.logs[f"{family}_plain"], re.MULTILINE)
     expected = {int(step): float(loss) for step, loss in lines}
@@ -165,7 +221,7 @@ def test_losses_are_those_of_a_plain_session(
     assert {step: logged[step] for step in expected} == pytest.approx(expected, abs=tolerance)
 
 
-@each_family
+@each_in_all_modes
 def test_trains_and_evaluates_off_the_system(finished: Workshop, family: str) -> None:
     losses = losses_of(finished.logs[f"{family}_off"])
     assert (losses[0][0], losses[-1][0]) == (1, STEPS)
@@ -178,7 +234,7 @@ def losses_of(log: str) -> list[tuple[int, float]]:
     return [(int(step), float(loss)) for step, loss in found]
 
 
-@pytest.mark.parametrize("family", BROKEN)
+@each_family(BROKEN, IN_ALL_MODES)
 def test_goes_on_after_a_kill_as_if_there_had_been_none(
     resumed: Workshop, last_steps: dict[str, int], family: str
 ) -> None:
@@ -195,7 +251,7 @@ def variables(model_dir: Path, step: int) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-@each_family
+@each_in_all_modes
 def test_evaluates_off_and_on_the_system_alike(
     finished: Workshop, last_steps: dict[str, int], family: str
 ) -> None:
@@ -213,7 +269,7 @@ def metrics_of(log: str) -> dict[str, float]:
     return {name: float(value) for name, value in (pair.split("=") for pair in line.split())}
 
 
-@each_family
+@each_in_all_modes
 def test_predicts_off_and_on_the_system_alike(finished: Workshop, family: str) -> None:
     cpu, cs = (predictions_of(finished.logs[f"{family}_predict_{place}"]) for place in ("cpu", "cs"))
     assert len(cpu) == len(cs) == 4

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -64,18 +62,16 @@ def test_an_estimator_trains_evaluates_and_predicts(
     assert "max_act_per_csx allows 300,000 bytes in each of 2 systems" in caplog.text
 
 
-def test_a_pytorch_program_trains_and_evaluates(crowded: RunningSystem, tmp_path: Path) -> None:
+def test_a_pytorch_program_trains_and_evaluates(
+    crowded: RunningSystem, run_torch_program: Callable[..., str], tmp_path: Path
+) -> None:
     program = MODELS / "fc_mnist" / "pytorch" / "run.py"
     params = tmp_path / "params.yaml"
     plain = (program.parent / "configs" / "params_fc_mnist.yaml").read_text()
     params.write_text(f"{plain}  recompute: all\n  max_act_per_csx: 1000000\n")
-    words = [sys.executable, str(program), f"-p={params}", f"--cs_ip={crowded.address}"]
-    words += [f"--model_dir={tmp_path / 'model'}", "--eval_steps=2"]
-    log = ""
-    for flags in (("-m=train_and_eval", "--max_steps=4"), ("-m=train", "--max_steps=6", "--num_csx=2")):
-        done = subprocess.run([*words, *flags], capture_output=True, text=True, check=False)
-        log += done.stdout + done.stderr
-        assert done.returncode == 0, log
+    words = (f"-p={params}", f"--cs_ip={crowded.address}", f"--model_dir={tmp_path / 'model'}")
+    log = run_torch_program(program, *words, "-m=train_and_eval", "--max_steps=4", "--eval_steps=2")
+    log += run_torch_program(program, *words, "-m=train", "--max_steps=6", "--num_csx=2")
     assert DOES_NOT_FIT in log
     assert SHARED in log
     assert "activations (recompute all): " in log

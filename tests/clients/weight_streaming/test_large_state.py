@@ -19,7 +19,7 @@ from estimator.errors import CheckpointReadError
 
 Example = Callable[[str], AbstractContextManager[dict[str, ModuleType]]]
 
-PART_BYTES = 20_000
+PART_BYTES = 10_000
 
 
 @pytest.fixture
@@ -43,16 +43,23 @@ def trainer(modules: dict[str, ModuleType], model_dir: Path, address: str) -> tu
     """An estimator and its functions."""
     program = modules["run"].PROGRAM
     params = program.merged_params(program.parse_arguments(["-m", "train"]))
-    params["model"]["num_hidden_layers"] = 1
+    params["model"]["hidden_sizes"] = [64] * 4
     config = CSRunConfig(cs_ip=address, tf_random_seed=7, save_checkpoints_steps=2)
     functions = program.functions()
-    return CerebrasEstimator(functions.model_fn, model_dir, config=config, params=params), functions
+    made = CerebrasEstimator(
+        functions.model_fn,
+        model_dir,
+        compile_dir=model_dir.parent / "artifacts",
+        config=config,
+        params=params,
+    )
+    return made, functions
 
 
 def test_checkpoints_are_the_same(
     system: RunningSystem, example: Example, in_parts: Callable[[], None], tmp_path: Path
 ) -> None:
-    with example("gpt2") as modules:
+    with example("fc_mnist") as modules:
         for name in ("whole", "parts"):
             if name == "parts":
                 in_parts()
@@ -77,13 +84,13 @@ def test_a_checkpoint_of_another_model(
     system: RunningSystem, example: Example, in_parts: Callable[[], None], tmp_path: Path
 ) -> None:
     in_parts()
-    with example("gpt2") as modules:
-        estimator, functions = trainer(modules, tmp_path, system.address)
+    with example("fc_mnist") as modules:
+        estimator, functions = trainer(modules, tmp_path / "model", system.address)
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             step = tf.compat.v1.get_variable("global_step", (), tf.int64, tf.zeros_initializer())
             session.run(step.initializer)
-            tf.compat.v1.train.Saver([step]).save(session, str(tmp_path / "model.ckpt"), 1)
-        with pytest.raises(CheckpointReadError, match="it lacks the variables embeddings/tokens"):
+            tf.compat.v1.train.Saver([step]).save(session, str(tmp_path / "model" / "model.ckpt"), 1)
+        with pytest.raises(CheckpointReadError, match="it lacks the variables fc_0/kernel"):
             estimator.train(functions.train_input_fn, max_steps=3)
 
 

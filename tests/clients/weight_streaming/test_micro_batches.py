@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -68,7 +66,7 @@ def trained(
     return train
 
 
-@pytest.mark.parametrize(("name", "count"), [("fc_mnist", 1), ("gpt2", 1), ("gpt2", 2)])
+@pytest.mark.parametrize(("name", "count"), [("fc_mnist", 1), ("gpt2", 2)])
 def test_losses_and_weights_are_those_of_a_plain_session(
     name: str, count: int, trained: Callable[..., Any], plain_session: Plain
 ) -> None:
@@ -119,7 +117,9 @@ def test_what_cannot_be_is_refused_before_anything_starts(trained: Callable[...,
         trained("gpt2", "pipelined", {}, execution="pipelined", micro_batch_size=4)
 
 
-def test_a_pytorch_program_equals_itself_on_a_cpu(pair: RunningSystem, tmp_path: Path) -> None:
+def test_a_pytorch_program_equals_itself_on_a_cpu(
+    pair: RunningSystem, run_torch_program: Callable[..., str], tmp_path: Path
+) -> None:
     program = MODELS / "fc_mnist" / "pytorch" / "run.py"
     plain = (program.parent / "configs" / "params_fc_mnist.yaml").read_text()
     params = tmp_path / "params.yaml"
@@ -130,12 +130,9 @@ def test_a_pytorch_program_equals_itself_on_a_cpu(pair: RunningSystem, tmp_path:
     )
     places = {"cpu": ("--cpu",), "micro": (f"--cs_ip={pair.address}",)}
     for name, flags in places.items():
-        words = [sys.executable, str(program), "-m=train", f"-p={params}", "--max_steps=10", *flags]
-        done = subprocess.run(
-            [*words, f"--model_dir={tmp_path / name}"], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert "in 8 micro-batches of 8 samples (as asked for)" in done.stdout + done.stderr
+        words = ("-m=train", f"-p={params}", "--max_steps=10", f"--model_dir={tmp_path / name}", *flags)
+        shown = run_torch_program(program, *words)
+    assert "in 8 micro-batches of 8 samples (as asked for)" in shown
     ours, theirs = (json.loads((tmp_path / name / "losses.json").read_text()) for name in ("micro", "cpu"))
     assert ours == pytest.approx(theirs, rel=1e-5)
     weights = [cstorch.load(tmp_path / name / "checkpoint_10.mdl")["model"] for name in ("micro", "cpu")]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -15,27 +17,22 @@ PROGRAM = str(Path(__file__).parent / "program" / "appliance.py")
 Command = Callable[..., CompletedProcess[str]]
 
 
-def evaluations(result: CompletedProcess[str]) -> list[str]:
-    """The lines of its evaluations."""
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "branch wheel" in result.stdout
-    return re.findall(r"^\w+ \d+ \d\.\d+ True$", result.stdout, re.MULTILINE)
-
-
 def test_it_trains_and_evaluates_on_the_system_and_on_this_cpu(
-    run_in: Callable[[Path], Command], system: RunningSystem, tmp_path: Path
+    command: Command, run_programs: Callable[..., Any], system: RunningSystem, tmp_path: Path
 ) -> None:
     """The same losses everywhere; the address may come from the site."""
     runs = {
-        "pipelined": (("CSX", "pipeline", f"--mgmt_address={system.address}"), {}),
-        "weight_streaming": (("CSX", "weight_streaming"), {"CS_IP": system.address}),
-        "CPU": (("CPU",), {}),
+        "pipelined": ("CSX", "pipeline", f"--mgmt_address={system.address}"),
+        "weight_streaming": ("CSX", "weight_streaming"),
+        "CPU": ("CPU",),
     }
+    programs = {name: [PROGRAM, *arguments, f"--model_dir={name}_dir"] for name, arguments in runs.items()}
+    logs = run_programs(partial(command, CS_IP=system.address), ["csrun_cpu"], tmp_path, programs)
     losses = {}
-    for name, (arguments, environment) in runs.items():
-        (tmp_path / name).mkdir()
-        result = run_in(tmp_path / name)("csrun_cpu", "python", PROGRAM, *arguments, **environment)
-        found = [line.split() for line in evaluations(result)]
+    for name, tasks in logs.items():
+        log = tasks["chief-0"]
+        assert "branch wheel" in log
+        found = [line.split() for line in re.findall(r"^\w+ \d+ \d\.\d+ True$", log, re.MULTILINE)]
         assert [step for _, step, _, _ in found] == ["0", "2", "4"]
         assert found[0][0] == (name if name != "CPU" else "pipelined")
         losses[name] = [float(loss) for _, _, loss, _ in found]

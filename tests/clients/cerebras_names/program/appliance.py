@@ -20,6 +20,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("device", choices=["CSX", "CPU"])
 parser.add_argument("strategy", nargs="?", default="pipeline")
 parser.add_argument("--mgmt_address", default=None)
+parser.add_argument("--model_dir", default="model_dir")
 args = parser.parse_args()
 
 BRANCH = "container" if found("cerebras.framework") else "wheel" if found("cerebras_appliance") else "none"
@@ -95,9 +96,9 @@ config = RunConfig(
 )
 use_cs = args.device == "CSX"
 with cs1_enable_summaries() if use_cs else cs1_disable_summaries():
-    estimator = Estimator(model_fn, "model_dir", DEFAULT_COMPILE_DIR, config, {"classes": 3})
+    estimator = Estimator(model_fn, args.model_dir, DEFAULT_COMPILE_DIR, config, {"classes": 3})
     estimator.train(input_fn, steps=None, max_steps=4, use_cs=use_cs)
-    for checkpoint in CheckpointReader.all_checkpoints("model_dir"):
+    for checkpoint in CheckpointReader.all_checkpoints(args.model_dir):
         assert CheckpointReader.is_a_checkpoint(checkpoint)
         metrics = estimator.evaluate(input_fn, steps=2, checkpoint_path=checkpoint, use_cs=use_cs)
         names = CheckpointReader(checkpoint).tensor_names

@@ -18,7 +18,13 @@ OPTIMIZER = {
 }
 
 
-@pytest.mark.parametrize("file", ["configs/params_bert_tiny.yaml", "configs/params_bert_tiny_squad.yaml"])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "configs/params_bert_tiny.yaml",
+        pytest.param("configs/params_bert_tiny_squad.yaml", marks=pytest.mark.soak),
+    ],
+)
 def test_twenty_steps_equal_a_plain_session(file: str, train_both_ways: Callable[..., Any]) -> None:
     training = train_both_ways("bert", {"model": MODEL, "optimizer": OPTIMIZER}, 20, file)
     assert len(training.on_system) == 20

@@ -54,9 +54,9 @@ def run_example(
     ("name", "steps", "loss", "accuracy"),
     [
         ("fc_mnist", 100, 0.35, 0.9),
-        ("resnet", 50, 0.45, 0.98),
-        ("bert", 200, 3.0, 0.25),
         ("gpt2", 60, 3.1, None),
+        pytest.param("resnet", 50, 0.45, 0.98, marks=pytest.mark.soak),
+        pytest.param("bert", 200, 3.0, 0.25, marks=pytest.mark.soak),
     ],
 )
 def test_it_learns_what_it_is_said_to(

@@ -15,7 +15,7 @@ from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
 
 v1 = tf.compat.v1
 
-BATCH_SIZE = 256
+BATCH_SIZE = 64
 SEED = 11
 
 Losses = Callable[[Path], dict[int, float]]
@@ -23,7 +23,7 @@ Losses = Callable[[Path], dict[int, float]]
 
 def params(dropout: float) -> dict[str, Any]:
     return {
-        "model": {"hidden_sizes": [500, 300], "dropout": dropout},
+        "model": {"hidden_sizes": [64, 32], "dropout": dropout},
         "optimizer": {"learning_rate": 1e-3},
     }
 

@@ -6,6 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
+
+# `make test` compares GPT-2 in micro-batches with TensorFlow.
+pytestmark = pytest.mark.soak
 
 MODEL = {
     "num_hidden_layers": 1,

@@ -20,8 +20,8 @@ KERAS_3, TF_KERAS = "keras 3", "tf_keras"
 
 FAST = {
     KERAS_3: (
-        "mlp_20_steps cnn_20_steps transformer_20_steps loss_scale_that_overflows train_step_of_ones_own "
-        "dropout evaluation_and_prediction embedding_rmsprop embedding_adadelta"
+        "mlp_20_steps transformer_20_steps loss_scale_that_overflows train_step_of_ones_own "
+        "dropout evaluation_and_prediction embedding_rmsprop"
     ),
     TF_KERAS: (
         "mlp_20_steps loss_scale_that_overflows optimizer_legacy_Adam evaluation_and_prediction "
@@ -35,8 +35,8 @@ _OPTIMIZERS = (
 _BOTH = f"{_OPTIMIZERS} recurrent two_inputs_weights_and_metrics layer_with_state functions_in_call"
 SLOW = {
     KERAS_3: (
-        f"{_BOTH} optimizer_lamb optimizer_muon optimizer_accumulation "
-        "embedding_rmsprop_momentum embedding_adagrad embedding_adafactor"
+        f"{_BOTH} cnn_20_steps optimizer_lamb optimizer_muon optimizer_accumulation "
+        "embedding_rmsprop_momentum embedding_adadelta embedding_adagrad embedding_adafactor"
     ),
     TF_KERAS: (
         f"{_BOTH} cnn_20_steps transformer_20_steps train_step_of_ones_own "

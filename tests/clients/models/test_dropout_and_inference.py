@@ -24,7 +24,12 @@ def values(estimator: CerebrasEstimator) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("bert", SMALL), ("gpt2", SMALL), ("transformer", SMALL_TRANSFORMER)]
+    ("name", "changes"),
+    [
+        ("gpt2", SMALL),
+        pytest.param("bert", SMALL, marks=pytest.mark.soak),
+        pytest.param("transformer", SMALL_TRANSFORMER, marks=pytest.mark.soak),
+    ],
 )
 def test_all_modes_with_dropout(
     name: str,

@@ -60,7 +60,7 @@ def estimator_of(system: RunningSystem, tmp_path: Path) -> Callable[..., Cerebra
     return make
 
 
-@pytest.mark.parametrize("name", ["fc_mnist", "resnet"])
+@pytest.mark.parametrize("name", [pytest.param("fc_mnist", marks=pytest.mark.soak), "resnet"])
 def test_losses_and_weights_are_those_of_one_copy(
     name: str,
     estimator_of: Callable[..., CerebrasEstimator],

@@ -6,6 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
+
+# `make test` compares the T5 of `public_style` with TensorFlow.
+pytestmark = pytest.mark.soak
 
 MODEL = {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1, "dropout_rate": 0.0}
 OPTIMIZER = {

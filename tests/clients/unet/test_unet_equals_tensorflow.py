@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+# `make test` compares the U-Net of `public_style` with TensorFlow.
+pytestmark = pytest.mark.soak
+
 # Adam makes full steps of gradients that are nothing but rounding errors: after 20 steps TensorFlow itself
 # differs by 3e-3 with and without oneDNN.
 OPTIMIZER = {"optimizer_type": "momentum", "learning_rate": 0.02}

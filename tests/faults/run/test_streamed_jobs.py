@@ -120,8 +120,15 @@ def running(
     return job
 
 
-@pytest.mark.parametrize("num_csx", [1, 2])
-@pytest.mark.parametrize("role", ["chief", "worker"])
+@pytest.mark.parametrize(
+    ("role", "num_csx"),
+    [
+        ("chief", 2),
+        ("worker", 1),
+        pytest.param("chief", 1, marks=pytest.mark.soak),
+        pytest.param("worker", 2, marks=pytest.mark.soak),
+    ],
+)
 def test_a_job_whose_task_was_killed_continues_bit_for_bit(
     streaming: Streaming, whole: Callable[[int], Path], tmp_path: Path, role: str, num_csx: int
 ) -> None:

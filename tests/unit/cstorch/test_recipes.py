@@ -159,7 +159,7 @@ def _process(system: RunningSystem, artifacts: Path, tmp_path: Path) -> Iterator
     forget()
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=["mlp", "cnn", "gpt", pytest.param("bert", marks=pytest.mark.soak)])
 def family(request: pytest.FixtureRequest) -> Family:
     return FAMILIES[request.param]
 

@@ -112,7 +112,11 @@ def test_an_evaluation_sees_every_record_once(
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "metric", "least"), [("resnet", 60, "accuracy", 0.95), ("unet", 120, "mean_iou", 0.75)]
+    ("name", "steps", "metric", "least"),
+    [
+        ("resnet", 60, "accuracy", 0.95),
+        pytest.param("unet", 120, "mean_iou", 0.75, marks=pytest.mark.soak),
+    ],
 )
 def test_it_learns(
     name: str,

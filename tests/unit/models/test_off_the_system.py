@@ -41,7 +41,15 @@ def metrics_in(text: str) -> list[dict[str, float]]:
     ]
 
 
-@pytest.mark.parametrize("name", SMALLER)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fc_mnist",
+        "unet",
+        "gpt2",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("resnet", "bert", "transformer")),
+    ],
+)
 def test_all_modes(
     name: str, example: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

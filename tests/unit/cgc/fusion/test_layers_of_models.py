@@ -12,8 +12,6 @@ from cgc.driver import CompileOptions
 from cgc.kernels.program import PRODUCTS
 from cgc.passes.pipeline import run_pipeline
 
-MODELS = ("fc_mnist", "bert", "gpt2", "transformer", "resnet", "unet")
-
 
 def ops_of(module: ModuleOp) -> list[CirhOp]:
     return [op for op in module.walk() if isinstance(op, CirhOp)]
@@ -29,7 +27,15 @@ def layers_by_node(module: ModuleOp) -> dict[str | None, LayerPath]:
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fc_mnist",
+        "gpt2",
+        "resnet",
+        *(pytest.param(n, marks=pytest.mark.soak) for n in ("bert", "transformer", "unet")),
+    ],
+)
 def test_passes_keep_the_layer_of_every_op(name: str, step_of: Callable[[str], ModuleOp]) -> None:
     module = step_of(name)
     imported = layers_by_node(module)

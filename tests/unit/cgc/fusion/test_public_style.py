@@ -264,8 +264,15 @@ def kernels_of_keras_layers(name: str) -> tuple[KernelGraph, float]:
     return kernels_and_rate(public_step(public_blocks(name), p.KerasDenseLayer, "library"))
 
 
-@pytest.mark.parametrize("found", [kernels_of_layers_by_hand, kernels_of_keras_layers])
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        *((name, kernels_of_layers_by_hand) for name in PAIRS),
+        ("attentions", kernels_of_keras_layers),
+        pytest.param("activations", kernels_of_keras_layers, marks=pytest.mark.soak),
+        pytest.param("norms", kernels_of_keras_layers, marks=pytest.mark.soak),
+    ],
+)
 def test_blocks_have_the_kernels_and_the_rate_of_ours(
     name: str, found: Callable[[str], tuple[KernelGraph, float]]
 ) -> None:

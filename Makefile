@@ -4,6 +4,9 @@
 
 VENV_PYTHON := .venv/bin/python
 
+# Images set it for smaller layers. Every worker of pytest would rewrite the asserts of its plugins again.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,8 +53,18 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
         0.2, l1_regularization_strength=0.001, l2_regularization_strength=0.01
     ),
 }
+
+SHARED = ("momentum", "adam", "rmsprop_centered", "adagrad")
+"""One of each kind of update: the optimizers of most tests."""
+
 DENSE_STATE = {"adam", "adam_tuned"}
 """Optimizers that move every row at every step: TensorFlow decays Adam's moments as a whole."""
+
+
+def soaking(names: Iterable[str]) -> list[Any]:
+    """Return parameters that leave the optimizers of no kind of their own to `make soak`."""
+    quick = {*SHARED, "sgd", "ftrl_power"}
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.soak) for name in names]
 
 
 def word_batches(count: int = STEPS, shape: Sequence[int] = (BATCH, WORDS)) -> list[tuple[np.ndarray, ...]]:
@@ -109,7 +119,7 @@ def test_mean_pooling_of_repeated_ids(name: str, both_ways: Any) -> None:
     assert ("cirh.Unique" in print_module(run.imported.module)) == (name != "sgd")
 
 
-@pytest.mark.parametrize("name", sorted(set(OPTIMIZERS) - DENSE_STATE))
+@pytest.mark.parametrize("name", soaking(sorted(set(OPTIMIZERS) - DENSE_STATE)))
 def test_rows_that_no_batch_names_keep_every_bit(name: str, graph: tf.Graph, compile_step: Any) -> None:
     ids, y = placeholders()
     loss = classes_loss(tf.reduce_mean(tf.nn.embedding_lookup(embedding_table(), ids), axis=1), y)
@@ -124,10 +134,6 @@ def test_rows_that_no_batch_names_keep_every_bit(name: str, graph: tf.Graph, com
             rest = list(NEVER)
             assert final[key][rest].tobytes() == initial[key][rest].tobytes(), key
             assert not np.array_equal(final[key], initial[key]), key
-
-
-SHARED = ("momentum", "adam", "rmsprop_centered", "adagrad")
-"""Optimizers of the tests below: one of each kind of update."""
 
 
 @pytest.mark.parametrize("name", SHARED)
@@ -326,7 +332,7 @@ def test_names_of_state_where_only_a_table_is_trained(graph: tf.Graph) -> None:
     }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", soaking(OPTIMIZERS))
 def test_every_op_of_the_step_has_its_kernel_and_the_table_one(name: str, graph: tf.Graph) -> None:
     ids, y = placeholders()
     with tf1.name_scope("words"):

@@ -8,8 +8,9 @@ width for each stage), and because small values stay.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 VOCABULARY = 128
@@ -42,9 +43,22 @@ class Shrinking:
     changed: set[str] = field(default_factory=set)
     layers: int = LAYERS
 
+    @cached_property
+    def width_scale(self) -> float:
+        """By how much lists of widths shrink, all by the same: equal numbers in two lists stay equal."""
+        lists = [numbers for numbers in _lists_of_widths(self.fields) if len(set(numbers)) > 1]
+        return max(1.0, *(max(min(numbers) / 16, max(numbers) / 128) for numbers in lists))
+
+    def scaled(self, width: int) -> int:
+        """A width as it is in lists of widths: a multiple of 8."""
+        return width if width <= 4 else max(8, round(width / self.width_scale / 8) * 8)
+
     def of_part(self, fields: Mapping[str, Any]) -> Shrinking:
         """The state for a nested configuration."""
-        return Shrinking(fields, self.ids, self.kept, self.changed, layers_of(fields))
+        part = Shrinking(fields, self.ids, self.kept, self.changed, layers_of(fields))
+        if self.fields:  # the widths of a backbone are named in the configuration around it too
+            part.width_scale = self.width_scale
+        return part
 
     def token_id(self, old: int) -> int:
         """The new id of a special token, the same for equal old ones."""
@@ -75,13 +89,29 @@ def _zero(value: Any, shrinking: Shrinking) -> Any:
 def _widths(value: Any, shrinking: Shrinking) -> Any:
     """A width, or those of stages, in their ratio to each other and multiples of 8."""
     if not isinstance(value, list | tuple):
+        own = {name: field for name, field in shrinking.fields.items() if isinstance(field, list | tuple)}
+        if any(value == numbers[0] and len(set(numbers)) > 1 for numbers in _lists_of_widths(own)):
+            return shrinking.scaled(value)
         stages = isinstance(shrinking.fields.get("depths"), list | tuple)  # each doubles the width
         return min(value, WIDTH // 4 if stages else WIDTH) if isinstance(value, int) else value
     numbers = [number for number in value if isinstance(number, int) and number > 4]
     if not numbers or len(set(numbers)) == 1:
-        return _each(value, lambda number: min(number, WIDTH // 2))
-    scale = max(1.0, min(numbers) / 16, max(numbers) / 128)
-    return _each(value, lambda number: number if number <= 4 else max(8, round(number / scale / 8) * 8))
+        whole = [
+            name for name, field in shrinking.fields.items() if isinstance(field, int) and field in numbers
+        ]
+        one = any(is_rule_for(name, _widths) for name in whole)
+        return _each(value, lambda number: min(number, WIDTH if one else WIDTH // 2))
+    return _each(value, shrinking.scaled)
+
+
+def _lists_of_widths(fields: Mapping[str, Any]) -> Iterator[list[int]]:
+    """The widths in lists of a configuration and of those in it, without small numbers as of colors."""
+    for name, value in fields.items():
+        if isinstance(value, list | tuple) and all(isinstance(number, int) for number in value):
+            if is_rule_for(name, _widths) and (numbers := [number for number in value if number > 4]):
+                yield numbers
+        elif name.endswith("_config") and value is not None:
+            yield from _lists_of_widths(value if isinstance(value, Mapping) else vars(value))
 
 
 def _depths(value: Any, shrinking: Shrinking) -> Any:
@@ -94,8 +124,8 @@ def _depths(value: Any, shrinking: Shrinking) -> Any:
 
 
 def _key_value_heads(value: Any, shrinking: Shrinking) -> Any:
-    heads = shrinking.fields.get("num_attention_heads")
-    if isinstance(value, int) and value == heads:
+    heads = [number for name, number in shrinking.fields.items() if name.endswith("attention_heads")]
+    if isinstance(value, int) and value in heads:
         return min(value, HEADS)
     return _each(value, lambda number: min(number, KEY_VALUE_HEADS))
 
@@ -104,6 +134,12 @@ def _image(value: Any, shrinking: Shrinking) -> Any:
     size = shrinking.fields.get("patch_size")
     flat = isinstance(size, int) and size >= PATCH
     return _each(value, lambda number: min(number, IMAGE if flat else PYRAMID_IMAGE))
+
+
+def _window(value: Any, shrinking: Shrinking) -> Any:
+    """Of shifted windows in patches; where patches are merged, in pixels."""
+    merged = shrinking.fields.get("spatial_merge_size")
+    return _each(value, lambda number: min(number, 2 * merged * PATCH if isinstance(merged, int) else 2))
 
 
 def _heads(value: Any, shrinking: Shrinking) -> Any:
@@ -128,6 +164,10 @@ def _state_space_heads(value: Any, shrinking: Shrinking) -> Any:
     )
 
 
+def _state_space_width(value: Any, shrinking: Shrinking) -> Any:
+    return int(WIDTH * shrinking.fields.get("mamba_expand", 2)) if isinstance(value, int) else value
+
+
 def _token_ids(value: Any, shrinking: Shrinking) -> Any:
     return _each(value, shrinking.token_id)
 
@@ -139,17 +179,16 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"type_vocab", _limit(4)),
     (r"vocab_?size|^vocab$|_vocab$|codebook_size|n_codes$|num_embeddings$|num_buckets$", _limit(VOCABULARY)),
     (r"^n_group$|topk_group|num_expert_group", _limit(1)),
-    (r"experts_per_tok|top_?k|num_selected_experts|topk|num_experts_per", _limit(2)),
+    (r"experts_per_tok|top_?k|num_selected_experts|topk|num_experts_per|^moe_k$|index_kpool", _limit(2)),
     (r"shared_experts?$", _limit(1)),
     (r"(num|n|routed)_.*experts|^num_experts|_experts$", _limit(4)),
     (r"(key_value|kv)_heads|kv_head|n_head_kv|num_key_heads|_k_heads", _key_value_heads),
     (r"mamba_(n|num)_heads", _state_space_heads),
+    (r"(rope|nope|index)_head_dim|rotary_dim", _limit(HEAD_DIM // 2)),
+    (r"^head_dim$", _head_dim),
+    (r"head_dim|head_size|^d_kv$|kv_channels|dim_head|d_head", _limit(HEAD_DIM)),
     (r"heads?(_per_stage)?$|_heads?_|num_head", _heads),
     (r"_groups$|^groups$", _limit(4)),
-    (r"rope_head_dim|rotary_dim|index_head_dim", _limit(HEAD_DIM // 2)),
-    (r"nope_head_dim", _limit(HEAD_DIM // 2)),
-    (r"^head_dim$", _head_dim),
-    (r"head_dim|head_size|^d_kv$|kv_channels|value_head|key_head|dim_head|d_head", _limit(HEAD_DIM)),
     (r"(lora|low|rope|q|kv|adapter|dt|time_step|decay|gate|aaa|mv)_?(lora_)?_?rank", _limit(16)),
     (r"depths?$|^layers?$|_layers?$|num_blocks|_blocks$|blocks_per_stage|numb_of_layers|^n_block", _depths),
     (r"intermediate|ffn|mlp_dim|d_?ff$|n_inner|inner_(dim|size)|feedforward|ffw_|filter_size|mlp_hidden",
@@ -159,9 +198,13 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"max_(\w+_)?position|n_positions|position_embeddings$|max_seq|seq_length|max_length|n_ctx|context_(length|size)"
      r"|max_(source|target)", _limit(POSITIONS)),
     (r"sliding_window|attention_window|local_attention|chunk_size|block_size|window_length", _limit(8)),
-    (r"^window_size", _limit(2)),
+    (r"^window_size", _window),
+    (r"num_pos_feats", _limit(WIDTH // 2)),
+    (r"num_windows$", _limit(4)),
+    (r"^n_window", _limit(16)),
     (r"num_queries|num_query|num_latents|num_object_queries|num_proposals", _limit(16)),
     (r"state_size|d_state|ssm_state", _limit(8)),
+    (r"d_ssm$", _state_space_width),
     (r"upsample_(initial_)?channel|channels_list|_channel_list", _widths),
     (r"hidden|d_model|embed|width|_dims?$|^dims?$|n_embd|channels?$|num_filters|_size_per|feature_size|features"
      r"|d_inner|proj_size|conv_dim|planes|rep_dim|d_embed|neck|bottleneck|_dims?_", _widths),
@@ -170,9 +213,15 @@ RULES: tuple[tuple[str, Rule], ...] = (
 
 _PATTERNS = [(re.compile(pattern), rule) for pattern, rule in RULES]
 
+
+def is_rule_for(name: str, rule: Rule) -> bool:
+    """Return True if the fields of a name shrink by a rule."""
+    return next((found for pattern, found in _PATTERNS if pattern.search(name)), None) is rule
+
+
 _KEPT = re.compile(
     r"chunk_size_feed_forward|num_channels|hidden_act|activation|embedding_type|_ratio|_scale$|_kernel|_stride"
-    r"|initializer|_eps$|(feature|select)_layer|feat_extract_layers|layer_(idx|index)|_loss|_cost|tie_|temperature|pruned|problem|num_labels"
+    r"|initializer|_eps$|(feature|select)_layer|feat_extract_layers|layer_(idx|index)|_loss|_cost|tie_|temperature|resnet_head|pruned|problem|num_labels"
 )
 
 
@@ -181,6 +230,8 @@ FILLED = {
     "num_experts_per_tok": 2,
     "n_routed_experts": 4,
     "moe_intermediate_size": INNER,
+    "n_shared_experts": 1,
+    "prediction_length": 4,
 }
 """Fields that some configurations leave open, and whose models need them."""
 
@@ -221,4 +272,4 @@ def layers_of(fields: Mapping[str, Any]) -> int:
         if isinstance(value, list) and len(value) == depth and all(isinstance(item, str) for item in value):
             most = max(most, *(value.index(kind) + 1 for kind in set(value)))
     taken = fields.get("_out_indices")  # outputs of a backbone that other parts of the model use
-    return max(min(most, MAX_LAYERS), *(taken if isinstance(taken, list) else [0]))
+    return max(min(most, MAX_LAYERS), len(taken) if isinstance(taken, list) else 0)

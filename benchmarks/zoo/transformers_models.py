@@ -23,7 +23,7 @@ from benchmarks.zoo.architecture import (
     Workload,
     one_line,
 )
-from benchmarks.zoo.tiny import FIRST_SPECIAL, HEAD_DIM, WIDTH, Shrinking, shrink
+from benchmarks.zoo.tiny import FIRST_SPECIAL, HEAD_DIM, VOCABULARY, WIDTH, Shrinking, shrink
 from benchmarks.zoo.torch_outputs import mean_square, without_randomness, without_ties
 
 TOKENS = 16
@@ -31,6 +31,9 @@ SAMPLES = 3200
 """Of a waveform."""
 SEARCH_S = 20.0
 """For finding a configuration that works."""
+
+GRID = 4
+"""Patches of an image in each direction, where a model takes them in rows."""
 
 FRAMES = 64
 """Of a spectrogram."""
@@ -56,7 +59,26 @@ HEADS = (
 """Kinds of heads, the preferred ones first; a type without any of them is trained as its base model."""
 
 CHANGES: dict[str, dict[str, Any]] = {
+    "autoformer": {"num_time_features": 2},
+    "informer": {"num_time_features": 2},
+    "time_series_transformer": {"num_time_features": 2},
+    "cvt": {"depth": [1, 2, 3]},
+    "dory": {"num_hidden_layers": 4, "n_input_layers": 1, "n_recurrent_layers": 2, "n_output_layers": 1},
+    "esm": {"vocab_size": VOCABULARY, "pad_token_id": 1, "mask_token_id": 2},
+    "dbrx": {"attn_config": {"rope_theta": 10_000.0}},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "layoutlmv3": {"coordinate_size": 12, "shape_size": 8},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "lilt": {"hidden_size": 96},
+    "markuplm": {"max_xpath_tag_unit_embeddings": 256, "max_xpath_subs_unit_embeddings": 1024},
+    "nemotron": {"num_key_value_heads": 2},
+    "pvt": {"num_encoder_blocks": 4},
+    "qwen2_5_omni_thinker": {"vision_start_token_id": FIRST_SPECIAL},
+    "qwen3_omni_moe_thinker": {"vision_start_token_id": FIRST_SPECIAL},
+    "reformer": {"axial_pos_shape": [4, TOKENS // 4], "axial_pos_embds_dim": [32, 32], "is_decoder": True},
+    "step3p7": {"text_config": {"sliding_window": 8}},
+    "tvp": {"visual_prompt_size": 8},
 }
 """Fields of a configuration that no rule finds, by type of model."""
 
@@ -136,7 +158,9 @@ def _classes(name: str) -> list[type[nn.Module]]:
 
 
 def _workload_of(name: str, head: type[nn.Module], kept: frozenset[str], changed: set[str]) -> Workload:
-    config = tiny_config(name, kept, changed)
+    if head.forward is nn.Module.forward:
+        raise SkippedError("its class has no forward, only functions that generate")
+    config = _config_of(head, tiny_config(name, kept, changed))
     _check_size(head, config)
     model = _model(head, config)
     failed = ""
@@ -155,8 +179,18 @@ def _workload_of(name: str, head: type[nn.Module], kept: frozenset[str], changed
             failed = failed or "the loss is not finite"
             continue
         # A model may keep what it has seen, as the state of a recurrence: the one that trains is another.
-        return Workload(_model(head, config), batches, loss, f"{head.__name__}, {about}")
+        constants = {name: batches[0][name] for name in _CONSTANT if name in batches[0]}
+        rest = [{name: batch[name] for name in batch if name not in constants} for batch in batches]
+        return Workload(_model(head, config), rest, _with(loss, constants), f"{head.__name__}, {about}")
     raise SkippedError(f"it does not run on this CPU: {failed}")
+
+
+def _config_of(head: type[nn.Module], config: Any) -> Any:
+    """Return the part of a configuration that a class takes, as the text part of one with images."""
+    kind = getattr(head, "config_class", None)
+    if kind is None or isinstance(config, kind):
+        return config
+    return next((part for part in vars(config).values() if isinstance(part, kind)), config)
 
 
 def _model(head: type[nn.Module], config: Any) -> nn.Module:
@@ -205,19 +239,20 @@ def _shrunk(default: Any, whole: Shrinking, changes: Mapping[str, Any]) -> Any:
 
     fields = {name: value for name, value in vars(default).items() if name not in _NOT_ARGUMENTS}
     shrinking = whole.of_part(fields)
-    arguments: dict[str, Any] = {**shrink(fields, shrinking), **changes}
+    arguments: dict[str, Any] = {**_set_by_parent(default, fields), **shrink(fields, shrinking), **changes}
     layers = fields.get("num_hidden_layers")
     for name, value in fields.items():
-        if name in changes:
+        if name in changes and not isinstance(value, PreTrainedConfig):
             continue
         if name == "backbone" and isinstance(value, str):
             arguments[name] = BACKBONE
         if isinstance(value, PreTrainedConfig):
-            arguments[name] = _shrunk(value, whole, {})
+            arguments[name] = _shrunk(value, whole, changes.get(name, {}))
         elif isinstance(value, Mapping) and _is_config(value):
             arguments[name] = {**value, **shrink(value, whole.of_part(value))}
         elif isinstance(value, list) and len(value) == layers and layers > shrinking.layers:
             arguments[name] = value[: shrinking.layers]
+    _choose_outputs(fields, arguments)
     _scale_rotary_sections(fields, arguments)
     # Sub-configurations are given as dictionaries: constructors check and complete those.
     made = {
@@ -230,11 +265,33 @@ def _shrunk(default: Any, whole: Shrinking, changes: Mapping[str, Any]) -> Any:
         return type(default)(**arguments)
 
 
+def _set_by_parent(default: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a part that the configuration around it gives other values than they have by themselves."""
+    try:
+        usual = vars(type(default)())
+    except Exception:
+        return {}
+    return {
+        name: value
+        for name, value in fields.items()
+        if not name.startswith("_") and (name not in usual or usual[name] != value)
+    }
+
+
 _NOT_ARGUMENTS = {"transformers_version", "name_or_path", "architectures", "id2label", "label2id", "dtype"}
 
 
 def _is_config(value: Mapping[Any, Any]) -> bool:
     return "hidden_size" in value or "d_model" in value
+
+
+def _choose_outputs(fields: Mapping[str, Any], arguments: dict[str, Any]) -> None:
+    """Let a backbone return as many of its outputs as before, of the first layers where those are fewer."""
+    taken = fields.get("_out_indices", fields.get("out_indices"))
+    if not isinstance(taken, list | tuple) or not taken:
+        return
+    stages = isinstance(fields.get("depths"), list | tuple) or "num_hidden_layers" not in fields
+    arguments["out_indices"] = list(taken) if stages else list(range(1, len(taken) + 1))
 
 
 def _scale_rotary_sections(fields: Mapping[str, Any], arguments: dict[str, Any]) -> None:
@@ -268,14 +325,22 @@ Maker = Callable[[torch.Generator], dict[str, torch.Tensor]]
 def _batch_makers(model: nn.Module, config: Any) -> Iterator[Maker]:
     """Functions that make a batch, one for each combination of what its tensors may look like."""
     signature = inspect.signature(model.forward).parameters
+    for names in _argument_sets(model, signature):
+        options = [[(name, make) for make in _CANDIDATES[name](config)] for name in names]
+        for chosen in itertools.islice(itertools.product(*options), 24):
+
+            def make(generator: torch.Generator, chosen: Sequence[Any] = chosen) -> dict[str, torch.Tensor]:
+                return {name: tensor(generator) for name, tensor in chosen}
+
+            yield make
+
+
+def _argument_sets(model: nn.Module, signature: Mapping[str, inspect.Parameter]) -> list[list[str]]:
+    """Names of arguments to try: the required ones, then these with further inputs, then all inputs."""
     wanted = _wanted(model, signature)
-    options = [[(name, make) for make in _CANDIDATES[name](config)] for name in wanted]
-    for chosen in itertools.islice(itertools.product(*options), 24):
-
-        def make(generator: torch.Generator, chosen: Sequence[Any] = chosen) -> dict[str, torch.Tensor]:
-            return {name: tensor(generator) for name, tensor in chosen}
-
-        yield make
+    others = [name for name in _FURTHER if name in signature and name not in wanted]
+    sets = [wanted, *([*wanted, name] for name in others), [*wanted, *others]]
+    return [names for index, names in enumerate(sets) if names not in sets[:index]]
 
 
 def _wanted(model: nn.Module, signature: Mapping[str, inspect.Parameter]) -> list[str]:
@@ -289,11 +354,12 @@ def _wanted(model: nn.Module, signature: Mapping[str, inspect.Parameter]) -> lis
         raise SkippedError(f"no batches for its arguments {', '.join(unknown)}")
     main = getattr(model, "main_input_name", None)
     found = dict.fromkeys(required)
-    if main in signature and main in _CANDIDATES:
-        found[main] = None
+    for name in (main,) if isinstance(main, str) else main or ():
+        if name in signature and name in _CANDIDATES:
+            found[name] = None
     if "input_ids" in found and "attention_mask" in signature:
         found["attention_mask"] = None
-    for name in ("decoder_input_ids", "bbox"):
+    for name in ("decoder_input_ids", "bbox", "future_values", "future_time_features"):
         if name in signature:
             found[name] = None
     if "pixel_values" in signature and "input_ids" in found and hasattr(model, "logit_scale"):
@@ -306,7 +372,7 @@ def _text(config: Any) -> Any:
 
 
 def _vision(config: Any) -> Any:
-    for name in ("vision_config", "backbone_config", "image_config", "encoder_config"):
+    for name in ("vision_config", "backbone_config", "image_config", "encoder_config", "encoder"):
         found = getattr(config, name, None)
         if found is not None and not isinstance(found, Mapping):
             return found
@@ -327,6 +393,16 @@ def _ids(length: int) -> Callable[[Any], list[Maker]]:
         return [lambda generator: torch.randint(3, most, (BATCH_SIZE, length), generator=generator)]
 
     return candidates
+
+
+def _decoder_ids(config: Any) -> list[Any]:
+    """Tokens; some decoders of speech take those of several channels."""
+    found = _ids(TOKENS // 2)(config)
+    channels = getattr(getattr(config, "decoder_config", None), "num_channels", None)
+    if isinstance(channels, int):
+        shape = (BATCH_SIZE, TOKENS // 2, channels)
+        found.append(lambda generator: torch.randint(3, FIRST_SPECIAL, shape, generator=generator))
+    return found
 
 
 def _mask(config: Any) -> list[Any]:
@@ -357,8 +433,7 @@ def _pixels(config: Any) -> list[Any]:
     height, width = size if isinstance(size, list | tuple) and len(size) == 2 else (_integer(size, 64),) * 2
     frames = _integer(getattr(part, "num_frames", None), 2)
     found = [_random(channels, height, width), _random(frames, channels, height, width)]
-    if (height, width) != (64, 64):
-        found.append(_random(channels, 64, 64))
+    found += [_random(channels, other, other) for other in (64, 128) if (height, width) != (other, other)]
     return found
 
 
@@ -367,6 +442,64 @@ def _frames(config: Any) -> list[Any]:
     size = _integer(getattr(part, "image_size", None), _integer(getattr(part, "crop_size", None), 64))
     frames = _integer(getattr(part, "num_frames", getattr(part, "frames_per_clip", None)), 2)
     return [_random(frames, 3, size, size), _random(3, frames, size, size)]
+
+
+def _patches(config: Any) -> list[Any]:
+    """The patches of all images in rows, as models of images of any size take them."""
+    part = _vision(config)
+    channels = _integer(getattr(part, "in_channels", None), _integer(getattr(part, "num_channels", None), 3))
+    size = _integer(getattr(part, "patch_size", None), 8)
+    frames = _integer(getattr(part, "temporal_patch_size", None), 1)
+    rows = BATCH_SIZE * GRID * GRID
+    shapes = (
+        (rows, channels * frames * size**2),
+        (rows, channels, size, size),
+        (BATCH_SIZE, GRID * GRID, channels * size**2),
+    )
+    return [lambda generator, shape=shape: torch.randn(shape, generator=generator) for shape in shapes]
+
+
+def _grids(*size: int) -> Any:
+    """For each image its height and width in patches, or its frames too."""
+    return lambda config: [lambda generator: torch.tensor([size] * BATCH_SIZE)]
+
+
+def _series(config: Any) -> list[Any]:
+    """Past values of a time series, as many as its context and its lags."""
+    length = _integer(getattr(config, "context_length", None), TOKENS)
+    length += max(getattr(config, "lags_sequence", None) or [0])
+    channels = getattr(config, "num_input_channels", None)
+    return [_random(length, channels) if isinstance(channels, int) else _random(length)]
+
+
+def _of_width(length: int, *names: str) -> Callable[[Any], list[Maker]]:
+    """Sequences of vectors, whose width is the first field of these names that a configuration has."""
+
+    def candidates(config: Any) -> list[Any]:
+        widths = [getattr(config, name, None) for name in names]
+        return [_random(length, next((width for width in widths if isinstance(width, int)), 1))]
+
+    return candidates
+
+
+def _ones(*shape: int) -> Callable[[Any], list[Maker]]:
+    return lambda config: [lambda generator: torch.ones(BATCH_SIZE, *shape, dtype=torch.long)]
+
+
+def _positions(config: Any) -> list[Any]:
+    return [lambda generator: torch.arange(TOKENS).expand(BATCH_SIZE, TOKENS).contiguous()]
+
+
+def _flattened_patches(config: Any) -> list[Any]:
+    """Patches, each after its row and its column."""
+    width = _integer(getattr(_vision(config), "patch_embed_hidden_size", None), WIDTH)
+
+    def make(generator: torch.Generator) -> torch.Tensor:
+        patches = torch.randn(BATCH_SIZE, TOKENS, width, generator=generator)
+        places = torch.stack([torch.arange(TOKENS) // 4 + 1, torch.arange(TOKENS) % 4 + 1], -1)
+        return torch.cat([places.expand(BATCH_SIZE, TOKENS, 2).float(), patches], -1)
+
+    return [make]
 
 
 def _spectrogram(config: Any) -> list[Any]:
@@ -425,18 +558,64 @@ def _embeddings(config: Any) -> list[Any]:
 _CANDIDATES: dict[str, Callable[[Any], list[Any]]] = {
     "input_ids": _ids(TOKENS),
     "attention_mask": _mask,
-    "decoder_input_ids": _ids(TOKENS // 2),
-    "pixel_values": _pixels,
+    "decoder_input_ids": _decoder_ids,
+    "pixel_values": lambda config: [*_pixels(config), *_patches(config)],
     "pixel_values_videos": _frames,
     "input_features": _spectrogram,
     "input_values": _waveform,
     "bbox": _boxes,
     "query_embeds": _embeddings,
     "inputs_embeds": _embeddings,
-    "hidden_states": _embeddings,
-    "encoder_hidden_states": _embeddings,
+    "hidden_states": lambda config: [*_embeddings(config), *_patches(config)],
+    "encoder_hidden_states": _of_width(TOKENS, "encoder_hidden_size", "hidden_size"),
+    "latents": lambda config: [*_embeddings(config), _random(getattr(config, "hidden_size", WIDTH), TOKENS)],
+    "input_features_mask": _ones(FRAMES),
+    "pixel_attention_mask": _ones(GRID * GRID),
+    "grid_thw": _grids(1, GRID, GRID),
+    "image_grid_thw": _grids(1, GRID, GRID),
+    "spatial_shapes": _grids(GRID, GRID),
+    "merge_sizes": lambda config: [lambda generator: torch.tensor([2] * BATCH_SIZE)],
+    "past_values": _series,
+    "past_observed_mask": lambda config: [
+        lambda generator, make=make: torch.ones_like(make(generator)) for make in _series(config)
+    ],
+    "past_time_features": lambda config: [
+        lambda generator, make=make: make(generator)[:, :, None].expand(-1, -1, 2) for make in _series(config)
+    ],
+    "future_values": lambda config: [_random(_integer(getattr(config, "prediction_length", None), 4))],
+    "future_time_features": lambda config: [_random(_integer(config.prediction_length, 4), 2)],
+    "visual_feats": _of_width(TOKENS, "visual_feat_dim"),
+    "visual_pos": _of_width(TOKENS, "visual_pos_dim"),
+    "flattened_patches": _flattened_patches,
+    "qformer_input_ids": _ids(TOKENS),
+    "conditioning_input_ids": _ids(TOKENS),
+    "task_inputs": _ids(TOKENS),
+    "states": _of_width(TOKENS, "state_dim"),
+    "actions": _of_width(TOKENS, "act_dim"),
+    "returns_to_go": _of_width(TOKENS),
+    "timesteps": _positions,
 }
 """For each argument of `forward` what a batch may have there: functions of a configuration."""
+
+_CONSTANT = ("grid_thw", "image_grid_thw", "spatial_shapes", "merge_sizes")
+"""Arguments that say how large images are: Python reads them, so a program has them beside its batches."""
+
+_FURTHER = (
+    "pixel_values",
+    "input_features",
+    "input_values",
+    "input_ids",
+    "encoder_hidden_states",
+    "input_features_mask",
+    "visual_feats",
+    "visual_pos",
+    "flattened_patches",
+    "states",
+    "actions",
+    "returns_to_go",
+    "timesteps",
+)
+"""Optional arguments that some models need together with others."""
 
 
 # Losses
@@ -463,6 +642,15 @@ def _loss_of(
                 batches[:] = labelled
                 return own_loss, "own loss"
     return mean_square, "mean square of its outputs"
+
+
+def _with(
+    loss: Callable[[Any, Any], Any], constants: Mapping[str, torch.Tensor]
+) -> Callable[[Any, Any], Any]:
+    """Give a loss the same further arguments at every step."""
+    if not constants:
+        return loss
+    return lambda model, batch: loss(model, {**batch, **constants})
 
 
 def own_loss(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> Any:

@@ -1,11 +1,11 @@
 """Trains every architecture of transformers, timm and Keras that a tiny model can be made of.
 
     make zoo [ZOO="bert t5"]
-    python -m benchmarks.zoo [--only=NAME ...] [--library=timm] [--every=10] [--again=refused,crashed]
+    python -m benchmarks.zoo [NAME ...] [--library=timm] [--every=10] [--again=refused,crashed] [--fresh]
 
-Each is trained for five steps by its framework and on a simulated CS system, and compared. Results are
-lines of JSON in `benchmarks/results/zoo.jsonl`; a run that was stopped continues after the last of them. From
-all results together docs/models.md is written.
+Each is trained for five steps by its framework and on a simulated CS system, and compared. Results are lines
+of JSON in docs/models.jsonl, one for each architecture and way, and docs/models.md is written from all of
+them. A run does what has no result there yet, so one that was stopped continues; `--fresh` starts over.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,10 @@ from benchmarks.zoo import page
 from benchmarks.zoo.run import LIBRARIES, STATUSES, VALIDATE, WAYS, models_of
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "zoo.jsonl"
+RESULTS = ROOT / "docs" / "models.jsonl"
 PAGE = ROOT / "docs" / "models.md"
+RUNS = ROOT / "benchmarks" / "results" / "zoo"
+"""Logs, and the files of runs that failed."""
 ALL_LIBRARIES = tuple(library for libraries in LIBRARIES.values() for library in libraries)
 NTH = 10
 """Every tenth architecture also trains by weight streaming, and with workers."""
@@ -90,14 +93,22 @@ class Pool:
         processes: Number of architectures at a time.
         limit_s: Seconds for one.
         results: The file that results are appended to.
+        folder: For logs, and for the files of runs that fail.
     """
 
-    def __init__(self, waiting: Sequence[Request], processes: int, limit_s: float, results: Path) -> None:
+    def __init__(
+        self,
+        waiting: Sequence[Request],
+        processes: int,
+        limit_s: float,
+        results: Path,
+        folder: Path = RUNS,
+    ) -> None:
         self._waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
         for request in waiting:
             self._waiting.put(request)
         self._count, self._processes, self._limit_s = len(waiting), processes, limit_s
-        self._results, self._lock = results, threading.Lock()
+        self._results, self._folder, self._lock = results, folder, threading.Lock()
         self._started: list[subprocess.Popen[str]] = []
         self._done, self._statuses, self._begin = 0, Counter[str](), time.monotonic()
         self._stopped = False
@@ -139,14 +150,13 @@ class Pool:
         _end(worker)
 
     def _start(self, framework: str) -> subprocess.Popen[str]:
-        folder = self._results.parent / "zoo"
-        folder.mkdir(exist_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.zoo.worker", framework, str(folder)],
+            [sys.executable, "-m", "benchmarks.zoo.worker", framework, str(self._folder)],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=(folder / f"worker-{framework}.log").open("ab"),
+            stderr=(self._folder / f"worker-{framework}.log").open("ab"),
             text=True,
             start_new_session=True,
         )
@@ -165,9 +175,8 @@ class Pool:
             line = ""
         if not line:
             if not self._stopped:
-                print(
-                    f"the worker of {request.framework} ended: see worker-{request.framework}.log", flush=True
-                )
+                log = self._folder / f"worker-{request.framework}.log"
+                print(f"the worker of {request.framework} ended: see {log}", flush=True)
             return None
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -175,7 +184,7 @@ class Pool:
     def _keep(self, result: dict[str, Any]) -> None:
         with self._lock:
             with self._results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(result) + "\n")
+                file.write(_line(result))
             self._done += 1
             self._statuses[result["status"]] += 1
             seconds = time.monotonic() - self._begin
@@ -198,13 +207,26 @@ def _end(worker: subprocess.Popen[str] | None) -> None:
 
 
 def read_results(path: Path) -> dict[Key, dict[str, Any]]:
-    """The newest result of each architecture and way."""
+    """Read the newest result of each architecture and way; a last line that is incomplete is left out."""
     found: dict[Key, dict[str, Any]] = {}
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
-            result = json.loads(line)
-            found[result["library"], result["name"], result["way"]] = result
+            with suppress(json.JSONDecodeError):
+                result = json.loads(line)
+                found[result["library"], result["name"], result["way"]] = result
     return found
+
+
+def write_results(path: Path, results: Mapping[Key, Mapping[str, Any]]) -> None:
+    """Write one line for each architecture and way, in the order of their names."""
+    new = path.with_suffix(".new")
+    new.write_text("".join(_line(results[key]) for key in sorted(results)), encoding="utf-8")
+    new.replace(path)
+
+
+def _line(result: Mapping[str, Any]) -> str:
+    """A line of the results; tracebacks are in the logs."""
+    return json.dumps({name: value for name, value in result.items() if name != "trace"}) + "\n"
 
 
 def main() -> None:
@@ -224,8 +246,9 @@ def main() -> None:
     parser.add_argument(
         "--again", default="", help="statuses that are run again, such as refused,crashed or all"
     )
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--fresh", action="store_true", help="forget all results first")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="docs/models.jsonl by default")
+    parser.add_argument("--page", type=Path, default=PAGE, help="docs/models.md by default")
     parser.add_argument("--list", action="store_true", help="print the names and run nothing")
     options = parser.parse_args()
     again = set(STATUSES) if options.again == "all" else set(options.again.split(",")) - {""}
@@ -239,18 +262,22 @@ def main() -> None:
     if options.list:
         print("\n".join(f"{request.library} {request.name} {request.way}" for request in wanted))
         return
+    if options.fresh:
+        options.results.unlink(missing_ok=True)
     known = read_results(options.results)
     waiting = [r for r in wanted if r.key not in known or known[r.key]["status"] in again or options.names]
+    print(f"{len(waiting)} to run; results of {len(wanted) - len(waiting)} are kept in {options.results}")
+    totals = {library: len(models_of(library).names()) for library in ALL_LIBRARIES}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         Pool(waiting, options.processes, options.limit_s, options.results).run()
     except KeyboardInterrupt:
-        print("stopped; the same command continues", file=sys.stderr)
+        print("stopped; the same command continues, without --fresh", file=sys.stderr)
         sys.exit(130)
     finally:
         results = read_results(options.results)
         if results:
-            totals = {library: len(models_of(library).names()) for library in ALL_LIBRARIES}
+            write_results(options.results, results)
             options.page.write_text(page.text(list(results.values()), totals), encoding="utf-8")
 
 

@@ -22,7 +22,10 @@ _WAYS = {
 TEXT = """# Models of libraries
 
 `make zoo` trains the architectures of three libraries on a simulated CS system, compares each with
-its own framework, and writes this page. `make zoo ZOO="bert t5*"` runs some of them again.
+its own framework, and writes this page. Results are kept in `docs/models.jsonl`: a run does what has
+none there, may be stopped with Ctrl-C, and continues when it is started again. `make zoo
+ZOO="bert t5*"` runs some of them again, `make zoo ZOO=--fresh` forgets all results and starts over,
+`make zoo ZOO=--help` lists other choices.
 
 * **Architectures**: every type of model of transformers with a head that has a loss, or its base
   model where it has none; one variant of each family of timm, which is a module and the first word

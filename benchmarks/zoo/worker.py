@@ -83,7 +83,11 @@ class Worker:
         begin = time.monotonic()
         start = self._start_job if way == "workers" else self._fork
         process = start(library, name, way, folder)
-        status = _wait(process, begin + limit_s)
+        try:
+            status = _wait(process, begin + limit_s)
+        except SystemExit:  # the asking process was interrupted
+            _end(process)
+            raise
         result = Result(library, name, way).as_dict()
         with suppress(OSError, ValueError):
             result = json.loads((folder / "result.json").read_text())
@@ -147,12 +151,17 @@ def _wait(pid: int, deadline: float) -> int | None:
         if ended:
             return os.waitstatus_to_exitcode(status)
         time.sleep(_POLL_S)
+    _end(pid)
+    return None
+
+
+def _end(pid: int) -> None:
+    """End a process that leads a session, and all others in it."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(pid, number)
         time.sleep(1.0)
     os.waitpid(pid, 0)
-    return None
 
 
 def main() -> None:

@@ -1,15 +1,23 @@
-"""The page of the zoo counts each architecture once, and its reference chooses the first of equal scores."""
+"""The zoo keeps its results, counts each architecture once, and shrinks configurations consistently."""
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
+from benchmarks.zoo import __main__ as zoo
 from benchmarks.zoo import page
 from benchmarks.zoo.architecture import Workload
 from benchmarks.zoo.run import Result
+from benchmarks.zoo.tiny import Shrinking, shrink
 from benchmarks.zoo.torch_training import train_on_cpu
 
 
@@ -41,3 +49,71 @@ def test_the_reference_takes_the_first_of_equal_scores() -> None:
 
     found = train_on_cpu(Workload(nn.Linear(1, 1), [{"x": torch.ones(1, 32)}], loss, "places"))
     assert found.losses == [2 + 10 + 18 + 26 + 0 + 8 + 16 + 24 + 1 + 3 + 12]
+
+
+class _Pool:
+    """Records what is asked for, finishes the first of it, and is then interrupted."""
+
+    asked: Sequence[zoo.Request] = ()
+
+    def __init__(self, waiting: Sequence[zoo.Request], processes: int, limit_s: float, results: Path) -> None:
+        _Pool.asked, self._results = waiting, results
+
+    def run(self) -> None:
+        if not self.asked:
+            return
+        with self._results.open("a") as file:
+            file.write(json.dumps(_result(self.asked[0].name, self.asked[0].way)) + "\n")
+            file.write('{"library": "timm", "na')  # as of a process that was killed
+        raise KeyboardInterrupt
+
+
+def test_a_stopped_run_continues_and_a_fresh_one_starts_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    results, written = tmp_path / "models.jsonl", tmp_path / "models.md"
+    monkeypatch.setattr(zoo, "Pool", _Pool)
+    monkeypatch.setattr(zoo, "ALL_LIBRARIES", ("timm",))
+    monkeypatch.setattr(zoo, "models_of", lambda library: SimpleNamespace(names=lambda: ["a", "b", "c"]))
+
+    def run(*arguments: str) -> list[str]:
+        files = (f"--results={results}", f"--page={written}", "--way=pipelined")
+        monkeypatch.setattr(sys, "argv", ["zoo", *files, *arguments])
+        with pytest.raises(SystemExit, match="130"):
+            zoo.main()
+        return [request.name for request in _Pool.asked]
+
+    assert run() == ["a", "b", "c"]
+    assert run() == ["b", "c"]
+    assert run("a") == ["a"]  # one that is named runs again
+    assert [json.loads(line)["name"] for line in results.read_text().splitlines()] == ["a", "b"]
+    assert "2 trained with the framework's numbers, 0 only checked, 1 not tried" in " ".join(
+        written.read_text().split()
+    )
+    assert run("--fresh") == ["a", "b", "c"]
+    assert [json.loads(line)["name"] for line in results.read_text().splitlines()] == ["a"]
+
+
+def test_widths_that_two_fields_share_stay_equal_when_they_shrink() -> None:
+    backbone = {"embedding_size": 64, "hidden_sizes": [256, 512, 1024, 2048], "depths": [3, 4, 6, 3]}
+    fields = {"backbone_config": backbone, "encoder_in_channels": [512, 1024, 2048], "num_channels": 3}
+    whole = Shrinking({}).of_part(fields)
+    channels = shrink(fields, whole)["encoder_in_channels"]
+    widths = shrink(backbone, whole.of_part(backbone))["hidden_sizes"]
+    assert channels == widths[1:]
+    assert max(widths) <= 128
+
+
+def test_the_widths_of_heads_are_no_numbers_of_heads() -> None:
+    fields = {
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128,
+        "v_head_dim": 128,
+        "head_dim": 64,
+    }
+    found = shrink(fields, Shrinking({}).of_part(fields))
+    assert found["qk_rope_head_dim"] == found["head_dim"] == 8  # the configuration means the rotated part
+    assert found["v_head_dim"] == found["qk_nope_head_dim"] + found["qk_rope_head_dim"]
+    assert found["num_attention_heads"] == found["num_key_value_heads"] == 4

@@ -15,7 +15,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import cstorch
-from cgc.errors import GraphTypeError
+from cgc.errors import GraphTypeError, UnsupportedOpsError
 from cs_compat.tensorflow.startup import end_program
 from cs_runtime import exits
 from cstorch.config import configuration
@@ -205,6 +205,21 @@ def test_a_batch_that_is_not_of_the_loop(model: nn.Module) -> None:
             traced(next(iter(data())))
         with pytest.raises(StepError, match=r"gets the DataLoader instead of the batch"):
             traced(loader)
+
+
+def test_an_unsupported_operation_is_listed_before_what_summaries_make_of_its_result(model: nn.Module) -> None:
+    def update(loss: torch.Tensor) -> None:
+        found = torch.special.airy_ai(loss.detach())
+        cstorch.summarize_scalar("found", found)
+        cstorch.summarize_tensor("further", torch.special.bessel_j0(2 * found))
+
+    with pytest.raises(UnsupportedOpsError) as caught:
+        run(model, update)
+    head, first, second, cure = str(caught.value).splitlines()
+    assert head.startswith("2 operations")
+    assert "airy_ai" in first
+    assert "bessel_j0" in second
+    assert "what to do" in cure
 
 
 def test_summaries_and_values_of_steps_outside_of_a_loop() -> None:

@@ -251,6 +251,9 @@ class _Families:
 
     def _checked(self) -> Repeats | None:
         """The copies on both sides of the middle that are consistent."""
+        # Moved to one block, an op that repeats less often than the others may have no copy there.
+        if not all(0 <= op < len(self._step.labels) for op in self._middle):
+            return None
         low, high = self._extents()
         if high - low + 1 < LEAST_COPIES:
             return None

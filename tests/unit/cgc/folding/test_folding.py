@@ -22,6 +22,7 @@ from cgc.cirh.interface import graph_function
 from cgc.cirh.scan import scan
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.errors import PipelineError
+from cgc.folding.families import _Families
 from cgc.folding.fold import Folded, folded
 from cgc.folding.rewrite import rewrite
 from cgc.folding.sequence import Item, expanded
@@ -57,6 +58,16 @@ def no_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_deep_step_is_rewritten_as_a_whole_one(pipeline: str, monkeypatch: pytest.MonkeyPatch) -> None:
     no_whole(monkeypatch)
     assert_as_whole(repeated_step(20), pipeline)
+
+
+def test_an_op_without_a_copy_in_the_block_that_others_share_is_no_repeat() -> None:
+    step = scan(graph_function(repeated_step(20)))
+    assert step is not None
+    for place in (-1, len(step.ops)):  # before the first op, behind the last one
+        families = _Families(step)
+        families._add(10, 20)
+        families._add(place, place + 10)
+        assert families._checked() is None
 
 
 def test_a_network_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:

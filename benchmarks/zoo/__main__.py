@@ -226,7 +226,8 @@ def write_results(path: Path, results: Mapping[Key, Mapping[str, Any]]) -> None:
 
 def _line(result: Mapping[str, Any]) -> str:
     """A line of the results; tracebacks are in the logs."""
-    return json.dumps({name: value for name, value in result.items() if name != "trace"}) + "\n"
+    kept = {name: value for name, value in result.items() if name != "trace"}
+    return json.dumps({**kept, "reason": page.without_folders(kept["reason"])}) + "\n"
 
 
 def main() -> None:

@@ -163,7 +163,12 @@ def _one_line(reason: str) -> str:
     if lines[0].endswith(":") and len(lines) > 1:
         operations = [line.partition(": ")[0] for line in lines[1:] if not line.startswith("what to do")]
         lines = ["no rule for " + ", ".join(dict.fromkeys(operations))]
-    return _escaped(_FOLDERS.sub("", lines[0]))[:240]
+    return _escaped(without_folders(lines[0]))[:240]
+
+
+def without_folders(text: str) -> str:
+    """Leave out the folders of this machine before the files of the zoo."""
+    return _FOLDERS.sub("", text)
 
 
 _FOLDERS = re.compile(r"/\S*/(?=benchmarks/zoo/)")

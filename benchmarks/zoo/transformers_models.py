@@ -340,6 +340,7 @@ def _argument_sets(model: nn.Module, signature: Mapping[str, inspect.Parameter])
     wanted = _wanted(model, signature)
     others = [name for name in _FURTHER if name in signature and name not in wanted]
     sets = [wanted, *([*wanted, name] for name in others), [*wanted, *others]]
+    sets.append([name for name in wanted if not name.startswith("future_")])
     return [names for index, names in enumerate(sets) if names not in sets[:index]]
 
 

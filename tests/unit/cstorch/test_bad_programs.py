@@ -207,7 +207,9 @@ def test_a_batch_that_is_not_of_the_loop(model: nn.Module) -> None:
             traced(loader)
 
 
-def test_an_unsupported_operation_is_listed_before_what_summaries_make_of_its_result(model: nn.Module) -> None:
+def test_an_unsupported_operation_is_listed_before_what_summaries_make_of_its_result(
+    model: nn.Module,
+) -> None:
     def update(loss: torch.Tensor) -> None:
         found = torch.special.airy_ai(loss.detach())
         cstorch.summarize_scalar("found", found)

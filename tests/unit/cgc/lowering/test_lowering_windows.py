@@ -170,6 +170,17 @@ def test_gradient_by_the_kernel_of_large_images_takes_one_sample_at_a_time(chann
     assert re.findall(r"dim_labels=(\S+?)[,\s]", text) == ["b01f_01io->b01f"]
 
 
+def test_gradient_by_a_depthwise_kernel_has_a_sum_for_each_column() -> None:
+    image, kernel = (2, 6, 6, 8), (5, 3, 1, 16)
+    op = ops.ConvolutionOp(
+        *symbolic(image, (*image[:3], 16)), (1, 1), (2, 2, 1, 1), (1, 1), 8, "BWD_KERNEL", kernel
+    )
+    arrays = [np.ones(shape, np.float32) for shape in (image, (*image[:3], 16))]
+    text = repeated(op, lambda x: jnp.maximum(x * x, 0.5), *arrays)
+    # A sum over the samples, rows and columns of an image is one of a channel.
+    assert len(re.findall(r"= f32\[16\]\S* reduce\(", text)) == kernel[1]
+
+
 def test_places_of_windows_that_tile_the_image_are_no_array_of_its_size() -> None:
     image, window = (4, 8, 8, 24), ((2, 2), (2, 2), (0, 0, 0, 0))
     op = ops.MaxPoolGradOp(*symbolic(image, (4, 4, 4, 24)), *window)

@@ -19,11 +19,8 @@ LIMIT_S = 200.0
 
 QUICK = {
     "transformers": (
-        "albert",  # layers that share their weights
-        "audio-spectrogram-transformer",
         "deberta-v2",  # attention by distances
         "fnet",  # a Fourier transform
-        "layoutlm",  # boxes beside the text
         "llama",  # rotated positions, gates
         "mixtral",  # experts
         "mpt",  # ALiBi
@@ -36,9 +33,9 @@ QUICK = {
 
 LONG = {
     "transformers": (
-        *("bert", "bert-generation", "biogpt", "clip", "dpr", "electra", "falcon", "gpt2", "ijepa", "mamba"),
-        *("mpnet", "opt", "resnet", "roberta", "siglip", "splinter", "swin", "switch_transformers", "t5"),
-        *("vit", "wav2vec2", "whisper"),
+        *("albert", "audio-spectrogram-transformer", "bert", "bert-generation", "biogpt", "clip", "dpr"),
+        *("electra", "falcon", "gpt2", "ijepa", "layoutlm", "mamba", "mpnet", "opt", "resnet", "roberta"),
+        *("siglip", "splinter", "swin", "switch_transformers", "t5", "vit", "wav2vec2", "whisper"),
     ),
     "timm": (
         "test_vit",

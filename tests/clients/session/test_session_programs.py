@@ -110,7 +110,7 @@ def test_a_standard_loop_runs_its_body_for_every_batch(
 def test_a_program_decides_by_the_step_and_expects_batches(system: RunningSystem, tmp_path: Path) -> None:
     """Lines and checkpoints have their steps; a resumed run equals one; workers end with their stream."""
     program = (str(PROGRAMS / "steps_1_2.py"), f"--cs_ip={system.address}")
-    output = launched(tmp_path, "csrun_wse", "--tasks-per-node=3", "python-pt", *program)
+    output = launched(tmp_path, "csrun_wse", "--tasks-per-node=2", "python-pt", *program)
     seen = dict(re.findall(r"Step=(\d+), Loss=([\d.]+)", output))
     assert list(seen) == ["2", "4", "6", "7"]
     assert len(set(seen.values())) == 4
@@ -123,14 +123,14 @@ def test_a_program_decides_by_the_step_and_expects_batches(system: RunningSystem
     whole = torch.load(folder / "checkpoint_7.mdl")
     assert whole["amp"]["loss_scale"] == 2.0**10
     resumed = ("--model_dir=resumed", f"--checkpoint_path={folder / 'checkpoint_3.mdl'}")
-    again = launched(tmp_path, "csrun_wse", "--tasks-per-node=3", "python-pt", *program, *resumed)
+    again = launched(tmp_path, "csrun_wse", "--tasks-per-node=2", "python-pt", *program, *resumed)
     assert dict(re.findall(r"Step=(\d+), Loss=([\d.]+)", again)).items() >= {"7": seen["7"]}.items()
     torch.testing.assert_close(torch.load(tmp_path / "resumed" / "checkpoint_7.mdl"), whole, rtol=0, atol=0)
 
 
 def test_an_error_of_the_chief_is_the_one_that_is_shown(system: RunningSystem, tmp_path: Path) -> None:
     program = (str(PROGRAMS / "steps_1_2.py"), f"--cs_ip={system.address}", "--fails_at=4")
-    output = launched(tmp_path, "csrun_wse", "--tasks-per-node=3", "python-pt", *program, code=1)
+    output = launched(tmp_path, "csrun_wse", "--tasks-per-node=2", "python-pt", *program, code=1)
     assert "RuntimeError: the program does not like step 4" in output
     assert "there were no batches" not in output
 
@@ -192,7 +192,7 @@ def test_a_program_of_the_appliance_prunes_weights(
 def test_a_program_of_the_appliance_has_workers(system: RunningSystem, tmp_path: Path) -> None:
     """Workers get the input function, and do not go through the program."""
     program = (str(PROGRAMS / "appliance_1_8.py"), "CSX", f"--mgmt_address={system.address}")
-    output = launched(tmp_path, "csrun_wse", "--tasks-per-node=3", "python", *program)
+    output = launched(tmp_path, "csrun_wse", "--tasks-per-node=2", "python", *program)
     losses = dict(told(output, "LOSSES"))
     assert list(losses) == list(range(1, 8))
     assert output.count("FILES") == 1

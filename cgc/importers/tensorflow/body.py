@@ -18,7 +18,7 @@ from cgc.importers.tensorflow import constants, folding
 from cgc.importers.tensorflow.constants import Waiting
 from cgc.importers.tensorflow.dropped import announced
 from cgc.importers.tensorflow.faults import REMEDIES, described, operation
-from cgc.importers.tensorflow.handlers import HANDLERS, padded
+from cgc.importers.tensorflow.handlers import handler_of, padded
 from cgc.importers.tensorflow.handlers.bits import ON_BITS
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
 from cgc.importers.tensorflow.handlers.tensor_lists import ON_LISTS
@@ -112,7 +112,7 @@ class BodyImporter:
             return True
         inputs = [self.values.get(tensor.name, POISON) for tensor in op.inputs]
         constant = self._step.constants.inputs(op, inputs)
-        known = op.type in HANDLERS or folding.is_foldable(op) or constant is not None
+        known = handler_of(op) is not None or folding.is_foldable(op) or constant is not None
         if not known or any(value is POISON for value in inputs):
             if known:
                 self._check_type_behind_a_fault(op)
@@ -148,7 +148,7 @@ class BodyImporter:
     ) -> tuple[Value, ...]:
         """In the graph where the device, and the importer, have the operation; else computed here."""
         results: tuple[Value, ...] | None = None
-        if op.type in HANDLERS and not constants.is_beyond_the_device(op):
+        if handler_of(op) is not None and not constants.is_beyond_the_device(op):
             with suppress(RefusedError):
                 results = self._handle(op, inputs)
         if results is None:
@@ -163,11 +163,12 @@ class BodyImporter:
         """
         of_step = self._step.constants.is_of_step(op, inputs)
         of_metrics = self._scope + op.name in self._step.of_metrics and constants.is_narrowed(op)
-        if op.type not in HANDLERS or not (of_step or of_metrics):
+        handler = handler_of(op)
+        if handler is None or not (of_step or of_metrics):
             return None
         self._require_types(op, NARROWED)
         narrowed = [constants.narrowed(value) for value in inputs]
-        results = _as_tuple(HANDLERS[op.type](self._context(op, narrowed)), len(op.outputs))
+        results = _as_tuple(handler(self._context(op, narrowed)), len(op.outputs))
         if of_step:
             self._step.constants.note_of_step(results)
         return results
@@ -178,7 +179,7 @@ class BodyImporter:
         return value
 
     def _handle(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
-        handler = HANDLERS.get(op.type)
+        handler = handler_of(op)
         if any(isinstance(value, PaddedRows | PaddedSize) for value in inputs):
             handler = padded.handle
         elif any(isinstance(value, TensorList | Missing) for value in inputs):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
-from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow import walk
 from cgc.importers.tensorflow.handlers.functions import function_names
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
@@ -23,6 +24,8 @@ from cgc.importers.tensorflow.variables import (
 )
 
 _VALUELESS = frozenset({"Const", "VarHandleOp", "NoOp"})
+_DEFINED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""Graphs of functions in the form of TensorFlow 1, which keeps only definitions; tf.nn.ctc_loss has such."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +130,13 @@ def _functions(op: Any) -> list[Any]:
 def function_body(op: Any, name: str) -> Any:
     """The FuncGraph of a function that an operation calls."""
     # No public way leads from a call to the traced body of its function.
-    body = getattr(op.graph._get_function(name), "graph", None)
-    if body is None:
-        raise RefusedError(
-            Kind.USAGE,
-            f"it calls the function {name}, which TensorFlow has in a form of TensorFlow 1 that the importer "
-            "cannot read (tf.nn.ctc_loss has such functions); write it with other operations",
-        )
-    return body
+    function = op.graph._get_function(name)
+    if hasattr(function, "graph"):
+        return function.graph
+    if function not in _DEFINED:
+        with op.graph.as_default():
+            _DEFINED[function] = function_def_to_graph(function.definition, include_library_functions=True)
+    return _DEFINED[function]
 
 
 def _with_layer_updates(graph: tf.Graph, roots: list[Any], fed: frozenset[str]) -> list[Any]:

@@ -21,6 +21,8 @@ _FUNCTION_ATTRIBUTES = {
 
 def function_names(op: Any) -> list[str]:
     """The names of the functions that an operation calls, in the order of its attributes."""
+    if is_named_call(op):
+        return [op.type]
     names: list[str] = []
     for attribute in _FUNCTION_ATTRIBUTES.get(op.type, ()):
         found = op.get_attr(attribute)
@@ -28,13 +30,19 @@ def function_names(op: Any) -> list[str]:
     return names
 
 
-def _call(node: NodeContext) -> list[Value]:
+def is_named_call(op: Any) -> bool:
+    """Return True for a call in the form of TensorFlow 1: its type is the name of the function."""
+    return bool(op.graph._is_function(op.type))
+
+
+def call(node: NodeContext) -> list[Value]:
+    """Import the function that an operation calls."""
     (function,) = function_names(node.op)
     # Where TensorFlow took a gradient, the body gives what that needs as well, behind the results.
     return node.call(function, node.inputs, node.name)[: len(node.op.outputs)]
 
 
 TABLE: Table = {
-    "PartitionedCall": _call,
-    "StatefulPartitionedCall": _call,
+    "PartitionedCall": call,
+    "StatefulPartitionedCall": call,
 }

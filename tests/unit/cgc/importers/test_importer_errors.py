@@ -218,18 +218,6 @@ def test_candidates_that_are_drawn_in_the_step_say_what_to_do(graph: tf.Graph) -
     assert "remove_accidental_hits=False" in message
 
 
-def test_functions_in_the_form_of_tensorflow_1_are_refused_at_their_call(graph: tf.Graph) -> None:
-    logits = tf1.placeholder(tf.float32, [5, 1, 6])
-    loss, line = (
-        tf.nn.ctc_loss([[1, 2]], logits, [2], [5], blank_index=0),
-        inspect.currentframe().f_lineno - 1,
-    )
-    message = refuse(graph, GraphImportError, [logits], loss)
-    assert "While: node 'ctc_loss_dense/While_1'" in message
-    assert f"line {__file__}:{line}" in message
-    assert "tf.nn.ctc_loss has such functions" in message
-
-
 def test_counts_of_numbers_without_a_bound(graph: tf.Graph) -> None:
     x = tf1.placeholder(tf.int32, [8])
     message = refuse(graph, DynamicShapeError, [x], tf.math.bincount(x, minlength=3))

@@ -1,10 +1,11 @@
-"""Resizing of images, mirrored borders, and blocks of pixels moved to channels or to the batch."""
+"""Resizing and transforms of images, mirrored borders, blocks of pixels moved to channels or to the batch."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.composed.resampling import Taps, bilinear, nearest, resampled, resampled_grad
+from cgc.importers.emit import Emitter, dtype_of
 from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.windows import to_channels_last, to_own_format
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
@@ -174,7 +176,106 @@ def _extract_patches(node: NodeContext) -> SSAValue:
     return parts[0] if len(parts) == 1 else e.emit(ops.ConcatOp(parts, 3))
 
 
+def _projective_transform(node: NodeContext) -> SSAValue:
+    """Images whose pixels are read where a projective transform of their places says.
+
+    Inputs: images `[N, H, W, C]`, eight numbers for each of them or for all, height and width of the result,
+    and in the third version the value of pixels outside of the image.
+    """
+    e, images, transforms = node.emit, node.x(0), node.x(1)
+    height, width = node.ints(2, "output_shape")
+    dtype = dtype_of(images)
+    fill = e.cast(node.x(3), dtype) if len(node.inputs) > 3 else e.scalar(0, dtype)
+    count = shape_of(transforms)[0]
+    t = [e.reshape(e.slice(transforms, (0, i), (count, i + 1), (1, 1)), (count, 1, 1)) for i in range(8)]
+    row = e.cast(e.reshape(e.emit(ops.ArangeOp(height)), (1, height, 1)), "float32")
+    column = e.cast(e.reshape(e.emit(ops.ArangeOp(width)), (1, 1, width)), "float32")
+
+    def linear(by_column: SSAValue, by_row: SSAValue, offset: SSAValue) -> SSAValue:
+        return e.add(e.add(e.mul(by_column, column), e.mul(by_row, row)), offset)
+
+    scale = linear(t[6], t[7], e.scalar(1, "float32"))
+    mode = node.attr("fill_mode").decode()
+    sizes = shape_of(images)[1:3]
+    x, y = (
+        _mapped(e, e.div(linear(*t[i : i + 3]), scale), size, mode)
+        for i, size in ((0, sizes[1]), (3, sizes[0]))
+    )
+    read = partial(_pixels, e, images, fill)
+    nearest_only = node.attr("interpolation") == b"NEAREST"
+    found = read(_rounded(e, y), _rounded(e, x)) if nearest_only else _interpolated(e, read, y, x)
+    finite = e.compare("NE", e.reshape(scale, (*shape_of(scale), 1)), e.scalar(0, "float32"))
+    return e.select(finite, e.cast(found, dtype), fill)
+
+
+def _mapped(e: Emitter, place: SSAValue, size: int, mode: str) -> SSAValue:
+    """Coordinates outside of an axis, by where the pixels lie that continue it."""
+    if mode == "CONSTANT":
+        return place
+    last = e.scalar(size - 1, "float32")
+    zero = e.scalar(0, "float32")
+    below, above = e.compare("LT", place, zero), e.compare("GT", place, last)
+
+    def turns(x: SSAValue, period: int) -> SSAValue:
+        return e.unary(ops.FloorOp, e.div(x, e.scalar(period, "float32")))
+
+    if size > 1 and mode == "REFLECT":
+        both = e.scalar(2 * size, "float32")
+        low = e.add(place, e.mul(both, turns(e.unary(ops.NegOp, place), 2 * size)))
+        mirrored = e.sub(e.unary(ops.NegOp, low), e.scalar(1, "float32"))
+        low = e.select(e.compare("LT", low, e.scalar(-size, "float32")), e.add(low, both), mirrored)
+        high = e.sub(place, e.mul(both, turns(place, 2 * size)))
+        mirrored = e.sub(e.sub(both, high), e.scalar(1, "float32"))
+        high = e.select(e.compare("GE", high, e.scalar(size, "float32")), mirrored, high)
+        place = e.select(below, low, e.select(above, high, place))
+    elif size > 1 and mode == "WRAP":
+        # The period of TensorFlow's kernel: turns are counted with one pixel less than they add.
+        whole = e.scalar(size, "float32")
+        back = e.add(turns(e.unary(ops.NegOp, place), size - 1), e.scalar(1, "float32"))
+        low, high = e.add(place, e.mul(whole, back)), e.sub(place, e.mul(whole, turns(place, size - 1)))
+        place = e.select(below, low, e.select(above, high, place))
+    return e.binary(ops.MinOp, e.binary(ops.MaxOp, place, zero), last)
+
+
+def _rounded(e: Emitter, x: SSAValue) -> SSAValue:
+    """The nearest integer, halves away from zero."""
+    half = e.scalar(0.5, "float32")
+    return e.mul(e.unary(ops.SignOp, x), e.unary(ops.FloorOp, e.add(e.unary(ops.AbsOp, x), half)))
+
+
+def _pixels(e: Emitter, images: SSAValue, fill: SSAValue, y: SSAValue, x: SSAValue) -> SSAValue:
+    """`[N, h, w, C]`: the pixels at whole coordinates `[N or 1, h, w]`, `fill` outside of the images."""
+    count, height, width, channels = shape_of(images)
+    zero = e.scalar(0, "float32")
+    inside = [e.compare("GE", place, zero) for place in (y, x)]
+    inside += [e.compare("LT", p, e.scalar(n, "float32")) for p, n in ((y, height), (x, width))]
+    is_inside = reduce(partial(e.binary, ops.AndOp), inside)
+    row, column = (e.cast(e.select(is_inside, place, zero), "int32") for place in (y, x))
+    first = e.reshape(e.emit(ops.ArangeOp(count, 0, height * width)), (count, 1, 1))
+    numbers = e.add(first, e.add(e.mul(row, e.scalar(width, "int32")), column))
+    found = e.take(e.reshape(images, (count * height * width, channels)), numbers, 0)
+    return e.select(e.reshape(is_inside, (*shape_of(is_inside), 1)), found, fill)
+
+
+def _interpolated(e: Emitter, read: Callable[..., SSAValue], y: SSAValue, x: SSAValue) -> SSAValue:
+    """The four pixels around each place, by how near they are, in float32."""
+    one = e.scalar(1, "float32")
+
+    def sides(place: SSAValue) -> list[tuple[SSAValue, SSAValue]]:
+        low = e.unary(ops.FloorOp, place)
+        part = e.reshape(e.sub(place, low), (*shape_of(place), 1))
+        return [(low, e.sub(one, part)), (e.add(low, one), part)]
+
+    def line(row: SSAValue) -> SSAValue:
+        terms = [e.mul(weight, e.cast(read(row, at), "float32")) for at, weight in sides(x)]
+        return e.add(*terms)
+
+    return e.add(*(e.mul(weight, line(at)) for at, weight in sides(y)))
+
+
 TABLE: Table = {
+    "ImageProjectiveTransformV2": _projective_transform,
+    "ImageProjectiveTransformV3": _projective_transform,
     "ExtractImagePatches": _extract_patches,
     "ResizeNearestNeighbor": _resize(nearest),
     "ResizeNearestNeighborGrad": _resize_nearest_grad,

@@ -102,6 +102,21 @@ def grouped_reference(x: Any, w: Any) -> Any:
     return tf.concat([tf.nn.conv2d(a, b, 2, "SAME") for a, b in parts], 3)
 
 
+TRANSFORMS = np.array([[0.9, 0.2, -0.7, -0.1, 1.1, 0.4, 0.01, -0.02], [1.3, -0.4, 3.2, 0.5, 0.8, -4.1, 0, 0]])
+
+
+def transformed(mode: str, interpolation: str, height: int, width: int, rows: int = 2) -> Callable[..., Any]:
+    """Pixels read from other places, many of them outside of the image; one transform may serve all."""
+    return lambda x: tf.raw_ops.ImageProjectiveTransformV3(
+        images=x,
+        transforms=tf.constant(TRANSFORMS[:rows], tf.float32),
+        output_shape=[height, width],
+        fill_value=0.3,
+        interpolation=interpolation,
+        fill_mode=mode,
+    )
+
+
 def max_pool_v2(x: Any) -> Any:
     return tf.raw_ops.MaxPoolV2(input=x, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
 
@@ -133,6 +148,17 @@ CASES = [
     Case("space_to_batch", lambda x: tf.space_to_batch(x, [2, 3], [[1, 1], [0, 2]])),
     Case("batch_to_space", lambda x: tf.batch_to_space(x, [2, 3], [[0, 1], [2, 0]]), [(12, 3, 2, 5)]),
     Case("max_pool_v2", max_pool_v2),
+    *(
+        Case(f"transform_{mode}_{how}".lower(), transformed(mode, how, *size))
+        for mode, how, size in (
+            ("CONSTANT", "BILINEAR", (6, 4)),
+            ("CONSTANT", "NEAREST", (4, 7)),
+            ("REFLECT", "BILINEAR", (4, 7)),
+            ("WRAP", "BILINEAR", (6, 4)),
+            ("NEAREST", "BILINEAR", (6, 4)),
+        )
+    ),
+    Case("transform_reflect_nearest", transformed("REFLECT", "NEAREST", 6, 4, rows=1)),
     Case("conv1d", lambda x, w: tf.nn.conv1d(x, w, 2, "SAME"), [(2, 9, 3), (4, 3, 5)]),
     Case(
         "depthwise_dilated",

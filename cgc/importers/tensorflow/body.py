@@ -18,7 +18,7 @@ from cgc.importers.tensorflow import constants, folding
 from cgc.importers.tensorflow.constants import Waiting
 from cgc.importers.tensorflow.dropped import announced
 from cgc.importers.tensorflow.faults import REMEDIES, described, operation
-from cgc.importers.tensorflow.handlers import handler_of, padded
+from cgc.importers.tensorflow.handlers import handler_of, padded, selected
 from cgc.importers.tensorflow.handlers.bits import ON_BITS
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
 from cgc.importers.tensorflow.handlers.tensor_lists import ON_LISTS
@@ -30,6 +30,7 @@ from cgc.importers.tensorflow.node import (
     PaddedRows,
     PaddedSize,
     Result,
+    SelectedRows,
     StepState,
     Value,
 )
@@ -88,6 +89,12 @@ class BodyImporter:
                 Kind.SHAPE,
                 f"{tensor.name} {described(tensor)} has a size that depends on the data: as many rows "
                 "as tf.unique finds different values; give outputs that are made without it",
+            )
+        if isinstance(value, SelectedRows):
+            raise RefusedError(
+                Kind.SHAPE,
+                f"{tensor.name} {described(tensor)} has a size that depends on the data: as many rows as a "
+                "mask selects; use tf.where(condition, x, y) or a mask",
             )
         raise RefusedError(
             Kind.USAGE,
@@ -182,6 +189,8 @@ class BodyImporter:
         handler = handler_of(op)
         if any(isinstance(value, PaddedRows | PaddedSize) for value in inputs):
             handler = padded.handle
+        elif any(isinstance(value, SelectedRows) for value in inputs):
+            handler = selected.handle
         elif any(isinstance(value, TensorList | Missing) for value in inputs):
             handler = ON_LISTS.get(op.type, handler)
         elif any(isinstance(value, FloatBits) for value in inputs):

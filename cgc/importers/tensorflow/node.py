@@ -65,6 +65,21 @@ class PaddedSize:
 
 
 @dataclass(frozen=True)
+class SelectedRows:
+    """The value of a tensor with as many rows as a mask selects.
+
+    Attributes:
+        value: a row for each element of the mask; those that it does not select have no meaning.
+        places: the places of the elements of the mask, `[elements, rank]`.
+        mask: truth, in the shape in which it was given.
+    """
+
+    value: SSAValue
+    places: SSAValue
+    mask: SSAValue
+
+
+@dataclass(frozen=True)
 class FloatBits:
     """The value of a Bitcast: the bits of floats, taken for integers of type `dtype`."""
 
@@ -84,6 +99,7 @@ Value: TypeAlias = (
     | SeedKey
     | PaddedRows
     | PaddedSize
+    | SelectedRows
     | FloatBits
     | TensorList
     | Optional

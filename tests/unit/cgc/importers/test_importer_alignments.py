@@ -25,7 +25,12 @@ def of_keras_with_the_last_class_as_blank(logits: Any, labels: Any) -> Any:
     return keras.ops.ctc_loss(labels - 1, tf.transpose(logits, (1, 0, 2)), LENGTHS, STEPS_USED, CLASSES - 1)
 
 
-@pytest.mark.parametrize("loss", [time_major, of_keras_with_the_last_class_as_blank])
+def of_sparse_labels(logits: Any, labels: Any) -> Any:
+    """Labels 1 to 4, and 0 for none; the kernel's blank is the last class."""
+    return tf.nn.ctc_loss(tf.sparse.from_dense(labels), logits, None, STEPS_USED, blank_index=0)
+
+
+@pytest.mark.parametrize("loss", [time_major, of_keras_with_the_last_class_as_blank, of_sparse_labels])
 def test_losses_and_gradients_are_tensorflows(
     loss: Callable[..., Any], both_ways: Callable[..., Any]
 ) -> None:

@@ -17,6 +17,7 @@ from weakref import ref
 import numpy as np
 import torch
 from torch import nn
+from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from cstorch.decompositions import rule_of, running_rule
@@ -31,6 +32,7 @@ from cstorch.errors import (
 from cstorch.precision import is_mixed
 from cstorch.tracing.autocast import OF_ONE_TYPE, following_autocast, widen_mixed
 from cstorch.tracing.composed import COMPOSED, composing
+from cstorch.tracing.composed.operations import DECOMPOSED
 from cstorch.tracing.dynamo import appearing_compiled
 from cstorch.tracing.masks import PLACING, found_places, indexed, is_by_values
 from cstorch.tracing.modes import Mode
@@ -250,6 +252,9 @@ def _moved(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[
     if func is torch.Tensor.cuda:
         raise ModelMovedError("cuda", user_line())
     copy = bool(kwargs.pop("copy", False))
+    flags = [place for place, given in enumerate(args) if isinstance(given, bool)]
+    if len(flags) == 2:  # non_blocking and copy, of which the parser has no second one
+        copy, args = args[flags[1]], args[: flags[1]]
     device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
     dtype = tensor.dtype if dtype is None else dtype
     if device is None or device.type in (DEVICE.type, META.type):  # torch takes ours for META
@@ -551,6 +556,11 @@ def _recorded(recording: Recording, func: Any, args: tuple[Any, ...], kwargs: di
     if rule is not None:
         with running_rule(func):
             return rule(*args, **kwargs)
+    defined = OPDEFS.get(func._schema.name)
+    if defined is not None and func._schema.name not in DECOMPOSED:
+        # Its body may write into tensors that it makes, which only tensors of the device can.
+        with _recorders[-1]:
+            return defined._init_fn(*args, **kwargs)
     if func in _READS:
         tensors = mapped(lambda x: _readable(x, "read") if isinstance(x, DeviceTensor) else x, (args, kwargs))
         return func(*tensors[0], **tensors[1])

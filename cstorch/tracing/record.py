@@ -14,14 +14,13 @@ from weakref import ref
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
-from torch._library.custom_ops import OPDEFS
 
 from cgc.importers.aten import SUPPORTED, SUPPORTED_COMPLEX, Check, Constant, Graph, Node, Tensor, refused
 from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError
 from cstorch.errors import TensorReadError, ValueNotThereError
 from cstorch.tracing.checks import Checks
-from cstorch.tracing.composed.groups import DECOMPOSED
+from cstorch.tracing.composed.operations import DECOMPOSED
 from cstorch.tracing.known import known_value, operator, sources
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
@@ -258,6 +257,8 @@ class Recording:
             if found is not NotImplemented:
                 return found
         given = self._given(func, args, kwargs)
+        if func._schema.is_mutable:
+            self._refuse(func, given, NotImplementedError("it writes into a tensor"))
         outs = self._expected(func, given)
         if outs is None:
             outs = self._shapes_of(func, args, kwargs, given)
@@ -416,7 +417,7 @@ _TABLE: dict[Any, Callable[..., Any]] = {}
 
 
 def _decomposition(func: Any) -> Callable[..., Any] | None:
-    """What an operation is composed of: as we say, PyTorch, or the library that has added it."""
+    """What an operation is composed of: as we say, or PyTorch."""
     if not _TABLE:
         _TABLE.update(core_aten_decompositions())
     name = func._schema.name
@@ -427,8 +428,6 @@ def _decomposition(func: Any) -> Callable[..., Any] | None:
         found = func.decompose
     if found is None and name.startswith(_OF_EACH):
         found = partial(_of_each, name.removeprefix(_OF_EACH))
-    if found is None and name in OPDEFS:
-        found = OPDEFS[name]._init_fn
     return found
 
 

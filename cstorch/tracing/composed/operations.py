@@ -1,0 +1,129 @@
+"""ATen operations as others that the importer has, where PyTorch does not say so itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from cstorch.tracing.composed import groups, linalg
+
+
+def addbmm(
+    x: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """`torch.addbmm`: the sum of the products of a batch, added to x."""
+    return beta * x + alpha * torch.bmm(batch1, batch2).sum(0)
+
+
+def _signbit(x: torch.Tensor) -> torch.Tensor:
+    """Truth where a number is negative, or minus zero."""
+    if not x.is_floating_point():
+        return x < 0
+    return torch.logical_or(x < 0, torch.logical_and(x == 0, x.reciprocal() < 0))
+
+
+def _ignoring_nan(extremum: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`torch.fmax` and `torch.fmin`: NaN only where both are."""
+
+    def found(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        if not (x.is_floating_point() or other.is_floating_point()):
+            return extremum(x, other)
+        return torch.where(x.isnan(), other, torch.where(other.isnan(), x, extremum(x, other)))
+
+    return found
+
+
+def fractional_max_pool(
+    x: torch.Tensor, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pooling over windows at drawn distances: the largest elements, and their places in the image.
+
+    Args:
+        x: `[N, C, *space]` or `[C, *space]`.
+        kernel_size: of the windows.
+        output_size: number of windows along each axis.
+        random_samples: `[N, C, dimensions]` from 0 to 1; those of two dimensions in reverse order.
+    """
+    dimensions = len(kernel_size)
+    batched = x if x.dim() == dimensions + 2 else x.unsqueeze(0)
+    count, channels = batched.shape[:2]
+    flat: Any = 0
+    for axis, (size, kernel, windows) in enumerate(
+        zip(batched.shape[2:], kernel_size, output_size, strict=True)
+    ):
+        sample = random_samples[..., 1 - axis if dimensions == 2 else axis]
+        places = _window_starts(sample, size, kernel, windows)[..., None]
+        places = places + torch.arange(kernel, device=x.device)
+        sides = [1] * (2 * dimensions)
+        sides[axis], sides[dimensions + axis] = windows, kernel
+        flat = flat * size + places.view(count, channels, *sides)
+    flat = flat.flatten(2 + dimensions)
+    values = batched.flatten(2).gather(2, flat.flatten(2)).view_as(flat)
+    largest, which = values.max(-1)
+    indices = flat.gather(-1, which.unsqueeze(-1)).squeeze(-1)
+    return (largest, indices) if x.dim() == dimensions + 2 else (largest[0], indices[0])
+
+
+def _window_starts(sample: torch.Tensor, size: int, kernel: int, windows: int) -> torch.Tensor:
+    """`[..., windows]` for samples `[...]`; the last window ends where the axis does."""
+    place = torch.arange(windows, device=sample.device)
+    step = (size - kernel) / (windows - 1) if windows > 1 else 0.0
+    drawn = sample.unsqueeze(-1)
+    starts = ((place + drawn) * step).to(torch.int64) - (drawn * step).to(torch.int64)
+    return torch.where(place == windows - 1, size - kernel, starts)
+
+
+def _fractional_max_pool_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    kernel_size: Sequence[int],
+    output_size: Sequence[int],
+    indices: torch.Tensor,
+) -> torch.Tensor:
+    begin = x.dim() - len(kernel_size)
+    zeros = torch.zeros_like(x).flatten(begin)
+    return zeros.scatter_add(-1, indices.flatten(begin), grad.flatten(begin)).view_as(x)
+
+
+def _multinomial(
+    x: torch.Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None
+) -> torch.Tensor:
+    """`torch.multinomial`: the places where a share divided by an exponential number is largest."""
+    if replacement:
+        x = x.unsqueeze(-2).expand(*x.shape[:-1], num_samples, x.shape[-1])
+    drawn = x / -torch.log1p(-torch.rand(x.shape, device=x.device, dtype=x.dtype))
+    return drawn.argmax(-1) if replacement else drawn.topk(num_samples).indices
+
+
+def _put(
+    x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    """`torch.put`: elements put, or added, where a tensor says that is taken as a row."""
+    return x.reshape(-1).index_put((index.reshape(-1),), source.reshape(-1), accumulate).view(x.shape)
+
+
+def _zeros(size: Sequence[int], **settings: Any) -> torch.Tensor:
+    """Zeros that PyTorch need not store."""
+    return torch.zeros(size, dtype=settings.get("dtype"), device=settings.get("device"))
+
+
+DECOMPOSED: Mapping[str, Callable[..., Any]] = {
+    **groups.DECOMPOSED,
+    "aten::_efficientzerotensor": _zeros,
+    "aten::addbmm": addbmm,
+    "aten::fmax": _ignoring_nan(torch.maximum),
+    "aten::fmin": _ignoring_nan(torch.minimum),
+    "aten::fractional_max_pool2d": fractional_max_pool,
+    "aten::fractional_max_pool2d_backward": _fractional_max_pool_backward,
+    "aten::fractional_max_pool3d": fractional_max_pool,
+    "aten::fractional_max_pool3d_backward": _fractional_max_pool_backward,
+    "aten::linalg_lstsq": linalg.lstsq,
+    "aten::multinomial": _multinomial,
+    "aten::put": _put,
+    "aten::signbit": _signbit,
+    "prims::signbit": _signbit,
+    "prims::where": torch.where,
+}
+"""What operations are composed of, by the names of their schemas."""

@@ -38,8 +38,7 @@ PYTORCH = """\
 ## PyTorch
 
 Names are those of ATen without their overloads: `torch.relu` is `relu`. Functions that PyTorch
-makes of these work too. All layers and losses of `torch.nn` train, but for
-[these](pytorch.md#layers-without-a-rule).
+makes of these work too. All layers and losses of `torch.nn` train.
 
 """
 DROPPED = """\

@@ -199,8 +199,10 @@ class NodeContext:
         return self.positive(self.node.arguments[name], len(self.node.arguments[source].shape))
 
     def axes(self, name: str = "dim", source: str = "self") -> tuple[int, ...]:
-        """Axes, counted from the front; all of them where none is given."""
+        """Axes, counted from the front; all of them where none is given, none of a number's."""
         rank = len(self.node.arguments[source].shape)
+        if not rank:
+            return ()
         given = self.node.arguments.get(name)
         given = [given] if isinstance(given, int) else given
         return tuple(self.positive(axis, rank) for axis in given) if given else tuple(range(rank))

@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import checkpoint
 
-from cstorch.tracing.composed import assertions, checkpointing, makers, packing
+from cstorch.tracing.composed import assertions, checkpointing, linalg, makers, packing
 from cstorch.tracing.composed.attention import scaled_dot_product_attention
-from cstorch.tracing.composed.counting import bincount
+from cstorch.tracing.composed.counting import bincount, tensor_split
 from cstorch.tracing.composed.factors import SUMS
-from cstorch.tracing.composed.layers import _weight_norm, embedding_bag, renorm, rrelu
+from cstorch.tracing.composed.layers import _weight_norm, embedding_bag, forward, renorm, rrelu
 from cstorch.tracing.composed.losses import (
     gaussian_nll_loss,
     multi_margin_loss,
@@ -27,7 +28,7 @@ from cstorch.tracing.composed.losses import (
 )
 from cstorch.tracing.composed.sampling import grid_sampler
 
-_OURS: Mapping[ModuleType, tuple[Callable[..., Any], ...]] = {
+_OURS: Mapping[ModuleType | type, tuple[Callable[..., Any], ...]] = {
     functional: (
         embedding_bag,
         gaussian_nll_loss,
@@ -39,12 +40,16 @@ _OURS: Mapping[ModuleType, tuple[Callable[..., Any], ...]] = {
     torch: (
         bincount,
         grid_sampler,
+        linalg.pinverse,
         makers.tensor,
         makers.as_tensor,
         renorm,
+        tensor_split,
         _weight_norm,
         *assertions.REPLACED,
     ),
+    torch.linalg: (linalg.matrix_rank, linalg.pinv),
+    _BatchNorm: (forward,),
     checkpoint: checkpointing.REPLACED,
     torch._VF: packing.REPLACED,
 }
@@ -53,7 +58,9 @@ _FUNCTIONS = [(module, function.__name__, function) for module, found in _OURS.i
 COMPOSED: Mapping[Any, Callable[..., Any]] = {
     **{getattr(module, name): function for module, name, function in _FUNCTIONS},
     torch.Tensor.bincount: bincount,
+    torch.Tensor.pinverse: linalg.pinverse,
     torch.Tensor.renorm: renorm,
+    torch.Tensor.tensor_split: tensor_split,
     torch.Tensor.new_tensor: makers.new_tensor,
     **SUMS,
 }

@@ -1,12 +1,14 @@
-"""Counts of numbers; how many there are has to be known before the numbers are."""
+"""Counts of numbers, and parts at places that are numbers: sizes have to be known before the numbers are."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
 from cstorch.errors import StepError
 
-_bincount = torch.bincount
+_bincount, _tensor_split = torch.bincount, torch.tensor_split
 
 
 def bincount(
@@ -32,3 +34,19 @@ def bincount(
     inside = (input >= 0) & (input < minlength)
     counts = torch.zeros(minlength, dtype=amounts.dtype, device=input.device)
     return counts.index_add(0, torch.where(inside, input, 0), torch.where(inside, amounts, 0))
+
+
+def tensor_split(input: torch.Tensor, *where: Any, **named: Any) -> tuple[torch.Tensor, ...]:  # noqa: A002
+    """`torch.tensor_split`, which reads the places that are a tensor.
+
+    Raises:
+        TensorReadError: they differ from step to step.
+    """
+    if where and isinstance(where[0], torch.Tensor):
+        where = (where[0].tolist(), *where[1:])
+    places = named.pop("tensor_indices_or_sections", None)
+    if places is not None:
+        where = (places.tolist(), *where)
+    with torch._C.DisableTorchFunctionSubclass():
+        found: tuple[torch.Tensor, ...] = _tensor_split(input, *where, **named)
+    return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from cstorch.errors import StepError
+_of_momentum = _BatchNorm.forward
 
 
 def rrelu(
@@ -57,28 +58,20 @@ def embedding_bag(
         input: ids `[bags, size]`, or `[ids]` with the offsets at which bags begin.
         weight: rows `[rows, width]`.
         offsets: rising, the first one 0; the bags may have any size.
-        max_norm: None; the table is not written by a lookup.
+        max_norm: rows with a larger norm are scaled down to it in the table.
         norm_type: of `max_norm`.
-        scale_grad_by_freq: False.
+        scale_grad_by_freq: whether gradients are divided by how often a row is looked up.
         mode: "sum", "mean" or "max".
         sparse: without meaning, as gradients are dense.
         per_sample_weights: factors of the shape of `input`, with "sum".
         include_last_offset: the last offset is the end of the last bag.
         padding_idx: a row that counts as not there.
-
-    Raises:
-        StepError: `max_norm` or `scale_grad_by_freq` is given.
     """
-    if max_norm is not None or scale_grad_by_freq:
-        raise StepError(
-            f"embedding_bag got max_norm={max_norm} and scale_grad_by_freq={scale_grad_by_freq}, expected "
-            "None and False: a lookup does not write its table"
-        )
     padding = None if padding_idx is None else padding_idx % weight.size(0)
     there = (
         torch.ones_like(input, dtype=weight.dtype) if padding is None else (input != padding).to(weight.dtype)
     )
-    rows = functional.embedding(input, weight, padding)
+    rows = functional.embedding(input, weight, padding, max_norm, norm_type, scale_grad_by_freq)
     factors = there if per_sample_weights is None else there * per_sample_weights
     if offsets is None:
         return _of_equal_bags(rows, there, factors, mode)
@@ -103,3 +96,20 @@ def _of_equal_bags(rows: torch.Tensor, there: torch.Tensor, factors: torch.Tenso
         return torch.where(largest.isfinite(), largest, 0.0)
     total = (rows * factors[..., None]).sum(1)
     return total if mode == "sum" else total / there.sum(1, keepdim=True).clamp(min=1)
+
+
+def forward(self: _BatchNorm, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
+    """`_BatchNorm.forward`: without a momentum the running moments are means over all batches so far.
+
+    PyTorch reads the number of batches, of which only a step knows the value.
+    """
+    if self.momentum is not None or not self.training or self.running_mean is None:
+        return _of_momentum(self, input)
+    self._check_input_dim(input)
+    self.num_batches_tracked.add_(1)
+    with torch.no_grad():
+        variance, mean = torch.var_mean(input, [axis for axis in range(input.dim()) if axis != 1])
+        share = self.num_batches_tracked.to(mean.dtype).reciprocal()
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(variance, share)
+    return functional.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)

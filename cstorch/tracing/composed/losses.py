@@ -39,6 +39,7 @@ def multi_margin_loss(
 
     The sum of max(0, margin - x[y] + x[i])**p over i != y, divided by the number of classes.
     """
+    input = input.reshape(-1) if not input.dim() else input  # noqa: A001
     classes = input.size(-1)
     hot = functional.one_hot(target.long(), classes).to(input.dtype)
     chosen = (input * hot).sum(-1, keepdim=True)
@@ -56,6 +57,8 @@ def multilabel_margin_loss(
     reduction: str = "mean",
 ) -> torch.Tensor:
     """`torch.nn.functional.multilabel_margin_loss`: labels stand before the first -1 of a row of `target`."""
+    if not input.dim():
+        input, target = input.reshape(1), target.reshape(1)  # noqa: A001
     classes = input.size(-1)
     counts = (target >= 0).to(input.dtype).cumprod(-1)
     hot = functional.one_hot(target.clamp(min=0).long(), classes).to(input.dtype) * counts[..., None]

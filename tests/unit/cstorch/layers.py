@@ -10,12 +10,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-NOT_COMPILED = {
-    "FractionalMaxPool2d": "draws its windows",
-    "FractionalMaxPool3d": "draws its windows",
-}
-"""Layers without a rule, and why; docs/pytorch.md lists them."""
-
 CONTAINERS = {
     "Module",
     "Sequential",
@@ -209,6 +203,7 @@ def _space(dimensions: int, x: torch.Tensor) -> Iterator[Case]:
     for name in ("MaxPool", "AvgPool"):
         yield _case(f"{name}{end}", behind(layer(name, 2)), x)
         yield _case(f"{name}{end}", behind(layer(name, 3, 2, 1)), x, suffix="padded")
+    yield _case(f"MaxPool{end}", behind(layer("MaxPool", 2, dilation=2)), x, suffix="dilated")
     pool, unpool = layer("MaxPool", 3, 2, 1, return_indices=True), layer("MaxUnpool", 3, 2, 1)
     yield _case(f"MaxUnpool{end}", Unpooled(layer("Conv", 3, 3, 1), pool, unpool), x)
     yield _case(f"LPPool{end}", behind(layer("LPPool", 2, 2)), x)
@@ -220,7 +215,7 @@ def _space(dimensions: int, x: torch.Tensor) -> Iterator[Case]:
 
 
 def _images() -> Iterator[Case]:
-    x = torch.randn(2, 3, 4, 4)
+    x, volume = torch.randn(2, 3, 4, 4), torch.randn(2, 3, 4, 5, 4)
 
     def behind(channels: int, inner: nn.Module) -> nn.Module:
         return nn.Sequential(nn.Conv2d(3, channels, 1), inner)
@@ -238,6 +233,13 @@ def _images() -> Iterator[Case]:
     yield _case("Unfold", behind(3, nn.Unfold(2)), x)
     yield _case("Fold", nn.Sequential(nn.Linear(9, 9), nn.Fold((4, 4), 2)), torch.randn(2, 12, 9))
     yield _case("LocalResponseNorm", behind(6, nn.LocalResponseNorm(3)), x)
+    pool = nn.AvgPool2d(3, 2, 1, ceil_mode=True, divisor_override=2)
+    yield _case("AvgPool2d", behind(3, pool), x, suffix="divided")
+    yield _case("AvgPool2d", behind(3, nn.AvgPool2d(3, 2, 1, ceil_mode=True)), x, suffix="whole windows")
+    drawn = nn.FractionalMaxPool2d(2, output_size=3, _random_samples=torch.rand(2, 3, 2))
+    yield _case("FractionalMaxPool2d", behind(3, drawn), x)
+    drawn = nn.FractionalMaxPool3d(2, output_ratio=0.7, _random_samples=torch.rand(2, 3, 3))
+    yield _case("FractionalMaxPool3d", nn.Sequential(nn.Conv3d(3, 3, 1), drawn), volume)
 
 
 def _norms() -> Iterator[Case]:
@@ -249,6 +251,7 @@ def _norms() -> Iterator[Case]:
     yield _case("RMSNorm", nn.RMSNorm(6), x)
     yield _case("GroupNorm", nn.GroupNorm(2, 4), torch.randn(3, 4, 5, 5))
     yield _case("BatchNorm1d", nn.BatchNorm1d(6), x, suffix="rows")
+    yield _case("BatchNorm1d", nn.BatchNorm1d(6, momentum=None), x, suffix="mean moments")
     yield _case("BatchNorm1d", nn.BatchNorm1d(6, track_running_stats=False), x, suffix="no moments")
     yield _case("BatchNorm1d", nn.BatchNorm1d(6).eval(), x, suffix="evaluated")
 
@@ -279,6 +282,10 @@ def _sequences() -> Iterator[Case]:
         yield _case("EmbeddingBag", nn.EmbeddingBag(7, 4, mode=mode, padding_idx=2), bags, suffix=mode)
         of_any_size = nn.EmbeddingBag(7, 4, mode=mode)
         yield _case("EmbeddingBag", of_any_size, bags.reshape(-1), offsets, suffix=f"{mode} of any size")
+    limited = nn.EmbeddingBag(7, 4, max_norm=1.5, mode="sum")
+    yield _case("EmbeddingBag", limited, bags, suffix="limited")
+    frequent = nn.Embedding(7, 4, scale_grad_by_freq=True)
+    yield _case("Embedding", frequent, torch.randint(0, 7, (3, 5)), suffix="by frequency")
     limited = nn.Embedding(7, 4, max_norm=1.5)
     yield _case("Embedding", limited, torch.randint(0, 7, (3, 5)), suffix="limited")
     yield _case("Embedding", nn.Embedding(7, 4, padding_idx=0), torch.randint(0, 7, (3, 5)))

@@ -83,6 +83,7 @@ def cases() -> list[Case]:
     """All cases, the same ones in every call."""
     found = [
         *(*_scans(), *_combined(), *_distances(), *_pools(), *_samples(), *_counts()),
+        *(*_numbers(), *_choices(), *_resized(), *_complex_products()),
         *(*_complex(), *_complex_parts(), *_fourier(), *_integers(), *_matrices(), *_alignments()),
     ]
     assert len({case.name for case in found}) == len(found)
@@ -118,6 +119,67 @@ def _scans() -> Iterator[Case]:
     yield Case("logcumsumexp", lambda a: torch.logcumsumexp(a, 1), (5 * X,))
     infinite = torch.tensor([-math.inf, 1.0, 2.0])
     yield Case("logcumsumexp inf", lambda a: torch.logcumsumexp(a, 0), (infinite,), gradient=False)
+
+
+def _numbers() -> Iterator[Case]:
+    """Tensors without dimensions, along an axis of which they are the only element."""
+    of_number: dict[str, Callable[[torch.Tensor], Any]] = {
+        "softmax": lambda a: (a.softmax(0), a.log_softmax(-1)),
+        "kthvalue": lambda a: a.kthvalue(1, 0),
+        "sort": lambda a: (*a.sort(0), *a.topk(1)),
+        "amax": lambda a: (a.amax(0), a.aminmax(dim=0).max),
+        "index_select": lambda a: a.index_select(0, torch.tensor([0])),
+        "margins": lambda a: (
+            functional.multi_margin_loss(a, torch.tensor(0)),
+            functional.multilabel_margin_loss(a, torch.tensor(0)),
+        ),
+    }
+    for name, function in of_number.items():
+        yield Case(f"{name} of a number", function, (torch.tensor(3.0),))
+
+
+def _choices() -> Iterator[Case]:
+    """Choices by signs, NaN and places; rows drawn of which only one can be."""
+    nans = torch.tensor([[1.0, math.nan, 3.0], [math.nan, math.nan, -0.0]])
+    other = torch.tensor([[2.0, 1.0, math.nan], [math.nan, -1.0, 0.0]])
+    for name in ("fmax", "fmin"):
+        yield Case(name, getattr(torch, name), (nans, other))
+    yield Case("signbit", torch.signbit, (torch.tensor([-2.0, -0.0, 0.0, 3.0]),))
+    yield Case("copysign", torch.copysign, (X, _randn(4, 6, seed=1)))
+    yield Case("sgn", lambda a: torch.sgn(a) * a, (X,))
+    yield Case(
+        "addbmm",
+        lambda a, b, c: torch.addbmm(a, b, c, beta=0.5, alpha=2),
+        (X, _randn(3, 4, 5), _randn(3, 5, 6)),
+    )
+    yield Case("vdot", torch.vdot, (X[0], X[1]))
+    yield Case("take", lambda a, i: a.take(i), (X, torch.tensor([[1, 1], [23, 4]])))
+    yield Case("tensor_split", lambda a: a.tensor_split(torch.tensor([1, 4]), 1), (X,))
+    yield Case("multinomial", lambda p: torch.multinomial(p, 3, True), (torch.eye(4),), gradient=False)
+    yield Case("multinomial once", lambda p: torch.multinomial(p, 1), (torch.eye(4),), gradient=False)
+
+
+def _resized() -> Iterator[Case]:
+    x = _randn(2, 2, 7, 6)
+    for mode in ("bilinear", "bicubic"):
+        for size in ((3, 4), (9, 4)):
+            how = {"mode": mode, "size": size, "antialias": True, "align_corners": False}
+            yield Case(
+                f"antialiased {mode} {size}", lambda a, how=how: functional.interpolate(a, **how), (x,)
+            )
+    yield Case(
+        "antialiased corners",
+        lambda a: functional.interpolate(a, (4, 3), mode="bilinear", antialias=True, align_corners=True),
+        (x,),
+    )
+
+
+def _complex_products() -> Iterator[Case]:
+    x = _complexes(3, 5)
+    yield Case("complex prod", torch.prod, (x,))
+    yield Case("complex prod along", lambda a: a.prod(1, keepdim=True), (x,))
+    yield Case("complex cumprod", lambda a: a.cumprod(1), (x,))
+    yield Case("complex var", lambda a: (a.var(), a.std(1), *torch.var_mean(a, 0, correction=0)), (x,))
 
 
 def _combined() -> Iterator[Case]:
@@ -369,6 +431,23 @@ def _matrices() -> Iterator[Case]:
     }
     for name, (function, x) in one.items():
         yield Case(name, function, (x,), tolerance=2e-4)
+    for name, matrix, right in (
+        ("tall", tall, b[:, :1].expand(2, 5, 3).clone()),
+        ("wide", tall.mT.contiguous(), _randn(2, 3, 2)),
+        ("vector", tall[0], _randn(5)),
+    ):
+        yield Case(f"lstsq {name}", lambda a, b: linalg.lstsq(a, b).solution, (matrix, right), tolerance=2e-4)
+    thin = tall[..., :1] @ tall[..., :1].mT
+    ranks: dict[str, Callable[..., Any]] = {
+        "matrix_rank": linalg.matrix_rank,
+        "matrix_rank above": lambda x: linalg.matrix_rank(x, atol=torch.tensor([1e-5, 100.0])),
+        "matrix_rank tol": lambda x: linalg.matrix_rank(x, 1e-5, hermitian=True),
+        "lstsq rank": lambda x: linalg.lstsq(x, x, driver="gelsd")[1:3],
+    }
+    for name, function in ranks.items():
+        yield Case(name, function, (thin,), gradient=False)
+    yield Case("pinv limits", lambda x: linalg.pinv(x, rtol=0.5), (tall,), tolerance=2e-4)
+    yield Case("pinverse", torch.pinverse, (tall[0],), tolerance=2e-4)
 
 
 def _alignments() -> Iterator[Case]:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
+from cgc.cirh.types import shape_of
 from cgc.importers.aten.graph import COMPLEX, Tensor
 from cgc.importers.aten.handlers import constant, elementwise, indexing, reduction, rows, shape
 from cgc.importers.aten.handlers.linear import product
@@ -351,6 +352,69 @@ def _of_size(handler: Handler) -> Handler:
     return imported
 
 
+def _prod(node: NodeContext) -> Complex:
+    e, x = node.emit, _whole(node)
+    for axis in node.axes():
+        x = _product_along(e, x, axis)
+    return Complex(e.reshape(x.re, node.shape), e.reshape(x.im, node.shape))
+
+
+def _product_along(e: Emitter, x: Complex, axis: int) -> Complex:
+    """The product along an axis, which stays: halves are multiplied until one element is left."""
+    if not shape_of(x.re)[axis]:
+        shape_left = [1 if i == axis else size for i, size in enumerate(shape_of(x.re))]
+        return Complex(*(e.full(value, tuple(shape_left), "float32") for value in (1, 0)))
+    while (size := shape_of(x.re)[axis]) > 1:
+        half = (size + 1) // 2
+        rest = _shifted(e, _cut(e, x, axis, half, size), axis, 0, 2 * half - size)
+        x = product_of(e, _cut(e, x, axis, 0, half), rest)
+    return x
+
+
+def _cumprod(node: NodeContext) -> Complex:
+    """Each element times those before it, in steps over 1, 2, 4, ... elements."""
+    e, x = node.emit, _whole(node)
+    axis, step = node.axis(), 1
+    while node.shape and step < node.shape[axis]:
+        before = _cut(e, x, axis, 0, node.shape[axis] - step)
+        x, step = product_of(e, x, _shifted(e, before, axis, step, 0)), 2 * step
+    return x
+
+
+def _cut(e: Emitter, x: Complex, axis: int, begin: int, end: int) -> Complex:
+    sizes = shape_of(x.re)
+    starts = [begin if i == axis else 0 for i in range(len(sizes))]
+    ends = [end if i == axis else size for i, size in enumerate(sizes)]
+    return Complex(*(e.slice(part, starts, ends, [1] * len(sizes)) for part in (x.re, x.im)))
+
+
+def _shifted(e: Emitter, x: Complex, axis: int, low: int, high: int) -> Complex:
+    """With as many ones before and after it along an axis."""
+    rank = len(shape_of(x.re))
+    before, after = ([number if i == axis else 0 for i in range(rank)] for number in (low, high))
+    one, zero = e.scalar(1, "float32"), e.scalar(0, "float32")
+    return Complex(e.pad(x.re, before, after, one), e.pad(x.im, before, after, zero))
+
+
+def _variance(node: NodeContext) -> tuple[SSAValue, Complex]:
+    """The sum of the variances of both parts, and the mean."""
+    e, x, correction = node.emit, _whole(node), node.arg("correction")
+    parts = [
+        reduction.variance(e, part, node.axes(), 1 if correction is None else correction)
+        for part in (x.re, x.im)
+    ]
+    total = e.reshape(e.add(parts[0][0], parts[1][0]), node.shape)
+    return total, Complex(*(e.reshape(mean, node.shape) for _, mean in parts))
+
+
+def _var(node: NodeContext) -> SSAValue:
+    return _variance(node)[0]
+
+
+def _std(node: NodeContext) -> SSAValue:
+    return node.emit.unary(ops.SqrtOp, _variance(node)[0])
+
+
 _MOVED = {
     **shape.TABLE,
     **{
@@ -412,6 +476,12 @@ TABLE: Table = {
     "aten.view_as_real.default": _view_as_real,
     "aten.view_as_complex.default": _view_as_complex,
     "aten._to_copy.default": _to_copy,
+    "aten.prod.default": _prod,
+    "aten.prod.dim_int": _prod,
+    "aten.cumprod.default": _cumprod,
+    "aten.var.correction": _var,
+    "aten.std.correction": _std,
+    "aten.var_mean.correction": _variance,
     "aten.mm.default": _mm("mat2"),
     "aten.bmm.default": _mm("mat2"),
     "aten.addmm.default": _addmm("mat1", "mat2"),

@@ -20,7 +20,9 @@ def _embedding(node: NodeContext) -> SSAValue:
 
 
 def _index_select(node: NodeContext) -> SSAValue:
-    return node.emit.take(node.x(), node.x("index"), node.axis())
+    e, x = node.emit, node.x()
+    x = x if shape_of(x) else e.reshape(x, (1,))  # a number is a row of one element
+    return e.reshape(e.take(x, node.x("index"), node.axis()), node.shape)
 
 
 def _gather(node: NodeContext) -> SSAValue:

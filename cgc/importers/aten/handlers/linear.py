@@ -63,7 +63,8 @@ def _mv(node: NodeContext) -> SSAValue:
 
 def _dot(node: NodeContext) -> SSAValue:
     e = node.emit
-    return e.reduce("ADD", e.mul(node.cast(), node.cast("tensor")), (0,))
+    other = "other" if "other" in node.node.arguments else "tensor"
+    return e.reduce("ADD", e.mul(node.cast(), node.cast(other)), (0,))
 
 
 def _trilinear(node: NodeContext) -> SSAValue:
@@ -89,4 +90,5 @@ TABLE: Table = {
     "aten.baddbmm.default": _baddbmm,
     "aten.mv.default": _mv,
     "aten.dot.default": _dot,
+    "aten.vdot.default": _dot,
 }

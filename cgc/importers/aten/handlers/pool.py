@@ -17,7 +17,6 @@ from cgc.importers.aten.handlers.layer_norm import channels_last, channels_secon
 from cgc.importers.aten.handlers.resampling import Matrix, transposed_maps
 from cgc.importers.aten.node import Deferred, Handler, NodeContext, Table
 from cgc.importers.emit import Emitter, Shape, dtype_of
-from cgc.importers.faults import Kind, RefusedError
 
 
 def _window(node: NodeContext, space: Shape, pooled: Shape) -> dict[str, Sequence[int]]:
@@ -25,8 +24,6 @@ def _window(node: NodeContext, space: Shape, pooled: Shape) -> dict[str, Sequenc
     ksize = _along(node.arg("kernel_size"), len(space))
     strides = _along(node.arg("stride") or ksize, len(space))
     padding = _along(node.arg("padding"), len(space))
-    if any(step != 1 for step in node.arg("dilation") or (1,)):
-        raise RefusedError(Kind.USAGE, f"dilation is {node.arg('dilation')}, expected 1")
     pads: list[int] = []
     for size, count, kernel, stride, pad in zip(space, pooled, ksize, strides, padding, strict=True):
         reached = (count - 1) * stride + kernel - size - pad
@@ -49,6 +46,9 @@ def _max_pool(dimensions: int) -> Handler:
 
     def handler(node: NodeContext) -> tuple[SSAValue, Deferred]:
         e, x = node.emit, node.x()
+        if _is_dilated(node):
+            places = _window_places(shape_of(x)[-dimensions:], _dilated_ranges(node, dimensions))
+            return _largest(node, places, dimensions)
         window = _window(node, shape_of(x)[-dimensions:], node.shape[-dimensions:])
         batched = _batched(e, x, dimensions)
         y = e.emit(ops.PoolOp(batched, "MAX", **window))
@@ -95,8 +95,31 @@ def _positions(
     return e.add(e.take(e.constant(within), e.reshape(first, pooled), 0), e.constant(starts))
 
 
+def _is_dilated(node: NodeContext) -> bool:
+    return any(step != 1 for step in node.arg("dilation"))
+
+
+def _dilated_ranges(node: NodeContext, dimensions: int) -> list[list[range]]:
+    """For each axis the elements that its windows take of it, without the padding."""
+    kernel = _along(node.arg("kernel_size"), dimensions)
+    settings = (kernel, node.arg("stride") or kernel, node.arg("padding"), node.arg("dilation"))
+    found = []
+    for size, count, kernel_size, stride, pad, dilation in zip(
+        shape_of(node.x())[-dimensions:],
+        node.shape[-dimensions:],
+        *(_along(setting, dimensions) for setting in settings),
+        strict=True,
+    ):
+        starts = (place * stride - pad for place in range(count))
+        whole = (range(start, start + kernel_size * dilation, dilation) for start in starts)
+        found.append([range(max(r.start, r.start % dilation), min(r.stop, size), dilation) for r in whole])
+    return found
+
+
 def _max_pool_backward(dimensions: int) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
+        if _is_dilated(node):
+            return _to_places(node, dimensions)
         e, x, grad = node.emit, node.x(), node.x("grad_output")
         window = _window(node, shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:])
         op = ops.MaxPoolGradOp(_batched(e, x, dimensions), _batched(e, grad, dimensions), **window)
@@ -105,54 +128,51 @@ def _max_pool_backward(dimensions: int) -> Handler:
     return handler
 
 
-def _counts(node: NodeContext, space: Shape, pooled: Shape) -> bool:
-    """Whether every window counts its padding, or has none; other means are refused."""
-    padded = any(node.arg("padding")) or bool(node.arg("ceil_mode"))
-    if node.arg("divisor_override") is not None:
-        raise RefusedError(Kind.USAGE, "divisor_override is given, expected None")
-    return bool(node.arg("count_include_pad")) and padded and not node.arg("ceil_mode")
-
-
 def _avg_pool(dimensions: int) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         e, x = node.emit, node.x()
-        space, pooled = shape_of(x)[-dimensions:], node.shape[-dimensions:]
-        window = _window(node, space, pooled)
-        x = _batched(e, x, dimensions)
-        if _counts(node, space, pooled):
-            x, window = _with_padding(e, x, window)
+        window, low, high = _counted(node, shape_of(x)[-dimensions:], node.shape[-dimensions:])
+        x = e.pad(_batched(e, x, dimensions), (0, *low, 0), (0, *high, 0))
         y = e.emit(ops.PoolOp(x, "AVG", **window))
-        return e.reshape(channels_second(e, y), node.shape)
+        return e.reshape(channels_second(e, _divided(node, y, window)), node.shape)
 
     return handler
 
 
-def _with_padding(
-    e: Emitter, x: SSAValue, window: dict[str, Sequence[int]]
-) -> tuple[SSAValue, dict[str, Sequence[int]]]:
-    """Padding as zeros that count."""
+def _counted(
+    node: NodeContext, space: Shape, pooled: Shape
+) -> tuple[dict[str, Sequence[int]], Sequence[int], Sequence[int]]:
+    """The window, and the padding along each axis that counts as zeros, before and after the elements.
+
+    What `ceil_mode` adds behind does not count, but where the divisor is given.
+    """
+    window = _window(node, space, pooled)
     pads = window["padding"]
-    x = e.pad(x, (0, *pads[::2], 0), (0, *pads[1::2], 0))
-    return x, {**window, "padding": [0] * len(pads)}
+    low, high = list(pads[::2]), list(pads[1::2])
+    if node.arg("divisor_override") is None:
+        own = _along(node.arg("padding"), len(space)) if node.arg("count_include_pad") else (0,) * len(space)
+        low, high = list(own), list(own)
+    both = [amount for pair in zip(low, high, strict=True) for amount in pair]
+    left = [pad - amount for pad, amount in zip(pads, both, strict=True)]
+    return {**window, "padding": left}, low, high
+
+
+def _divided(node: NodeContext, x: SSAValue, window: dict[str, Sequence[int]]) -> SSAValue:
+    """Means of windows, or gradients of these, with the divisor of the program in place of the size."""
+    divisor = node.arg("divisor_override")
+    return x if divisor is None else node.emit.scaled(x, math.prod(window["ksize"]) / divisor)
 
 
 def _avg_pool_backward(dimensions: int) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         e, x, grad = node.emit, node.x(), node.x("grad_output")
-        space, pooled = shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:]
-        window = _window(node, space, pooled)
-        shape = list(shape_of(_batched(e, x, dimensions)))
-        pads = window["padding"]
-        counts = _counts(node, space, pooled)
-        if counts:
-            for i in range(dimensions):
-                shape[i + 1] += pads[2 * i] + pads[2 * i + 1]
-            window = {**window, "padding": [0] * len(pads)}
-        y = e.emit(ops.AvgPoolGradOp(_batched(e, grad, dimensions), shape, **window))
-        if counts:
-            low = (0, *pads[::2], 0)
-            high = [size - pad for size, pad in zip(shape, (0, *pads[1::2], 0), strict=True)]
-            y = e.slice(y, low, high, [1] * len(shape))
+        window, low, high = _counted(node, shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:])
+        shape = shape_of(_batched(e, x, dimensions))
+        padded = [size + a + b for size, a, b in zip(shape, (0, *low, 0), (0, *high, 0), strict=True)]
+        grad = _divided(node, _batched(e, grad, dimensions), window)
+        y = e.emit(ops.AvgPoolGradOp(grad, padded, **window))
+        ends = [size - b for size, b in zip(padded, (0, *high, 0), strict=True)]
+        y = e.slice(y, (0, *low, 0), ends, [1] * len(shape))
         return e.reshape(channels_second(e, y), node.shape)
 
     return handler
@@ -219,53 +239,59 @@ def _adaptive_max_pool(dimensions: int) -> Handler:
     """The largest elements of windows, and the position in the image of the first such."""
 
     def handler(node: NodeContext) -> tuple[SSAValue, Deferred]:
-        e, x = node.emit, node.x()
-        space, pooled = shape_of(x)[-dimensions:], node.shape[-dimensions:]
-        places = _window_places(space, pooled)
-        rows = e.reshape(x, (-1, math.prod(space)))
-        windows = e.reshape(e.take(rows, e.constant(places.reshape(-1)), 1), (-1, *places.shape))
-
-        def positions() -> SSAValue:
-            first = e.emit(ops.ArgMaxOp(windows, 2, "int32"))
-            starts = np.arange(len(places), dtype=np.int32) * places.shape[1]
-            found = e.take(e.constant(places.reshape(-1)), e.add(first, e.constant(starts)), 0)
-            return e.cast(e.reshape(found, node.shape), "int64")
-
-        return e.reshape(e.reduce("MAX", windows, (2,)), node.shape), Deferred(positions)
+        space, pooled = shape_of(node.x())[-dimensions:], node.shape[-dimensions:]
+        ranges = [_adaptive_ranges(size, count) for size, count in zip(space, pooled, strict=True)]
+        return _largest(node, _window_places(space, ranges), dimensions)
 
     return handler
 
 
-def _window_places(space: Shape, pooled: Shape) -> NDArray[np.int32]:
+def _largest(node: NodeContext, places: NDArray[np.int32], dimensions: int) -> tuple[SSAValue, Deferred]:
+    """The largest elements of windows whose places are listed, and the position of the first such."""
+    e, x = node.emit, node.x()
+    count = math.prod(node.shape[:-dimensions])
+    rows = e.reshape(x, (count, -1))
+    windows = e.reshape(e.take(rows, e.constant(places.reshape(-1)), 1), (count, *places.shape))
+
+    def positions() -> SSAValue:
+        first = e.emit(ops.ArgMaxOp(windows, 2, "int32"))
+        starts = np.arange(len(places), dtype=np.int32) * places.shape[1]
+        found = e.take(e.constant(places.reshape(-1)), e.add(first, e.constant(starts)), 0)
+        return e.cast(e.reshape(found, node.shape), "int64")
+
+    return e.reshape(e.reduce("MAX", windows, (2,)), node.shape), Deferred(positions)
+
+
+def _window_places(space: Shape, ranges: Sequence[Sequence[range]]) -> NDArray[np.int32]:
     """`[windows, elements]`: where in the image the elements of each window are, in their order.
 
     A window with fewer elements than others repeats its last ones, which changes neither its maximum nor
     which element is the first such.
     """
     places = np.zeros((1, 1), np.int32)
-    for size, count in zip(space, pooled, strict=True):
-        ranges = _adaptive_ranges(size, count)
-        longest = max(map(len, ranges), default=1)
-        along = np.array([[min(r.start + k, r.stop - 1) for k in range(longest)] for r in ranges], np.int32)
-        both = places[:, None, :, None] * size + along.reshape(count, longest)[None, :, None, :]
-        places = both.reshape(len(places) * count, -1)
+    for size, windows in zip(space, ranges, strict=True):
+        longest = max(map(len, windows), default=1)
+        along = np.array([[r[min(k, len(r) - 1)] for k in range(longest)] for r in windows], np.int32)
+        along = along.reshape(len(windows), longest)
+        both = places[:, None, :, None] * size + along[None, :, None, :]
+        places = both.reshape(len(places) * len(windows), -1)
     return places
 
 
 def _adaptive_max_pool_backward(dimensions: int) -> Handler:
-    """Each gradient goes to the place that its window's largest element had."""
+    return lambda node: _to_places(node, dimensions)
 
-    def handler(node: NodeContext) -> SSAValue:
-        e, x, indices = node.emit, node.x(), node.x("indices")
-        shape = shape_of(x)
-        places, count = math.prod(shape[-dimensions:]), math.prod(shape[:-dimensions])
-        rows = e.reshape(e.cast(indices, "int32"), (count, -1))
-        starts = e.reshape(e.emit(ops.ArangeOp(count, 0, places, "int32")), (count, 1))
-        flat = e.reshape(e.add(rows, starts), (-1,))
-        grad = e.reshape(node.x("grad_output"), (-1,))
-        return e.reshape(e.emit(ops.ScatterNdOp(flat, grad, (count * places,))), shape)
 
-    return handler
+def _to_places(node: NodeContext, dimensions: int) -> SSAValue:
+    """Each gradient at the place that its window's largest element had, added up."""
+    e, x, indices = node.emit, node.x(), node.x("indices")
+    shape = shape_of(x)
+    places, count = math.prod(shape[-dimensions:]), math.prod(shape[:-dimensions])
+    rows = e.reshape(e.cast(indices, "int32"), (count, -1))
+    starts = e.reshape(e.emit(ops.ArangeOp(count, 0, places, "int32")), (count, 1))
+    flat = e.reshape(e.add(rows, starts), (-1,))
+    grad = e.reshape(node.x("grad_output"), (-1,))
+    return e.reshape(e.emit(ops.ScatterNdOp(flat, grad, (count * places,))), shape)
 
 
 TABLE: Table = {

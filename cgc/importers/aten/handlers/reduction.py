@@ -63,11 +63,15 @@ def _arg_extremum(kind: str) -> Handler:
 def _topk(node: NodeContext) -> tuple[SSAValue, SSAValue]:
     """The largest first; the smallest are the largest of the negatives."""
     e, x, axis, k = node.emit, node.x(), node.axis(), node.arg("k")
+    if not shape_of(x):
+        return x, e.full(0, (), "int64")
     return ranked(e, x, axis, k, node.arg("largest", True))
 
 
 def _sort(node: NodeContext) -> tuple[SSAValue, SSAValue]:
     e, x, axis = node.emit, node.x(), node.axis()
+    if not shape_of(x):
+        return x, e.full(0, (), "int64")
     return ranked(e, x, axis, shape_of(x)[axis], node.arg("descending", False))
 
 
@@ -86,6 +90,7 @@ def ranked(e: Emitter, x: SSAValue, axis: int, k: int, largest: bool) -> tuple[S
 def _kth(node: NodeContext) -> tuple[SSAValue, SSAValue]:
     """The k-th smallest along an axis, of the median the lower one of the middle; and its position."""
     e, x, axis = node.emit, node.x(), node.axis()
+    x = x if shape_of(x) else e.reshape(x, (1,))
     starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
     k = node.arg("k", (ends[axis] + 1) // 2)
     starts[axis], ends[axis] = k - 1, k

@@ -1,4 +1,4 @@
-"""Gradients of what resamples an image or repeats its border: linear maps along each axis, transposed.
+"""Antialiased resampling of images, and the gradients of resampling and repeated borders, as linear maps.
 
 The weights are those of ATen: half-pixel centers unless `align_corners`, cubic convolution with a = -0.75.
 """
@@ -6,7 +6,7 @@ The weights are those of ATen: half-pixel centers unless `align_corners`, cubic 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from cgc.importers.emit import Emitter
 
 Matrix: TypeAlias = NDArray[np.float32]
 """`[out, in]`: what each element of the result takes of each element of an axis."""
+Kind: TypeAlias = Callable[[int, int, float, bool], Matrix]
+"""Makes the map of an axis of its size, the size of the result, the scale, and `align_corners`."""
 
 _CUBIC = -0.75
 
@@ -85,24 +87,66 @@ def _cubic(size: int, count: int, scale: float, align: bool) -> Matrix:
     return matrix
 
 
-def _cubic_weight(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _cubic_weight(distance: NDArray[np.float64], a: float = _CUBIC) -> NDArray[np.float64]:
     """Keys' cubic convolution kernel for distances up to 2."""
-    near = ((_CUBIC + 2) * distance - (_CUBIC + 3)) * distance**2 + 1
-    far = ((_CUBIC * distance - 5 * _CUBIC) * distance + 8 * _CUBIC) * distance - 4 * _CUBIC
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     return np.where(distance <= 1, near, far)
 
 
-def _upsampled(kind: Callable[[int, int, float, bool], Matrix], dimensions: int) -> Handler:
-    names = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}[dimensions]
+def _antialiased(reach: int, weight: Callable[[NDArray[Any]], NDArray[np.float64]]) -> Kind:
+    """Means over as much of the axis as an element of the result covers.
 
+    Args:
+        reach: the distance, in elements of the coarser side, from which on a weight is 0.
+        weight: of a distance.
+    """
+
+    def kind(size: int, count: int, scale: float, align: bool) -> Matrix:
+        unit = max(scale, 1.0)
+        center = scale * (np.arange(count, dtype=np.float64)[:, None] + 0.5)
+        place = np.arange(size)[None]
+        first = (center - reach * unit + 0.5).astype(int).clip(min=0)
+        last = (center + reach * unit + 0.5).astype(int).clip(max=size)
+        weights = np.where((place >= first) & (place < last), weight(np.abs(place + 0.5 - center) / unit), 0)
+        found: Matrix = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+        return found
+
+    return kind
+
+
+def _triangle(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.maximum(1 - distance, 0)
+
+
+def _smooth(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The cubic kernel of ATen where it antialiases, which is the one of image libraries."""
+    return np.where(distance < 2, _cubic_weight(distance, -0.5), 0)
+
+
+def _matrices(node: NodeContext, kind: Kind, sizes: Sequence[int], counts: Sequence[int]) -> list[Matrix]:
+    dimensions = len(counts)
+    names = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}[dimensions]
+    align = bool(node.arg("align_corners", False))
+    return [
+        kind(size, count, _scale(node.arg(name), size, count, align), align)
+        for size, count, name in zip(sizes[-dimensions:], counts, names, strict=True)
+    ]
+
+
+def _upsampled_grad(kind: Kind) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
-        sizes, counts = node.arg("input_size")[-dimensions:], node.arg("output_size")
-        align = bool(node.arg("align_corners", False))
-        matrices = [
-            kind(size, count, _scale(node.arg(name), size, count, align), align)
-            for size, count, name in zip(sizes, counts, names, strict=True)
-        ]
+        matrices = _matrices(node, kind, node.arg("input_size"), node.arg("output_size"))
         return transposed_maps(node.emit, node.x("grad_output"), matrices)
+
+    return handler
+
+
+def _upsampled(kind: Kind) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        x = node.x()
+        matrices = _matrices(node, kind, shape_of(x), node.arg("output_size"))
+        return transposed_maps(node.emit, x, [matrix.T for matrix in matrices])
 
     return handler
 
@@ -123,14 +167,18 @@ _SPACES = {1: "1d", 2: "2d", 3: "3d"}
 
 TABLE: Table = {
     **{
-        f"aten.{kind}{name}_backward.default": _upsampled(matrix, dimensions)
+        f"aten.{kind}{name}_backward.default": _upsampled_grad(matrix)
         for kind, matrix in (("upsample_nearest", _nearest), ("_upsample_nearest_exact", _exact))
-        for dimensions, name in _SPACES.items()
+        for name in _SPACES.values()
     },
-    "aten.upsample_linear1d_backward.default": _upsampled(_linear, 1),
-    "aten.upsample_bilinear2d_backward.default": _upsampled(_linear, 2),
-    "aten.upsample_trilinear3d_backward.default": _upsampled(_linear, 3),
-    "aten.upsample_bicubic2d_backward.default": _upsampled(_cubic, 2),
+    "aten._upsample_bilinear2d_aa.default": _upsampled(_antialiased(1, _triangle)),
+    "aten._upsample_bicubic2d_aa.default": _upsampled(_antialiased(2, _smooth)),
+    "aten._upsample_bilinear2d_aa_backward.default": _upsampled_grad(_antialiased(1, _triangle)),
+    "aten._upsample_bicubic2d_aa_backward.default": _upsampled_grad(_antialiased(2, _smooth)),
+    "aten.upsample_linear1d_backward.default": _upsampled_grad(_linear),
+    "aten.upsample_bilinear2d_backward.default": _upsampled_grad(_linear),
+    "aten.upsample_trilinear3d_backward.default": _upsampled_grad(_linear),
+    "aten.upsample_bicubic2d_backward.default": _upsampled_grad(_cubic),
     **{
         f"aten.replication_pad{name}_backward.default": _replication_pad(dimensions)
         for dimensions, name in _SPACES.items()

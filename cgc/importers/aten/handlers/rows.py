@@ -17,8 +17,6 @@ from cgc.importers.faults import Kind, RefusedError
 
 def _embedding_backward(node: NodeContext) -> SSAValue:
     """The gradients of each row summed; the padding row gets none."""
-    if node.arg("scale_grad_by_freq"):
-        raise RefusedError(Kind.USAGE, "scale_grad_by_freq is True, expected False")
     e, grad, indices = node.emit, node.x("grad_output"), node.x("indices")
     padding = node.arg("padding_idx", -1)
     count = math.prod(shape_of(indices))
@@ -27,6 +25,10 @@ def _embedding_backward(node: NodeContext) -> SSAValue:
         ignored = e.compare("EQ", indices, e.like(padding, indices))
         indices = e.select(ignored, e.like(-1, indices), indices)
     rows = e.reshape(grad, (count, *node.shape[1:]))
+    if node.arg("scale_grad_by_freq"):
+        ones = e.full(1, (count,), node.dtype)
+        found = e.take(e.emit(ops.ScatterNdOp(indices, ones, node.shape[:1])), indices, 0)
+        rows = e.div(rows, e.reshape(found, (count, *[1] * (len(node.shape) - 1))))
     return e.emit(ops.ScatterNdOp(indices, rows, node.shape))
 
 

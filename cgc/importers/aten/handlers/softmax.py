@@ -19,17 +19,22 @@ MEAN = 1
 
 
 def _softmax(node: NodeContext) -> SSAValue:
-    return node.emit.emit(ops.SoftmaxOp(node.cast(), node.axis() if node.shape else 0))
+    e, x = node.emit, node.cast()
+    return e.emit(ops.SoftmaxOp(x, node.axis())) if node.shape else e.like(1, x)
 
 
 def _softmax_backward(node: NodeContext) -> SSAValue:
     e = node.emit
     grad, output = node.x("grad_output"), node.x("output")
+    if not node.shape:
+        return e.like(0, output)
     return e.cast(e.emit(ops.SoftmaxGradOp(output, grad, node.axis(source="output"))), node.dtype)
 
 
 def _log_softmax(node: NodeContext) -> SSAValue:
     x, axis = node.cast(), node.axis()
+    if not node.shape:
+        return node.emit.like(0, x)
     found = node.emit.emit(ops.LogSoftmaxOp(x, axis))
     if axis == len(shape_of(x)) - 1:
         node.step.logits[found] = x
@@ -39,6 +44,8 @@ def _log_softmax(node: NodeContext) -> SSAValue:
 def _log_softmax_backward(node: NodeContext) -> SSAValue:
     """Grad - softmax * sum(grad); of a cross entropy that is the scaled difference of softmax and labels."""
     e, likelihood, axis = node.emit, node.raw("grad_output"), node.axis(source="output")
+    if not node.shape:
+        return e.like(0, node.x("output"))
     if isinstance(likelihood, ClassGrad) and likelihood.backprop is not None:
         scale = e.reshape(likelihood.scale, (*shape_of(likelihood.scale), 1))
         return e.cast(e.mul(likelihood.backprop, scale), node.dtype)

@@ -176,7 +176,13 @@ class Program:
         if not self._losses:
             return self.ancestors(self.outputs)
         updated = (new for state, new in self.replacements.items() if _is_trained(self.state.get(state)))
-        return self.ancestors(self._losses) | (self.ancestors(self.outputs) - self.ancestors(updated))
+        found = set(self.ancestors(self._losses))
+        # What follows from the backward pass is not of the forward pass: a total of the norms that clip
+        # gradients updates no parameter itself.
+        for index in sorted(self.ancestors(self.outputs) - self.ancestors(updated)):
+            if all(made in found or made in self.constant for made in self._producers[index]):
+                found.add(index)
+        return frozenset(found)
 
     @cached_property
     def constant(self) -> frozenset[int]:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,38 @@ def test_a_loop_trains_to_eagers_numbers_and_reads_the_state_where_it_may(config
     fresh = new_model()
     fresh.load_state_dict({name: value.cpu() for name, value in model.state_dict().items()})
     assert total(fresh) == pytest.approx(total(trained), rel=1e-6)
+
+
+def test_totals_of_the_norms_that_clip_are_outputs_where_weights_stream(configure: Configure) -> None:
+    """They follow from the gradients of all layers, whatever computes the norms."""
+
+    def trained(model: nn.Module, x: torch.Tensor, y: torch.Tensor, optimizer: Any) -> tuple[Any, Any]:
+        loss = functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = sum(torch.pow(torch.norm(p.grad), 2.0) for p in model.parameters()) ** 0.5
+        nn.utils.clip_grad_norm_(list(model.parameters()), 0.5)
+        optimizer.step()
+        return loss.detach(), norm
+
+    def deep() -> nn.Sequential:
+        torch.manual_seed(1)
+        widths = [FEATURES, 24, 24, 24, CLASSES]
+        return nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(widths)))
+
+    configure(execution="weight_streaming")
+    model = cstorch.compile(deep())
+    optimizer = cstorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    step = cstorch.compile_step(lambda batch: trained(model, *batch, optimizer))
+    found: list[float] = []
+    note = cstorch.step_closure(lambda loss, norm: found.extend([loss.item(), norm.item()]))
+    for batch in DataLoader(data, num_steps=4):
+        note(*step(batch))
+    eager, expected = deep(), []
+    optimizer_of_torch = torch.optim.SGD(eager.parameters(), lr=0.1, momentum=0.9)
+    for batch in islice(data(), 4):
+        expected += [x.item() for x in trained(eager, *batch, optimizer_of_torch)]
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_an_evaluation_changes_nothing_and_goes_on_over_the_end_of_an_epoch(configure: Configure) -> None:

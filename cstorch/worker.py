@@ -12,11 +12,12 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from cs_runtime.source import Batch
+from cs_runtime.source import Batch, InputSource
 from cs_runtime.tasks import current
 from cs_runtime.worker import run_worker
 from cs_toolkit.step import TensorSpec
@@ -62,8 +63,21 @@ def serve(files: InputFiles, task: TaskInfo) -> None:
         if task.index >= count:
             log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)
             continue
-        with reading_as(count, task.index):
-            run_worker(_Source(handed), handed.settings, replace(task, num_workers=count), run)
+        with source_of(handed, task.index, count) as source:
+            run_worker(source, handed.settings, replace(task, num_workers=count), run)
+
+
+@contextmanager
+def source_of(handed: HandedInput, worker: int, count: int) -> Iterator[InputSource]:
+    """Open the input of one of `count` workers; in the body the process reads as that worker.
+
+    Step s takes the batch of worker s modulo `count`, whatever position the chief has loaded. Batch b of the
+    input is in the share of reader b modulo `count`. So where b is ahead of s, workers read the shares of
+    others.
+    """
+    place, reader = divmod(handed.batches_ahead + worker, count)
+    with reading_as(count, reader):
+        yield _Source(handed, place)
 
 
 def _runs(files: InputFiles) -> Iterator[int]:
@@ -81,13 +95,18 @@ def _runs(files: InputFiles) -> Iterator[int]:
 
 
 class _Source:
-    """Implements `cs_runtime.source.InputSource` for an input that was handed over."""
+    """Implements `cs_runtime.source.InputSource` for an input that was handed over.
 
-    def __init__(self, handed: HandedInput) -> None:
+    Args:
+        handed: The input.
+        ahead: Batches of its share that this worker skips.
+    """
+
+    def __init__(self, handed: HandedInput, ahead: int) -> None:
         self._facts = handed.facts
         self._loader = DataLoader(handed.function, *handed.args, **handed.kwargs)
         self._loader.seed = handed.seed
-        self._loader.batches_ahead = handed.batches_ahead
+        self._loader.batches_ahead = ahead
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         """See `cs_runtime.source.InputSource`."""

@@ -6,7 +6,10 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -16,10 +19,12 @@ import pytest
 import torch
 
 from cs_runtime.settings import RunSettings
+from cstorch import data
 from cstorch.data import DataLoader, OwnNumbers
 from cstorch.errors import HandedInputError, InputNotSentError
 from cstorch.handed_input import HandedInput, InputFiles, files_of_job
-from cstorch.worker import _runs, _Source
+from cstorch.utils.data import DistributedSampler
+from cstorch.worker import _runs, source_of
 
 SETTINGS = RunSettings("train", Path("model_dir"), 4)
 
@@ -59,8 +64,35 @@ def test_a_worker_reads_from_the_position_that_the_chief_has_loaded(files: Input
     loader.load_state_dict({"samples_streamed": 6})
     loader.begin_training()
     files.write(1, loader.handed(SETTINGS))
-    batches = _Source(files.read(1)).batches(1)
-    assert [next(batches)[0].tolist() for _ in range(3)] == [[8, 9], [10, 11], [0, 1]]
+    with source_of(files.read(1), 0, 1) as source:
+        batches = source.batches(1)
+        assert [next(batches)[0].tolist() for _ in range(3)] == [[8, 9], [10, 11], [0, 1]]
+
+
+@pytest.mark.parametrize("ahead", [0, 5, 7, -2])
+def test_workers_together_read_from_a_position_what_one_process_reads(
+    files: InputFiles, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """Step s takes the batch of worker s modulo 3: the batch s + ahead of one process."""
+    read = of_program(
+        "def read():\n"
+        "    records = torch.arange(48)\n"
+        "    sampler = DistributedSampler(records, batch_size=2, seed=4)\n"
+        "    return torch.utils.data.DataLoader(records, batch_size=2, sampler=sampler)",
+        torch=torch,
+        DistributedSampler=DistributedSampler,
+    )
+    files.write(1, replace(handed(read), batches_ahead=ahead))
+    one = DataLoader(read)
+    one.seed = 3
+    expected = [batch.tolist() for (batch,) in islice(one.batches(0), 24)]
+    monkeypatch.setattr(data, "whole_input_on_chief", nullcontext)  # as in the process of a worker
+    found: dict[int, list[int]] = {}
+    for worker in range(3):
+        with source_of(files.read(1), worker, 3) as source:
+            for number, (batch,) in enumerate(islice(source.batches(2), 2), start=2):
+                found[worker + 3 * number] = batch.tolist()
+    assert [found[step] for step in range(6, 12)] == expected[6 + ahead : 12 + ahead]
 
 
 def test_files_are_for_this_user_and_this_start_of_the_job_alone(files: InputFiles, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import torch
 
 from cstorch.errors import TensorReadError
+from cstorch.tracing.empty_selections import Guarded, guarded_by
 from cstorch.tracing.statements import asking_frame, nodes_at, position_of, span
 
 UNKNOWN = "(a value of the step)"
@@ -41,12 +42,15 @@ class Checks:
     Args:
         keep: gets a truth of the device that must hold in every step, and the error where it does not, in
             text. It is called whenever such a statement is recorded.
+        guard: gets statements that run although a selection may be empty, their frame, and a truth of the
+            device that it is not.
 
     Attributes:
         evaluating: whether an expression of the program is evaluated to find out what it asks for.
     """
 
     keep: Callable[[torch.Tensor, str], None]
+    guard: Callable[[Guarded, FrameType, torch.Tensor], None]
     evaluating: bool = field(default=False, init=False)
     _answers: dict[tuple[int, ast.stmt], _Answers] = field(default_factory=dict)
 
@@ -82,7 +86,8 @@ class Checks:
         self, frame: FrameType, statement: ast.Assert | ast.If, tensor: torch.Tensor, as_number: bool
     ) -> _Answers:
         """Decides how a statement goes that begins to be executed, and keeps what it checks."""
-        usual = _usual(statement)
+        around = list(nodes_at(frame))
+        usual = _usual(statement, around, frame.f_locals)
         raises = isinstance(statement, ast.Assert) or _raises(statement.orelse)
         wanted = raises if usual is None else usual
         names = {**frame.f_globals, **frame.f_locals}
@@ -97,6 +102,10 @@ class Checks:
             if isinstance(truth, torch.Tensor) and usual is None:
                 error = f"{_error(statement, names)}; it checks `{ast.unparse(statement.test)}`"
                 self.keep(truth if wanted else truth.logical_not(), error)
+            elif isinstance(truth, torch.Tensor) and isinstance(statement, ast.If):
+                guarded = guarded_by(statement, around, frame.f_locals)
+                if guarded is not None:
+                    self.guard(guarded, frame, truth if guarded.truth else truth.logical_not())
         return _Answers([] if as_number else list(guesses), number)
 
     @contextmanager
@@ -301,7 +310,7 @@ def _statement(frame: FrameType) -> ast.Assert | ast.If | None:
         if (
             isinstance(node, ast.Assert)
             or _raises(node.body) != _raises(node.orelse)
-            or _usual(node) is not None
+            or _usual(node, list(nodes_at(frame)), frame.f_locals) is not None
         ):
             return node
         return None
@@ -312,11 +321,11 @@ _DROPPED = re.compile(r"(not )?(?P<mask>\w+)\.(any|all)\(\)")
 _NOT_FINITE = re.compile(r"torch\.(isfinite|isinf)\((?P<name>\w+)\)\.(all|any)\(\)")
 
 
-def _usual(statement: ast.stmt) -> bool | None:
+def _usual(statement: ast.stmt, around: Sequence[ast.AST], values: Names) -> bool | None:
     """The truth with which a statement computes the same in any case; None where there is none.
 
     `if not mask.any(): mask = None` keeps the mask; `if not torch.isfinite(x).all(): x = torch.clamp(x, ...)`
-    clamps, which changes no numbers in the range.
+    clamps, which changes no numbers in the range; `if rows.numel() == 0: continue` does not continue.
     """
     if not isinstance(statement, ast.If) or statement.orelse:
         return None
@@ -328,7 +337,8 @@ def _usual(statement: ast.stmt) -> bool | None:
     assigns = all(isinstance(part, ast.Assign) for part in statement.body)
     if name is not None and assigns and body[-1].startswith("{0} = torch.clamp({0}, ".format(name["name"])):
         return True
-    return None
+    guarded = guarded_by(statement, around, values)
+    return None if guarded is None else guarded.truth
 
 
 def _raises(body: Sequence[ast.stmt]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 from weakref import ref
 
@@ -21,6 +22,7 @@ from cs_toolkit.errors import ToolkitError
 from cstorch.errors import TensorReadError, ValueNotThereError
 from cstorch.tracing.checks import Checks
 from cstorch.tracing.composed.operations import DECOMPOSED
+from cstorch.tracing.empty_selections import Guarded
 from cstorch.tracing.known import known_value, operator, sources
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
@@ -123,6 +125,7 @@ class Recording:
     assumed: dict[int, TensorReadError] = field(default_factory=dict)
     variable: set[int] = field(default_factory=set)
     is_changing: bool = False
+    _guarded: list[tuple[Guarded, FrameType, int, torch.Tensor]] = field(default_factory=list)
     _keys: dict[int, Any] = field(default_factory=dict)
     _keyed: int = 0
     _count: int = 0
@@ -131,7 +134,7 @@ class Recording:
     _known_shapes: dict[Hashable, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.checks = Checks(self._check)
+        self.checks = Checks(self._check, self._guard)
 
     def _check(self, truth: torch.Tensor, error: str) -> None:
         """Keeps a condition of the program that must hold in every step."""
@@ -139,6 +142,22 @@ class Recording:
 
         value = value_of(cast("DeviceTensor", truth)).value
         self.graph.checks.append(Check(value, f"{user_line() or 'line unknown'}: {error}"))
+
+    def _guard(self, guarded: Guarded, frame: FrameType, counts: torch.Tensor) -> None:
+        """Follow statements that run although a selection may be empty, up to their end."""
+        self._guarded.append((guarded, frame, len(self.graph.nodes), counts))
+
+    def end_guarded(self, whole: bool = False) -> None:
+        """Keep the nodes of guarded statements that the program has left, or of the whole step."""
+        inside = []
+        for guarded, frame, begin, counts in self._guarded:
+            # A frame that has returned has no other one below it.
+            runs = frame.f_back is not None and guarded.first <= frame.f_lineno <= guarded.last
+            if runs and not whole:
+                inside.append((guarded, frame, begin, counts))
+            else:
+                self.bodies.append((range(begin, len(self.graph.nodes)), counts))
+        self._guarded = inside
 
     def new(self, like: torch.Tensor) -> Recorded:
         """A value with the sizes and the element type of a tensor."""
@@ -351,6 +370,8 @@ class Recording:
         flat = list(results) if isinstance(results, tuple | list) else [results]
         values = tuple(x.value if isinstance(x, Recorded) else None for x in flat)
         place = self.places.here()
+        if self._guarded:
+            self.end_guarded()
         self.graph.nodes.append(Node(_full_name(func), given, values, *place))
 
     def _argument(self, x: Any) -> Any:

@@ -132,6 +132,7 @@ class StepTracing:
         """
         try:
             self._write_replaced()
+            self.recording.end_guarded(whole=True)
             if self.recording.bodies and self.recording.roots:
                 with torch.no_grad():
                     keep_unused(self.recording)

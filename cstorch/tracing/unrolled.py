@@ -46,7 +46,7 @@ class UnrolledLoop:
             raise SelectionError("unbind() of a selection", user_line())
         body = _Body(loop)
         function = next((node for node in nodes_at(frame) if isinstance(node, _FUNCTIONS)), None)
-        problem = body.problem or _read_after(function, loop, body.assigned)
+        problem = body.problem or read_after(function, loop, body.assigned)
         if problem:
             raise _refused(problem)
         self._frame, self._names = frame, body.written
@@ -156,9 +156,9 @@ class _Body:
 
     def __init__(self, loop: ast.For) -> None:
         self.written: dict[str, None] = {}
-        self.assigned = _stored(loop.target)
+        self.assigned = stored_names(loop.target)
         self.problem = ""
-        every = {name for statement in loop.body for name in _stored(statement)} | self.assigned
+        every = {name for statement in loop.body for name in stored_names(statement)} | self.assigned
         self._carried = every  # names that have no value of this iteration yet
         self._run(loop.body, set(self.assigned))
         self.assigned = every
@@ -241,8 +241,8 @@ def _continues(statements: Sequence[ast.stmt]) -> bool:
     return bool(statements) and isinstance(statements[-1], ast.Continue)
 
 
-def _stored(node: ast.AST) -> set[str]:
-    """Names that are given values; those of `x += y` are written into."""
+def stored_names(node: ast.AST) -> set[str]:
+    """Return the names that are given values; those of `x += y` are written into."""
     augmented = {id(part.target) for part in ast.walk(node) if isinstance(part, ast.AugAssign)}
     return {
         part.id
@@ -251,12 +251,12 @@ def _stored(node: ast.AST) -> set[str]:
     }
 
 
-def _read_after(function: ast.AST | None, loop: ast.For, names: set[str]) -> str:
-    """The problem that a function reads a name after a loop that has assigned it; nothing if it does not."""
-    inside = {id(node) for node in ast.walk(loop)}
-    end = loop.end_lineno or loop.lineno
+def read_after(function: ast.AST | None, statement: ast.stmt, names: set[str]) -> str:
+    """Return the problem that a function reads a name after a statement that assigns it; nothing if not."""
+    inside = {id(node) for node in ast.walk(statement)}
+    end = statement.end_lineno or statement.lineno
     for node in ast.walk(function) if function is not None else ():
-        if isinstance(node, ast.For | ast.While) and node is not loop and loop in ast.walk(node):
+        if isinstance(node, ast.For | ast.While) and node is not statement and statement in ast.walk(node):
             end = 0  # the next round of an outer loop reads what this one has left
     for node in ast.walk(function) if function is not None else ():
         if not isinstance(node, ast.Name) or node.id not in names or id(node) in inside:
@@ -271,5 +271,5 @@ def _is_assigned(function: ast.AST | None, line: int, read: ast.Name) -> bool:
     return any(
         line < statement.lineno and (statement.end_lineno or statement.lineno) < read.lineno
         for statement in getattr(function, "body", ())
-        if isinstance(statement, ast.Assign) and read.id in _stored(statement)
+        if isinstance(statement, ast.Assign) and read.id in stored_names(statement)
     )

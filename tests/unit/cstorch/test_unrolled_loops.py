@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import cstorch
 from cs_toolkit.step import OPTIMIZER_STATE
-from cstorch.errors import SelectionError
+from cstorch.errors import SelectionError, TensorReadError
 
 from .conftest import run_compiled
 from .test_tracing import traced
@@ -48,8 +48,27 @@ class Experts(nn.Module):
         return (found**2).sum() + visited + (weights**2).sum()
 
 
-@pytest.mark.parametrize("least", [0, 1])
-def test_experts_without_tokens_keep_their_weights_and_momentum(least: int) -> None:
+class GuardedExperts(Experts):
+    """A loop over all experts, which skips those without tokens."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.router(x).softmax(-1).topk(1, -1)
+        found = torch.zeros_like(x)
+        for number in range(EXPERTS // 2):
+            token, place = torch.where(chosen == number)
+            if token.numel() == 0:
+                continue
+            here = self.experts[f"expert_{number}"](x[token])
+            found.index_add_(0, token, here * weights[token, place, None])
+        for number in range(EXPERTS // 2, EXPERTS):
+            mask = (chosen == number).any(-1)
+            if mask.any():
+                found[mask] += self.experts[f"expert_{number}"](x[mask]) * weights[mask]
+        return (found**2).sum() + (weights**2).sum()
+
+
+@pytest.mark.parametrize("model", [Experts(0), Experts(1), GuardedExperts(0)])
+def test_experts_without_tokens_keep_their_weights_and_momentum(model: Experts) -> None:
     optimizers: dict[int, torch.optim.Optimizer] = {}
 
     def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -66,7 +85,9 @@ def test_experts_without_tokens_keep_their_weights_and_momentum(least: int) -> N
         return {f"{OPTIMIZER_STATE}{number}": tensor for number, tensor in enumerate(momenta)}
 
     torch.manual_seed(0)
-    model = Experts(least)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(-0.3, 0.3)
     eager = copy.deepcopy(model)
     optimizers[id(eager)] = torch.optim.SGD(eager.parameters(), lr=0.1, momentum=0.9)
     batches = [torch.randn(TOKENS, WIDTH) for _ in range(4)]
@@ -107,6 +128,39 @@ def _through_a_view(x: torch.Tensor) -> torch.Tensor:
         other = part
         other += row.sum()
     return found
+
+
+def _guarded_mean(x: torch.Tensor) -> torch.Tensor:
+    found = x.sum()
+    mask = x > 0
+    if mask.any():
+        found = x[mask].mean()
+    return found
+
+
+def _guarded_count(x: torch.Tensor) -> torch.Tensor:
+    count = x.sum()
+    for column in range(2):
+        place = x[:, column].nonzero()[:, 0]
+        if place.numel() == 0:
+            continue
+        count += 1
+    return count
+
+
+def _guarded_places(x: torch.Tensor) -> torch.Tensor:
+    found, place = torch.zeros_like(x), x.argmax(-1)
+    if place.any():
+        found[place] += 1  # writes row 0 where the guard is false
+    return found
+
+
+@pytest.mark.parametrize("program", [_guarded_mean, _guarded_count, _guarded_places])
+def test_guards_of_more_than_writes_into_rows_are_refused(
+    program: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    with pytest.raises(TensorReadError, match=r"read by __bool__\(\)"):
+        traced(lambda x: program(x.reshape(2, 2)), 4)
 
 
 def _ended(x: torch.Tensor) -> torch.Tensor:

@@ -193,7 +193,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"depths?$|^layers?$|_layers?$|num_blocks|_blocks$|blocks_per_stage|numb_of_layers|^n_block", _depths),
     (r"intermediate|ffn|mlp_dim|d_?ff$|n_inner|inner_(dim|size)|feedforward|ffw_|filter_size|mlp_hidden",
      _limit(INNER)),
-    (r"image_size|img_size|input_resolution", _image),
+    (r"image_size|img_size|input_resolution|crop_size", _image),
+    (r"frames_per_clip", _limit(4)),
     (r"^patch_size$", _limit(PATCH)),
     (r"max_(\w+_)?position|n_positions|position_embeddings$|max_seq|seq_length|max_length|n_ctx|context_(length|size)"
      r"|max_(source|target)", _limit(POSITIONS)),

@@ -176,6 +176,9 @@ class DeviceTensor(torch.Tensor):
         if recording is None:
             with _HostFactories():
                 return _called(func, args, kwargs)
+        if func in _INDEXED and (found := _at_numbers(recording, args[0], args[1])) is not None:
+            rows = _called(func, (*found, *args[2:]), kwargs)
+            return rows if rows is None else rows.squeeze(0)
         if func in OF_ONE_TYPE and recording.places.computes_half(is_mixed()):
             args, kwargs = widen_mixed(args, kwargs)
         if func in COMPOSED:
@@ -274,6 +277,43 @@ def _indices(index: Any) -> Any:
         return tuple(map(_indices, index))
     return torch.tensor(index) if isinstance(index, list) else index
 
+
+def _at_numbers(
+    recording: Recording, x: torch.Tensor, index: Any
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]] | None:
+    """Write an index with numbers that only a step knows, as of `x[:, i]`, as one with lists of one number.
+
+    PyTorch would read the numbers.
+
+    Returns:
+        A view of the tensor whose first dimensions have such numbers, and those; None for other indices.
+    """
+    elements = index if isinstance(index, tuple) else (index,)
+
+    def is_number(element: Any) -> bool:
+        whole = isinstance(element, DeviceTensor) and not element.dim() and element.dtype in _WHOLE
+        return whole and _known(recording, element) is None
+
+    numbers = [element for element in elements if is_number(element)]
+    others = [element for element in elements if not is_number(element)]
+    if not numbers or any(isinstance(element, torch.Tensor | bool) for element in others):
+        return None
+    taken = sum(element is not None and element is not Ellipsis for element in elements)
+    dimensions, dimension = [], 0
+    for element in elements:
+        if is_number(element):
+            dimensions.append(dimension)
+        if element is Ellipsis:
+            dimension += x.dim() - taken
+        elif not isinstance(element, int):
+            dimension += 1
+    around = tuple(slice(None) if is_number(element) else element for element in elements)
+    with torch._C.DisableTorchFunctionSubclass():
+        view = x[around].movedim(dimensions, list(range(len(dimensions))))
+        return view, tuple(number.reshape(1) for number in numbers)
+
+
+_WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 _SELECTING = frozenset({*_INDEXED, *PLACING, torch.where})
 

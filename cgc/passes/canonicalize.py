@@ -21,6 +21,7 @@ from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.elementwise import BinaryOp, UnaryOp
 from cgc.cirh.types import FLOATS, element_count, element_type, numpy_dtype, shape_of, tensor_of
+from cgc.passes.channels_last import before_repeating, behind_images
 from cgc.passes.products import (
     matmul,
     matmul_of_merged_batches,
@@ -391,7 +392,7 @@ RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.AddOp: (add, on_vectors),
     ops.SubOp: (sub, on_vectors),
     ops.MulOp: (mul, on_vectors),
-    ops.DivOp: (div, on_vectors),
+    ops.DivOp: (div, on_vectors, before_repeating),
     ops.PowOp: (by_one, square),
     ops.FloorDivOp: (by_one,),
     ops.MaxOp: (same_operands,),
@@ -433,7 +434,8 @@ def simplified(op: CirhOp) -> Replacement:
         replacement = rule(op)
         if replacement is not None:
             return replacement
-    return constant_to_the_right(op) if type(op) in _ORDERLESS else None  # type: ignore[arg-type]
+    ordered = constant_to_the_right(op) if type(op) in _ORDERLESS else None  # type: ignore[arg-type]
+    return behind_images(op) if ordered is None else ordered
 
 
 _ORDERLESS = frozenset(op for op in ops.COMMUTATIVE if issubclass(op, BinaryOp))

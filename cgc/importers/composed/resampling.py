@@ -7,8 +7,9 @@ and movement; the rest is gathered, and its gradient is a product with the matri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from cgc.importers.emit import Emitter, dtype_of
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+
+_FEW = 2
+"""Number of taps up to which elements are moved; more are a product with a matrix."""
 
 
 class Taps(NamedTuple):
@@ -93,6 +97,82 @@ def bilinear(size: int, results: int, align_corners: bool, half_pixel_centers: b
     return Taps(places, np.stack([1 - upper_share, upper_share]), size)
 
 
+def bicubic(size: int, results: int, align_corners: bool, half_pixel_centers: bool) -> Taps:
+    """The four elements that TensorFlow's ResizeBicubic mixes; it rounds distances to 1024 parts of one."""
+    position = _positions(size, results, align_corners, 0.5 if half_pixel_centers else 0.0)
+    if half_pixel_centers:
+        position = position - np.float32(0.5)
+    lower = np.floor(position)
+    share = np.rint((position - lower) * 1024) / 1024
+    weights = _keys(np.stack([1 + share, share, 1 - share, 2 - share]), -0.5 if half_pixel_centers else -0.75)
+    places = lower.astype(np.int64) + np.arange(-1, 3)[:, None]
+    clipped = np.clip(places, 0, size - 1)
+    if half_pixel_centers:
+        weights = np.where(places == clipped, weights, 0)
+        weights = weights / weights.sum(0)
+    return Taps(clipped, weights.astype(np.float32), size)
+
+
+def _keys(distance: NDArray[Any], a: float = -0.5) -> NDArray[Any]:
+    """Keys' cubic convolution kernel."""
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0))
+
+
+def _lanczos(distance: NDArray[Any], radius: int) -> NDArray[Any]:
+    return np.where(distance <= radius, np.sinc(distance) * np.sinc(distance / radius), 0)
+
+
+def _mitchell(distance: NDArray[Any]) -> NDArray[Any]:
+    near = (7 / 6 * distance - 2) * distance**2 + 8 / 9
+    far = ((-7 / 18 * distance + 2) * distance - 10 / 3) * distance + 16 / 9
+    return np.where(distance < 1, near, np.where(distance < 2, far, 0))
+
+
+KERNELS: Mapping[str, tuple[float, Callable[[NDArray[Any]], NDArray[Any]]]] = {
+    "box": (0.5, lambda d: np.where(d < 0.5, 1.0, np.where(d == 0.5, 0.5, 0.0))),
+    "gaussian": (1.5, lambda d: np.where(d < 1.5, np.exp(-2 * d**2), 0)),
+    "keyscubic": (2, _keys),
+    "lanczos1": (1, partial(_lanczos, radius=1)),
+    "lanczos3": (3, partial(_lanczos, radius=3)),
+    "lanczos5": (5, partial(_lanczos, radius=5)),
+    "mitchellcubic": (2, _mitchell),
+    "triangle": (1, lambda d: np.maximum(1 - d, 0)),
+}
+"""Radius and weights by distance, by TensorFlow's names."""
+
+
+def scaled_and_translated(
+    size: int, results: int, kernel: str, antialias: bool, scale: float, translation: float
+) -> Taps:
+    """The elements that TensorFlow's ScaleAndTranslate mixes.
+
+    Args:
+        size: elements before.
+        results: elements after.
+        kernel: one of `KERNELS`.
+        antialias: whether the kernel grows where the result is smaller.
+        scale: of the result.
+        translation: of the result, in its elements.
+    """
+    radius, weight = KERNELS[kernel]
+    # In float32, as there: whether an element at the border of the kernel counts hangs on the rounding.
+    one, half = np.float32(1), np.float32(0.5)
+    step = one / np.float32(scale)
+    center = (np.arange(results, dtype=np.float32) + half) * step - step * np.float32(translation)
+    unit = max(step, one) if antialias else one
+    reach = np.float32(radius) * unit
+    first = np.clip(np.ceil(center - reach - half), 0, size - 1)
+    last = np.clip(np.floor(center + reach - half), 0, size - 1)
+    places = np.broadcast_to(np.arange(size)[:, None], (size, results))
+    weights = np.where((places >= first) & (places <= last), weight(np.abs(places + half - center) / unit), 0)
+    total = weights.sum(0)
+    is_inside = (center >= 0) & (center <= size) & (np.abs(total) > 1e-35)
+    weights = np.where(is_inside, weights / np.where(is_inside, total, 1), 0)
+    return Taps(places, weights.astype(np.float32), size)
+
+
 def _positions(size: int, results: int, align_corners: bool, offset: float) -> Floats:
     """Where the results lie among the elements before."""
     if align_corners and results > 1:
@@ -106,6 +186,8 @@ def resampled(e: Emitter, x: SSAValue, axis: int, taps: Taps) -> SSAValue:
     """x, of which one dimension gets the results of the taps."""
     if taps.factor is not None:
         return _repeated(e, x, axis, taps.factor)
+    if len(taps.places) > _FEW:
+        return _product(e, x, axis, taps.matrix().T)
     phases = taps.phases()
     if phases is not None:
         return _interleaved(e, [_mixed(e, x, axis, phase) for phase in phases], axis)
@@ -181,15 +263,21 @@ def resampled_grad(e: Emitter, grad: SSAValue, axis: int, taps: Taps) -> SSAValu
     if factor is not None:
         blocks = e.reshape(grad, (*shape[:axis], taps.size, factor, *shape[axis + 1 :]))
         return e.reduce("ADD", blocks, [axis + 1]) if factor > 1 else grad
-    phases = taps.phases()
+    phases = taps.phases() if len(taps.places) <= _FEW else None
     if phases is not None:
         return _mixed_grad(e, grad, axis, phases)
+    return _product(e, grad, axis, taps.matrix())
+
+
+def _product(e: Emitter, x: SSAValue, axis: int, matrix: Floats) -> SSAValue:
+    """x, of which one dimension is multiplied by a matrix `[elements, results]`."""
+    shape = shape_of(x)
     others = [other for other in range(len(shape)) if other != axis]
-    rows = e.reshape(e.transpose(grad, (*others, axis)), (-1, shape[axis]))
-    product = e.emit(ops.MatMulOp(rows, e.constant(taps.matrix().astype(dtype_of(grad)))))
+    rows = e.reshape(e.transpose(x, (*others, axis)), (-1, shape[axis]))
+    product = e.emit(ops.MatMulOp(rows, e.constant(matrix.astype(dtype_of(x)))))
     back = list(range(len(others)))
     back.insert(axis, len(others))
-    return e.transpose(e.reshape(product, (*(shape[other] for other in others), taps.size)), back)
+    return e.transpose(e.reshape(product, (*(shape[other] for other in others), matrix.shape[1])), back)
 
 
 def _mixed_grad(

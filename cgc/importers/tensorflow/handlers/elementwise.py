@@ -240,7 +240,20 @@ def _filled(value: float) -> Handler:
     return handler
 
 
+def _shift(up: bool) -> Handler:
+    """Times, or divided by, a power of two."""
+
+    def handler(node: NodeContext) -> SSAValue:
+        e, x = node.emit, node.x(0)
+        power = e.binary(ops.PowOp, e.scalar(2, node.out_dtype()), node.x(1))
+        return e.binary(ops.MulOp if up else ops.FloorDivOp, x, power)
+
+    return handler
+
+
 TABLE: Table = {
+    "LeftShift": _shift(up=True),
+    "RightShift": _shift(up=False),
     **{name: _binary(op_type) for name, op_type in _BINARY.items()},
     **{name: unary(op_type) for name, op_type in _UNARY.items() if name not in _ROUNDING},
     **{name: _rounding(op_type) for name, op_type in _UNARY.items() if name in _ROUNDING},

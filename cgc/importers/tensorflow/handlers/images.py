@@ -13,7 +13,15 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.composed.resampling import Taps, bilinear, nearest, resampled, resampled_grad
+from cgc.importers.composed.resampling import (
+    Taps,
+    bicubic,
+    bilinear,
+    nearest,
+    resampled,
+    resampled_grad,
+    scaled_and_translated,
+)
 from cgc.importers.emit import Emitter, dtype_of
 from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.handlers.windows import to_channels_last, to_own_format
@@ -46,14 +54,40 @@ def _resize_nearest_grad(node: NodeContext) -> SSAValue:
     return _resize_grad(node, nearest, node.ints(1, "size"))
 
 
-def _resize_bilinear_grad(node: NodeContext) -> SSAValue:
+def _resize_images_grad(kind: Any) -> Handler:
     """Inputs: the gradient, the images."""
-    return _resize_grad(node, bilinear, node.shape(1)[1:3])
+    return lambda node: _resize_grad(node, kind, node.shape(1)[1:3])
 
 
 def _resize_grad(node: NodeContext, kind: Any, sizes: Sequence[int]) -> SSAValue:
     grad = node.x(0)
     for axis, taps in zip(SPACE, _taps(node, kind, sizes, shape_of(grad)[1:3]), strict=True):
+        grad = resampled_grad(node.emit, grad, axis, taps)
+    return node.emit.cast(grad, node.out_dtype())
+
+
+def _scaled_taps(node: NodeContext, sizes: Sequence[int], results: Sequence[int]) -> list[Taps]:
+    kernel, antialias = node.attr("kernel_type").decode(), bool(node.attr("antialias"))
+    scale, translation = (node.static(i, what).reshape(-1) for i, what in ((2, "scale"), (3, "translation")))
+    return [
+        scaled_and_translated(size, count, kernel, antialias, float(factor), float(offset))
+        for size, count, factor, offset in zip(sizes, results, scale, translation, strict=True)
+    ]
+
+
+def _scale_and_translate(node: NodeContext) -> SSAValue:
+    """Inputs: images NHWC, the new height and width, a scale and a translation for each."""
+    x = node.emit.cast(node.x(0), node.out_dtype())
+    taps = _scaled_taps(node, shape_of(x)[1:3], node.ints(1, "size"))
+    for axis, of_axis in zip(SPACE, taps, strict=True):
+        x = resampled(node.emit, x, axis, of_axis)
+    return x
+
+
+def _scale_and_translate_grad(node: NodeContext) -> SSAValue:
+    """Inputs: the gradient, the images, scale and translation."""
+    grad = node.x(0)
+    for axis, taps in zip(SPACE, _scaled_taps(node, node.shape(1)[1:3], shape_of(grad)[1:3]), strict=True):
         grad = resampled_grad(node.emit, grad, axis, taps)
     return node.emit.cast(grad, node.out_dtype())
 
@@ -273,14 +307,27 @@ def _interpolated(e: Emitter, read: Callable[..., SSAValue], y: SSAValue, x: SSA
     return e.add(*(e.mul(weight, line(at)) for at, weight in sides(y)))
 
 
+def _adjust_contrast(node: NodeContext) -> SSAValue:
+    """Distances from the mean of each channel of an image, times a factor."""
+    e, x = node.emit, node.x(0)
+    rank = len(shape_of(x))
+    mean = e.reduce("MEAN", x, (rank - 3, rank - 2), keep_dims=True)
+    return e.add(e.mul(e.sub(x, mean), e.cast(node.x(1), dtype_of(x))), mean)
+
+
 TABLE: Table = {
+    "AdjustContrastv2": _adjust_contrast,
     "ImageProjectiveTransformV2": _projective_transform,
     "ImageProjectiveTransformV3": _projective_transform,
     "ExtractImagePatches": _extract_patches,
     "ResizeNearestNeighbor": _resize(nearest),
     "ResizeNearestNeighborGrad": _resize_nearest_grad,
     "ResizeBilinear": _resize(bilinear),
-    "ResizeBilinearGrad": _resize_bilinear_grad,
+    "ResizeBilinearGrad": _resize_images_grad(bilinear),
+    "ResizeBicubic": _resize(bicubic),
+    "ResizeBicubicGrad": _resize_images_grad(bicubic),
+    "ScaleAndTranslate": _scale_and_translate,
+    "ScaleAndTranslateGrad": _scale_and_translate_grad,
     "MirrorPad": _mirror_pad,
     "MirrorPadGrad": _mirror_pad_grad,
     "DepthToSpace": _depth_to_space,

@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
+from cgc.importers.composed.pooling import places_of_largest
 from cgc.importers.emit import Shape
 from cgc.importers.tensorflow.handlers.windows import (
     along_space,
@@ -57,7 +58,35 @@ def _avg_pool_grad(node: NodeContext) -> SSAValue:
     return to_own_format(node, node.emit.emit(ops.AvgPoolGradOp(grad, sizes, **_window(node, sizes))))
 
 
+def _max_pool_with_argmax(node: NodeContext) -> tuple[SSAValue, SSAValue]:
+    """The largest elements, and their numbers in an image, or with the attribute in the whole batch."""
+    e, x = node.emit, node.x(0)
+    count, height, width, channels = shape_of(x)
+    window = _window_of_images(node, shape_of(x))
+    y = e.emit(ops.PoolOp(x, "MAX", **window))
+    places = places_of_largest(e, x, shape_of(y), **window)
+    numbers = e.add(e.mul(places, e.like(channels, places)), e.emit(ops.ArangeOp(channels)))
+    if node.attr("include_batch_in_index"):
+        first = e.emit(ops.ArangeOp(count, 0, height * width * channels))
+        numbers = e.add(numbers, e.reshape(first, (count, 1, 1, 1)))
+    return y, e.cast(numbers, node.out_dtype(1))
+
+
+def _max_pool_with_argmax_grad(node: NodeContext) -> SSAValue:
+    """Inputs: what was pooled, the gradient, the numbers."""
+    x, window = node.x(0), _window_of_images(node, node.shape(0))
+    return node.emit.emit(ops.MaxPoolGradOp(x, node.x(1), **window))
+
+
+def _window_of_images(node: NodeContext, x: Shape) -> dict[str, Sequence[int]]:
+    """The window of an operation that has no other format than NHWC."""
+    ksize, strides = (tuple(node.attr(name)[1:3]) for name in ("ksize", "strides"))
+    return {"ksize": ksize, "strides": strides, "padding": explicit_padding(node, x[1:-1], ksize, strides)}
+
+
 TABLE: Table = {
+    "MaxPoolWithArgmax": _max_pool_with_argmax,
+    "MaxPoolGradWithArgmax": _max_pool_with_argmax_grad,
     "MaxPool": _pool("MAX"),
     "MaxPoolV2": _pool("MAX", 1),
     "AvgPool": _pool("AVG"),

@@ -117,6 +117,14 @@ def transformed(mode: str, interpolation: str, height: int, width: int, rows: in
     )
 
 
+def max_pool_with_places(batch: bool) -> Callable[..., Any]:
+    def build(x: Any) -> Any:
+        found, places = tf.nn.max_pool_with_argmax(x, 3, 2, "SAME", include_batch_in_index=batch)
+        return found + tf.cast(places, tf.float32)
+
+    return build
+
+
 def max_pool_v2(x: Any) -> Any:
     return tf.raw_ops.MaxPoolV2(input=x, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="SAME")
 
@@ -141,6 +149,13 @@ CASES = [
     Case("bilinear_smaller", bilinear(2, 3, half_pixel_centers=True)),
     Case("bilinear_to_one", bilinear(1, 1, align_corners=True)),
     Case("image_resize", lambda x: tf.image.resize(x, [9, 8])),
+    Case("bicubic", lambda x: tf.image.resize(x, [4, 7], "bicubic")),
+    Case("bicubic_legacy", lambda x: tf1.image.resize_bicubic(x, [9, 3])),
+    *(
+        Case(f"antialiased_{kind}", lambda x, kind=kind: tf.image.resize(x, [4, 7], kind, antialias=True))
+        for kind in ("bilinear", "bicubic", "lanczos3", "gaussian", "mitchellcubic")
+    ),
+    Case("lanczos5", lambda x: tf.image.resize(x, [4, 7], "lanczos5")),
     Case("reflect", padded("REFLECT", (2, 1), (0, 3))),
     Case("symmetric", padded("SYMMETRIC", (6, 1), (2, 0))),
     Case("depth_to_space", lambda x: tf.nn.depth_to_space(x, 2), [(2, 3, 2, 12)]),
@@ -148,6 +163,8 @@ CASES = [
     Case("space_to_batch", lambda x: tf.space_to_batch(x, [2, 3], [[1, 1], [0, 2]])),
     Case("batch_to_space", lambda x: tf.batch_to_space(x, [2, 3], [[0, 1], [2, 0]]), [(12, 3, 2, 5)]),
     Case("max_pool_v2", max_pool_v2),
+    Case("max_pool_with_places", max_pool_with_places(batch=False)),
+    Case("max_pool_with_places_in_batch", max_pool_with_places(batch=True)),
     *(
         Case(f"transform_{mode}_{how}".lower(), transformed(mode, how, *size))
         for mode, how, size in (

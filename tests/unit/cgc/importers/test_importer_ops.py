@@ -80,6 +80,12 @@ BINARY = {
     "bitwise_and": (tf.bitwise.bitwise_and, ints(3, 4), ints(4)),
     "bitwise_or": (tf.bitwise.bitwise_or, ints(3, 4), ints(4)),
     "bitwise_xor": (tf.bitwise.bitwise_xor, ints(3, 4), ints(4)),
+    "shifted_up": (lambda x: tf.bitwise.left_shift(x, [0, 1, 2, 5]), ints(3, 4)),
+    "shifted_down": (lambda x: tf.bitwise.right_shift(x, [0, 1, 2, 5]), ints(3, 4)),
+    "contrast": (
+        lambda x: x * tf.stop_gradient(tf.image.adjust_contrast(x, 0.7)),
+        np.arange(24, dtype=np.float32).reshape(2, 2, 3, 2),
+    ),
 }
 UNARY = {
     "neg": (tf.negative, X),

@@ -9,6 +9,7 @@ from torch import nn
 
 from cs_toolkit.garbage import seldom_searched
 from cstorch import compiled
+from cstorch.amp.half import autocast
 from cstorch.backends import Backend, BackendType, current_backend
 from cstorch.backends.chosen import choose, execution_of, type_of
 from cstorch.config import change_configuration, configuration, is_configured
@@ -55,7 +56,24 @@ def prepare(model: Model, backend: str | BackendType | Backend | None = None) ->
         object.__setattr__(model, "device", chosen.torch_device)
     if model not in kept:
         kept.append(model)
+        if chosen.is_cpu and chosen.mixed_precision:
+            _autocast_forward(model)
     return model
+
+
+def _autocast_forward(model: nn.Module) -> None:
+    """Compute the model, with a loss that it returns, within `amp.autocast`; gradients follow it."""
+    entered: list[autocast] = []
+
+    def enter(*_: object) -> None:
+        entered.append(autocast())
+        entered[-1].__enter__()
+
+    def leave(*_: object) -> None:
+        entered.pop().__exit__(None, None, None)
+
+    model.register_forward_pre_hook(enter, prepend=True)
+    model.register_forward_hook(leave, always_call=True)
 
 
 def _backend_of(wanted: str | BackendType | Backend | None) -> Backend:

@@ -143,6 +143,7 @@ class Backend:
     Attributes:
         backend_type: its kind.
         max_checkpoints: how many checkpoints of this process `save` keeps; all where None.
+        mixed_precision: on the CPU, whether models compute in bfloat16 where that is the 16-bit type.
         appliance: the original's; None.
     """
 
@@ -160,6 +161,7 @@ class Backend:
         self._device = Device(DEVICE if backend_type is BackendType.CSX else torch.device("cpu"))
         self._artifact_dir = artifact_dir
         self.max_checkpoints = max_checkpoints
+        self.mixed_precision = False
         self._saved: list[object_store.PathLike] = []
 
     def keep_newest(self, saved: object_store.PathLike) -> None:
@@ -316,7 +318,9 @@ def backend(
     if max_checkpoints is not None and max_checkpoints < 1:
         raise ConfigureError(f"max_checkpoints is {max_checkpoints}, expected 1 or more, or None for all")
     if kind is BackendType.CPU:
-        return choose(kind, artifact_dir, max_checkpoints, cluster_config)
+        made = choose(kind, artifact_dir, max_checkpoints, cluster_config)
+        made.mixed_precision = bool(mixed_precision)
+        return made
     if retrace_every_iteration:
         raise ConfigureError(
             "retrace_every_iteration is True, expected False: a step is recorded once; choose with "
@@ -324,7 +328,7 @@ def backend(
         )
     folder = Path(artifact_dir or DEFAULT_ARTIFACT_DIR)
     cluster = {} if cluster_config is None else CSConfig.of(cluster_config).settings()
-    made = Configuration(
+    configured = Configuration(
         model_dir=folder,
         compile_dir=Path(compile_dir) if compile_dir else folder,
         compile_only=compile_only,
@@ -337,7 +341,7 @@ def backend(
         **cluster,
     )
     # The address of a system may come with a DataExecutor, so none is started before that.
-    set_configuration(made, "backend(), beside configure(),", start_system=bool(cluster))
+    set_configuration(configured, "backend(), beside configure(),", start_system=bool(cluster))
     return choose(kind, folder, max_checkpoints, cluster_config)
 
 

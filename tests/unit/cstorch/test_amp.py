@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+import cstorch
 from cstorch import amp
 from cstorch.errors import StepError
 from cstorch.precision import half_dtype, mix_precision, name_half_dtype
@@ -272,3 +274,27 @@ def test_more_tensors_are_restored_with_an_undone_step() -> None:
     scaler.step(optimizer)
     scaler.update()
     assert (float(scaler.get_scale()), float(scaler.get_non_clamped_scale())) == (2.0, 1.0)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_model_of_the_cpu_backend_computes_as_in_autocast(fresh_process: None, wanted: bool) -> None:
+    """Programs of release 2.0 ask the backend for mixed precision, and give images in bfloat16."""
+    amp.use_bfloat16(True)
+    torch.manual_seed(3)
+    plain = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 3))
+    model = cstorch.compile(copy.deepcopy(plain), cstorch.backend("CPU", mixed_precision=wanted))
+    x = torch.randn(2, 1, 8, 8)
+    if wanted:
+        x = x.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=wanted):
+        expected = plain(x)
+    found = model(x)
+    assert found.dtype == (torch.bfloat16 if wanted else torch.float32)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    for output in (found, expected):
+        output.float().square().sum().backward()
+    for ours, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        model(x[..., :-1])
+    assert not torch.is_autocast_enabled("cpu")

@@ -64,6 +64,9 @@ _WIDE = 64
 """As many channels of the result keep them busy."""
 _TINY = 16
 """With at most so many elements a window is worth a row in memory."""
+_MANY = 8
+"""As many groups are a loop. Otherwise XLA compiles a convolution for each, 32 for a layer of ResNeXt: 4.2
+instead of 0.9 CPU s for 16 x 14 x 14 x 128, 3 x 3. All directions take 34 instead of 28 CPU ms."""
 _LARGE = 1024
 """As many windows of a sample may make its share of a kernel's gradient worth a convolution of its own."""
 _WORK = 200_000
@@ -136,7 +139,7 @@ def _derived(direction: str, forward: Function, wanted: Sequence[int]) -> Functi
 
 
 def _by_group(function: WindowFunction, window: _Window, groups: int) -> Function:
-    """One convolution after the other: XLA's fast routine for CPUs knows no groups."""
+    """Convolve group by group, as XLA's fast routine for CPUs knows no groups."""
     if groups == 1:
         return partial(function, window)
     *sizes, channels = window.wanted
@@ -146,7 +149,12 @@ def _by_group(function: WindowFunction, window: _Window, groups: int) -> Functio
         pairs = zip(jnp.split(x, groups, 3), jnp.split(y, groups, 3), strict=True)
         return jnp.concatenate([function(own, *pair) for pair in pairs], 3)
 
-    return split
+    def loop(x: jax.Array, y: jax.Array) -> jax.Array:
+        rows = [jnp.moveaxis(v.reshape(*v.shape[:3], groups, -1), 3, 0) for v in (x, y)]
+        results = lax.map(lambda pair: function(own, *pair), tuple(rows))
+        return jnp.moveaxis(results, 0, 3).reshape(window.wanted)
+
+    return split if groups < _MANY else loop
 
 
 def _convolved(window: _Window, x: jax.Array, kernel: jax.Array, groups: int = 1) -> jax.Array:

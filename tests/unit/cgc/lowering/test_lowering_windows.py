@@ -181,6 +181,26 @@ def test_gradient_by_a_depthwise_kernel_has_a_sum_for_each_column() -> None:
     assert len(re.findall(r"= f32\[16\]\S* reduce\(", text)) == kernel[1]
 
 
+@pytest.mark.parametrize("direction", ["FWD", "BWD_INPUT", "BWD_KERNEL"])
+def test_many_groups_are_a_loop_with_the_same_bits(
+    direction: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, kernel = (2, 5, 4, 16), (3, 3, 2, 24)
+    result = (*image[:3], kernel[3])
+    shapes = {"FWD": (image, kernel), "BWD_INPUT": (result, kernel), "BWD_KERNEL": (image, result)}[direction]
+    wanted = {"BWD_INPUT": image, "BWD_KERNEL": kernel}.get(direction)
+    op = ops.ConvolutionOp(*symbolic(*shapes), (1, 1), (1, 1, 1, 1), (1, 1), 8, direction, wanted)
+    arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    looped = repeated(op, lambda x: x, *arrays)
+    results = [np.asarray(jax.jit(lambda *a: lower(op, *a))(*arrays)[0])]
+    monkeypatch.setattr(images, "_MANY", 9)
+    jax.clear_caches()
+    results.append(np.asarray(jax.jit(lambda *a: lower(op, *a))(*arrays)[0]))
+    assert " while(" in looped
+    assert len(re.findall(r" (convolution|dot)\(", looped)) == 1
+    np.testing.assert_array_equal(*results)
+
+
 def test_places_of_windows_that_tile_the_image_are_no_array_of_its_size() -> None:
     image, window = (4, 8, 8, 24), ((2, 2), (2, 2), (0, 0, 0, 0))
     op = ops.MaxPoolGradOp(*symbolic(image, (4, 4, 4, 24)), *window)

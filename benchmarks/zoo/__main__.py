@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -257,6 +257,16 @@ def main() -> None:
         parser.error(
             f"no status {', '.join(sorted(unknown))}; expected some of {', '.join(STATUSES)}, or all"
         )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        _run(parser, options, again)
+    except KeyboardInterrupt:  # libraries that are being imported are interrupted too
+        print("stopped; the same command continues, without --fresh", file=sys.stderr)
+        sys.exit(130)
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace, again: Collection[str]) -> None:
+    """Run what has no result, and write the page in every case."""
     wanted = requests(options.library or ALL_LIBRARIES, options.names, options.every, options.way or WAYS)
     if not wanted:
         parser.error(f"no architecture is called {' or '.join(options.names)}; --list prints all names")
@@ -269,12 +279,8 @@ def main() -> None:
     waiting = [r for r in wanted if r.key not in known or known[r.key]["status"] in again or options.names]
     print(f"{len(waiting)} to run; results of {len(wanted) - len(waiting)} are kept in {options.results}")
     totals = {library: len(models_of(library).names()) for library in ALL_LIBRARIES}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         Pool(waiting, options.processes, options.limit_s, options.results).run()
-    except KeyboardInterrupt:
-        print("stopped; the same command continues, without --fresh", file=sys.stderr)
-        sys.exit(130)
     finally:
         results = read_results(options.results)
         if results:

@@ -181,7 +181,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"^n_group$|topk_group|num_expert_group", _limit(1)),
     (r"experts_per_tok|top_?k|num_selected_experts|topk|num_experts_per|^moe_k$|index_kpool", _limit(2)),
     (r"shared_experts?$", _limit(1)),
-    (r"(num|n|routed)_.*experts|^num_experts|_experts$", _limit(4)),
+    (r"(num|n|routed)_.*experts|^num_experts|_experts$|expert_num$", _limit(4)),
     (r"(key_value|kv)_heads|kv_head|n_head_kv|num_key_heads|_k_heads", _key_value_heads),
     (r"mamba_(n|num)_heads", _state_space_heads),
     (r"(rope|nope|index)_head_dim|rotary_dim", _limit(HEAD_DIM // 2)),

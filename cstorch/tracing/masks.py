@@ -167,6 +167,8 @@ def found_places(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
         return known.unbind(1) if as_tuple else known
     if rows_of(tensor) is not None:
         raise SelectionError("places in a selection", user_line())
+    if not tensor.dim():
+        raise SelectionError("places in a number", user_line())
     rows = Rows((tensor != 0).reshape(-1), key(tensor))
     found = places(rows, tensor.shape, tensor.device)
     return tuple(found) if as_tuple else tagged(torch.stack(found, 1), rows)

@@ -86,9 +86,11 @@ def compute_num_steps(
         initial_step: steps before this run, which `max_steps` counts.
         num_steps: steps to run.
         max_steps: the most steps, with those before this run.
-        num_epochs: steps to run, in epochs.
+        num_epochs: steps to run, in epochs; counts for nothing beside `num_steps`.
         steps_per_epoch: steps of an epoch; the length of the loader when None.
         grad_accum_steps: batches of a step.
     """
+    if num_steps is not None:  # evaluations of release 1.9 give one epoch as well
+        num_epochs = steps_per_epoch = None
     given = StepsToRun(initial_step, num_steps, max_steps, num_epochs, steps_per_epoch, grad_accum_steps)
     return given.of(dataloader)

@@ -296,6 +296,11 @@ def test_numbers_of_steps(given: dict[str, int], steps: int) -> None:
         assert len(DataLoader(lambda: loader, **given)) == steps
 
 
+def test_steps_count_where_an_evaluation_gives_epochs_as_well() -> None:
+    loader = torch.utils.data.DataLoader(torch.ones(8, 1), batch_size=2)
+    assert cstorch.utils.data.compute_num_steps(loader, num_steps=3, num_epochs=1) == 3
+
+
 def test_tensors_and_arrays() -> None:
     import ml_dtypes
 

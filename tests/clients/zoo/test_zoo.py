@@ -19,6 +19,8 @@ LIMIT_S = 200.0
 
 QUICK = {
     "transformers": (
+        *("albert", "audio-spectrogram-transformer", "bert", "bert-generation", "biogpt", "dpr", "electra"),
+        *("falcon", "ijepa", "layoutlm", "mpnet", "opt", "resnet", "roberta", "siglip", "vit"),
         "deberta-v2",  # attention by distances
         "fnet",  # a Fourier transform
         "llama",  # rotated positions, gates
@@ -27,30 +29,21 @@ QUICK = {
         "pegasus",  # an encoder and a decoder
         "vit_msn",
     ),
-    "timm": ("mixer_s16_224",),
+    "timm": ("mixer_s16_224", "test_vit"),
 }
-"""One of each kind, the quickest to compile."""
+"""25 of all kinds, the quickest to compile."""
 
 LONG = {
     "transformers": (
-        *("albert", "audio-spectrogram-transformer", "bert", "bert-generation", "biogpt", "clip", "dpr"),
-        *("electra", "falcon", "gpt2", "ijepa", "layoutlm", "mamba", "mpnet", "opt", "resnet", "roberta"),
-        *("siglip", "splinter", "swin", "switch_transformers", "t5", "vit", "wav2vec2", "whisper"),
+        *("clip", "gpt2", "mamba", "splinter", "swin", "switch_transformers", "t5", "wav2vec2", "whisper"),
     ),
     "timm": (
-        "test_vit",
-        "lcnet_050",
-        "poolformer_s12",
-        "sequencer2d_s",
-        "test_byobnet",
-        "test_convnext",
-        "test_efficientnet",
-        "test_nfnet",
-        "test_resnet",
+        *("lcnet_050", "poolformer_s12", "sequencer2d_s", "test_byobnet", "test_convnext"),
+        *("test_efficientnet", "test_nfnet", "test_resnet"),
     ),
     "keras": ("ConvNeXtTiny",),
 }
-"""Left to `make soak`: others of these kinds, slower ones, and Keras, whose process is another one."""
+"""Left to `make soak`: slower ones, and Keras, whose process is another one."""
 
 # A placement is needed here and not a good one, as in the other tests.
 WORKER = """

@@ -85,8 +85,10 @@ def pinv(
         for name, limit in (("atol", atol), ("rtol", rtol))
         if limit is not None
     }
+    if hermitian:  # PyTorch reads the lower triangle
+        A = A + (A.tril() + A.tril(-1).mT - A).detach()  # noqa: N806
     with torch._C.DisableTorchFunctionSubclass():
-        return _pinv(A, hermitian=hermitian, **limits)
+        return _pinv(A, **limits)
 
 
 def pinverse(input: torch.Tensor, rcond: float = 1e-15) -> torch.Tensor:  # noqa: A002

@@ -144,6 +144,9 @@ def _choices() -> Iterator[Case]:
     other = torch.tensor([[2.0, 1.0, math.nan], [math.nan, -1.0, 0.0]])
     for name in ("fmax", "fmin"):
         yield Case(name, getattr(torch, name), (nans, other))
+    infinite = torch.tensor([-math.inf, -math.inf, math.inf, 1.0])
+    other = torch.tensor([-math.inf, 2.0, math.inf, -math.inf])
+    yield Case("logaddexp of infinities", torch.logaddexp, (infinite, other), gradient=False)
     yield Case("signbit", torch.signbit, (torch.tensor([-2.0, -0.0, 0.0, 3.0]),))
     yield Case("copysign", torch.copysign, (X, _randn(4, 6, seed=1)))
     yield Case("sgn", lambda a: torch.sgn(a) * a, (X,))
@@ -447,6 +450,8 @@ def _matrices() -> Iterator[Case]:
     for name, function in ranks.items():
         yield Case(name, function, (thin,), gradient=False)
     yield Case("pinv limits", lambda x: linalg.pinv(x, rtol=0.5), (tall,), tolerance=2e-4)
+    of_triangle = lambda x: linalg.pinv(x, hermitian=True)  # noqa: E731
+    yield Case("pinv of a triangle", of_triangle, (a,), gradient=False, tolerance=2e-4)
     yield Case("pinverse", torch.pinverse, (tall[0],), tolerance=2e-4)
 
 

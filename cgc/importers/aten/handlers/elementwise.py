@@ -262,6 +262,8 @@ def _logaddexp(node: NodeContext) -> SSAValue:
     e, a, b = node.emit, node.cast("self"), node.cast("other")
     larger = e.binary(ops.MaxOp, a, b)
     distance = e.unary(ops.NegOp, e.unary(ops.AbsOp, e.sub(a, b)))
+    # The difference of two infinities is NaN.
+    distance = e.select(e.compare("EQ", a, b), e.scalar(0, node.dtype), distance)
     return e.add(larger, e.unary(ops.Log1pOp, e.unary(ops.ExpOp, distance)))
 
 

@@ -44,6 +44,53 @@ def known_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tenso
     return values[value.id]
 
 
+def without_float64(graph: Graph, constants: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Compute on this CPU what constants alone decide in float64, which the CS system lacks.
+
+    Libraries make tables of positions and the like in float64 and round them to the type of the model.
+    The operations are taken out of the graph.
+
+    Args:
+        graph: a step that is recorded.
+        constants: as for `known_value`.
+
+    Returns:
+        The elements of the values that those operations hand over to others, by number.
+    """
+    wide = {
+        result.id for node in graph.nodes for result in node.results if result and result.dtype == "float64"
+    }
+    found: dict[int, torch.Tensor] = {}
+    kept: list[Node] = []
+    for node in graph.nodes:
+        results = [result for result in node.results if result is not None]
+        rounds = not wide.isdisjoint(tensor.id for tensor in node.tensors())
+        if rounds and wide.isdisjoint(result.id for result in results):
+            values = {result.id: known_value(graph, result, constants) for result in results}
+            elements = {number: value for number, value in values.items() if value is not None}
+            if len(elements) == len(results):
+                found |= elements
+                continue
+        kept.append(node)
+    if found:
+        graph.nodes[:] = _of_use(graph, kept, wide)
+    return found
+
+
+def _of_use(graph: Graph, nodes: list[Node], numbers: Collection[int]) -> list[Node]:
+    """Leave out the operations whose results, of these numbers, nothing reads."""
+    checked = (check.tensor for check in graph.checks)
+    read = {tensor.id for tensor in (*graph.outputs.values(), *graph.updates.values(), *checked)}
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        made = {result.id for result in node.results if result is not None}
+        if made <= set(numbers) and read.isdisjoint(made):
+            continue
+        read |= {tensor.id for tensor in node.tensors()}
+        kept.append(node)
+    return kept[::-1]
+
+
 def sources(graph: Graph, value: Tensor) -> set[int]:
     """Numbers of the values, made by no operation, that decide a value of the graph."""
     return _decided_by(graph, value)[0]

@@ -23,7 +23,7 @@ from cstorch.errors import TensorReadError, ValueNotThereError
 from cstorch.tracing.checks import Checks
 from cstorch.tracing.composed.operations import DECOMPOSED
 from cstorch.tracing.empty_selections import Guarded
-from cstorch.tracing.known import known_value, operator, sources
+from cstorch.tracing.known import known_value, operator, sources, without_float64
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.places import Places, user_line
@@ -223,6 +223,14 @@ class Recording:
     def known(self, value: Recorded) -> torch.Tensor | None:
         """The elements of a value that are the same in every step; None where steps differ."""
         return known_value(self.graph, value.value, self._given_elements())
+
+    def compute_float64(self) -> None:
+        """Make constants of what this CPU can compute in float64, see `without_float64`."""
+        tensors = {
+            result.id: result for node in self.graph.nodes for result in node.results if result is not None
+        }
+        for number, elements in without_float64(self.graph, self._given_elements()).items():
+            self.graph.constants[number] = Constant(tensors[number], to_array(elements))
 
     def assume(self, value: Recorded, otherwise: TensorReadError) -> torch.Tensor | None:
         """The elements of a value that only constants and state decide, as the step begins; else None.

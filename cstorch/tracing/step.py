@@ -254,6 +254,7 @@ def _finished(
         if not tensor.ndim and id(tensor) not in leaves and not _OF_A_PARAMETER.match(name):
             graph.outputs[name] = graph.updates[name]
             computed.append(tensor)
+    recording.compute_float64()
     return TracedStep(graph, named, returned, computed, recording.numbers, fixed)
 
 

@@ -154,3 +154,22 @@ def test_an_operation_that_cannot_have_its_arguments_is_a_message() -> None:
     assert unknown.op == "aten.linalg_eig.default"
     assert wrong.op == "aten.mm.default"
     assert "got float32[3,3], float32[2,3]: " in wrong.message
+
+
+def test_a_table_in_float64_is_computed_on_this_cpu(both_ways: Run) -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(5, dtype=torch.float64, device=x.device)
+        rates = 1.0 / 10000 ** (torch.arange(4, dtype=torch.float64, device=x.device) / 4)
+        angles = places[:, None] @ rates[None]
+        table = torch.cat([angles.sin(), angles.cos()], dim=1)
+        return (model(x) * table.to(x.dtype)).sum()
+
+    x = torch.randn(5, 8)
+    found = both_ways(nn.Linear(8, 8), lambda *given: [step(*given).detach()], (x,), (x,))
+    np.testing.assert_allclose(found.compiled.values, found.eager, rtol=1e-5, atol=1e-6)
+
+
+def test_float64_of_a_batch_is_refused() -> None:
+    step = traced(lambda x: x.double().sum().float(), 1, 2)
+    with pytest.raises(GraphImportError, match="element type float64"):
+        import_step(step.graph, mode="eval", seed=0)

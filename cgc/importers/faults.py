@@ -36,11 +36,18 @@ _ERRORS: dict[Kind, type[GraphImportError]] = {
 
 
 class RefusedError(CompileError):
-    """Raised for an operation that cannot be imported; becomes one fault among those of the graph."""
+    """Raised for an operation that cannot be imported; becomes one fault among those of the graph.
 
-    def __init__(self, kind: Kind, message: str) -> None:
+    Args:
+        kind: What is wrong.
+        message: What was got, and what was expected.
+        what_to_do: About this operation; None for what is to be done about all of the kind.
+    """
+
+    def __init__(self, kind: Kind, message: str, what_to_do: str | None = None) -> None:
         self.kind = kind
-        super().__init__(message)
+        self.what_to_do = what_to_do
+        super().__init__(message if what_to_do is None else f"{message}; {what_to_do}")
 
 
 @dataclass(frozen=True)

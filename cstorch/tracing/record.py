@@ -453,6 +453,8 @@ def _decomposition(func: Any) -> Callable[..., Any] | None:
     found = DECOMPOSED.get(name, _TABLE.get(func))
     if found is None:
         found = get_decompositions([func]).get(func)
+        if getattr(found, "__module__", None) == _UNCOMPOSED:
+            found = None
     if found is None and func._can_decompose():
         found = func.decompose
     if found is None and name.startswith(_OF_EACH):
@@ -460,6 +462,8 @@ def _decomposition(func: Any) -> Callable[..., Any] | None:
     return found
 
 
+_UNCOMPOSED = "torch._refs.special"
+"""Where PyTorch gives operations the names of primitive ones, which no program has written."""
 _OF_EACH = "aten::_foreach_"
 
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cluster import INSTALL, SlurmCluster, missing_programs
 
 BIN = Path(__file__).resolve().parents[2] / "bin"
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 REQUIRED_VARIABLE = "CSRUN_REQUIRE_SLURM"
 FOREIGN = ("CSRUN_", "TF_CONFIG", "DEF_", "PYTHON", "MOUNT_DIRS", "SINGULARITY_", "GRES_", "CS_IP", "LD_")
 

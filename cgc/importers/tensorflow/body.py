@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from cgc.importers.faults import Fault, Kind, RefusedError, unknown_operations
 from cgc.importers.tensorflow import constants, folding
 from cgc.importers.tensorflow.constants import Waiting
 from cgc.importers.tensorflow.dropped import announced
-from cgc.importers.tensorflow.faults import REMEDIES, described, operation
+from cgc.importers.tensorflow.faults import CHOOSE, REMEDIES, described, operation
 from cgc.importers.tensorflow.handlers import handler_of, padded, selected
 from cgc.importers.tensorflow.handlers.bits import ON_BITS
 from cgc.importers.tensorflow.handlers.plumbing import DROPPED
@@ -94,7 +95,8 @@ class BodyImporter:
             raise RefusedError(
                 Kind.SHAPE,
                 f"{tensor.name} {described(tensor)} has a size that depends on the data: as many rows as a "
-                "mask selects; use tf.where(condition, x, y) or a mask",
+                "mask selects",
+                CHOOSE,
             )
         raise RefusedError(
             Kind.USAGE,
@@ -135,7 +137,7 @@ class BodyImporter:
                 return False
             self._check(op, results)
         except RefusedError as refusal:
-            self._fault(op, refusal.kind, str(refusal))
+            self._fault(op, refusal.kind, str(refusal), refusal.what_to_do)
         except (CompileError, ValueError, IndexError) as error:
             self._fault(op, Kind.USAGE, str(error))
         else:
@@ -234,7 +236,7 @@ class BodyImporter:
             try:
                 self._require_types(op)
             except RefusedError as refusal:
-                self._fault(op, refusal.kind, str(refusal))
+                self._fault(op, refusal.kind, str(refusal), refusal.what_to_do)
 
     @staticmethod
     def _check(op: Any, results: Sequence[Value]) -> None:
@@ -250,8 +252,10 @@ class BodyImporter:
                         f"{op.type} {op.name}: imported as {got}, TensorFlow says {described(tensor)}"
                     )
 
-    def _fault(self, op: Any, kind: Kind, message: str) -> None:
-        self.faults.append(operation(op).fault(kind, message, REMEDIES))
+    def _fault(self, op: Any, kind: Kind, message: str, what_to_do: str | None = None) -> None:
+        about = operation(op)
+        about = replace(about, advice=what_to_do or about.advice)
+        self.faults.append(about.fault(kind, message, REMEDIES))
 
 
 def _has_known_type(tensor: Any) -> bool:

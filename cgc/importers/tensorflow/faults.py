@@ -15,7 +15,9 @@ _BRANCHES = (
     "call tf.compat.v1.enable_control_flow_v2() before the graph is built, use tf.where, or decide in Python "
     "while the graph is built"
 )
-_SIZES = "its result has a size that depends on the data; use tf.where(condition, x, y) or a mask"
+CHOOSE = "use tf.where(condition, x, y) or a mask"
+"""What to do about a selection of rows."""
+_SIZES = f"its result has a size that depends on the data; {CHOOSE}"
 _REF_VARIABLES = "call tf.compat.v1.enable_resource_variables() before the graph is built"
 _CANDIDATES = (
     "draw the candidates in the input function (tf.random.log_uniform_candidate_sampler) and give the loss "

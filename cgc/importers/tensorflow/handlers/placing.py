@@ -12,6 +12,7 @@ from cgc.cirh.types import shape_of
 from cgc.importers.composed.rows import gather
 from cgc.importers.composed.slices import spread_slices
 from cgc.importers.faults import Kind, RefusedError
+from cgc.importers.tensorflow.faults import CHOOSE
 from cgc.importers.tensorflow.handlers.indexing import resolve_slices
 from cgc.importers.tensorflow.node import NodeContext, Table
 
@@ -40,8 +41,8 @@ def _dynamic_partition(node: NodeContext) -> list[SSAValue]:
     if numbers is None:
         raise RefusedError(
             Kind.SHAPE,
-            "how many rows each of its parts has depends on the data; use tf.where(condition, x, y) or a "
-            "mask",
+            "how many rows each of its parts has depends on the data",
+            CHOOSE,
         )
     rows = e.reshape(x, (numbers.size, *shape_of(x)[numbers.ndim :]))
     places = [np.flatnonzero(numbers.reshape(-1) == part).astype(np.int32) for part in range(count)]

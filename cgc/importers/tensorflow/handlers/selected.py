@@ -12,6 +12,7 @@ from cgc.cirh.types import shape_of
 from cgc.importers.composed.rows import gather, gather_nd
 from cgc.importers.emit import dtype_of
 from cgc.importers.faults import Kind, RefusedError
+from cgc.importers.tensorflow.faults import CHOOSE
 from cgc.importers.tensorflow.handlers import elementwise, functions, plumbing
 from cgc.importers.tensorflow.node import Handler, NodeContext, Result, SelectedRows, Table, Value
 
@@ -29,7 +30,8 @@ def _refuse(node: NodeContext) -> RefusedError:
     return RefusedError(
         Kind.SHAPE,
         f"its input {node.op.inputs[position].name} has a size that depends on the data: as many rows as a "
-        "mask selects; use tf.where(condition, x, y) or a mask",
+        "mask selects",
+        CHOOSE,
     )
 
 

@@ -22,8 +22,8 @@ _WAYS = {
 TEXT = """# Models of libraries
 
 `make zoo` trains the architectures of three libraries on a simulated CS system, compares each with
-its own framework, and writes this page. Results are kept in `docs/models.jsonl`: a run does what has
-none there, may be stopped with Ctrl-C, and continues when it is started again. `make zoo
+its own framework, and writes this page. Results are kept in `docs/models.jsonl`: a run does what
+has none there, may be stopped with Ctrl-C, and continues when it is started again. `make zoo
 ZOO="bert t5*"` runs some of them again, `make zoo ZOO=--fresh` forgets all results and starts over,
 `make zoo ZOO=--help` lists other choices.
 

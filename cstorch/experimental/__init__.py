@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from cstorch.experimental import listener
-from cstorch.experimental.implicit_loops import (
-    get_loop_iteration_slice,
-    run_implicit_autoregressive_loop,
-    start_implicit_loop,
-    update_implicit_loop,
-)
 from cstorch.utils.filters import make_param_filter
+
+if TYPE_CHECKING:
+    from cstorch.experimental.implicit_loops import (
+        get_loop_iteration_slice,
+        run_implicit_autoregressive_loop,
+        start_implicit_loop,
+        update_implicit_loop,
+    )
 
 __all__ = [
     "Compression",
@@ -27,6 +30,14 @@ __all__ = [
 ]
 
 log = logging.getLogger("cstorch")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from cstorch.experimental import implicit_loops  # the compiler, which workers do not load
+
+    return getattr(implicit_loops, name)
 
 
 class Compression:

@@ -157,7 +157,8 @@ class BodyImporter:
     ) -> tuple[Value, ...]:
         """In the graph where the device, and the importer, have the operation; else computed here."""
         results: tuple[Value, ...] | None = None
-        if handler_of(op) is not None and not constants.is_beyond_the_device(op):
+        sized = all(tensor.shape.is_fully_defined() for tensor in op.outputs)
+        if sized and handler_of(op) is not None and not constants.is_beyond_the_device(op):
             with suppress(RefusedError):
                 results = self._handle(op, inputs)
         if results is None:

@@ -14,8 +14,9 @@ from cgc.cirh.ops import ALL_OPS
 from cgc.lair.lower import FORMULAS, RULES
 from cgc.lowering.jax_table import LOWERINGS
 
-TENSORFLOWS_OWN = {"Max", "Min"}
-"""Names that mean something else in TensorFlow: the largest element along dimensions."""
+TENSORFLOWS_OWN = {"Max", "Min", "CTCLoss"}
+"""Names that mean something else in TensorFlow: the largest element along dimensions, a loss of labels that a
+mask selects."""
 
 
 def stem(op: type[CirhOp]) -> str:

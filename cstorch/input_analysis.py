@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import torch.utils.data
 
 import cs_runtime.input_report
 from csrun.environment import variables
@@ -13,7 +15,6 @@ from csrun.stand_ins import worker_variables
 from cstorch.config import configuration
 from cstorch.data import DataLoader, OwnNumbers
 from cstorch.job import task
-from cstorch.own_loader import data_loader_of
 from cstorch.streaming import reading_as
 from input_rules.handover import InputProgram, Shard, take_over, wanted
 
@@ -71,3 +72,40 @@ def _role(shard: Shard) -> Iterator[None]:
     told = variables(worker_variables(os.environ, shard.count, shard.index))
     with told, reading_as(shard.count, shard.index):
         yield
+
+
+def data_loader_of(made: Any) -> torch.utils.data.DataLoader[Any]:
+    """Return the DataLoader that stands for what an input function returns.
+
+    Args:
+        made: Something that can be iterated for batches.
+
+    Returns:
+        Itself where it is a DataLoader, the DataLoader among its attributes where it reads one, else one that
+        iterates it in this process.
+    """
+    if isinstance(made, torch.utils.data.DataLoader):
+        return made
+    attributes = getattr(made, "__dict__", {}).values()
+    inner = (one for one in attributes if isinstance(one, torch.utils.data.DataLoader))
+    return next(inner, None) or _IteratingLoader(made)
+
+
+class _IteratingLoader(torch.utils.data.DataLoader[Any]):
+    """A DataLoader of a list, a generator, or an object with `__iter__`; the rules ask for `iterated`."""
+
+    def __init__(self, iterated: Iterable[Any]) -> None:
+        self.iterated = iterated
+        super().__init__(_Batches(iterated), batch_size=None, collate_fn=_unchanged)
+
+
+class _Batches(torch.utils.data.IterableDataset[Any]):
+    def __init__(self, iterated: Iterable[Any]) -> None:
+        self.iterated = iterated
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.iterated)
+
+
+def _unchanged(batch: Any) -> Any:
+    return batch

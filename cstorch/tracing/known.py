@@ -44,7 +44,9 @@ def known_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tenso
     return values[value.id]
 
 
-def without_float64(graph: Graph, constants: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+def take_out_float64(
+    graph: Graph, constants: Mapping[int, torch.Tensor]
+) -> list[tuple[Tensor, torch.Tensor]]:
     """Compute on this CPU what constants alone decide in float64, which the CS system lacks.
 
     Libraries make tables of positions and the like in float64 and round them to the type of the model.
@@ -55,25 +57,26 @@ def without_float64(graph: Graph, constants: Mapping[int, torch.Tensor]) -> dict
         constants: as for `known_value`.
 
     Returns:
-        The elements of the values that those operations hand over to others, by number.
+        The values that others read of those operations, with their elements.
     """
     wide = {
         result.id for node in graph.nodes for result in node.results if result and result.dtype == "float64"
     }
-    found: dict[int, torch.Tensor] = {}
+    if not wide:
+        return []
+    found: list[tuple[Tensor, torch.Tensor]] = []
     kept: list[Node] = []
     for node in graph.nodes:
         results = [result for result in node.results if result is not None]
-        rounds = not wide.isdisjoint(tensor.id for tensor in node.tensors())
-        if rounds and wide.isdisjoint(result.id for result in results):
-            values = {result.id: known_value(graph, result, constants) for result in results}
-            elements = {number: value for number, value in values.items() if value is not None}
-            if len(elements) == len(results):
-                found |= elements
+        reads = any(tensor.id in wide for tensor in node.tensors())
+        if reads and wide.isdisjoint(result.id for result in results):
+            values = [(result, known_value(graph, result, constants)) for result in results]
+            known = [(result, elements) for result, elements in values if elements is not None]
+            if len(known) == len(results):
+                found += known
                 continue
         kept.append(node)
-    if found:
-        graph.nodes[:] = _of_use(graph, kept, wide)
+    graph.nodes[:] = _of_use(graph, kept, wide)
     return found
 
 
@@ -84,7 +87,7 @@ def _of_use(graph: Graph, nodes: list[Node], numbers: Collection[int]) -> list[N
     kept: list[Node] = []
     for node in reversed(nodes):
         made = {result.id for result in node.results if result is not None}
-        if made <= set(numbers) and read.isdisjoint(made):
+        if made.issubset(numbers) and read.isdisjoint(made):
             continue
         read |= {tensor.id for tensor in node.tensors()}
         kept.append(node)

@@ -23,7 +23,7 @@ from cstorch.errors import TensorReadError, ValueNotThereError
 from cstorch.tracing.checks import Checks
 from cstorch.tracing.composed.operations import DECOMPOSED
 from cstorch.tracing.empty_selections import Guarded
-from cstorch.tracing.known import known_value, operator, sources, without_float64
+from cstorch.tracing.known import known_value, operator, sources, take_out_float64
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.places import Places, user_line
@@ -225,12 +225,9 @@ class Recording:
         return known_value(self.graph, value.value, self._given_elements())
 
     def compute_float64(self) -> None:
-        """Make constants of what this CPU can compute in float64, see `without_float64`."""
-        tensors = {
-            result.id: result for node in self.graph.nodes for result in node.results if result is not None
-        }
-        for number, elements in without_float64(self.graph, self._given_elements()).items():
-            self.graph.constants[number] = Constant(tensors[number], to_array(elements))
+        """Make constants of what this CPU can compute in float64, see `take_out_float64`."""
+        for value, elements in take_out_float64(self.graph, self._given_elements()):
+            self.graph.constants[value.id] = Constant(value, to_array(elements))
 
     def assume(self, value: Recorded, otherwise: TensorReadError) -> torch.Tensor | None:
         """The elements of a value that only constants and state decide, as the step begins; else None.

@@ -14,7 +14,6 @@ from torch.utils.data import TensorDataset
 
 from cstorch import config, input_analysis
 from cstorch.distributed import get_streaming_rank, num_streamers
-from cstorch.own_loader import data_loader_of
 from cstorch.utils.data import DataLoader, DistributedSampler
 from input_analyzer.measure.link import Order
 from input_analyzer.torch.examine import examine
@@ -89,7 +88,9 @@ def generated() -> Iterator[torch.Tensor]:
 
 def examined(made: Any) -> dict[str, str]:
     """The findings, each with what it recommends."""
-    program = InputProgram("torch", Slow, lambda shard: data_loader_of(made), lambda shard: iter(()))
+    program = InputProgram(
+        "torch", Slow, lambda shard: input_analysis.data_loader_of(made), lambda shard: iter(())
+    )
     wanted = Order(purpose="examine", socket="", stage_seconds=0.1, cpus_per_task=2)
     found = examine(program, wanted, lambda doing: None).findings
     return {finding.id: finding.recommended for finding in found}
@@ -100,7 +101,7 @@ def test_objects_that_are_no_loader_are_examined() -> None:
     assert examined([torch.arange(8).view(4, 2) + 8 * n for n in range(3)]).keys() >= {"shard-missing"}
     assert "loader-batch-missing" not in examined(generated())
     inside = records(24)
-    assert data_loader_of(inside) is data_loader_of(Shuffling(inside)) is inside
+    assert input_analysis.data_loader_of(inside) is input_analysis.data_loader_of(Shuffling(inside)) is inside
 
 
 @pytest.mark.parametrize("made", [Slow(), [torch.zeros(4, 2)], Shuffling(records(24))])

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from cgc.cirh.base import CirhOp
-from cgc.errors import InvalidModuleError
+from cgc.cirh.types import checked_tensor
+from cgc.errors import InvalidModuleError, InvalidOpError
 
 
 def verify_module(module: ModuleOp) -> None:
@@ -45,6 +47,9 @@ class Verifier:
             if checked is not None:
                 good[op] = checked
         self._good = good
+        for function in module.body.ops if module.body.blocks else ():
+            if isinstance(function, FuncOp):
+                _check_arguments(function)
         for block in module.body.blocks:
             _check_order(block)
 
@@ -72,6 +77,17 @@ def _describe(op: Operation, error: Exception) -> str:
     where = [text for text in (getattr(op, "node_name", None), getattr(op, "source", None)) if text]
     prefix = "" if message.startswith(op.name) else f"{op.name}: "
     return prefix + message + (f" (at {', '.join(where)})" if where else "")
+
+
+def _check_arguments(function: FuncOp) -> None:
+    """Checks the types of a function's arguments: of those that no op takes, nothing else does."""
+    for index, kind in enumerate(function.function_type.inputs):
+        try:
+            checked_tensor(kind)
+        except InvalidOpError as error:
+            raise InvalidModuleError(
+                f"func.func @{function.sym_name.data}: argument {index}: {error}"
+            ) from error
 
 
 def _check_order(block: Block, outer: tuple[set[SSAValue], ...] = ()) -> None:

@@ -99,3 +99,14 @@ def test_an_op_is_checked_again_only_when_it_has_changed(monkeypatch: pytest.Mon
     op_of(module, MulOp).attributes["cs.name"] = StringAttr("product")
     verifier.verify(module)
     assert sorted(checked) == ["cirh.Mul", "cirh.Mul", "cirh.Transpose"]
+
+
+def test_an_argument_that_no_op_takes_has_a_static_shape() -> None:
+    text = """builtin.module {
+      func.func @graph(%x: tensor<1x?xf32>, %y: tensor<2xf32>) -> (tensor<1x?xf32>, tensor<2xf32>) {
+        func.return %x, %y : tensor<1x?xf32>, tensor<2xf32>
+      }
+    }
+    """
+    with pytest.raises(InvalidModuleError, match=r"@graph: argument 0: tensor<1x\?xf32> has a dynamic size"):
+        parse_module(text)

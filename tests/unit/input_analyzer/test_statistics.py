@@ -121,3 +121,31 @@ def test_a_clear_gain_takes_fewer_rounds(
     ratio = interleaved.rates_interleaved(lambda: 1.0, after, fewest=6, seconds=3.0, say=lambda: None)
     assert made == rounds
     assert ratio[1] - 1e-9 <= times <= ratio[2] + 1e-9
+
+
+@pytest.mark.parametrize(("start_s", "batch_s", "measured"), [(0.5, 0.01, True), (0.0, 0.5, False)])
+def test_a_slow_beginning_alone_does_not_call_an_input_slow(
+    monkeypatch: pytest.MonkeyPatch, start_s: float, batch_s: float, measured: bool
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(interleaved, "time", clock)
+
+    def take(batches: list[int]) -> None:
+        batches[0] += 1
+        clock.now += start_s if batches[0] <= 4 else batch_s  # four workers start one after another
+
+    before, after = [0], [0]
+    ratio = interleaved.ratio_of(lambda: take(before), lambda: take(after), 4.0, lambda: None)
+    assert (ratio == pytest.approx((1, 1, 1))) if measured else ratio is None
+
+
+class Clock:
+    """Stands for the module `time`; the test says how time passes."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    monotonic = perf_counter

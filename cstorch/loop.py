@@ -34,8 +34,9 @@ from cstorch.left_loops import note_left
 from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss
 from cstorch.start import checkpoint_requests
 from cstorch.step_count import StepsBehind, continue_at, steps_done
-from cstorch.tracing.device import DeviceTensor, Owner, from_array, value_of
+from cstorch.tracing.device import DeviceTensor, Owner, from_array, output_readers, value_of
 from cstorch.tracing.models import model_state
+from cstorch.tracing.values import META
 from cstorch.turns import Turns
 from cstorch.utils.schedule import CheckpointSteps, Schedule
 from cstorch.worker import serve_and_leave
@@ -239,6 +240,21 @@ class Loop(Turns):
             )
         return tensor.held()
 
+    def output(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return what the step of this turn gave for a tensor that it returns; None for other tensors.
+
+        It has no elements where the program is only compiled.
+        """
+        if not isinstance(tensor, DeviceTensor) or id(tensor) not in self._names:
+            return None
+        if self._outputs:
+            return self.value_of(tensor)
+        return (
+            torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+            if self.ended
+            else None
+        )
+
     def _number_of(self, tensor: DeviceTensor) -> int:
         """The number of a recorded value, the same in every recording of the step; 0 for others."""
         if tensor.elem is None or value_of(tensor).recording is not self._latest:
@@ -413,6 +429,7 @@ def running() -> Turns | None:
 def entered(loop: Entered) -> Iterator[Entered]:
     """The body is inside of the loop; behind it the loop has ended."""
     _loops.append(loop)
+    output_readers.append(loop.output)
     try:
         yield loop
         loop.close()
@@ -424,6 +441,7 @@ def entered(loop: Entered) -> Iterator[Entered]:
         raise
     finally:
         loop.ended = True
+        output_readers.remove(loop.output)
         _loops.remove(loop)
 
 

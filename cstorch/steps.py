@@ -22,8 +22,8 @@ T = TypeVar("T")
 def compile_step(step_fn: Callable[P, T]) -> Callable[P, T]:
     """Compiles a function that is one whole step: forward, backward, update.
 
-    Its first call is traced; Python runs once. What it returns has values in step closures alone. On the CPU
-    backend every call is the function's own.
+    Its first call is traced; Python runs once. What it returns can be read in step closures only; operations
+    between steps compute with it on this CPU. On the CPU backend every call is the function's own.
     """
 
     known: Recordings = {}

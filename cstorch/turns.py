@@ -84,6 +84,10 @@ class Turns:
         """What a tensor holds after the step of this turn."""
         return tensor
 
+    def output(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return what the step of this turn gave for a tensor of the device; None: it returns no such one."""
+        return None
+
     def suspend(self) -> None:
         """Another loop begins inside of this one."""
 

@@ -76,7 +76,8 @@ class DeviceTensor(torch.Tensor):
     """A tensor of the device.
 
     Attributes:
-        host: its elements on this CPU; None for what only a step computes.
+        host: its elements on this CPU; None for what only a step computes. It has sizes only where it follows
+            from what a step returned that is only compiled.
         elem: while a step is traced the functional wrapper around its recorded value.
         base: the wrapper that `elem` is a view of; `elem` itself where it is none.
         owner: the loop on whose system its elements are, if one runs.
@@ -111,7 +112,7 @@ class DeviceTensor(torch.Tensor):
             ValueNotThereError: only a step computes it.
             StateNotThereError: the system is at another step by now.
         """
-        if self.host is None:
+        if self.host is None or self.host.is_meta:
             raise _unreadable("read")
         if self.owner is not None:
             self.owner.refresh(self)
@@ -490,6 +491,9 @@ def value_of(tensor: DeviceTensor) -> Recorded:
 readers: list[Callable[[DeviceTensor], torch.Tensor | None]] = []
 """The last one is asked for elements that are not on this CPU: a session ends its step to give them."""
 
+output_readers: list[Callable[[torch.Tensor], torch.Tensor | None]] = []
+"""Loops that run, innermost last: each gives what its last step returned to operations between steps."""
+
 
 def _is_of(tensor: DeviceTensor, recording: Recording) -> bool:
     """Whether a recorded tensor is not one of an earlier step."""
@@ -554,20 +558,44 @@ def _unreadable(how: str) -> TensorReadError | ValueNotThereError:
 
 
 def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operation outside of a step, on this CPU."""
+    """Compute an operation outside of a step on this CPU, with what the last step returned too.
+
+    Raises:
+        ValueNotThereError: An argument is of a step, and no loop returned it or the operation writes it.
+        LostWriteError: The system has the elements that the operation writes.
+    """
+    written = {id(x) for x in _written(func, args)}
 
     def unwrap(x: Any) -> Any:
         if isinstance(x, DeviceTensor):
-            return _readable(x, f"read by {func}")
+            output = None if id(x) in written else _output(x)
+            return _readable(x, f"read by {func}") if output is None else output
         return torch.device("cpu") if x == DEVICE else x
 
     _refuse_lost_writes(func, args)
     host_args, host_kwargs = mapped(unwrap, (args, kwargs))
+    if any(isinstance(x, torch.Tensor) and x.is_meta for x in leaves((host_args, host_kwargs))):
+        host_args, host_kwargs = mapped(_without_elements, (host_args, host_kwargs))
     outs = mapped(_held, func(*host_args, **host_kwargs))
-    if func.is_view and isinstance(args[0], DeviceTensor):
+    if func.is_view and isinstance(args[0], DeviceTensor) and args[0].host is not None:
         for view in leaves(outs):
             view.owner = _OfBase(args[0])
     return return_and_correct_aliasing(func, args, kwargs, outs)
+
+
+def _output(tensor: DeviceTensor) -> torch.Tensor | None:
+    """Return what the last step of a running loop gave for a tensor, or what follows; None for others."""
+    if tensor.host is not None:
+        return tensor.host if tensor.host.is_meta else None
+    found = (read(tensor) for read in reversed(output_readers))
+    return next((x for x in found if x is not None), None)
+
+
+def _without_elements(x: Any) -> Any:
+    """Operations on outputs of a step that is only compiled have none: they give sizes and types."""
+    if isinstance(x, torch.Tensor):
+        return x.to(META)
+    return META if isinstance(x, torch.device) else x
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from cstorch.errors import (
     StateNotThereError,
     StepError,
     TensorReadError,
+    ValueNotThereError,
 )
 from cstorch.session.core import cb_model as cm
 from cstorch.utils.data import DataLoader
@@ -433,6 +434,53 @@ def test_compile_only_and_validate_only_run_nothing(tmp_path: Path) -> None:
             turns += 1
         assert (turns, seen) == (1, [])
         assert len(list((tmp_path / setting).glob("cs_*"))) == artifacts
+
+
+def test_operations_between_steps_compute_with_what_the_step_returned(configure: Configure) -> None:
+    configure()
+    model = cstorch.compile(new_model())
+    losses: list[float] = []
+    halves: list[float] = []
+    tops: list[list[float]] = []
+
+    @cstorch.trace
+    def step(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return train_step(model, *batch), model(batch[0])
+
+    @cstorch.step_closure
+    def keep(loss: torch.Tensor, half: torch.Tensor, top: torch.Tensor) -> None:
+        losses.append(loss.item())
+        halves.append(half.item())
+        tops.append(top.tolist())
+
+    total = torch.zeros(())
+    for batch in DataLoader(data, num_steps=3):
+        loss, logits = step(batch)
+        total = total + loss
+        keep(loss, loss.double() / 2, logits[0].max(-1, keepdim=True).values)
+        with pytest.raises(ValueNotThereError, match=r"item\(\).*step_closure"):
+            loss.item()
+        with pytest.raises(ValueNotThereError, match=r"mul_.*step_closure"):
+            loss.mul_(2)
+    assert len(set(losses)) == 3
+    assert halves == [loss / 2 for loss in losses]
+    assert all(len(top) == 1 for top in tops)
+    assert total.item() == pytest.approx(sum(losses), rel=1e-6)
+
+
+def test_operations_between_steps_have_no_value_where_a_program_is_only_compiled(tmp_path: Path) -> None:
+    cstorch.configure(model_dir=tmp_path, compile_only=True)
+    model = cstorch.compile(new_model())
+
+    @cstorch.trace
+    def step(batch: Any) -> torch.Tensor:
+        return train_step(model, *batch)
+
+    for batch in DataLoader(data, num_steps=2):
+        doubled = step(batch).double() * torch.ones(2, dtype=torch.float64)
+        assert (doubled.shape, doubled.dtype) == ((2,), torch.float64)
+        with pytest.raises(ValueNotThereError, match="step_closure"):
+            doubled.tolist()
 
 
 def test_a_batch_of_another_shape_is_named(configure: Configure) -> None:

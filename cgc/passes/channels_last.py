@@ -74,11 +74,13 @@ def before_repeating(op: ops.DivOp) -> Replacement:
 def _to_channels_first(value: SSAValue) -> ops.TransposeOp | None:
     """Return the transpose that takes the channels of images to the front, None if the value is no such."""
     owner = value.owner
-    if not isinstance(owner, ops.TransposeOp):
-        return None
-    rank = len(owner.permutation)
-    is_to_front = owner.permutation == (0, rank - 1, *range(1, rank - 1))
-    return owner if rank >= _LEAST_RANK and is_to_front else None
+    return owner if isinstance(owner, ops.TransposeOp) and brings_channels_first(owner) else None
+
+
+def brings_channels_first(op: ops.TransposeOp) -> bool:
+    """Whether a transpose takes the channels of images, which were last, to the front."""
+    rank = len(op.permutation)
+    return rank >= _LEAST_RANK and op.permutation == (0, rank - 1, *range(1, rank - 1))
 
 
 def _last(order: Sequence[int], items: Sequence[int]) -> list[int]:

@@ -17,6 +17,7 @@ from xdsl.pattern_rewriter import PatternRewriter
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp, float_attr, int_attr
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
+from cgc.passes.channels_last import brings_channels_first
 from cgc.passes.evaluate import computed
 from cgc.passes.matching import Constraint
 from cgc.passes.sums import SUM_CONSTRAINTS, SUM_REWRITES
@@ -346,6 +347,7 @@ CONSTRAINTS: Mapping[str, Constraint] = {
         is_positive,
         is_scalar,
         is_taken_in,
+        brings_channels_first,
         reduces_last,
         drops_last,
         reduces_leading,

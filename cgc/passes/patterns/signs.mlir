@@ -122,6 +122,7 @@ pdl.pattern @reshape_of_negation : benefit(1) {
   }
 }
 
+// Transposes that bring the channels of images first go behind negations themselves.
 pdl.pattern @transpose_of_negation : benefit(1) {
   %type = pdl.type
   %permutation = pdl.attribute
@@ -129,6 +130,7 @@ pdl.pattern @transpose_of_negation : benefit(1) {
   %negation = pdl.operation "cirh.Neg"(%x : !pdl.value)
   %negative = pdl.result 0 of %negation
   %moved = pdl.operation "cirh.Transpose"(%negative : !pdl.value) {"permutation" = %permutation} -> (%type : !pdl.type)
+  pdl.apply_native_constraint "brings_channels_first"(%moved : !pdl.operation) {isNegated = true}
   pdl.rewrite %moved {
     %positive_op = pdl.operation "cirh.Transpose"(%x : !pdl.value) {"permutation" = %permutation} -> (%type : !pdl.type)
     %positive = pdl.result 0 of %positive_op

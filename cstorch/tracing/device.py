@@ -37,6 +37,7 @@ from cstorch.tracing.dynamo import appearing_compiled
 from cstorch.tracing.masks import PLACING, found_places, indexed, is_by_values
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
+from cstorch.tracing.parts import SPLITTING, parts_of
 from cstorch.tracing.places import user_line
 from cstorch.tracing.selections import Rows, apply, name_of, rows_of
 from cstorch.tracing.unrolled import UnrolledLoop
@@ -233,14 +234,19 @@ def _read(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[s
         ValueNotThereError: outside of one, of what only a step computes.
     """
     recording = _tracing()
-    if recording is not None and _known(recording, tensor) is None and func.__name__ in _CHECKING:
-        answer = recording.checks.answer(func.__name__, tensor)
+    if recording is not None and _known(recording, tensor) is None:
+        answer: Any = NotImplemented
+        if func.__name__ in _CHECKING:
+            answer = recording.checks.answer(func.__name__, tensor)
+        if answer is NotImplemented and func.__name__ in _COUNTING:
+            answer = recording.amounts.answer(func.__name__, tensor)
         if answer is not NotImplemented:
             return answer
     return func(_readable(tensor, f"read by {func.__name__}()"), *args, **kwargs)
 
 
 _CHECKING = frozenset({"__bool__", "__float__", "__format__", "__int__", "item"})
+_COUNTING = frozenset({"__index__", "__int__", "item", "tolist"})
 
 
 _MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda})
@@ -273,10 +279,21 @@ _INDEXED = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})
 
 
 def _indices(index: Any) -> Any:
-    """Lists of an index as tensors; PyTorch would make them on the meta device, without their numbers."""
+    """Sequences of an index as tensors; PyTorch would make them on the meta device, without their numbers."""
     if isinstance(index, tuple):
-        return tuple(map(_indices, index))
-    return torch.tensor(index) if isinstance(index, list) else index
+        return tuple(_numbers(part) if isinstance(part, list | tuple) else part for part in index)
+    return _numbers(index) if isinstance(index, list) else index
+
+
+def _numbers(given: Sequence[Any]) -> torch.Tensor:
+    """A tensor of a nest of numbers, of which some may be tensors of the device."""
+    if not any(isinstance(x, DeviceTensor) for x in leaves(list(given))):
+        return torch.tensor(given)
+    return torch.stack([x if isinstance(x, torch.Tensor) else _numbers_or_one(x) for x in given])
+
+
+def _numbers_or_one(given: Any) -> torch.Tensor:
+    return _numbers(given) if isinstance(given, list | tuple) else torch.tensor(given)
 
 
 def _at_numbers(
@@ -316,7 +333,7 @@ def _at_numbers(
 
 _WHOLE = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
-_SELECTING = frozenset({*_INDEXED, *PLACING, torch.where})
+_SELECTING = frozenset({*_INDEXED, *PLACING, *SPLITTING, torch.where})
 
 
 def _selected(
@@ -350,6 +367,8 @@ def _selected(
             found = indexed(plain, args, read, key)
         elif func in PLACING or (func is torch.where and len(args) + len(kwargs) == 1):
             found = found_places(func.__name__, args, kwargs, read, key)
+        elif func in SPLITTING and not any(rows_of(x) is not None for x in leaves((args, kwargs))):
+            found = parts_of(args, kwargs, key)
         elif name == "unbind" and args[1:] in ((), (0,)) and (rows := rows_of(args[0])) is not None:
             found = UnrolledLoop(args[0], rows.mask, recording)
         elif any(rows_of(x) is not None for x in leaves((args, kwargs))):
@@ -632,7 +651,12 @@ def _recorded(recording: Recording, func: Any, args: tuple[Any, ...], kwargs: di
     if func in _READS:
         tensors = mapped(lambda x: _readable(x, "read") if isinstance(x, DeviceTensor) else x, (args, kwargs))
         return func(*tensors[0], **tensors[1])
-    _refuse_foreign_writes(func, args)
+    foreign = [given for given in _written(func, args) if not isinstance(given, DeviceTensor)]
+    if foreign and not any(given.numel() for given in foreign):
+        return foreign[0]
+    if foreign:
+        # A tensor that the program made on this CPU is a constant of the step, and keeps its elements.
+        raise TensorWriteError(str(func), user_line())
     strided = func is _aten.as_strided.default
 
     def unwrap(x: Any) -> Any:
@@ -696,12 +720,6 @@ def _wrap(x: Any) -> Any:
     made = DeviceTensor(x)
     made.elem = made.base = x
     return made
-
-
-def _refuse_foreign_writes(func: Any, args: tuple[Any, ...]) -> None:
-    """A tensor that the program made on this CPU is a constant of the step, and keeps its elements."""
-    if any(not isinstance(given, DeviceTensor) for given in _written(func, args)):
-        raise TensorWriteError(str(func), user_line())
 
 
 def _refuse_lost_writes(func: Any, args: tuple[Any, ...]) -> None:

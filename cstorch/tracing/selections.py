@@ -10,15 +10,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from cstorch.errors import SelectionError
+from cstorch.tracing.composed.assertions import require
 from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.places import user_line
 
 Keywords = Mapping[str, Any]
+
+
+class Part(NamedTuple):
+    """Which part of a tensor a selection is.
+
+    Attributes:
+        whole: equal for tensors that are split at the same places.
+        number: of the part, from 0 on.
+        parts: how many there are.
+    """
+
+    whole: Any
+    number: int
+    parts: int
 
 
 class Rows:
@@ -27,12 +42,13 @@ class Rows:
     Attributes:
         mask: truth, of one dimension.
         key: equal for masks of equal values.
+        part: which of the parts the rows are whose `torch.cat` is a whole tensor; None for other rows.
         inner: whether the rows are those of the second dimension, below one of size 1, as in
             `x[None, places]`; `reshape(-1, ...)` makes them rows like all others.
     """
 
-    def __init__(self, mask: torch.Tensor, key: Any, inner: bool = False) -> None:
-        self.mask, self.key, self.inner = mask, key, inner
+    def __init__(self, mask: torch.Tensor, key: Any, inner: bool = False, part: Part | None = None) -> None:
+        self.mask, self.key, self.inner, self.part = mask, key, inner, part
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The mask, in as many dimensions as a tensor."""
@@ -218,7 +234,13 @@ def _added(func: Any, args: tuple[Any, ...], kwargs: Keywords) -> Any:
 
 
 def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Selections, and tensors all of whose rows count, one behind the other."""
+    """Selections, and tensors all of whose rows count, in sequence; all parts of a tensor are the tensor."""
+    parts = [rows.part if (rows := rows_of(x)) is not None else None for x in tensors]
+    if parts[0] is not None and parts == [Part(parts[0].whole, i, len(parts)) for i in range(parts[0].parts)]:
+        found = tensors[0]
+        for x in tensors[1:]:
+            found = torch.where(rows_of(x).of(x), x, found)  # type: ignore[union-attr]
+        return found
     masks = [
         torch.ones(x.size(0), dtype=torch.bool, device=x.device) if rows is None else rows.mask
         for x, rows in ((x, rows_of(x)) for x in tensors)
@@ -345,9 +367,14 @@ def _matmul(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
 
 
 def _reshape(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
-    """A shape of the same rows: `view(-1, ...)` that leaves them whole."""
+    """A shape of the same rows, `view(-1, ...)` that leaves them whole; or one of a size that is known.
+
+    Such a shape, as of `x[mask].view(8, 16)`, says how many rows count, and a check of the step that they do.
+    """
     x, shape = args[0], args[1:]
     shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    if shape and all(isinstance(size, int) and size > 0 for size in shape):
+        return _compacted(x, rows, shape)
     first, rest = (shape[0], shape[1:]) if shape else (None, ())
     whole = isinstance(first, torch.Tensor) or first == -1
     if (
@@ -357,6 +384,22 @@ def _reshape(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
     ):
         raise SelectionError(f"{func.__name__}{tuple(shape)} of a selection", user_line())
     return tagged(x.reshape(x.size(0), *rest), rows)
+
+
+def _compacted(x: torch.Tensor, rows: Rows, shape: Sequence[int]) -> torch.Tensor:
+    """The rows that count, in order, in a shape.
+
+    Raises:
+        SelectionError: the shape has no whole number of rows, or more rows than there are.
+    """
+    width = math.prod(x.shape[1:])
+    count, rest = divmod(math.prod(shape), width)
+    if rest or count > x.size(0):
+        raise SelectionError(f"reshape{tuple(shape)} of a selection", user_line())
+    error = f"shape {list(shape)} is invalid for a selection of another number of rows than {count}"
+    require(rows.count() == count, RuntimeError(error))
+    order = torch.argsort(rows.mask.logical_not().int(), stable=True)
+    return x.index_select(0, order[:count]).reshape(tuple(shape))
 
 
 _LOSSES = _named(

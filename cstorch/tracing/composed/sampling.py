@@ -72,7 +72,8 @@ def _neighbours(
     place = _padded(place, size, padding_mode, align_corners)
     if interpolation_mode == _NEAREST:
         near = place.detach().round().unsqueeze(-1)
-        return near, torch.ones_like(near)
+        # The weight is 1 wherever the place is, whose gradient is zero: PyTorch's has one too.
+        return near, torch.where(torch.ones_like(near, dtype=torch.bool), 1.0, place.unsqueeze(-1))
     low = place.detach().floor()
     return torch.stack([low, low + 1], -1), torch.stack([low + 1 - place, place - low], -1)
 

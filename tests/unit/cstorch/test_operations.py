@@ -265,8 +265,8 @@ def _samples() -> Iterator[Case]:
         )
     yield Case(
         "grid_sample nearest",
-        lambda a: functional.grid_sample(a, places, "nearest", "reflection", True),
-        (_randn(2, 3, 5, 4),),
+        lambda a, g: functional.grid_sample(a, g, "nearest", "reflection", True),
+        (_randn(2, 3, 5, 4), places),
     )
     volume = 1.3 * torch.cos(torch.arange(72.0)).reshape(2, 2, 3, 2, 3)
     yield Case(

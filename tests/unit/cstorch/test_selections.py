@@ -138,9 +138,41 @@ def _numbers(h: Heads, x: torch.Tensor) -> torch.Tensor:
     return (y * x).sum() + (x[row, column] * x[None, :, column]).sum() + h.table.weight[row].sum()
 
 
+def _of_a_known_size(h: Heads, x: torch.Tensor) -> torch.Tensor:
+    chosen = x[:, 0] > 0
+    both = torch.cat([x > 0, x <= 0], 1)
+    halves = torch.cat([x, x * h.table.weight], 1)[both].view(6, 4)
+    return (h.head(x)[chosen].view(3, 5)[1] * x[0, 0]).sum() + (halves * x).sum() + x[chosen].reshape(12)[5]
+
+
+def _parts(h: Heads, x: torch.Tensor) -> torch.Tensor:
+    chosen = h.gate(x).argmax(-1)
+    counts = torch.zeros(6, 3, device=x.device).scatter(1, chosen[:, None], 1).long().sum(0)
+    sizes = counts.tolist()
+    parts = x[chosen.argsort(stable=True)].split(sizes, dim=0)
+    found = torch.cat([expert(part) for expert, part in zip(h.experts, parts, strict=True)], dim=0)
+    again = [part * number for number, part in enumerate(torch.split(found, counts.tolist()))]
+    return (torch.cat(again) * torch.arange(6, device=x.device)[:, None]).sum() + found.square().mean()
+
+
+def _rolled(h: Heads, x: torch.Tensor) -> torch.Tensor:
+    places = x[:, :2].abs().argmax(0)
+    y = h.head(x).roll(shifts=-int(places[0]), dims=1) + torch.roll(h.head(x), (int(places[1]), 1), (0, 1))
+    return (y[:, :4] * x.roll(places[0].item()).roll(1, 0)).sum()
+
+
+def _sequences(h: Heads, x: torch.Tensor) -> torch.Tensor:
+    rows, columns = zip(*(x[:, :2] > 0).long(), strict=True)
+    y = torch.ones(2, 2, device=x.device)
+    y[rows, columns] = 3.0
+    counts = torch.ones(6)
+    counts[:0] = x[:0, 0]
+    return (y * h.table.weight[:2, :2]).sum() + (x[list(rows), 1] * counts.to(x.device)).sum()
+
+
 USES: list[Use] = [
     _written, _rows_of_a_tensor, _head, _weighted, _logarithm, _reduced, _experts, _places, _filled_in,
-    _joined, _nothing, _known, _numbers,
+    _joined, _nothing, _known, _numbers, _of_a_known_size, _parts, _rolled, _sequences,
 ]  # fmt: skip
 
 
@@ -176,7 +208,8 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "places in a number": lambda x: x.sum().nonzero(),
     "sorted rows": lambda x: x[x > 0].sort()[0],
     "a row": lambda x: x[x > 0][0],
-    "a shape": lambda x: x[x > 0].view(2, 2),
+    "a shape": lambda x: x[x > 0].view(-1, 2),
+    "a shape of parts of rows": lambda x: x[x[:, 0] > 0].view(2, 3),
     "other masks": lambda x: x[x > 0] + x[x > 1],
     "other rows": lambda x: x[x > 0] + x[:, :1],
     "behind": lambda x: x[:, x[0] > 0],
@@ -196,6 +229,31 @@ def test_what_needs_the_number_of_rows_is_refused_with_a_cure(name: str) -> None
         traced(REFUSED[name], 4, 4)
     with pytest.raises(TensorReadError):
         traced(lambda x: range(x[x > 0].shape[0]), 4)
+
+
+READ: dict[str, Callable[[torch.Tensor], Any]] = {
+    "a slice": lambda x: x[: int(x.argmax())],
+    "a number": lambda x: x.roll(1 + int(x.argmax())),
+    "numbers": lambda x: sum(x.long().tolist()),
+    "parts of columns": lambda x: x[None].split(x.long().tolist(), 1),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_numbers_that_decide_sizes_are_not_read(name: str) -> None:
+    with pytest.raises(TensorReadError, match=r"test_selections\.py:\d+"):
+        traced(READ[name], 4)
+
+
+def test_sizes_of_parts_must_be_those_of_the_tensor() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        first, _ = x.split(x[:, 0].long().tolist()[:2])
+        return first.sum()
+
+    with pytest.raises(TensorReadError):  # a list of which the program takes a part
+        traced(step, 4, 3)
+    (check,) = traced(lambda x: x.split(x[:2, 0].long().tolist())[0].sum(), 4, 3).graph.checks
+    assert "RuntimeError: split expects sizes that sum up to 4" in check.error
 
 
 def test_rows_that_are_written_must_be_as_many_as_the_mask_selects() -> None:

@@ -176,6 +176,8 @@ class DeviceTensor(torch.Tensor):
         if func in _INDEXED:
             args = (args[0], _indices(args[1]), *args[2:])
         if recording is None:
+            if func is torch.Tensor.new_tensor:  # no operation of the device: it would be made as META
+                return func(args[0].held(), *args[1:], **{"device": DEVICE, **(kwargs or {})})
             with _HostFactories():
                 return _called(func, args, kwargs)
         if func in _INDEXED and (found := _at_numbers(recording, args[0], args[1])) is not None:

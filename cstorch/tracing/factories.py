@@ -25,14 +25,31 @@ def _empty_strided(
 
 
 def _given(host: torch.Tensor) -> torch.Tensor:
-    """A tensor of the device; of this CPU where `torch.tensor(data, device=...)` writes into it.
+    """Return a tensor of the device, or of this CPU where `torch.tensor(data, device=...)` fills it.
 
-    It does so where tensors of the device are not seen. A step takes the result as a constant.
+    It does so where tensors of the device are not seen, and hands the filled one to `lift_fresh`.
     """
     hidden = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
+    if hidden:
+        _filled[:] = [host]
     return host if hidden else DeviceTensor(host, host)
+
+
+_filled: list[torch.Tensor] = []
+"""The last tensor that `torch.tensor(data, device=...)` has asked for, until it is filled."""
+
+
+def _lift_fresh(made: torch.Tensor) -> torch.Tensor:
+    """Move the filled tensor to the device: a step may write into it, as into any of the device.
+
+    PyTorch calls this last, for the results of `torch.tensor` and `torch.as_tensor` on this CPU too.
+    """
+    if not _filled or _filled[0] is not made:
+        return made
+    return DeviceTensor(made, _filled.pop())
 
 
 _library = torch.library.Library("aten", "IMPL")
 _library.impl("empty.memory_format", _empty, "XLA")
 _library.impl("empty_strided", _empty_strided, "XLA")
+_library.impl("lift_fresh", _lift_fresh, "CPU")

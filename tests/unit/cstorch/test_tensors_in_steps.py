@@ -81,6 +81,10 @@ OUTSIDE: dict[str, Callable[[], torch.Tensor]] = {
     "module": lambda: nn.Linear(2, 2, device=DEVICE).weight,
     "moved module": lambda: nn.Linear(2, 2).to(DEVICE).weight,
     "moved": lambda: torch.ones(3).to(DEVICE),
+    "number": lambda: torch.tensor(5, dtype=torch.float32, device=DEVICE),
+    "list": lambda: torch.as_tensor([1.0, 2.0], device=DEVICE),
+    "new": lambda: torch.ones(3).to(DEVICE).new_tensor([1, 4]),
+    "new there": lambda: torch.ones(3).new_tensor([1, 4], device=DEVICE),
 }
 
 
@@ -90,7 +94,8 @@ def test_made_outside_of_a_step_it_is_on_the_device_with_its_elements(name: str)
     assert isinstance(made, DeviceTensor)
     assert made.device == DEVICE
     torch.manual_seed(0)
-    expected = {"zeros": 0, "arange": 6, "full": 10, "moved": 3}.get(name)
+    sums = {"zeros": 0, "arange": 6, "full": 10, "moved": 3, "number": 5, "list": 3, "new": 5, "new there": 5}
+    expected = sums.get(name)
     if expected is not None:
         assert float(made.sum()) == expected
 

@@ -73,7 +73,7 @@ class Accuracy:
     def __init__(self):
         self.name, self.value = "eval/accuracy", None
         device = cm.device() if cm.use_cs() else "cpu"
-        self.right, self.total = (torch.tensor(0.0).to(device) for _ in range(2))
+        self.right, self.total = torch.tensor(0.0).to(device), torch.tensor(0.0, device=device)
 
     def state(self):
         return {"right": self.right, "total": self.total}

@@ -4,7 +4,9 @@ While a step is recorded its tensors have no values, so nobody knows which way s
 one way goes on without an error. The step is recorded on that one and puts out the condition, and the run
 ends with the program's own error at the first step where it does not hold.
 
-Some other statements compute the same on one way in any case, as with a mask that may hide nothing.
+Some other statements compute the same on one way in any case, as with a mask that may hide nothing. And a
+library that asks whether there is anything of a rare kind, as `flag = mask.any().item()`, is recorded on the
+way without; that is checked in every step too. A program of a user's own can be written without the question.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from cs_toolkit.source_files import library_file
 from cstorch.errors import TensorReadError
 from cstorch.tracing.empty_selections import Guarded, guarded_by
 from cstorch.tracing.statements import asking_frame, nodes_at, position_of, span
@@ -73,7 +76,7 @@ class Checks:
             return UNKNOWN if _is_message(frame) else NotImplemented
         statement = _statement(frame)
         if statement is None:
-            return NotImplemented
+            return self._without(frame, tensor) if method == "item" else NotImplemented
         if method == "item":
             return tensor
         key = id(frame), statement
@@ -107,6 +110,19 @@ class Checks:
                 if guarded is not None:
                     self.guard(guarded, frame, truth if guarded.truth else truth.logical_not())
         return _Answers([] if as_number else list(guesses), number)
+
+    def _without(self, frame: FrameType, tensor: torch.Tensor) -> Any:
+        """Whether a library finds anything of a kind: no, which is checked; else NotImplemented."""
+        asked, given = itertools.islice(itertools.chain(nodes_at(frame), (None, None)), 2)
+        text = ast.unparse(asked).removesuffix(".item()") if isinstance(asked, ast.Call) else ""
+        found = tensor.dtype == torch.bool and text.endswith(".any()") and isinstance(given, ast.Assign)
+        if not found or library_file(frame.f_code.co_filename) is None:
+            return NotImplemented
+        error = (
+            f"`{text}` is true in a batch, expected batches where it is false: the library takes another way"
+        )
+        self.keep(tensor.logical_not(), f"ValueError: {error} then, and a step is recorded once")
+        return False
 
     @contextmanager
     def _evaluation(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,29 @@ def test_a_check_of_a_library_names_both_lines() -> None:
     found = traced(lambda x: f(x) or x.sum(), 3)
     (check,) = found.graph.checks
     assert check.error.endswith("(in layers/mask.py:2): RuntimeError: a condition is not true")
+
+
+FLAG = """
+def f(x):
+    rare = x > 2
+    has_rare = rare.any().item()
+    return x.exp() if has_rare else x
+"""
+
+
+def test_a_library_that_looks_for_a_rare_kind_is_recorded_without_it(tmp_path: Path) -> None:
+    file = tmp_path / "site-packages" / "layers.py"
+    file.parent.mkdir()
+    file.write_text(FLAG)
+    names: dict[str, Any] = {}
+    exec(compile(FLAG, str(file), "exec"), names)
+    assert run(names["f"], [[0, 1, 2]]).outputs["output_0"] == [3]
+    with pytest.raises(
+        CheckFailedError, match=r"step 2, .*layers\.py:4\): ValueError: `rare\.any\(\)` is true"
+    ):
+        run(names["f"], [[0, 1, 2], [1, 2, 3]])
+    with pytest.raises(TensorReadError):  # a program of a user's own
+        traced(lambda x: x if bool((x > 2).any()) else -x, 3)
 
 
 def test_what_holds_for_all_steps_is_not_checked() -> None:

@@ -88,6 +88,8 @@ def _zero(value: Any, shrinking: Shrinking) -> Any:
 
 def _widths(value: Any, shrinking: Shrinking) -> Any:
     """A width, or those of stages, in their ratio to each other and multiples of 8."""
+    if "width_coefficient" in shrinking.fields:
+        return value  # it multiplies all widths
     if not isinstance(value, list | tuple):
         own = {name: field for name, field in shrinking.fields.items() if isinstance(field, list | tuple)}
         if any(value == numbers[0] and len(set(numbers)) > 1 for numbers in _lists_of_widths(own)):
@@ -199,9 +201,11 @@ RULES: tuple[tuple[str, Rule], ...] = (
     (r"max_(\w+_)?position|n_positions|position_embeddings$|max_seq|seq_length|max_length|n_ctx|context_(length|size)"
      r"|max_(source|target)", _limit(POSITIONS)),
     (r"sliding_window|attention_window|local_attention|chunk_size|block_size|window_length", _limit(8)),
+    (r"^window_size_per_stage", _limit(4)),  # halved where stages pool their queries
     (r"^window_size", _window),
     (r"num_pos_feats", _limit(WIDTH // 2)),
     (r"num_windows$", _limit(4)),
+    (r"^n_window_infer", _limit(POSITIONS)),
     (r"^n_window", _limit(16)),
     (r"num_queries|num_query|num_latents|num_object_queries|num_proposals", _limit(16)),
     (r"state_size|d_state|ssm_state", _limit(8)),

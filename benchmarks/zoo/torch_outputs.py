@@ -39,9 +39,19 @@ def without_ties(model: nn.Module) -> None:
 
 def mean_square(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """The mean over a model's outputs of the mean square of each: a loss for models without one."""
-    found = [output.float().square().mean() for output in float_tensors(model(**batch))]
-    if not found:
+    return _mean_square_of(float_tensors(model(**batch)))
+
+
+def mean_square_of_finite(model: nn.Module, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The same, with zeros for what is infinite, for models that score padded places so."""
+    found = float_tensors(model(**batch))
+    return _mean_square_of([output.masked_fill(output.isinf(), 0) for output in found])
+
+
+def _mean_square_of(outputs: list[torch.Tensor]) -> torch.Tensor:
+    if not outputs:
         raise TypeError("the model returns no tensor of numbers")
+    found = [output.float().square().mean() for output in outputs]
     return sum(found[1:], found[0]) / len(found)
 
 

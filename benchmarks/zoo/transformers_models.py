@@ -24,7 +24,7 @@ from benchmarks.zoo.architecture import (
     one_line,
 )
 from benchmarks.zoo.tiny import FIRST_SPECIAL, HEAD_DIM, VOCABULARY, WIDTH, Shrinking, shrink
-from benchmarks.zoo.torch_outputs import mean_square, without_randomness, without_ties
+from benchmarks.zoo.torch_outputs import mean_square, mean_square_of_finite, without_randomness, without_ties
 
 TOKENS = 16
 SAMPLES = 3200
@@ -58,32 +58,65 @@ HEADS = (
 )
 """Kinds of heads, the preferred ones first; a type without any of them is trained as its base model."""
 
+_FULL_ROTATION = {"full_attention": {"rope_type": "default", "rope_theta": 10_000.0}}
+_EFFICIENT_NET = {"width_coefficient": 0.25, "depth_coefficient": 0.25, "hidden_dim": 320}
+_INDEXER = {
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": HEAD_DIM,
+    "indexer_budget": 8,
+    "indexer_compress_ratio": 4,
+}
+
 CHANGES: dict[str, dict[str, Any]] = {
+    "align": {"vision_config": _EFFICIENT_NET, "projection_dim": 80},
     "autoformer": {"num_time_features": 2},
     "informer": {"num_time_features": 2},
     "time_series_transformer": {"num_time_features": 2},
+    "blip-2": {"image_token_index": FIRST_SPECIAL},
+    "chameleon": {"vocabulary_map": {"<image>": FIRST_SPECIAL, "IMGIMGAZ": FIRST_SPECIAL + 1}},
+    "cohere_compass": {"text_config": {"rope_parameters": _FULL_ROTATION}},
+    "cohere_compass_text": {"rope_parameters": _FULL_ROTATION},
     "cvt": {"depth": [1, 2, 3]},
     "dory": {"num_hidden_layers": 4, "n_input_layers": 1, "n_recurrent_layers": 2, "n_output_layers": 1},
     "esm": {"vocab_size": VOCABULARY, "pad_token_id": 1, "mask_token_id": 2},
-    "dbrx": {"attn_config": {"rope_theta": 10_000.0}},
+    "dbrx": {"attn_config": {"rope_theta": 10_000.0, "clip_qkv": 8.0}},
+    "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
+    "efficientnet": _EFFICIENT_NET,
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": WIDTH // 4}},
+    "gemma3n": {"text_config": {"num_kv_shared_layers": 0}},
     "gemma3n_text": {"num_kv_shared_layers": 0},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "granite4_vision": {
+        "deepstack_layer_map": [[1, 0]],
+        "downsample_rate": "1/2",
+        "spatial_target_layers": [0, 1],
+    },
+    "instructblip": {"image_token_index": FIRST_SPECIAL},
+    "instructblipvideo": {"video_token_index": FIRST_SPECIAL},
+    "kosmos-2": {"latent_query_num": 4},
     "layoutlmv3": {"coordinate_size": 12, "shape_size": 8},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "lilt": {"hidden_size": 96},
     "markuplm": {"max_xpath_tag_unit_embeddings": 256, "max_xpath_subs_unit_embeddings": 1024},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}},
+    "muse_spark": {"audio_config": {"out_hidden_size": WIDTH}},
     "nemotron": {"num_key_value_heads": 2},
+    "perception_lm": {"vision_config": {"architecture": "test_vit", "model_args": {"embed_dim": 64}}},
     "pvt": {"num_encoder_blocks": 4},
     "qwen2_5_omni_thinker": {"vision_start_token_id": FIRST_SPECIAL},
     "qwen3_omni_moe_thinker": {"vision_start_token_id": FIRST_SPECIAL},
+    "qwen4_exp": {"text_config": _INDEXER},
+    "qwen4_exp_text": _INDEXER,
     "reformer": {"axial_pos_shape": [4, TOKENS // 4], "axial_pos_embds_dim": [32, 32], "is_decoder": True},
     "step3p7": {"text_config": {"sliding_window": 8}},
+    "timm_backbone": {"backbone": "test_resnet"},
     "tvp": {"visual_prompt_size": 8},
 }
 """Fields of a configuration that no rule finds, by type of model."""
 
-BACKBONE = "test_resnet"
-"""A small network of timm in place of the large ones that detectors have."""
+BACKBONE, BACKBONE_OF_PATCHES = "test_resnet", "test_vit"
+"""Small networks of timm instead of the large ones that detectors and models of videos have."""
 
 
 def preload() -> None:
@@ -169,6 +202,9 @@ def _workload_of(name: str, head: type[nn.Module], kept: frozenset[str], changed
             batches = [make(torch.Generator().manual_seed(SEED + step)) for step in range(STEPS)]
             loss, about = _loss_of(model, batches)
             value = loss(model, batches[0])
+            if loss is mean_square and not torch.isfinite(value):  # as of scores of padded places
+                loss, about = mean_square_of_finite, "mean square of its finite outputs"
+                value = loss(model, batches[0])
             value.backward()
         except Exception as error:
             failed = failed or one_line(error)
@@ -244,14 +280,14 @@ def _shrunk(default: Any, whole: Shrinking, changes: Mapping[str, Any]) -> Any:
     for name, value in fields.items():
         if name in changes and not isinstance(value, PreTrainedConfig):
             continue
-        if name == "backbone" and isinstance(value, str):
-            arguments[name] = BACKBONE
+        if name in ("backbone", "architecture") and isinstance(value, str):
+            arguments[name] = BACKBONE_OF_PATCHES if value.startswith("vit") else BACKBONE
         if isinstance(value, PreTrainedConfig):
             arguments[name] = _shrunk(value, whole, changes.get(name, {}))
         elif isinstance(value, Mapping) and _is_config(value):
             arguments[name] = {**value, **shrink(value, whole.of_part(value))}
-        elif isinstance(value, list) and len(value) == layers and layers > shrinking.layers:
-            arguments[name] = value[: shrinking.layers]
+        elif isinstance(value, list | tuple) and len(value) == layers and layers > shrinking.layers:
+            arguments[name] = arguments.get(name, value)[: shrinking.layers]
     _choose_outputs(fields, arguments)
     _scale_rotary_sections(fields, arguments)
     # Sub-configurations are given as dictionaries: constructors check and complete those.
@@ -267,6 +303,8 @@ def _shrunk(default: Any, whole: Shrinking, changes: Mapping[str, Any]) -> Any:
 
 def _set_by_parent(default: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of a part that the configuration around it gives other values than they have by themselves."""
+    from transformers import PreTrainedConfig
+
     try:
         usual = vars(type(default)())
     except Exception:
@@ -274,7 +312,9 @@ def _set_by_parent(default: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in fields.items()
-        if not name.startswith("_") and (name not in usual or usual[name] != value)
+        if not name.startswith("_")
+        and not isinstance(value, PreTrainedConfig)
+        and (name not in usual or usual[name] != value)
     }
 
 
@@ -451,11 +491,15 @@ def _patches(config: Any) -> list[Any]:
     channels = _integer(getattr(part, "in_channels", None), _integer(getattr(part, "num_channels", None), 3))
     size = _integer(getattr(part, "patch_size", None), 8)
     frames = _integer(getattr(part, "temporal_patch_size", None), 1)
+    merged = _integer(getattr(part, "spatial_merge_size", None), 1)
     rows = BATCH_SIZE * GRID * GRID
     shapes = (
         (rows, channels * frames * size**2),
+        (rows, channels * 2 * size**2),  # of two frames in each patch
         (rows, channels, size, size),
         (BATCH_SIZE, GRID * GRID, channels * size**2),
+        (rows, merged * size, merged * size, channels),
+        (1, channels, size, rows * size),
     )
     return [lambda generator, shape=shape: torch.randn(shape, generator=generator) for shape in shapes]
 
@@ -504,32 +548,26 @@ def _flattened_patches(config: Any) -> list[Any]:
 
 
 def _spectrogram(config: Any) -> list[Any]:
+    """Frames of as many bins as a field says, also with bins before frames, and as images."""
     part = _audio(config)
-    bins = next(
-        (
-            value
-            for name in (
-                "num_mel_bins",
-                "feature_size",
-                "input_dim",
-                "input_feat_per_channel",
-                "n_mels",
-                "input_size",
-            )
-            if isinstance(value := getattr(part, name, None), int)
-        ),
-        80,
-    )
+    widths = [getattr(owner, name, None) for owner in (part, config) for name in _BINS]
     positions = getattr(part, "max_source_positions", None)
     frames = 2 * positions if isinstance(positions, int) and positions <= FRAMES else FRAMES
-    return [_random(bins, frames), _random(frames, bins)]
+    found = []
+    for bins in dict.fromkeys(width for width in (*widths, 80) if isinstance(width, int)):
+        found += [_random(bins, frames), _random(frames, bins), _random(1, frames, bins)]
+    return found
+
+
+_BINS = ("num_mel_bins", "feature_size", "input_dim", "input_feat_per_channel", "n_mels", "input_size")
+"""Fields with the number of bins of a spectrogram."""
 
 
 def _waveform(config: Any) -> list[Any]:
     part = _audio(config)
     bins = getattr(part, "num_mel_bins", None)
     length = getattr(part, "max_length", None)
-    found = [_random(SAMPLES), _random(1, SAMPLES)]
+    found = [_random(SAMPLES), _random(1, SAMPLES), _random(SAMPLES // 96 * 96)]
     if isinstance(bins, int):
         found.insert(0, _random(length if isinstance(length, int) and length >= 64 else FRAMES, bins))
     return found
@@ -588,9 +626,27 @@ _CANDIDATES: dict[str, Callable[[Any], list[Any]]] = {
     "visual_feats": _of_width(TOKENS, "visual_feat_dim"),
     "visual_pos": _of_width(TOKENS, "visual_pos_dim"),
     "flattened_patches": _flattened_patches,
+    "audio_mel": _spectrogram,
+    "audio_mel_mask": lambda config: [
+        lambda generator: torch.zeros(BATCH_SIZE, FRAMES, dtype=torch.bool)  # true where padded
+    ],
+    "context_hidden_states": lambda config: [*_embeddings(config), _random(TOKENS, 2 * WIDTH)],
+    "image_attention_mask": _ones(TOKENS, 2),
+    "image_embeds_position_mask": lambda config: [
+        lambda generator: torch.arange(TOKENS).expand(BATCH_SIZE, TOKENS) < config.latent_query_num
+    ],
+    "noise_embeds": _embeddings,
+    "pixel_position_ids": lambda config: [
+        lambda generator: torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).repeat(
+            BATCH_SIZE, 1, 1
+        )
+    ],
+    "prompt_masks": _pixels,
+    "prompt_pixel_values": _pixels,
     "qformer_input_ids": _ids(TOKENS),
     "conditioning_input_ids": _ids(TOKENS),
-    "task_inputs": _ids(TOKENS),
+    "target_sizes": _grids(GRID, GRID),
+    "task_inputs": lambda config: [_random(_integer(getattr(config, "task_seq_len", None), TOKENS))],
     "states": _of_width(TOKENS, "state_dim"),
     "actions": _of_width(TOKENS, "act_dim"),
     "returns_to_go": _of_width(TOKENS),
@@ -598,7 +654,7 @@ _CANDIDATES: dict[str, Callable[[Any], list[Any]]] = {
 }
 """For each argument of `forward` what a batch may have there: functions of a configuration."""
 
-_CONSTANT = ("grid_thw", "image_grid_thw", "spatial_shapes", "merge_sizes")
+_CONSTANT = ("grid_thw", "image_grid_thw", "spatial_shapes", "merge_sizes", "target_sizes")
 """Arguments that say how large images are: Python reads them, so a program has them beside its batches."""
 
 _FURTHER = (
@@ -615,6 +671,12 @@ _FURTHER = (
     "actions",
     "returns_to_go",
     "timesteps",
+    "image_attention_mask",
+    "image_embeds_position_mask",
+    "pixel_attention_mask",
+    "qformer_input_ids",
+    "spatial_shapes",
+    "target_sizes",
 )
 """Optional arguments that some models need together with others."""
 

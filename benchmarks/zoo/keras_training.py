@@ -55,20 +55,20 @@ def _train_on_cpu(workload: Workload, first: State) -> Trained:
     return trained
 
 
-def expected(workload: Workload) -> Trained:
-    """Keras' training.
+def expected(workload: Workload) -> tuple[Trained, Difference]:
+    """Keras' training, and how far it goes from itself when the last bits of all weights change.
 
     Raises:
         SkippedError: the loss overflows.
     """
-    trained = _train_on_cpu(workload, state_of(workload.model))
+    first = state_of(workload.model)
+    trained = _train_on_cpu(workload, first)
     if not all_finite(trained):
         raise SkippedError("the loss overflows within five steps of Keras")
-    return trained
+    return trained, _rounding(workload, first, trained)
 
 
-def rounding(workload: Workload, first: State, trained: Trained) -> Difference:
-    """How far Keras' training goes from itself when the last bits of all weights change."""
+def _rounding(workload: Workload, first: State, trained: Trained) -> Difference:
     generator = np.random.default_rng(SEED)
     changed = {
         name: (value * (1 + 2**-23 * generator.normal(size=value.shape))).astype(value.dtype)

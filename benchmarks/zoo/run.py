@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.zoo.architecture import SkippedError, Workload
-from benchmarks.zoo.training import ILL_CONDITIONED, Difference, Trained, difference
+from benchmarks.zoo.training import Difference, Trained, difference
 
 LIBRARIES = {"torch": ("transformers", "timm"), "tensorflow": ("keras",)}
 """Of each framework."""
@@ -107,12 +107,13 @@ def _compare(result: Result, training: Any, workload: Workload, folder: Path) ->
         return
     try:
         first = training.state_of(workload.model)
-        expected: Trained = training.expected(workload)
+        expected: Trained
+        sensitivity: Difference
+        expected, sensitivity = training.expected(workload)
     except SkippedError:
         raise
     except Exception as error:
         raise SkippedError(f"its framework does not train it: {type(error).__name__}: {error}") from error
-    sensitivity: Difference = training.rounding(workload, first, expected)
     before = _cpu_seconds()
     try:
         execution = "weight_streaming" if result.way == "weight_streaming" else "pipelined"
@@ -122,7 +123,7 @@ def _compare(result: Result, training: Any, workload: Workload, folder: Path) ->
     seen = difference(first, expected, found)
     result.losses, result.updates = seen.losses, seen.updates
     result.status = "ok" if seen.is_small(sensitivity) else "wrong"
-    if not seen.is_small() and max(sensitivity.losses, sensitivity.updates) > ILL_CONDITIONED:
+    if not seen.is_small() and sensitivity.is_ill_conditioned:
         raise SkippedError(
             f"ill-conditioned: one bit more in each weight changes updates of {sensitivity.tensor} by "
             f"{sensitivity.updates:.1g} of themselves in its own framework"

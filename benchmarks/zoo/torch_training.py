@@ -76,25 +76,33 @@ class _FirstOfEqual(TorchDispatchMode):
         return tuple(part.narrow(dim, 0, count) for part in found)
 
 
-def expected(workload: Workload) -> Trained:
-    """PyTorch's training; a model that draws random numbers in training mode is switched to evaluation mode.
+def expected(workload: Workload) -> tuple[Trained, Difference]:
+    """PyTorch's training, and how far it goes from itself when the last bits of all weights change.
+
+    A model is switched to evaluation mode where it draws random numbers in training mode, or is
+    ill-conditioned there, as by normalizing few values.
 
     Raises:
         SkippedError: the loss overflows, or depends on random numbers in both modes.
     """
-    found = None
-    for training in (True, False):
-        workload.model.train(training)
-        found, other = train_on_cpu(workload), train_on_cpu(workload, SEED + 1)
-        if not all_finite(found):
+    first, found = state_of(workload.model), None
+    for mode in (True, False):
+        workload.model.train(mode)
+        trained, other = train_on_cpu(workload), train_on_cpu(workload, SEED + 1)
+        if not all_finite(trained):
             raise SkippedError("the loss overflows within five steps of PyTorch")
-        if found.losses == other.losses:
-            return found
-    raise SkippedError("its loss depends on random numbers that PyTorch draws")
+        if trained.losses != other.losses:
+            continue
+        found = trained, _rounding(workload, first, trained), mode
+        if not found[1].is_ill_conditioned:
+            break
+    if found is None:
+        raise SkippedError("its loss depends on random numbers that PyTorch draws")
+    workload.model.train(found[2])
+    return found[:2]
 
 
-def rounding(workload: Workload, first: State, trained: Trained) -> Difference:
-    """How far PyTorch's training goes from itself when the last bits of all weights change."""
+def _rounding(workload: Workload, first: State, trained: Trained) -> Difference:
     model = copy.deepcopy(workload.model)
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():

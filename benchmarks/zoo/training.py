@@ -61,6 +61,11 @@ class Difference:
     updates: float
     tensor: str
 
+    @property
+    def is_ill_conditioned(self) -> bool:
+        """Whether a training that goes so far from itself by rounding cannot be compared with another."""
+        return max(self.losses, self.updates) > ILL_CONDITIONED
+
     def is_small(self, rounding: Difference | None = None) -> bool:
         """Whether the trainings agree.
 

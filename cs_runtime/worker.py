@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from cs_runtime.errors import NoSystemError
 from cs_runtime.settings import InputPosition, RunSettings
-from cs_runtime.source import InputSource
+from cs_runtime.source import Batch, InputSource
 from cs_runtime.waiting import WaitLog
 from cs_stream.cursor import count_before
 from cs_stream.layout import BatchLayout
@@ -52,19 +53,30 @@ class Stream:
         source: The input of the user's program.
         outside: Number of this worker's batches that the source does not know of, because the program
             leaves them out by itself.
+        end: Number of the first batch of this worker that the run does not use; None where its steps are not
+            known before.
     """
 
     sender: Sender
     source: InputSource
     outside: int
+    end: int | None
 
     def run(self) -> SendSummary:
-        """Streams until the run ends or the input does."""
-        summary = self.sender.run(lambda number: self.source.batches(number - self.outside))
+        """Stream what the run uses of the input, until the run ends or the input does.
+
+        Batches after that are not made: an input may fail there, and data sets exist whose samples can be
+        read once only.
+        """
+        summary = self.sender.run(self._batches)
         if summary.stopped_reason not in (None, STOPPED_HERE):
             log.warning("the run was stopped: %s", summary.stopped_reason)
         log.info("streamed %d batches (%.1f MB)", summary.batches, summary.bytes / 1e6)
         return summary
+
+    def _batches(self, number: int) -> Iterator[Batch]:
+        batches = self.source.batches(number - self.outside)
+        return batches if self.end is None else islice(batches, max(0, self.end - number))
 
 
 def open_stream(source: InputSource, settings: RunSettings, task: TaskInfo, run: int) -> Stream:
@@ -92,7 +104,20 @@ def open_stream(source: InputSource, settings: RunSettings, task: TaskInfo, run:
     used = count_before(task.index, task.num_workers, ticket.first_position)
     if used:
         log.info("%s", _position_text(task.index, ticket.first_position, used, settings.input_position))
-    return Stream(sender, source, used if settings.input_position == "program" else 0)
+    return Stream(
+        sender,
+        source,
+        outside=used if settings.input_position == "program" else 0,
+        end=_end_of(task, ticket.first_position, settings),
+    )
+
+
+def _end_of(task: TaskInfo, first_position: int, settings: RunSettings) -> int | None:
+    """Return the number of the first batch of a worker that a run does not use; None: it is not known."""
+    ends = [] if settings.last_step is None else [settings.last_step]
+    if settings.steps is not None:
+        ends.append(first_position + settings.steps)
+    return count_before(task.index, task.num_workers, min(ends)) if ends else None
 
 
 def _position_text(worker: int, step: int, used: int, position: InputPosition) -> str:

@@ -483,6 +483,39 @@ def test_operations_between_steps_have_no_value_where_a_program_is_only_compiled
             doubled.tolist()
 
 
+class ReadOnce(torch.utils.data.Dataset[torch.Tensor]):
+    """Samples that are consumed by reading them."""
+
+    def __init__(self, count: int) -> None:
+        self._left = list(torch.randn(count, FEATURES, generator=torch.Generator().manual_seed(3)))
+
+    def __len__(self) -> int:
+        return len(self._left)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        sample, self._left[index] = self._left[index], torch.empty(0)
+        if not len(sample):
+            raise RuntimeError(f"sample {index} is read again")
+        return sample
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_no_more_batches_are_read_than_the_steps_of_a_run_use(trains: bool, configure: Configure) -> None:
+    configure()
+    model = cstorch.compile(new_model())
+    found: list[float] = []
+
+    @cstorch.trace
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return train_step(model, x, x[:, :CLASSES].argmax(1)) if trains else model(x).mean()
+
+    keep = cstorch.step_closure(lambda loss: found.append(loss.item()))
+
+    for x in DataLoader(lambda: torch.utils.data.DataLoader(ReadOnce(3 * BATCH), batch_size=BATCH)):
+        keep(step(x))
+    assert len(found) == 3
+
+
 def test_a_batch_of_another_shape_is_named(configure: Configure) -> None:
     configure()
     model = cstorch.compile(new_model())

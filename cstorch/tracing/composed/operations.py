@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -97,6 +98,47 @@ def _multinomial(
     return drawn.argmax(-1) if replacement else drawn.topk(num_samples).indices
 
 
+def _nanmedian_along(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """`torch.nanmedian` along a dimension: the lower median of what is a number, and its place."""
+    last = x.movedim(dim, -1) if x.dim() else x.reshape(1)
+    valid = last.isnan().logical_not()
+    ordered, places = torch.sort(torch.where(valid, last, torch.inf), dim=-1, stable=True)
+    count = valid.sum(-1, keepdim=True)
+    middle = (count - 1).clamp(min=0).div(2, rounding_mode="floor")
+    value = torch.where(count > 0, ordered.gather(-1, middle), torch.nan)
+    found = value.movedim(-1, dim), places.gather(-1, middle).movedim(-1, dim)
+    if not x.dim():
+        return found[0].reshape(()), found[1].reshape(())
+    return found if keepdim else (found[0].squeeze(dim), found[1].squeeze(dim))
+
+
+def _nanmedian(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """`torch.nanmedian`, of all elements or along a dimension."""
+    return _nanmedian_along(x.reshape(-1), 0)[0] if dim is None else _nanmedian_along(x, dim, keepdim)
+
+
+def _nonzero_static(x: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
+    """`torch.nonzero_static`: the first places that are not zero, in as many rows as are asked for."""
+    flat = (x != 0).reshape(-1)
+    order = torch.argsort(flat.logical_not().int(), stable=True)[:size]
+    columns = []
+    for dimension, length in enumerate(x.shape):
+        below = math.prod(x.shape[dimension + 1 :])
+        columns.append(order.div(below, rounding_mode="floor").remainder(length))
+    rows = torch.stack(columns, 1)
+    taken = torch.arange(rows.size(0), device=x.device) < flat.sum()
+    rows = torch.where(taken[:, None], rows, fill_value)
+    return torch.nn.functional.pad(rows, (0, 0, 0, size - rows.size(0)), value=fill_value)
+
+
+def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> Any:
+    """`torch.repeat_interleave` of places: each as often as its number says, `output_size` in all."""
+    if output_size is None:
+        return NotImplemented
+    places = torch.arange(output_size, device=repeats.device)
+    return torch.searchsorted(repeats.cumsum(0), places, right=True)
+
+
 def _put(
     x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
@@ -121,7 +163,10 @@ DECOMPOSED: Mapping[str, Callable[..., Any]] = {
     "aten::fractional_max_pool3d_backward": _fractional_max_pool_backward,
     "aten::linalg_lstsq": linalg.lstsq,
     "aten::multinomial": _multinomial,
+    "aten::nanmedian": _nanmedian,
+    "aten::nonzero_static": _nonzero_static,
     "aten::put": _put,
+    "aten::repeat_interleave": _repeat_interleave,
     "aten::signbit": _signbit,
     "prims::signbit": _signbit,
     "prims::where": torch.where,

@@ -147,6 +147,17 @@ def _choices() -> Iterator[Case]:
     infinite = torch.tensor([-math.inf, -math.inf, math.inf, 1.0])
     other = torch.tensor([-math.inf, 2.0, math.inf, -math.inf])
     yield Case("logaddexp of infinities", torch.logaddexp, (infinite, other), gradient=False)
+    yield Case("nanmedian", torch.nanmedian, (nans,))
+    yield Case("nanmedian of nothing", lambda a: torch.nanmedian(a * math.nan), (X,), gradient=False)
+    yield Case("nanmedian of rows", lambda a: a.nanmedian(1, keepdim=True).values, (nans.T,))
+    yield Case("nanmedian of columns", lambda a: tuple(a.nanmedian(0)), (X,))
+    yield Case("nonzero_static", lambda a: (a > 0).nonzero_static(size=9, fill_value=-2), (X,))
+    yield Case("nonzero_static of more", lambda a: (a > 1).nonzero_static(size=30), (X,))
+    yield Case(
+        "repeat_interleave",
+        lambda a, n: a.repeat_interleave(n, 0, output_size=7),
+        (X, torch.tensor([2, 0, 4, 1])),
+    )
     yield Case("signbit", torch.signbit, (torch.tensor([-2.0, -0.0, 0.0, 3.0]),))
     yield Case("copysign", torch.copysign, (X, _randn(4, 6, seed=1)))
     yield Case("sgn", lambda a: torch.sgn(a) * a, (X,))

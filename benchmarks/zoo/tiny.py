@@ -90,6 +90,8 @@ def _widths(value: Any, shrinking: Shrinking) -> Any:
     """A width, or those of stages, in their ratio to each other and multiples of 8."""
     if "width_coefficient" in shrinking.fields:
         return value  # it multiplies all widths
+    if shrinking.fields.get("block_configs") and isinstance(value, list | tuple):
+        return value  # those of the blocks that follow are listed whole
     if not isinstance(value, list | tuple):
         own = {name: field for name, field in shrinking.fields.items() if isinstance(field, list | tuple)}
         if any(value == numbers[0] and len(set(numbers)) > 1 for numbers in _lists_of_widths(own)):
@@ -225,7 +227,7 @@ def is_rule_for(name: str, rule: Rule) -> bool:
 
 
 _KEPT = re.compile(
-    r"chunk_size_feed_forward|num_channels|hidden_act|activation|embedding_type|_ratio|_scale$|_kernel|_stride"
+    r"chunk_size_feed_forward|global_attention_blocks|num_channels|hidden_act|activation|embedding_type|_ratio|_scale$|_kernel|_stride"
     r"|initializer|_eps$|(feature|select)_layer|feat_extract_layers|layer_(idx|index)|_loss|_cost|tie_|temperature|resnet_head|pruned|problem|num_labels"
 )
 

@@ -60,6 +60,8 @@ HEADS = (
 
 _FULL_ROTATION = {"full_attention": {"rope_type": "default", "rope_theta": 10_000.0}}
 _EFFICIENT_NET = {"width_coefficient": 0.25, "depth_coefficient": 0.25, "hidden_dim": 320}
+_EDGE = {"backbone_channel_list": [192, 48, 32, 32]}
+"""Of the small network that stands for its backbone, the last one first."""
 _INDEXER = {
     "indexer_n_heads": 2,
     "indexer_kv_heads": 1,
@@ -82,6 +84,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": VOCABULARY, "pad_token_id": 1, "mask_token_id": 2},
     "dbrx": {"attn_config": {"rope_theta": 10_000.0, "clip_qkv": 8.0}},
     "deepseek_ocr2": {"text_config": {"mlp_layer_types": ["dense", "sparse"]}},
+    "diffusion_gemma": {"text_config": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64}},
+    "edgetam": {"vision_config": _EDGE},
+    "edgetam_vision_model": _EDGE,
     "efficientnet": _EFFICIENT_NET,
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": WIDTH // 4}},
     "gemma3n": {"text_config": {"num_kv_shared_layers": 0}},
@@ -111,6 +116,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "reformer": {"axial_pos_shape": [4, TOKENS // 4], "axial_pos_embds_dim": [32, 32], "is_decoder": True},
     "step3p7": {"text_config": {"sliding_window": 8}},
     "timm_backbone": {"backbone": "test_resnet"},
+    "xmod": {"default_language": "en_XX"},
     "tvp": {"visual_prompt_size": 8},
 }
 """Fields of a configuration that no rule finds, by type of model."""
@@ -280,6 +286,8 @@ def _shrunk(default: Any, whole: Shrinking, changes: Mapping[str, Any]) -> Any:
     for name, value in fields.items():
         if name in changes and not isinstance(value, PreTrainedConfig):
             continue
+        if name == "model_args" and isinstance(value, Mapping) and name not in changes:
+            arguments[name] = {key: item for key, item in value.items() if key in _OF_ALL_NETWORKS}
         if name in ("backbone", "architecture") and isinstance(value, str):
             arguments[name] = BACKBONE_OF_PATCHES if value.startswith("vit") else BACKBONE
         if isinstance(value, PreTrainedConfig):
@@ -299,6 +307,10 @@ def _shrunk(default: Any, whole: Shrinking, changes: Mapping[str, Any]) -> Any:
         return type(default)(**made)
     except TypeError:
         return type(default)(**arguments)
+
+
+_OF_ALL_NETWORKS = {"features_only", "in_chans", "out_indices"}
+"""Arguments that every network of timm takes."""
 
 
 def _set_by_parent(default: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -431,7 +443,14 @@ def _audio(config: Any) -> Any:
 def _ids(length: int) -> Callable[[Any], list[Maker]]:
     def candidates(config: Any) -> list[Any]:
         most = min(FIRST_SPECIAL, getattr(_text(config), "vocab_size", None) or FIRST_SPECIAL)
-        return [lambda generator: torch.randint(3, most, (BATCH_SIZE, length), generator=generator)]
+        shapes: list[tuple[int, ...]] = [(BATCH_SIZE, length)]
+        codebooks = getattr(config, "num_codebooks", None)
+        if isinstance(codebooks, int):  # of a sound, beside those of a text
+            shapes.append((BATCH_SIZE, length, codebooks + 1))
+        return [
+            lambda generator, shape=shape: torch.randint(3, most, shape, generator=generator)
+            for shape in shapes
+        ]
 
     return candidates
 
@@ -554,12 +573,20 @@ def _spectrogram(config: Any) -> list[Any]:
     positions = getattr(part, "max_source_positions", None)
     frames = 2 * positions if isinstance(positions, int) and positions <= FRAMES else FRAMES
     found = []
-    for bins in dict.fromkeys(width for width in (*widths, 80) if isinstance(width, int)):
+    for bins in dict.fromkeys(width for width in (*widths, 80, 128) if isinstance(width, int)):
         found += [_random(bins, frames), _random(frames, bins), _random(1, frames, bins)]
     return found
 
 
-_BINS = ("num_mel_bins", "feature_size", "input_dim", "input_feat_per_channel", "n_mels", "input_size")
+_BINS = (
+    "num_mel_bins",
+    "feature_size",
+    "input_dim",
+    "input_feat_per_channel",
+    "input_feat_size",
+    "n_mels",
+    "input_size",
+)
 """Fields with the number of bins of a spectrogram."""
 
 
@@ -635,14 +662,15 @@ _CANDIDATES: dict[str, Callable[[Any], list[Any]]] = {
     "image_embeds_position_mask": lambda config: [
         lambda generator: torch.arange(TOKENS).expand(BATCH_SIZE, TOKENS) < config.latent_query_num
     ],
+    "mm_token_type_ids": lambda config: [
+        lambda generator: torch.zeros(BATCH_SIZE, TOKENS, dtype=torch.long)  # all are text
+    ],
     "noise_embeds": _embeddings,
     "pixel_position_ids": lambda config: [
         lambda generator: torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).repeat(
             BATCH_SIZE, 1, 1
         )
     ],
-    "prompt_masks": _pixels,
-    "prompt_pixel_values": _pixels,
     "qformer_input_ids": _ids(TOKENS),
     "conditioning_input_ids": _ids(TOKENS),
     "target_sizes": _grids(GRID, GRID),
@@ -673,6 +701,7 @@ _FURTHER = (
     "timesteps",
     "image_attention_mask",
     "image_embeds_position_mask",
+    "mm_token_type_ids",
     "pixel_attention_mask",
     "qformer_input_ids",
     "spatial_shapes",

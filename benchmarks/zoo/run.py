@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.zoo.architecture import SkippedError, Workload
-from benchmarks.zoo.training import Difference, Trained, difference
+from benchmarks.zoo.training import Reference, Trained
 
 LIBRARIES = {"torch": ("transformers", "timm"), "tensorflow": ("keras",)}
 """Of each framework."""
@@ -107,9 +107,7 @@ def _compare(result: Result, training: Any, workload: Workload, folder: Path) ->
         return
     try:
         first = training.state_of(workload.model)
-        expected: Trained
-        sensitivity: Difference
-        expected, sensitivity = training.expected(workload)
+        reference: Reference = training.expected(workload)
     except SkippedError:
         raise
     except Exception as error:
@@ -120,18 +118,19 @@ def _compare(result: Result, training: Any, workload: Workload, folder: Path) ->
         found: Trained = training.train_on_system(workload, folder, execution)
     finally:
         result.compile_s = round(_cpu_seconds() - before, 2)
-    seen = difference(first, expected, found)
+    seen, rounding = reference.difference(first, found), reference.rounding
     result.losses, result.updates = seen.losses, seen.updates
-    result.status = "ok" if seen.is_small(sensitivity) else "wrong"
-    if not seen.is_small() and sensitivity.is_ill_conditioned:
+    result.status = "ok" if seen.is_small(rounding) else "wrong"
+    if not seen.is_small() and rounding.is_ill_conditioned:
         raise SkippedError(
-            f"ill-conditioned: one bit more in each weight changes updates of {sensitivity.tensor} by "
-            f"{sensitivity.updates:.1g} of themselves in its own framework"
+            f"ill-conditioned: rounding changes updates of {rounding.tensor} by {rounding.updates:.1g} "
+            f"of themselves in its own framework"
         )
     if result.status == "wrong":
         result.reason = (
-            f"losses {found.losses}, expected {expected.losses}; update of {seen.tensor} differs by "
-            f"{seen.updates:.2g}; rounding makes {sensitivity.losses:.2g} and {sensitivity.updates:.2g}"
+            f"losses {found.losses}, expected {reference.trainings[0].losses}; "
+            f"update of {seen.tensor} differs by {seen.updates:.2g}; "
+            f"rounding makes {rounding.losses:.2g} and {rounding.updates:.2g}"
         )
 
 

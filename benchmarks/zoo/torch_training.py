@@ -16,7 +16,7 @@ from benchmarks.zoo.architecture import SEED, STEPS, SkippedError, Workload
 from benchmarks.zoo.training import (
     LEARNING_RATE,
     MOMENTUM,
-    Difference,
+    Reference,
     State,
     Trained,
     all_finite,
@@ -76,8 +76,8 @@ class _FirstOfEqual(TorchDispatchMode):
         return tuple(part.narrow(dim, 0, count) for part in found)
 
 
-def expected(workload: Workload) -> tuple[Trained, Difference]:
-    """PyTorch's training, and how far it goes from itself when the last bits of all weights change.
+def expected(workload: Workload) -> Reference:
+    """PyTorch's training.
 
     A model is switched to evaluation mode where it draws random numbers in training mode, or is
     ill-conditioned there, as by normalizing few values.
@@ -93,16 +93,17 @@ def expected(workload: Workload) -> tuple[Trained, Difference]:
             raise SkippedError("the loss overflows within five steps of PyTorch")
         if trained.losses != other.losses:
             continue
-        found = trained, _rounding(workload, first, trained), mode
-        if not found[1].is_ill_conditioned:
+        found = _reference(workload, first, trained), mode
+        if not found[0].rounding.is_ill_conditioned:
             break
     if found is None:
         raise SkippedError("its loss depends on random numbers that PyTorch draws")
-    workload.model.train(found[2])
-    return found[:2]
+    workload.model.train(found[1])
+    return found[0]
 
 
-def _rounding(workload: Workload, first: State, trained: Trained) -> Difference:
+def _reference(workload: Workload, first: State, trained: Trained) -> Reference:
+    """The training in float64 beside one in float32, and what rounding changes."""
     model = copy.deepcopy(workload.model)
     generator = torch.Generator().manual_seed(SEED)
     with torch.no_grad():
@@ -110,7 +111,18 @@ def _rounding(workload: Workload, first: State, trained: Trained) -> Difference:
             if parameter.is_floating_point():
                 parameter.mul_(1 + 2**-23 * torch.randn(parameter.shape, generator=generator))
     changed = Workload(model, workload.batches, workload.loss, workload.about)
-    return difference(first, trained, train_on_cpu(changed))
+    rounding = difference(first, trained, train_on_cpu(changed))
+    wide = copy.deepcopy(workload.model).double()
+    batches = [{name: _widened(value) for name, value in batch.items()} for batch in workload.batches]
+    try:
+        exact = train_on_cpu(Workload(wide, batches, workload.loss, workload.about))
+    except Exception:  # models that name float32 themselves do not run in float64
+        return Reference((trained,), rounding)
+    return Reference((trained, exact), rounding.or_larger(difference(first, trained, exact)))
+
+
+def _widened(value: torch.Tensor) -> torch.Tensor:
+    return value.double() if value.dtype == torch.float32 else value
 
 
 def input_fn(batches: list[dict[str, torch.Tensor]]) -> torch.utils.data.DataLoader:

@@ -61,6 +61,11 @@ class Difference:
     updates: float
     tensor: str
 
+    def or_larger(self, other: Difference) -> Difference:
+        """The larger differences of the two, each by itself."""
+        updates = max(self, other, key=lambda difference: difference.updates)
+        return Difference(max(self.losses, other.losses), updates.updates, updates.tensor)
+
     @property
     def is_ill_conditioned(self) -> bool:
         """Whether a training that goes so far from itself by rounding cannot be compared with another."""
@@ -76,6 +81,23 @@ class Difference:
         losses = LOSS_LIMIT if rounding is None else max(LOSS_LIMIT, factor * rounding.losses)
         updates = UPDATE_LIMIT if rounding is None else max(UPDATE_LIMIT, factor * rounding.updates)
         return self.losses <= losses and self.updates <= updates
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What a framework trains.
+
+    Attributes:
+        trainings: In float32; and in float64, which is as good, where the model runs in it.
+        rounding: The difference that the last bits of the weights make, or float32 for float64.
+    """
+
+    trainings: tuple[Trained, ...]
+    rounding: Difference
+
+    def difference(self, first: Mapping[str, Any], found: Trained) -> Difference:
+        """The difference of a training from the one that is closer to it; see `difference`."""
+        return min((difference(first, one, found) for one in self.trainings), key=lambda it: it.updates)
 
 
 def difference(first: Mapping[str, Any], expected: Trained, found: Trained) -> Difference:

@@ -187,13 +187,14 @@ class Evaluation:
 _reported: WeakSet[DataLoader] = WeakSet()
 
 
-def start(loader: DataLoader, step: RecordedStep, steps: int) -> Execution | None:
+def start(loader: DataLoader, step: RecordedStep, steps: int, *, may_go_on: bool = False) -> Execution | None:
     """Brings a step onto the system; None where the program is only compiled or validated.
 
     Args:
         loader: The input.
         step: To be run.
         steps: How often.
+        may_go_on: The program may run it more often in a training, so its input is not ended before.
 
     Raises:
         NoSystemError: no address of a system.
@@ -207,7 +208,8 @@ def start(loader: DataLoader, step: RecordedStep, steps: int) -> Execution | Non
         command: Command = "validate_only" if config.validate_only else "compile_only"
         _only_compile(front_end, _settings(loader, step, command))
         return None
-    settings = _settings(loader, step, "train" if step.mode == "train" else "eval", steps)
+    mode: Command = "train" if step.mode == "train" else "eval"
+    settings = _settings(loader, step, mode, None if may_go_on else steps)
     number = next_run()
     # An evaluation is read by one: in a job without a launcher by this process itself.
     reads = loader.handed_over and task().num_tasks > 1

@@ -144,7 +144,7 @@ class Loop(Turns):
         for outer in _loops:
             if outer is not self:
                 outer.suspend()
-        self._execution = start(self._loader, step, self.steps - self.turn)
+        self._execution = start(self._loader, step, self.steps - self.turn, may_go_on=self.may_go_on)
         self.ended = self._execution is None
         self._own(None if self.ended else self)
 

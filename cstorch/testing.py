@@ -8,6 +8,7 @@ from cs_runtime import goals, logs
 from cstorch import compiled, config, precision, start, step_count
 from cstorch.backends import chosen
 from cstorch.session import environment, rendezvous, session, state, steps
+from cstorch.tracing import names
 
 
 def forget() -> None:
@@ -16,6 +17,7 @@ def forget() -> None:
     chosen._made.clear()
     compiled.models.clear()
     compiled.cpu_models.clear()
+    names._holders.clear()
     step_count.continue_at(0)
     start.checkpoint_requests.done()
     goals._calls.clear()

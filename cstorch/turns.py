@@ -29,6 +29,7 @@ class Turns:
 
     Attributes:
         steps: How many there are.
+        may_go_on: The program may add steps to a run that has begun.
         checkpoints: When checkpoints are written; None for never.
         turn: Steps of which the program has the outputs.
         ended: Nothing runs any more, or nothing ever ran as the program was only compiled.
@@ -42,6 +43,7 @@ class Turns:
     ) -> None:
         hand_over(loader)
         self.steps = loader.steps if steps is None else steps
+        self.may_go_on = False
         every = configuration().checkpoint_steps if checkpoint_steps is None else checkpoint_steps
         self.checkpoints = checkpoint_steps_of(every)
         self.turn, self.ended = 0, False

@@ -151,6 +151,7 @@ class ApplianceSteps(Steps):
         """
         if loader is not None:
             self._loop.read_from(loader)
+        self._loop.may_go_on = False
         self._loop.steps, self._loop.checkpoints = total_steps, checkpoint_steps_of(checkpoint_steps)
         self._mode = mode
         assert self._loop.step is not None, "end_step comes first"

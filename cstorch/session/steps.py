@@ -48,6 +48,7 @@ class Steps:
         self._mode = mode
         self._run_config: RunConfig | None = None
         self._loop = Loop(loader, steps, checkpoint_steps=1)
+        self._loop.may_go_on = True  # with each further epoch of the program's own loop
         self._batch_size = loader.batch_size
         self._nodes = 0
         self._numbers: list[Any] = []
@@ -168,6 +169,7 @@ class Steps:
         """Programs say what to run before the loop, or in the first turn of it."""
         config = self._run_config = state().run_config
         if config is not None:
+            self._loop.may_go_on = False
             self._loop.steps, self._loop.checkpoints = (
                 config.total_steps,
                 checkpoint_steps_of(config.state_steps),

@@ -93,9 +93,8 @@ FAULTS = [
 def test_rules_of_the_interface(
     arguments: list[str], results: list[tuple[str, str, str]], message: str
 ) -> None:
-    module = parse_module(text_of(arguments, results))
     with pytest.raises(InvalidModuleError) as caught:
-        step_interface(module)
+        step_interface(parse_module(text_of(arguments, results)))
     assert message in str(caught.value)
 
 

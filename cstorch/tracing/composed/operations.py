@@ -151,6 +151,20 @@ def _zeros(size: Sequence[int], **settings: Any) -> torch.Tensor:
     return torch.zeros(size, dtype=settings.get("dtype"), device=settings.get("device"))
 
 
+def _unfold(x: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
+    """`Tensor.unfold`: PyTorch composes it by strides, which a recorded value has only where it is no view."""
+    if not x.dim():
+        return x.reshape(1)[:size]
+    axis = dimension % x.dim()
+    count = (x.size(axis) - size) // step + 1
+    if size == step:
+        windows = x.narrow(axis, 0, count * size)
+    else:
+        places = step * torch.arange(count, device=x.device)[:, None] + torch.arange(size, device=x.device)
+        windows = x.index_select(axis, places.reshape(-1))
+    return windows.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :]).movedim(axis + 1, -1)
+
+
 DECOMPOSED: Mapping[str, Callable[..., Any]] = {
     **groups.DECOMPOSED,
     "aten::_efficientzerotensor": _zeros,
@@ -168,6 +182,8 @@ DECOMPOSED: Mapping[str, Callable[..., Any]] = {
     "aten::put": _put,
     "aten::repeat_interleave": _repeat_interleave,
     "aten::signbit": _signbit,
+    "aten::unfold": _unfold,
+    "aten::unfold_copy": _unfold,
     "prims::signbit": _signbit,
     "prims::where": torch.where,
 }

@@ -147,6 +147,12 @@ def _choices() -> Iterator[Case]:
     infinite = torch.tensor([-math.inf, -math.inf, math.inf, 1.0])
     other = torch.tensor([-math.inf, 2.0, math.inf, -math.inf])
     yield Case("logaddexp of infinities", torch.logaddexp, (infinite, other), gradient=False)
+    yield Case("windows of windows", lambda a: a.unfold(0, 2, 1).unfold(1, 3, 2), (X,))
+    yield Case(
+        "windows of other views",
+        lambda a: (a.T.unfold(0, 3, 2), a.T.unfold(1, 2, 2), a[0, 0].unfold(0, 1, 1)),
+        (X,),
+    )
     yield Case("nanmedian", torch.nanmedian, (nans,))
     yield Case("nanmedian of nothing", lambda a: torch.nanmedian(a * math.nan), (X,), gradient=False)
     yield Case("nanmedian of rows", lambda a: a.nanmedian(1, keepdim=True).values, (nans.T,))

@@ -152,7 +152,7 @@ def _zeros(size: Sequence[int], **settings: Any) -> torch.Tensor:
 
 
 def _unfold(x: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
-    """`Tensor.unfold`: PyTorch composes it by strides, which a recorded value has only where it is no view."""
+    """`Tensor.unfold`: PyTorch composes it by strides, which are those of no view that is recorded."""
     if not x.dim():
         return x.reshape(1)[:size]
     axis = dimension % x.dim()

@@ -153,6 +153,11 @@ def _choices() -> Iterator[Case]:
         lambda a: (a.T.unfold(0, 3, 2), a.T.unfold(1, 2, 2), a[0, 0].unfold(0, 1, 1)),
         (X,),
     )
+    yield Case(
+        "diagonals of views",
+        lambda a: (a.T.diagonal(1), a[:, ::2].diagonal(), a.T.unfold(0, 3, 1).diagonal(0, 1, 2)),
+        (X,),
+    )
     yield Case("nanmedian", torch.nanmedian, (nans,))
     yield Case("nanmedian of nothing", lambda a: torch.nanmedian(a * math.nan), (X,), gradient=False)
     yield Case("nanmedian of rows", lambda a: a.nanmedian(1, keepdim=True).values, (nans.T,))

@@ -40,8 +40,8 @@ ZOO="bert t5*"` runs some of them again, `make zoo ZOO=--fresh` forgets all resu
   normalized, is trained in evaluation mode.
 * **Losses** is the largest relative difference of the loss of a step. **Updates** is the largest
   relative difference of what the steps have added to a tensor. Losses up to 1e-3 and updates up to
-  2e-2 are *ok*, and more where ten times the effect of rounding exceeds that: of one bit more in each
-  weight, or of float32 in place of float64 in the framework.
+  2e-2 are *ok*, and more where ten times the effect of rounding exceeds that: of one bit more in
+  each weight, or of float32 in place of float64 in the framework.
 * **Compile** is CPU seconds of the program for tracing, compiling and five steps, without those of
   the CS system.
 * *Checked* means that the step was traced and imported, but did not run.

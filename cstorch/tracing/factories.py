@@ -7,6 +7,7 @@ registers that, for `torch.zeros(..., device=device)` and `tensor.to(device)`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -31,12 +32,19 @@ def _given(host: torch.Tensor) -> torch.Tensor:
     """
     hidden = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
     if hidden:
+        _hand_over_filled()
         _filled[:] = [host]
     return host if hidden else DeviceTensor(host, host)
 
 
 _filled: list[torch.Tensor] = []
 """The last tensor that `torch.tensor(data, device=...)` has asked for, until it is filled."""
+
+
+@cache
+def _hand_over_filled() -> None:
+    # Not before a program needs it: it makes each `torch.tensor` of a process slower by a quarter.
+    _library.impl("lift_fresh", _lift_fresh, "CPU")
 
 
 def _lift_fresh(made: torch.Tensor) -> torch.Tensor:
@@ -52,4 +60,3 @@ def _lift_fresh(made: torch.Tensor) -> torch.Tensor:
 _library = torch.library.Library("aten", "IMPL")
 _library.impl("empty.memory_format", _empty, "XLA")
 _library.impl("empty_strided", _empty_strided, "XLA")
-_library.impl("lift_fresh", _lift_fresh, "CPU")

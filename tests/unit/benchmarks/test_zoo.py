@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,7 +19,8 @@ from benchmarks.zoo import page
 from benchmarks.zoo.architecture import Workload
 from benchmarks.zoo.run import Result
 from benchmarks.zoo.tiny import Shrinking, shrink
-from benchmarks.zoo.torch_training import train_on_cpu
+from benchmarks.zoo.torch_training import expected, train_on_cpu
+from benchmarks.zoo.training import Difference, Reference, Trained, difference
 
 
 def _result(name: str, way: str, status: str = "ok", reason: str = "") -> dict[str, Any]:
@@ -117,3 +119,41 @@ def test_the_widths_of_heads_are_no_numbers_of_heads() -> None:
     assert found["qk_rope_head_dim"] == found["head_dim"] == 8  # the configuration means the rotated part
     assert found["v_head_dim"] == found["qk_nope_head_dim"] + found["qk_rope_head_dim"]
     assert found["num_attention_heads"] == found["num_key_value_heads"] == 4
+
+
+class NormalizesOne(nn.Module):
+    """Divides by the spread of two numbers, which rounding decides; not in evaluation mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(1, eps=1e-12)
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.norm(1000.0 + 1e-4 * x * self.weight)
+        return found
+
+
+def test_an_ill_conditioned_model_is_compared_in_evaluation_mode() -> None:
+    batches = [{"x": torch.tensor([[1.0], [2.0]])} for _ in range(5)]
+    weights = torch.tensor([[1.0], [3.0]])
+    model = NormalizesOne()
+    reference = expected(
+        Workload(model, batches, lambda m, batch: (m(batch["x"]) * weights.to(batch["x"].dtype)).sum(), "")
+    )
+    assert not model.training
+    assert not reference.rounding.is_ill_conditioned
+
+
+def test_a_training_is_as_good_as_the_closer_of_float32_and_float64() -> None:
+    first = {"w": np.zeros(2, np.float32)}
+    narrow, wide = (Trained([loss], {"w": np.full(2, w)}) for loss, w in ((1.0, 1.0), (1.2, 1.5)))
+    rounding = difference(first, narrow, wide)
+    assert rounding.is_ill_conditioned
+    reference = Reference((narrow, wide), rounding)
+    assert reference.difference(first, wide) == Difference(0.0, 0.0, "")
+    assert reference.difference(first, Trained([1.0], {"w": np.full(2, 1.1)})).updates == pytest.approx(
+        0.1, rel=1e-4
+    )
+    larger = Difference(0.3, 0.1, "a").or_larger(Difference(0.1, 0.2, "b"))
+    assert larger == Difference(0.3, 0.2, "b")

@@ -37,7 +37,7 @@ from cstorch.tracing.dynamo import appearing_compiled
 from cstorch.tracing.masks import PLACING, found_places, indexed, is_by_values
 from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
-from cstorch.tracing.parts import SPLITTING, parts_of
+from cstorch.tracing.parts import SPLITTING, parts_of, sizes_of
 from cstorch.tracing.places import user_line
 from cstorch.tracing.selections import Rows, apply, name_of, rows_of
 from cstorch.tracing.unrolled import UnrolledLoop
@@ -240,15 +240,14 @@ def _read(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[s
         answer: Any = NotImplemented
         if func.__name__ in _CHECKING:
             answer = recording.checks.answer(func.__name__, tensor)
-        if answer is NotImplemented and func.__name__ in _COUNTING:
-            answer = recording.amounts.answer(func.__name__, tensor)
+        elif func.__name__ == "tolist":
+            answer = sizes_of(tensor)
         if answer is not NotImplemented:
             return answer
     return func(_readable(tensor, f"read by {func.__name__}()"), *args, **kwargs)
 
 
 _CHECKING = frozenset({"__bool__", "__float__", "__format__", "__int__", "item"})
-_COUNTING = frozenset({"__index__", "__int__", "item", "tolist"})
 
 
 _MOVES = frozenset({torch.Tensor.to, torch.Tensor.cuda})

@@ -5,6 +5,7 @@ Each part is a selection of the rows of the tensor. `torch.cat` of all of them, 
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,11 +13,36 @@ import torch
 
 from cstorch.tracing.composed.assertions import require
 from cstorch.tracing.selections import Part, Rows, select
+from cstorch.tracing.statements import asking_frame, nodes_at
 
 SPLITTING = frozenset(
     {torch.split, torch.Tensor.split, torch.split_with_sizes, torch.Tensor.split_with_sizes}
 )
 """Functions of `parts_of`."""
+_MOST_PARTS = 1024
+
+
+def sizes_of(counts: torch.Tensor) -> Any:
+    """Answer `counts.tolist()`, where a program names the list or calls `split` with it.
+
+    Args:
+        counts: A tensor without a value.
+
+    Returns:
+        The tensors in it. They have no values either, so anything but `split` that reads one is refused.
+        NotImplemented where the program does something else with the list.
+    """
+    frame = asking_frame()
+    if frame is None or counts.dim() != 1 or counts.numel() > _MOST_PARTS:
+        return NotImplemented
+    if counts.is_floating_point() or counts.dtype == torch.bool:
+        return NotImplemented
+    around = [node for node in nodes_at(frame) if not isinstance(node, ast.Tuple | ast.List)]
+    if len(around) < 2 or not isinstance(around[0], ast.Call):
+        return NotImplemented
+    user = around[1]
+    splits = isinstance(user, ast.Call) and ast.unparse(user.func).rpartition(".")[2] == "split"
+    return list(counts.unbind()) if splits or isinstance(user, ast.Assign) else NotImplemented
 
 
 def parts_of(

@@ -20,7 +20,6 @@ from cgc.importers.aten import SUPPORTED, SUPPORTED_COMPLEX, Check, Constant, Gr
 from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError
 from cstorch.errors import TensorReadError, ValueNotThereError
-from cstorch.tracing.amounts import Amounts
 from cstorch.tracing.checks import Checks
 from cstorch.tracing.composed.operations import DECOMPOSED
 from cstorch.tracing.empty_selections import Guarded
@@ -42,6 +41,7 @@ _SAME_VALUE = frozenset(
         torch.ops.aten.lift.default,
     }
 )
+_STRIDED = frozenset({torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default})
 _SAME_ORDER = frozenset(
     {
         torch.ops.aten.clone.default,
@@ -96,7 +96,6 @@ class Recording:
         earlier: those of an earlier recording of the same step, which need not be computed again.
         made: the tensors of the device that were given a value, while the program holds them.
         checks: answer where the program checks values that only a step knows.
-        amounts: stands for numbers that only a step knows, where the program needs Python's.
         selects: whether there are selections of rows by masks of values.
         loops: over places of masks, whose bodies run.
         bodies: the nodes of each round of such a loop, and a truth whether it counts.
@@ -119,7 +118,6 @@ class Recording:
     earlier: Sequence[tuple[Any, dict[str, Any], Any]] = ()
     made: list[ref[DeviceTensor]] = field(default_factory=list)
     checks: Checks = field(init=False)
-    amounts: Amounts = field(default_factory=Amounts)
     selects: bool = False
     loops: list[UnrolledLoop] = field(default_factory=list)
     bodies: list[tuple[range, torch.Tensor]] = field(default_factory=list)
@@ -286,6 +284,9 @@ class Recording:
         given = self._given(func, args, kwargs)
         if func._schema.is_mutable:
             self._refuse(func, given, NotImplementedError("it writes into a tensor"))
+        if func in _STRIDED and not args[0].meta.is_contiguous():
+            # The importer counts places in the order of the dimensions, and PyTorch in that of the storage.
+            self._refuse(func, given, ValueError("its tensor is not contiguous; call contiguous() before it"))
         outs = self._expected(func, given)
         if outs is None:
             outs = self._shapes_of(func, args, kwargs, given)

@@ -235,11 +235,13 @@ def _added(func: Any, args: tuple[Any, ...], kwargs: Keywords) -> Any:
 
 def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Selections, and tensors all of whose rows count, in sequence; all parts of a tensor are the tensor."""
-    parts = [rows.part if (rows := rows_of(x)) is not None else None for x in tensors]
-    if parts[0] is not None and parts == [Part(parts[0].whole, i, len(parts)) for i in range(parts[0].parts)]:
+    selected = [(x, rows) for x in tensors if (rows := rows_of(x)) is not None]
+    parts = [rows.part for _, rows in selected]
+    first = parts[0]
+    if first is not None and parts == [Part(first.whole, i, len(tensors)) for i in range(first.parts)]:
         found = tensors[0]
-        for x in tensors[1:]:
-            found = torch.where(rows_of(x).of(x), x, found)  # type: ignore[union-attr]
+        for x, rows in selected[1:]:
+            found = torch.where(rows.of(x), x, found)
         return found
     masks = [
         torch.ones(x.size(0), dtype=torch.bool, device=x.device) if rows is None else rows.mask

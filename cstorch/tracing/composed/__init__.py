@@ -26,7 +26,6 @@ from cstorch.tracing.composed.losses import (
     multi_margin_loss,
     multilabel_margin_loss,
 )
-from cstorch.tracing.composed.rolling import roll
 from cstorch.tracing.composed.sampling import grid_sampler
 
 _OURS: Mapping[ModuleType | type, tuple[Callable[..., Any], ...]] = {
@@ -45,7 +44,6 @@ _OURS: Mapping[ModuleType | type, tuple[Callable[..., Any], ...]] = {
         makers.tensor,
         makers.as_tensor,
         renorm,
-        roll,
         tensor_split,
         _weight_norm,
         *assertions.REPLACED,
@@ -62,7 +60,6 @@ COMPOSED: Mapping[Any, Callable[..., Any]] = {
     torch.Tensor.bincount: bincount,
     torch.Tensor.pinverse: linalg.pinverse,
     torch.Tensor.renorm: renorm,
-    torch.Tensor.roll: roll,
     torch.Tensor.tensor_split: tensor_split,
     torch.Tensor.new_tensor: makers.new_tensor,
     **SUMS,

@@ -155,12 +155,6 @@ def _parts(h: Heads, x: torch.Tensor) -> torch.Tensor:
     return (torch.cat(again) * torch.arange(6, device=x.device)[:, None]).sum() + found.square().mean()
 
 
-def _rolled(h: Heads, x: torch.Tensor) -> torch.Tensor:
-    places = x[:, :2].abs().argmax(0)
-    y = h.head(x).roll(shifts=-int(places[0]), dims=1) + torch.roll(h.head(x), (int(places[1]), 1), (0, 1))
-    return (y[:, :4] * x.roll(places[0].item()).roll(1, 0)).sum()
-
-
 def _sequences(h: Heads, x: torch.Tensor) -> torch.Tensor:
     rows, columns = zip(*(x[:, :2] > 0).long(), strict=True)
     y = torch.ones(2, 2, device=x.device)
@@ -172,7 +166,7 @@ def _sequences(h: Heads, x: torch.Tensor) -> torch.Tensor:
 
 USES: list[Use] = [
     _written, _rows_of_a_tensor, _head, _weighted, _logarithm, _reduced, _experts, _places, _filled_in,
-    _joined, _nothing, _known, _numbers, _of_a_known_size, _parts, _rolled, _sequences,
+    _joined, _nothing, _known, _numbers, _of_a_known_size, _parts, _sequences,
 ]  # fmt: skip
 
 
@@ -233,7 +227,7 @@ def test_what_needs_the_number_of_rows_is_refused_with_a_cure(name: str) -> None
 
 READ: dict[str, Callable[[torch.Tensor], Any]] = {
     "a slice": lambda x: x[: int(x.argmax())],
-    "a number": lambda x: x.roll(1 + int(x.argmax())),
+    "a number": lambda x: x.roll(int(x.argmax())),
     "numbers": lambda x: sum(x.long().tolist()),
     "parts of columns": lambda x: x[None].split(x.long().tolist(), 1),
 }

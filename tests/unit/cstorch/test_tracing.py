@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from cgc.errors import GraphImportError
 from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueNotThereError
 from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.tracing.models import model_state, move_to_device
@@ -358,3 +359,18 @@ def test_equal_numbers_of_other_types_have_shapes_of_their_own() -> None:
 
     found = traced(step, 2).graph.outputs.values()
     assert [tensor.dtype for tensor in found] == ["int32", "float32", "int32", "int32"]
+
+
+def test_strides_of_a_result_in_another_order_are_refused_and_those_of_its_copy_are_not() -> None:
+    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (x.T * 2).as_strided((3,), (2,), 1)
+
+    with pytest.raises(GraphImportError, match=r"not contiguous; call contiguous\(\)"):
+        run_compiled(nn.Linear(1, 1), step, [(torch.randn(3, 4),)])
+
+    def copied(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (x.T * 2).contiguous().as_strided((3,), (2,), 1).square().sum()
+
+    x = torch.randn(3, 4)
+    found = run_compiled(nn.Linear(1, 1), copied, [(x,)]).values
+    np.testing.assert_allclose(found, [[float(copied(nn.Identity(), x))]], rtol=1e-5)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from pickle import UnpicklingError
 
 from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError, UsageError
 
 _WITHOUT_GPU = ("Torch not compiled with CUDA enabled", "Found no NVIDIA driver")
 
+# The signature of HDF5 begins with 0x89, by chance an opcode of pickle, and "H" (72), which is none.
+_HDF5_AS_PICKLE = re.compile(r"invalid load key, 'H'|Unsupported operand 72\b")
+
 
 def essence(error: Exception) -> str:
-    """What an error of PyTorch says, in a line; with the cure where a program was written for GPUs."""
-    said = first_line(error)
-    if not said.startswith(_WITHOUT_GPU):
-        return said
+    """Return the message of an error of PyTorch in a line, with a suggestion where there is one."""
+    first = first_line(error)
+    if isinstance(error, UnpicklingError) and _HDF5_AS_PICKLE.search(str(error)):
+        return (
+            "torch.load reads a file in HDF5, expected one of torch.save: checkpoints in HDF5 are read by "
+            "cstorch.load(path), which is cbtorch.load in programs of releases 1.x, and "
+            "torch.save(cstorch.load(path), other) converts one"
+        )
+    if not first.startswith(_WITHOUT_GPU):
+        return first
     return (
-        f"{said}; a model or a tensor is moved to a GPU, expected none to be moved: cstorch.compile puts a "
+        f"{first}; a model or a tensor is moved to a GPU, expected none to be moved: cstorch.compile puts a "
         "model where its steps run; drop .cuda(), .to('cuda') and device='cuda'"
     )
 

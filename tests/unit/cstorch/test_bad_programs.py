@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import pytest
@@ -147,6 +148,19 @@ def test_a_plain_model_that_is_moved_to_a_gpu(move: Callable[[nn.Module], Any]) 
     assert re.fullmatch(
         r"Torch not compiled with CUDA.*expected none.*drop \.cuda\(\).*", essence(caught.value)
     )
+
+
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_a_checkpoint_in_hdf5_that_torch_load_reads(weights_only: bool, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.mdl"
+    cstorch.save({"model": {"weight": torch.ones(2)}}, path)
+    with pytest.raises(UnpicklingError) as caught:
+        torch.load(path, weights_only=weights_only)
+    assert re.search(r"a file in HDF5, expected .* cstorch\.load\(path\)", essence(caught.value))
+    path.write_bytes(b"no checkpoint")
+    with pytest.raises(UnpicklingError) as caught:
+        torch.load(path, weights_only=weights_only)
+    assert "HDF5" not in essence(caught.value)
 
 
 def test_a_program_in_the_launchers_ends_as_others_do(

@@ -27,7 +27,7 @@ class PyTorchH5Saver:
     Args:
         loaded_checkpoint: Checkpoint whose elements `save` writes instead of those of the program, under the
             same names.
-        is_pretrained_checkpoint: Take only those of the model from it, and let some be missing.
+        is_pretrained_checkpoint: Take only those of the model from it, as far as both have them.
         kwargs: Other settings of the original, taken without effect.
     """
 
@@ -63,7 +63,7 @@ class PyTorchH5Saver:
         """Write a checkpoint.
 
         Raises:
-            CheckpointError: The loaded checkpoint lacks a tensor of the model.
+            CheckpointError: The loaded checkpoint and the model have different tensors.
         """
         save(state_dict if not self._loaded else self._merged(state_dict, self._loaded), checkpoint_file)
 
@@ -71,8 +71,16 @@ class PyTorchH5Saver:
         """Return a nest with the elements of a checkpoint."""
         loaded = named_leaves(load(checkpoint_file, map_location="cpu"))
         leaves, spec = pytree.tree_flatten(state_dict)
+        names = named_leaves(state_dict)
+        # The CPU target of these programs loads strictly too, unless the checkpoint is a pretrained one.
+        extra = [name for name in loaded if name.startswith(_MODEL) and name not in names]
+        if extra and not self._is_pretrained:
+            raise CheckpointError(
+                f"{checkpoint_file} has {extra[0]}, expected only weights of the model, which lacks it; set "
+                "is_pretrained_checkpoint to take what the model has"
+            )
         merged = []
-        for name, leaf in zip(named_leaves(state_dict), leaves, strict=True):
+        for name, leaf in zip(names, leaves, strict=True):
             of_model = name.startswith(_MODEL)
             if name in loaded and (of_model or not self._is_pretrained):
                 merged.append(loaded[name])

@@ -6,6 +6,7 @@ import gzip
 import importlib
 import json
 import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from cs_system.testing import RunningSystem
 from cstorch.core.annotation import AnnotationMode, annotate, create_annotation, kernel_annotater
 from cstorch.core.compile import register_trace_fn_post_hook, register_trace_fn_pre_hook
 from cstorch.distributed import ClusterConfig, ClusterSpec, TaskRole, TaskSpec
-from cstorch.errors import InputError
+from cstorch.errors import CheckpointError, InputError
 from cstorch.experimental.listener import create_listener, register_traced_tensor_hook
 from cstorch.nn.functional import one_hot, sparse_act_matmul, sparse_matmul
 from cstorch.saver import CerebrasStateDict, CheckpointReader, PyTorchH5Saver
@@ -363,6 +364,18 @@ def test_checkpoints_by_the_names_of_their_tensors(tmp_path: Path) -> None:
     read = CerebrasStateDict.create(CheckpointReader(copy).spec, copy)
     assert torch.equal(read["model"]["w.x"], torch.ones(2))
     assert read["list"][1] == 3
+
+
+@pytest.mark.parametrize(("given", "said"), [("a", "has no model.b"), ("abc", "has model.c")])
+def test_loaded_checkpoints_have_the_weights_of_the_model(given: str, said: str, tmp_path: Path) -> None:
+    """A pretrained checkpoint may lack some, and have others."""
+    loaded, merged = tmp_path / "loaded.mdl", tmp_path / "merged.mdl"
+    PyTorchH5Saver().save(loaded, {"model": {name: torch.zeros(()) for name in given}})
+    state = {"model": {"a": torch.ones(()), "b": torch.ones(())}}
+    with pytest.raises(CheckpointError, match=re.escape(said)):
+        PyTorchH5Saver(loaded_checkpoint=loaded).save(merged, state)
+    PyTorchH5Saver(loaded_checkpoint=loaded, is_pretrained_checkpoint=True).save(merged, state)
+    assert cstorch.load(merged)["model"] == {"a": 0, "b": 0 if "b" in given else 1}
 
 
 def test_the_tasks_of_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._decomp import get_decompositions
 
 from cstorch.tracing.composed import groups, linalg
 
@@ -165,6 +166,27 @@ def _unfold(x: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tens
     return windows.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :]).movedim(axis + 1, -1)
 
 
+def _resized(op: Any, *ratios: int) -> Callable[..., torch.Tensor]:
+    """An operation that resizes images, without the scales that ATen's kernels for CPUs ignore.
+
+    PyTorch's composition uses them.
+
+    Args:
+        op: Of ATen. Its last arguments are a scale for each axis of space, or None.
+        ratios: An axis that becomes so many times as long is resized without regard to its scale.
+    """
+
+    def found(x: torch.Tensor, output_size: Sequence[int], *options: Any) -> torch.Tensor:
+        axes = len(output_size)
+        given = [*options, *[None] * (len(op._schema.arguments) - 2 - len(options))]
+        sizes = zip(x.shape[-axes:], output_size, given[-axes:], strict=True)
+        scales = [None if count in [r * size for r in ratios] else scale for size, count, scale in sizes]
+        composed: torch.Tensor = get_decompositions([op])[op](x, output_size, *given[:-axes], *scales)
+        return composed
+
+    return found
+
+
 DECOMPOSED: Mapping[str, Callable[..., Any]] = {
     **groups.DECOMPOSED,
     "aten::_efficientzerotensor": _zeros,
@@ -184,6 +206,12 @@ DECOMPOSED: Mapping[str, Callable[..., Any]] = {
     "aten::signbit": _signbit,
     "aten::unfold": _unfold,
     "aten::unfold_copy": _unfold,
+    "aten::upsample_bilinear2d": _resized(torch.ops.aten.upsample_bilinear2d.default, 1),
+    "aten::upsample_linear1d": _resized(torch.ops.aten.upsample_linear1d.default, 1),
+    "aten::upsample_nearest1d": _resized(torch.ops.aten.upsample_nearest1d.default, 1, 2),
+    "aten::upsample_nearest2d": _resized(torch.ops.aten.upsample_nearest2d.default, 1, 2),
+    "aten::upsample_nearest3d": _resized(torch.ops.aten.upsample_nearest3d.default, 1, 2),
+    "aten::upsample_trilinear3d": _resized(torch.ops.aten.upsample_trilinear3d.default, 1),
     "prims::signbit": _signbit,
     "prims::where": torch.where,
 }

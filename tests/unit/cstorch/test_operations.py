@@ -184,6 +184,11 @@ def _choices() -> Iterator[Case]:
     yield Case("multinomial once", lambda p: torch.multinomial(p, 1), (torch.eye(4),), gradient=False)
 
 
+def _resized_by_scales(x: torch.Tensor, **how: Any) -> tuple[torch.Tensor, ...]:
+    scales = (7.1 / 7, 12.1 / 6), (14.1 / 7, 4.1 / 6), (9.3 / 7, 6.1 / 6)
+    return tuple(functional.interpolate(x, scale_factor=scale, **how) for scale in scales)
+
+
 def _resized() -> Iterator[Case]:
     x = _randn(2, 2, 7, 6)
     for mode in ("bilinear", "bicubic"):
@@ -197,6 +202,15 @@ def _resized() -> Iterator[Case]:
         lambda a: functional.interpolate(a, (4, 3), mode="bilinear", antialias=True, align_corners=True),
         (x,),
     )
+    # Axes keep their size, double it, or change it otherwise.
+    for how in (
+        {"mode": "nearest"},
+        {"mode": "nearest-exact"},
+        {"mode": "bilinear"},
+        {"mode": "bicubic"},
+        {"mode": "bilinear", "antialias": True},
+    ):
+        yield Case(f"by scales {how}", lambda a, how=how: _resized_by_scales(a, **how), (x,))
 
 
 def _complex_products() -> Iterator[Case]:

@@ -1,6 +1,7 @@
 """Antialiased resampling of images, and the gradients of resampling and repeated borders, as linear maps.
 
 The weights are those of ATen: half-pixel centers unless `align_corners`, cubic convolution with a = -0.75.
+On a CPU it ignores a scale that was given where it copies an axis, or repeats every element of one.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def _scale(given: float | None, size: int, count: int, align: bool) -> float:
 
 
 def _nearest(size: int, count: int, scale: float, align: bool) -> Matrix:
+    scale = size / count if count in (size, 2 * size) else scale
     source = np.minimum(np.floor(np.arange(count) * np.float32(scale)).astype(int), size - 1)
     return _picked(source, size)
 
@@ -66,6 +68,7 @@ def _positions(count: int, scale: float, align: bool) -> NDArray[np.float64]:
 
 
 def _linear(size: int, count: int, scale: float, align: bool) -> Matrix:
+    scale = 1.0 if count == size else scale
     place = np.maximum(_positions(count, scale, align), 0)
     low = np.minimum(place.astype(int), size - 1)
     part = place - low
@@ -146,7 +149,9 @@ def _upsampled(kind: Kind) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         x = node.x()
         matrices = _matrices(node, kind, shape_of(x), node.arg("output_size"))
-        return transposed_maps(node.emit, x, [matrix.T for matrix in matrices])
+        # An axis that keeps its size is copied, whatever its scale; its gradient goes by the scale.
+        kept = [np.eye(len(m), dtype=np.float32) if m.shape[0] == m.shape[1] else m for m in matrices]
+        return transposed_maps(node.emit, x, [matrix.T for matrix in kept])
 
     return handler
 

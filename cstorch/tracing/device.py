@@ -183,6 +183,8 @@ class DeviceTensor(torch.Tensor):
         if func in _INDEXED and (found := _at_numbers(recording, args[0], args[1])) is not None:
             rows = _called(func, (*found, *args[2:]), kwargs)
             return rows if rows is None else rows.squeeze(0)
+        if func in _INDEXED and recording.loops:
+            args = (args[0], _inside(recording, args[0], args[1]), *args[2:])
         if func in OF_ONE_TYPE and recording.places.computes_half(is_mixed()):
             args, kwargs = widen_mixed(args, kwargs)
         if func in COMPOSED:
@@ -295,6 +297,14 @@ def _numbers(given: Sequence[Any]) -> torch.Tensor:
 
 def _numbers_or_one(given: Any) -> torch.Tensor:
     return _numbers(given) if isinstance(given, list | tuple) else torch.tensor(given)
+
+
+def _inside(recording: Recording, x: torch.Tensor, index: Any) -> Any:
+    """The index of a loop's body, with a known number for the first dimension in that dimension."""
+    if not isinstance(index, DeviceTensor) or index.dim() or index.dtype not in _WHOLE or not x.dim():
+        return index
+    known = _known(recording, index)
+    return index if known is None else recording.loops[-1].inside(int(known), x.size(0))
 
 
 def _at_numbers(

@@ -51,6 +51,7 @@ class UnrolledLoop:
             raise _refused(problem)
         self._frame, self._names = frame, body.written
         self._own: dict[int, Any] = {}
+        self._number = 0
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         for number in range(self._mask.size(0)):
@@ -58,6 +59,7 @@ class UnrolledLoop:
                 kept = [(tensor, tensor.clone()) for tensor in self._targets()]
                 row = self._rows.select(0, number)
             self._own = {id(tensor.base): tensor.base for tensor, _ in kept}
+            self._number = number
             begin = len(self._recording.graph.nodes)
             self._recording.loops.append(self)
             yield row
@@ -76,6 +78,24 @@ class UnrolledLoop:
             if not hasattr(value, "base"):
                 raise _refused(f"writes into {name}, which is no tensor of the step")
         return list({id(value): value for value in found.values()}.values())
+
+    def inside(self, place: int, size: int) -> int:
+        """An index of a body that fits a dimension.
+
+        A body that runs for every place may ask for one that a tensor does not have, as the experts of a
+        router that has one more for tokens without an expert. That such a place does not count is checked in
+        every step, and any element stands for the missing one.
+
+        Args:
+            place: The index.
+            size: Of the dimension.
+        """
+        if -size <= place < size:
+            return place
+        with torch._C.DisableTorchFunctionSubclass():
+            unused = torch.logical_not(self._mask.select(0, self._number))
+        self._recording.checks.keep(unused, f"IndexError: index {place} is out of bounds for size {size}")
+        return 0
 
     def see(self, written: Iterable[Any], made: Iterable[Any]) -> None:
         """Follow an operation of the body.

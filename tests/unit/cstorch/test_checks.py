@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from cgc.cirh.interface import step_interface
 from cgc.importers.aten import check_output, import_step
@@ -83,6 +84,12 @@ def _named(y: torch.Tensor) -> None:
     check(y < CLASSES, f"got {y.max()}")
 
 
+def _at_places(y: torch.Tensor) -> None:
+    found, weights = torch.zeros(3, device=y.device), torch.ones(CLASSES, 3, device=y.device)
+    for place in (functional.one_hot(y.long(), 10).sum(0) > 0).nonzero():
+        found += weights[place[0]]
+
+
 CHECKS: dict[Callable[[torch.Tensor], None], str] = {
     _asserted: "AssertionError: labels must be below 5; it checks `(y < CLASSES).all()`",
     _raised: "ValueError: got y.max() of 5 classes; it checks `y.max() >= CLASSES`",
@@ -94,6 +101,7 @@ CHECKS: dict[Callable[[torch.Tensor], None], str] = {
     _chain: "AssertionError; it checks `-1 < y.min() and 0 <= y.max() < CLASSES`",
     _each: "IndexError: too large; it checks `any((part.item() >= CLASSES for part in y))`",
     _of_torch: "AssertionError: too large",
+    _at_places: "IndexError: index 7 is out of bounds for size 5",
     _named: "RuntimeError: got (a value of the step)",
 }
 

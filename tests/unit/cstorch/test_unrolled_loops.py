@@ -48,6 +48,25 @@ class Experts(nn.Module):
         return (found**2).sum() + visited + (weights**2).sum()
 
 
+class StackedExperts(Experts):
+    """Experts in one tensor, and a mask that has one more, which no token goes to."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(least)
+        self.stacked = nn.Parameter(0.3 * torch.randn(EXPERTS, WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weights, chosen = self.router(x).softmax(-1).topk(1, -1)
+        found = torch.zeros_like(x)
+        mask = functional.one_hot(chosen + self.least, EXPERTS + 1).permute(2, 1, 0)
+        for expert in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():
+            number = expert[0]
+            place, token = torch.where(mask[number])
+            here = (x[token] @ self.stacked[number]) * weights[token, place, None]
+            found.index_add_(0, token, here)
+        return (found**2).sum() + (weights**2).sum()
+
+
 class GuardedExperts(Experts):
     """A loop over all experts, which skips those without tokens."""
 
@@ -67,7 +86,7 @@ class GuardedExperts(Experts):
         return (found**2).sum() + (weights**2).sum()
 
 
-@pytest.mark.parametrize("model", [Experts(0), Experts(1), GuardedExperts(0)])
+@pytest.mark.parametrize("model", [Experts(0), Experts(1), GuardedExperts(0), StackedExperts(0)])
 def test_experts_without_tokens_keep_their_weights_and_momentum(model: Experts) -> None:
     optimizers: dict[int, torch.optim.Optimizer] = {}
 

@@ -22,17 +22,21 @@ from cgc.cirh.pool import WindowOp
 from cgc.lowering import volumes
 from cgc.lowering.dtypes import result_shape
 from cgc.lowering.table import Table
-from cgc.lowering.taps import Sizes, taps, transposed
+from cgc.lowering.taps import Sizes, taps, transposed, whole_windows
 
 
 def pool(op: PoolOp, x: jax.Array) -> jax.Array:
     """Largest element or mean of each window."""
     if op.pool_type == "MAX":
+        if whole := whole_windows(x, op.ksize, op.strides, op.padding):
+            return whole[0].max(whole[1])
         return _first_largest(taps(x, op.ksize, op.strides, op.padding, -jnp.inf))[0]
     return _means(op, x.astype(jnp.float32)).astype(x.dtype)
 
 
 def _means(op: WindowOp, x: jax.Array) -> jax.Array:
+    if whole := whole_windows(x, op.ksize, op.strides, op.padding):
+        return whole[0].sum(whole[1]) * _reciprocal_counts(op, x.shape)
     places = taps(x, op.ksize, op.strides, op.padding)
     return sum(places[1:], places[0]) * _reciprocal_counts(op, x.shape)
 
@@ -56,6 +60,8 @@ def avg_pool_grad(op: AvgPoolGradOp, grad: jax.Array) -> jax.Array:
 
 def max_pool_grad(op: MaxPoolGradOp, x: jax.Array, grad: jax.Array) -> jax.Array:
     """Every gradient at the first largest element of its window, summed in float32 where windows overlap."""
+    if whole := whole_windows(x, op.ksize, op.strides, op.padding):
+        return _at_first_largest(*whole, grad).reshape(x.shape)
     place = _first_largest(taps(x, op.ksize, op.strides, op.padding, -jnp.inf))[1]
     if op.ksize == op.strides and not any(op.padding) and _tiles(op, x.shape):
         return _at_place(op.ksize, x.shape, place, grad)
@@ -65,6 +71,15 @@ def max_pool_grad(op: MaxPoolGradOp, x: jax.Array, grad: jax.Array) -> jax.Array
     any_place = lax.slice(place, (0,) * place.ndim, (1,) * place.ndim).reshape(())
     result: jax.Array = lax.cond(lax.gt(any_place, 0), spread, spread, place, grad.astype(jnp.float32))
     return result.astype(grad.dtype)
+
+
+def _at_first_largest(windows: jax.Array, axes: Sizes, grad: jax.Array) -> jax.Array:
+    """The gradients at the first largest element of each of `whole_windows`, in their shape."""
+    together = jnp.moveaxis(windows, axes, range(-len(axes), 0))
+    places = together.reshape(*grad.shape, -1)
+    own = lax.broadcasted_iota(jnp.int32, places.shape, places.ndim - 1) == places.argmax(-1, keepdims=True)
+    spread = jnp.where(own, grad[..., None], jnp.zeros((), grad.dtype)).reshape(together.shape)
+    return jnp.moveaxis(spread, range(-len(axes), 0), axes)
 
 
 def _spread(op: WindowOp, shape: Sizes, place: jax.Array, grad: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ from jax import lax
 from jax import numpy as jnp
 
 Sizes = Sequence[int]
+
+_MANY_PLACES = 64
+"""Windows with more are not taken apart into places, each of which is an operation for XLA."""
 
 
 def taps(
@@ -30,6 +34,29 @@ def taps(
         lax.slice(padded, (0, i, j, 0), (batch, i + last[0] + 1, j + last[1] + 1, channels), (1, *strides, 1))
         for i, j in corners
     ]
+
+
+def whole_windows(
+    x: jax.Array, ksize: Sizes, strides: Sizes, padding: Sizes
+) -> tuple[jax.Array, Sizes] | None:
+    """The elements of large windows that have each element of an image or volume once.
+
+    Returns:
+        The elements, with axes of windows and of places in them in turn, and the axes of places; None where
+        windows are small, overlap, or leave out elements. Padding has no elements.
+    """
+    space = x.shape[1:-1]
+    borders = list(zip(padding[::2], padding[1::2], strict=True))
+    if math.prod(ksize) <= _MANY_PLACES:
+        return None
+    counts = []
+    for size, length, stride, (low, high) in zip(space, ksize, strides, borders, strict=True):
+        one = (size + low + high - length) // stride == 0 and length >= low + size
+        if not one and (low or high or length != stride or size % length):
+            return None
+        counts.append(1 if one else size // length)
+    sides = [side for count, size in zip(counts, space, strict=True) for side in (count, size // count)]
+    return x.reshape(x.shape[0], *sides, x.shape[-1]), range(2, 2 + 2 * len(space), 2)
 
 
 def transposed(linear: Callable[[jax.Array], Any], like: jax.Array, grad: Any) -> jax.Array:

@@ -23,7 +23,7 @@ from cgc.cirh.pool import WindowOp
 from cgc.cirh.types import shape_of, tensor_type
 from cgc.lowering.dtypes import result_shape
 from cgc.lowering.images import convolution as convolution_of_images
-from cgc.lowering.taps import transposed
+from cgc.lowering.taps import transposed, whole_windows
 
 Sizes = Sequence[int]
 _RANK = 5
@@ -105,6 +105,8 @@ def _of_images(op: ConvolutionOp, left: jax.Array, right: jax.Array, shape: Size
 def pool(op: PoolOp, x: jax.Array) -> jax.Array:
     """Largest element or mean of each window."""
     if op.pool_type == "MAX":
+        if whole := whole_windows(x, op.ksize, op.strides, op.padding):
+            return whole[0].max(whole[1])
         return _largest(_taps(op, x, -jnp.inf))
     return _means(op, x.astype(jnp.float32)).astype(x.dtype)
 
@@ -120,6 +122,11 @@ def max_pool_grad(op: MaxPoolGradOp, x: jax.Array, grad: jax.Array) -> jax.Array
 
     Gradients of windows that overlap are summed in float32 and rounded once.
     """
+    if whole := whole_windows(x, op.ksize, op.strides, op.padding):
+        windows, axes = whole
+        own = windows == windows.max(axes, keepdims=True)
+        found = jnp.where(own, jnp.expand_dims(grad, axes), jnp.zeros((), grad.dtype))
+        return found.reshape(x.shape)
     places = _taps(op, x, -jnp.inf)
     largest, wide = _largest(places), grad.astype(jnp.float32)
     found = [jnp.where(place == largest, wide, jnp.float32(0)) for place in places]
@@ -135,6 +142,8 @@ def _largest(places: Sequence[jax.Array]) -> jax.Array:
 
 
 def _means(op: WindowOp, x: jax.Array) -> jax.Array:
+    if whole := whole_windows(x, op.ksize, op.strides, op.padding):
+        return whole[0].sum(whole[1]) * _reciprocal_counts(op, x.shape)
     places = _taps(op, x)
     return sum(places[1:], places[0]) * _reciprocal_counts(op, x.shape)
 

@@ -13,6 +13,7 @@ from xdsl.utils.test_value import create_ssa_value
 
 from cgc.cirh import ops
 from cgc.cirh.types import element_type, tensor_type
+from cgc.lowering import taps
 from cgc.lowering.jax_table import lower
 
 Array = Any
@@ -110,11 +111,17 @@ WINDOWS = [
     ((2, 2, 2), (2, 2, 2), (0, 0, 0, 0, 0, 0)),
     ((3, 1, 2), (1, 2, 2), (1, 0, 0, 0, 0, 1)),
     ((2, 3, 3), (2, 2, 2), (1, 1, 1, 1, 1, 1)),
+    ((1, 2, 7), (1, 2, 7), (0, 0, 0, 0, 0, 0)),
+    ((6, 20, 8), (6, 20, 8), (1, 0, 0, 14, 1, 0)),
 ]
 
 
+@pytest.mark.parametrize("many", [1, 64])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_pooling_and_its_gradients(window: Any, run_op: Any, rng: np.random.Generator) -> None:
+def test_pooling_and_its_gradients(
+    window: Any, many: int, run_op: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taps, "_MANY_PLACES", many)
     ksize, strides, padding = window
     # few different values, so that windows have several largest ones
     x = rng.integers(-2, 3, (2, 5, 6, 7, 3)).astype(np.float32)

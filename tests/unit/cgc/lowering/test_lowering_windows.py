@@ -14,7 +14,7 @@ from xdsl.utils.test_value import create_ssa_value
 
 from cgc.cirh import ops
 from cgc.cirh.types import element_type, tensor_type
-from cgc.lowering import images
+from cgc.lowering import images, taps
 from cgc.lowering.jax_table import lower
 
 Array = Any
@@ -228,6 +228,8 @@ WINDOWS = [
     ((1, 2), (2, 3), (0, 0, 1, 0)),
     ((3, 2), (3, 1), (0, 0, 0, 0)),
     ((2, 3), (1, 2), (1, 0, 1, 2)),
+    # one window with all elements
+    ((30, 20), (30, 20), (3, 21, 0, 12)),
 ]
 
 
@@ -270,8 +272,12 @@ def test_convolutions_in_a_loop_have_the_form_of_the_fast_routine(direction: str
     assert "feature_group_count" not in text
 
 
+@pytest.mark.parametrize("many", [1, 64])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_pooling_and_its_gradients(window: Any, run_op: Any, rng: np.random.Generator) -> None:
+def test_pooling_and_its_gradients(
+    window: Any, many: int, run_op: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taps, "_MANY_PLACES", many)
     # few different values, so that windows have several largest ones
     x = rng.integers(-2, 3, (2, 6, 8, 3)).astype(np.float32)
     largest = run_op(lambda a: ops.PoolOp(a, "MAX", *window), x)

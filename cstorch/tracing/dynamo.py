@@ -5,7 +5,8 @@ take a branch without reads where it says yes. That is what a step needs, so it 
 
 PyTorch imports Dynamo to tell it which of its own functions it shall not compile, a second of CPU time in a
 program that compiles nothing. Shape functions of `nn.Linear` and of softmax are among them. A function that
-was called without Dynamo is not skipped by `torch.compile` later in the same process.
+was called without Dynamo is not skipped by `torch.compile` later in the same process. Optimizers of PyTorch
+import it as well, when they are made.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,9 @@ from typing import Any
 import torch
 
 _NAME = "torch._dynamo"
+
+_SKIPPED = "__dynamo_disable"
+"""Attribute in which `torch._compile` keeps a function as Dynamo skips it."""
 
 
 class _Absent(ModuleType):
@@ -56,6 +61,29 @@ def without_dynamo() -> Iterator[None]:
         yield
     finally:
         absent.leave()
+
+
+def keep_out_of_optimizers() -> None:
+    """Let optimizers of PyTorch not import Dynamo; once a program has, they ask it to skip their methods."""
+    for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):
+        function = getattr(vars(torch.optim.Optimizer)[name], "__wrapped__", None)
+        if function is not None and not hasattr(function, _SKIPPED):
+            setattr(function, _SKIPPED, _skipped_late(function))
+
+
+def _skipped_late(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what PyTorch calls instead of a function; it asks Dynamo to skip that once Dynamo is loaded."""
+
+    @wraps(function)
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        loaded = sys.modules.get(_NAME)
+        if loaded is None or isinstance(loaded, _Absent):
+            return function(*arguments, **keywords)
+        skipped = loaded.disable(function, wrapping=False)
+        setattr(function, _SKIPPED, skipped)
+        return skipped(*arguments, **keywords)
+
+    return call
 
 
 @contextmanager

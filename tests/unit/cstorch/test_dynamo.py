@@ -1,4 +1,4 @@
-"""PyTorch's own compiler stays out of programs that do not use it."""
+"""PyTorch's own compiler, and DTensor, stay out of programs that do not use them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,20 @@ def not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(vars(torch), "_dynamo", raising=False)  # to ask torch for it would import it
 
 
-def test_shapes_of_layers_do_not_import_it() -> None:
+def test_they_come_with_a_program_that_uses_them() -> None:
+    """Shapes of layers, optimizers and the device do without; where they are used nothing is different."""
     program = (
-        "import sys, torch\n"
+        "import sys, torch, cstorch\n"
         "from cstorch.tracing.dynamo import appearing_compiled, without_dynamo\n"
         "with without_dynamo():\n"
         "    x = torch.nn.Linear(3, 4, device='meta')(torch.empty(2, 3, device='meta'))\n"
         "    assert torch.log_softmax(x, 1).shape == (2, 4)\n"
+        "optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.5)\n"
+        "optimizer.zero_grad()\n"
+        "optimizer.load_state_dict(optimizer.state_dict())\n"
+        "from cstorch.tracing.device import to_device\n"
+        "assert to_device(torch.nn.Parameter(torch.ones(2))).shape == (2,)\n"
+        "assert 'torch.distributed.tensor' not in sys.modules\n"
         "assert 'torch._dynamo' not in sys.modules\n"
         "assert torch.compiler.is_compiling() is False\n"
         "with without_dynamo():\n"
@@ -37,6 +44,15 @@ def test_shapes_of_layers_do_not_import_it() -> None:
         "compiled = torch.compile(lambda x: x + 1, backend=lambda *_: 1 / 0)\n"
         "with appearing_compiled():\n"
         "    assert compiled(torch.ones(())) == 2 and torch._dynamo.is_compiling()\n"
+        "torch.compile(optimizer.zero_grad, backend=lambda *_: 1 / 0)()\n"
+        "skipped = torch.optim.Optimizer.zero_grad.__wrapped__.__dynamo_disable\n"
+        "assert skipped.__module__ == 'torch._dynamo.eval_frame', skipped\n"
+        "from torch import distributed\n"
+        "from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh\n"
+        "distributed.init_process_group('gloo', rank=0, world_size=1, store=distributed.HashStore())\n"
+        "rows = distribute_tensor(torch.ones(2, 3), init_device_mesh('cpu', (1,)), [Shard(0)])\n"
+        "sums = rows @ rows.t()\n"
+        "assert type(sums) is DTensor and sums.full_tensor().tolist() == [[3, 3], [3, 3]]\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

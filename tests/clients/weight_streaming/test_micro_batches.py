@@ -66,7 +66,9 @@ def trained(
     return train
 
 
-@pytest.mark.parametrize(("name", "count"), [("fc_mnist", 1), ("gpt2", 2)])
+@pytest.mark.parametrize(
+    ("name", "count"), [pytest.param("fc_mnist", 1, marks=pytest.mark.soak), ("gpt2", 2)]
+)
 def test_losses_and_weights_are_those_of_a_plain_session(
     name: str, count: int, trained: Callable[..., Any], plain_session: Plain
 ) -> None:

@@ -45,9 +45,8 @@ def metrics_in(text: str) -> list[dict[str, float]]:
     "name",
     [
         "fc_mnist",
-        "unet",
         "gpt2",
-        *(pytest.param(name, marks=pytest.mark.soak) for name in ("resnet", "bert", "transformer")),
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("unet", "resnet", "bert", "transformer")),
     ],
 )
 def test_all_modes(

@@ -153,7 +153,7 @@ def test_forms_are_found_where_constants_are_too_large_to_be_folded(name: str) -
     assert {op: counts[op] for op in expected} == expected
 
 
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_keras_model_with_its_own_optimizer(causal: bool) -> None:
     keras.utils.set_random_seed(1)
     x = keras.Input((5, 8), batch_size=3)

@@ -64,8 +64,18 @@ def stack_step(loss: Loss, depth: int = 2, tied: bool = True) -> Step:
     return sgd_step(Stack(depth, tied=tied), loss, *batches)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("loss", [token_loss, penalized, of_some_words, by_place, if_all_are_words])
-@pytest.mark.parametrize("count", [2, 8])
+@pytest.mark.parametrize(
+    ("loss", "count"),
+    [
+        (token_loss, 2),
+        *((loss, 8) for loss in (penalized, of_some_words, by_place, if_all_are_words)),
+        pytest.param(token_loss, 8, marks=pytest.mark.soak),
+        *(
+            pytest.param(loss, 2, marks=pytest.mark.soak)
+            for loss in (penalized, of_some_words, by_place, if_all_are_words)
+        ),
+    ],
+)
 def test_losses_and_weights_are_those_of_the_whole_batch(loss: Loss, count: int) -> None:
     step = stack_step(loss)
     expected, expected_state = run_whole(step.module, step.state, step.batches)

@@ -34,13 +34,22 @@ def test_from_validate_to_predict(
         assert process.returncode == 0, process.stdout + process.stderr
         return process.stdout
 
-    kernels = done("csrun_cpu", *program, "--mode=validate_only")
+    checked = run_programs(
+        command,
+        ["csrun_cpu"],
+        tmp_path,
+        {
+            "validate": [str(RUN_PY), "--model_dir=validated", "--mode=validate_only"],
+            "compile": [*words, "--mode", "train", "--compile_only", cs_ip],
+        },
+    )
+    kernels = checked["validate"]["chief-0"]
     assert re.search(r"fc1 .*fully_connected", kernels)
-    assert not list(model_dir.glob("cs_*"))
+    assert not list((tmp_path / "validated").glob("cs_*"))
     for name in ("performance.json", "run_summary.json", "params.yaml", "fabric.json"):
-        assert (model_dir / name).is_file()
+        assert (tmp_path / "validated" / name).is_file()
 
-    shown = done("csrun_cpu", *program, "--mode", "train", "--compile_only", cs_ip)
+    shown = checked["compile"]["chief-0"]
     assert "Estimated Overall Performance: Samples/s " in shown
     (artifact,) = model_dir.glob("cs_*")
     assert re.fullmatch(r"cs_[0-9a-f]{64}", artifact.name)

@@ -125,8 +125,7 @@ def max_pool_grad(op: MaxPoolGradOp, x: jax.Array, grad: jax.Array) -> jax.Array
     if whole := whole_windows(x, op.ksize, op.strides, op.padding):
         windows, axes = whole
         own = windows == windows.max(axes, keepdims=True)
-        found = jnp.where(own, jnp.expand_dims(grad, axes), jnp.zeros((), grad.dtype))
-        return found.reshape(x.shape)
+        return jnp.where(own, jnp.expand_dims(grad, axes), jnp.zeros((), grad.dtype)).reshape(x.shape)
     places = _taps(op, x, -jnp.inf)
     largest, wide = _largest(places), grad.astype(jnp.float32)
     found = [jnp.where(place == largest, wide, jnp.float32(0)) for place in places]

@@ -18,7 +18,7 @@ from torch.utils import checkpoint
 
 from cstorch.tracing.composed import assertions, checkpointing, linalg, makers, packing
 from cstorch.tracing.composed.attention import scaled_dot_product_attention
-from cstorch.tracing.composed.counting import bincount, tensor_split
+from cstorch.tracing.composed.counting import bincount, repeat_interleave, tensor_split
 from cstorch.tracing.composed.factors import SUMS
 from cstorch.tracing.composed.layers import _weight_norm, embedding_bag, forward, renorm, rrelu
 from cstorch.tracing.composed.losses import (
@@ -44,6 +44,7 @@ _OURS: Mapping[ModuleType | type, tuple[Callable[..., Any], ...]] = {
         makers.tensor,
         makers.as_tensor,
         renorm,
+        repeat_interleave,
         tensor_split,
         _weight_norm,
         *assertions.REPLACED,
@@ -60,6 +61,7 @@ COMPOSED: Mapping[Any, Callable[..., Any]] = {
     torch.Tensor.bincount: bincount,
     torch.Tensor.pinverse: linalg.pinverse,
     torch.Tensor.renorm: renorm,
+    torch.Tensor.repeat_interleave: repeat_interleave,
     torch.Tensor.tensor_split: tensor_split,
     torch.Tensor.new_tensor: makers.new_tensor,
     **SUMS,

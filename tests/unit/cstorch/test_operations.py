@@ -169,6 +169,16 @@ def _choices() -> Iterator[Case]:
         lambda a, n: a.repeat_interleave(n, 0, output_size=7),
         (X, torch.tensor([2, 0, 4, 1])),
     )
+    yield Case("repeat_interleave of a number", lambda a: a.repeat_interleave(2, 1), (X,))
+    yield Case(
+        "repeat_interleave by numbers of the program",
+        lambda a: (
+            torch.repeat_interleave(a, torch.tensor([2, 0, 4, 1]), dim=0),
+            a.repeat_interleave(torch.tensor([3]), 1),
+            torch.arange(7) + torch.repeat_interleave(torch.tensor([2, 4, 1], device=a.device)),
+        ),
+        (X,),
+    )
     yield Case("signbit", torch.signbit, (torch.tensor([-2.0, -0.0, 0.0, 3.0]),))
     yield Case("copysign", torch.copysign, (X, _randn(4, 6, seed=1)))
     yield Case("sgn", lambda a: torch.sgn(a) * a, (X,))
@@ -602,7 +612,9 @@ def test_optimizers_update_complex_parameters_as_pytorch_does() -> None:
     torch.testing.assert_close(ours.data, theirs.data, rtol=1e-5, atol=1e-6)
 
 
-def test_bincount_without_a_length_is_refused_with_a_cure() -> None:
+def test_results_whose_size_depends_on_the_data_are_refused_with_a_cure() -> None:
     numbers = DeviceTensor(torch.tensor([1, 2]))
     with pytest.raises(StepError, match="give minlength"):
         trace(lambda: torch.bincount(numbers), [numbers], {}, [])
+    with pytest.raises(StepError, match="give output_size"):
+        trace(lambda: torch.repeat_interleave(numbers), [numbers], {}, [])

@@ -85,6 +85,9 @@ class DeviceTensor(torch.Tensor):
         selected: which of its rows count, where a mask of values has selected them.
     """
 
+    # Libraries that choose how to compute by the package of an operand, as opt_einsum does, choose PyTorch.
+    __module__ = "torch"
+
     host: torch.Tensor | None
     elem: torch.Tensor | None
     selected: Rows | None
@@ -170,6 +173,8 @@ class DeviceTensor(torch.Tensor):
         """A function of tensors all of whose rows count."""
         if func in _MOVES and isinstance(args[0], DeviceTensor):
             return _moved(func, args[0], args[1:], dict(kwargs or {}))
+        if func is torch.Tensor.type:
+            return _typed(args[0], *args[1:], **(kwargs or {}))
         if func is torch.Tensor.backward and recording is not None:
             recording.roots.append(args[0])
             recording.forward_nodes = recording.forward_nodes or len(recording.graph.nodes)
@@ -276,6 +281,16 @@ def _moved(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[
     if device.type != "cpu":
         raise ModelMovedError(str(device), user_line())
     return _readable(tensor, "read by to('cpu')").to(dtype, copy=copy)
+
+
+def _typed(tensor: DeviceTensor, dtype: Any = None, non_blocking: bool = False, **_: Any) -> Any:
+    """`Tensor.type`: the name of a tensor's type, which is that on a CPU, or the tensor in another type."""
+    if dtype is None:
+        return torch.empty(0, dtype=tensor.dtype).type()
+    if not isinstance(dtype, torch.dtype):  # a name or a class, which says where the result lies as well
+        name = dtype if isinstance(dtype, str) else f"{dtype.__module__}.{dtype.__name__}"
+        dtype = torch.empty(0).type(name.replace(".cuda.", ".")).dtype
+    return _called(torch.Tensor.type, (tensor, dtype), None)
 
 
 _INDEXED = frozenset({torch.Tensor.__getitem__, torch.Tensor.__setitem__})

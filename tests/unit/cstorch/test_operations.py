@@ -179,6 +179,11 @@ def _choices() -> Iterator[Case]:
         ),
         (X,),
     )
+    yield Case(
+        "types by their names",
+        lambda a: (a.type(torch.IntTensor).type(a.type()), a.type("torch.LongTensor"), a.type(torch.int)),
+        (X,),
+    )
     yield Case("signbit", torch.signbit, (torch.tensor([-2.0, -0.0, 0.0, 3.0]),))
     yield Case("copysign", torch.copysign, (X, _randn(4, 6, seed=1)))
     yield Case("sgn", lambda a: torch.sgn(a) * a, (X,))

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,7 @@ class DataLoader:
         self.batches_ahead = 0
         self._loaded_position: int | None = None
         self._epoch: int | None = None
+        self._begun: tuple[OwnNumbers, Iterator[Any]] | None = None
         self.making_s = 0.0
 
     def __iter__(self) -> Iterator[Any]:
@@ -204,7 +205,7 @@ class DataLoader:
 
     def described(self) -> Any:
         """A batch of tensors of the device without values, in the nest of the loader's batches."""
-        return pytree.tree_map_only(torch.Tensor, DeviceTensor, self._first)
+        return pytree.tree_map_only(torch.Tensor, DeviceTensor, self.first)
 
     def inputs(self) -> tuple[TensorSpec, ...]:
         """See `cs_runtime.source.InputSource`."""
@@ -248,12 +249,21 @@ class DataLoader:
         numbers = OwnNumbers(self.seed)
         with numbers, whole_input_on_chief():
             loader = self.made()
-            # What a worker makes of the data is the same for all, the order in which it reads it its own.
-            torch.manual_seed(self.seed + 1 + get_streaming_rank())
+        begun, self._begun = self._begun, None
+        if skip or begun is None or loader is not self._loader:
+            with numbers:
+                _seed_order(self.seed)
+            begun = None
+        else:
+            numbers = begun[0]
+        left: Callable[[], int]
         for epoch in count():
             with numbers, whole_input_on_chief():
-                _begin_epoch(loader, epoch)
-                batches, left = later(loader, skip) if skip else (iter(loader), int)
+                if begun is not None:
+                    batches, left, begun = begun[1], int, None
+                else:
+                    _begin_epoch(loader, epoch)
+                    batches, left = later(loader, skip) if skip else (iter(loader), int)
                 batch = next(batches, _END)
                 left_out, skip = left(), skip - left()
             if batch is _END and left_out:
@@ -293,16 +303,25 @@ class DataLoader:
             return self.made()
 
     @cached_property
-    def _first(self) -> Any:
+    def first(self) -> Any:
+        """The first batch, which describes the others; None where the loader has none."""
         began_s = time.perf_counter()
-        with OwnNumbers(self.seed), whole_input_on_chief():
-            first = next(iter(self._loader), None)
+        loader, numbers = self._loader, OwnNumbers(self.seed)
+        with numbers, whole_input_on_chief():
+            _seed_order(self.seed)
+            _begin_epoch(loader, 0)
+            batches = iter(loader)
+            first = next(batches, None)
         self.making_s = time.perf_counter() - began_s
+        # A dataset of this process may draw from a generator of its own, or count what it has given: reading
+        # its first batch twice would change all that follow. Worker processes have copies of it.
+        if first is not None and not getattr(loader, "num_workers", 0):
+            self._begun = numbers, chain([first], batches)
         return first
 
     @cached_property
     def _tensors(self) -> list[torch.Tensor]:
-        found = _leaves(self._first)
+        found = _leaves(self.first)
         if not found:
             raise InputError("the input function gives no batch with a tensor, expected one or more")
         return found
@@ -376,6 +395,11 @@ def _set_numbers(numbers: Numbers) -> None:
     random.setstate(numbers[0])
     mtrand.set_bit_generator(numbers[1])
     torch.set_rng_state(numbers[2])
+
+
+def _seed_order(seed: int) -> None:
+    """Seed the order in which this worker reads its data; what it makes of the data is the same for all."""
+    torch.manual_seed(seed + 1 + get_streaming_rank())
 
 
 def _leaves(batch: Any) -> list[torch.Tensor]:

@@ -38,8 +38,9 @@ def log_report(loader: DataLoader) -> None:
         return
     from input_rules.torch.inspection import inspect
 
+    first = None if loader.handed_over else loader.first
     with OwnNumbers(loader.seed):
-        cs_runtime.input_report.log_report(lambda: inspect(_program(loader), task().num_workers))
+        cs_runtime.input_report.log_report(lambda: inspect(_program(loader), task().num_workers, first))
 
 
 def _program(loader: DataLoader) -> InputProgram:

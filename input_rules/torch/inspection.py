@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from input_rules.finding import Finding
 from input_rules.handover import InputProgram, Shard
@@ -28,15 +29,17 @@ class Inspection:
     notes: tuple[str, ...] = ()
 
 
-def inspect(program: InputProgram, workers: int) -> Inspection:
-    """Makes the input and looks at it, without timing it.
+def inspect(program: InputProgram, workers: int, first: Any = None) -> Inspection:
+    """Make the input and look at it, without timing it.
 
     Args:
         program: Its input function.
         workers: Tasks that read it.
+        first: The first batch, where it has been read already; else it is read here.
     """
     with program.role(Shard(1, 0)), noting_calls():
         loader = program.build(Shard(1, 0))
-        first = next(iter(loader), None)
+        if first is None:
+            first = next(iter(loader), None)
     context = Context(workers=workers, cpus=len(os.sched_getaffinity(0)), seeded=program.seeded)
     return Inspection(find(pipeline_of(loader, first), context), (_NOT_COMPARED,) if workers > 1 else ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from cstorch.errors import (
     TensorReadError,
     ValueNotThereError,
 )
+from cstorch.input_analysis import log_report
 from cstorch.session import rendezvous, state
 from cstorch.session.core import cb_model as cm
 from cstorch.session.core import modes
@@ -59,6 +60,30 @@ def new_loader() -> torch.utils.data.DataLoader[Any]:
 def new_model() -> nn.Sequential:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+class Draws(torch.utils.data.IterableDataset[torch.Tensor]):
+    """Samples of a generator that one iterator leaves to the next."""
+
+    def __init__(self) -> None:
+        self.numbers = torch.Generator().manual_seed(5)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for _ in range(BATCH):
+            yield torch.rand(FEATURES, generator=self.numbers)
+
+
+@pytest.mark.parametrize("skip", [0, 3])
+def test_a_loader_is_read_once_where_its_data_has_a_state(skip: int) -> None:
+    """Description and report of the input draw nothing that is not streamed."""
+    expected = torch.utils.data.DataLoader(Draws(), batch_size=BATCH // 2)
+    loader = cbtorch.dataloader(torch.utils.data.DataLoader(Draws(), batch_size=BATCH // 2))
+    assert [spec.shape for spec in loader.inputs()] == [(BATCH // 2, FEATURES)]
+    log_report(loader)
+    streamed = torch.stack(list(islice(loader.endless(skip), 5 - skip)))
+    torch.testing.assert_close(
+        streamed, torch.stack([*expected, *expected, *expected])[skip:5], rtol=0, atol=0
+    )
 
 
 class Training:

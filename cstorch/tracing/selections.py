@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -168,7 +169,7 @@ def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords) -> Any:
         return _REDUCTIONS[name](func, rows, args, kwargs, reduced)
     by_row = (
         _is_aligned(given, args, kwargs)
-        if name in _ELEMENTWISE
+        if _is_elementwise(name)
         else name in _ROWWISE
         and len(given) == (2 if name in _OF_PAIRS else 1)
         and given[0] is args[0]
@@ -176,7 +177,20 @@ def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords) -> Any:
     )
     if by_row or (reduced is not None and 0 not in reduced and len(given) == _tensors(args, kwargs)):
         return tagged(func(*args, **kwargs), rows)
+    if _is_elementwise(name) and not (_writes(func) and rows_of(args[0]) is not None):
+        count = _rows_beside(given, args, kwargs)
+        if count is not None:
+            return func(*_dense(args, count), **_dense(kwargs, count))
     raise SelectionError(f"{name}() of a selection", user_line())
+
+
+@cache
+def _is_elementwise(name: str) -> bool:
+    """Whether each element of a result depends on those of the operands at its place alone."""
+    operation = None if name in _OTHERWISE else getattr(torch.ops.aten, name, None)
+    overloads = () if operation is None else operation.overloads()
+    pointwise = (torch.Tag.pointwise in getattr(operation, overload).tags for overload in overloads)
+    return name in _ELEMENTWISE or any(pointwise)
 
 
 def _tensors(args: tuple[Any, ...], kwargs: Keywords) -> int:
@@ -191,7 +205,7 @@ def name_of(func: Any) -> str:
     if name.startswith("__"):
         name = name.strip("_")
         name = _OPERATORS.get(name, name)
-        return name[1:] if name[:1] in "ri" and name[1:] in _ELEMENTWISE else name
+        return name[1:] if name[:1] in "ri" and _is_elementwise(name[1:]) else name
     return name if name.startswith("_") else name.rstrip("_")
 
 
@@ -203,6 +217,33 @@ def _is_aligned(given: Sequence[torch.Tensor], args: Any, kwargs: Any) -> bool:
         x.dim() == rank if rows_of(x) is not None else x.dim() < rank or (x.dim() == rank and x.size(0) == 1)
         for x in tensors
     )
+
+
+def _rows_beside(given: Sequence[torch.Tensor], args: Any, kwargs: Any) -> int | None:
+    """How many rows the tensors have that selections meet, which says how many rows count; else None."""
+    rank = max(x.dim() for x in given)
+    tensors = [x for x in leaves((list(args), dict(kwargs))) if isinstance(x, torch.Tensor)]
+    whole = [x for x in tensors if rows_of(x) is None]
+    counts = {x.size(0) for x in whole if x.dim() == rank} - {1}
+    if len(counts) != 1 or any(x.dim() > rank for x in whole) or any(x.dim() < rank for x in given):
+        return None
+    return counts.pop()
+
+
+def _dense(nest: Any, count: int) -> Any:
+    """Selections in a nest as tensors of their rows."""
+
+    def dense(x: Any) -> Any:
+        rows = rows_of(x)
+        return x if rows is None else _compacted(x, rows, (count, *x.shape[1:]))
+
+    return mapped(dense, nest)
+
+
+def _writes(func: Any) -> bool:
+    """Whether a function writes into its first argument."""
+    name = func.__name__
+    return name.startswith("__i") if name.startswith("__") else name.endswith("_")
 
 
 def _dims(name: str, args: tuple[Any, ...], kwargs: Keywords, rank: int) -> set[int]:
@@ -434,15 +475,13 @@ _OPERATORS = {
     "invert": "bitwise_not",
 }
 _ELEMENTWISE = _named(
-    "abs add addcdiv addcmul atan2 bfloat16 bitwise_and bitwise_not bitwise_or bitwise_xor bool ceil celu"
-    " clamp clamp_max clamp_min clip clone contiguous copysign cos cosh data detach div divide double dropout"
-    " elu empty_like eq erf erfc exp exp2 expm1 float floor floor_divide fmod frac full_like ge gelu gt half"
-    " hardsigmoid hardswish hardtanh hypot int isfinite isinf isnan le leaky_relu lerp log log10 log1p log2"
-    " logaddexp logical_and logical_not logical_or logical_xor logit logsigmoid long lt masked_fill maximum"
-    " minimum mish mul multiply nan_to_num ne neg negative ones_like pow rand_like randn_like reciprocal relu"
-    " relu6 remainder requires_grad_ round rsqrt selu sgn sigmoid sign silu sin sinh softplus softsign sqrt"
-    " square sub subtract tan tanh threshold to true_divide trunc type type_as where xlogy zeros_like"
+    "bfloat16 bool contiguous data detach divide double dropout empty_like float floor_divide full_like half"
+    " hardswish int logsigmoid long multiply negative ones_like rand_like randn_like requires_grad_ softsign"
+    " subtract to type type_as zeros_like"
 )
+"""Those that PyTorch does not call so itself."""
+_OTHERWISE = _named("equal frexp max min")
+"""Those that PyTorch calls so, and that are more."""
 _ROWWISE = _named(
     "cosine_similarity embedding layer_norm linear normalize one_hot pairwise_distance rms_norm"
 )

@@ -55,6 +55,18 @@ def _head(h: Heads, x: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.float(), labels[labels != -100]) + logits.std()
 
 
+def _angles(h: Heads, x: torch.Tensor) -> torch.Tensor:
+    mask = functional.one_hot((x[:, 0].abs() * 3).long() % 5, 5) == 1
+    cosines = functional.linear(functional.normalize(x), functional.normalize(h.head.weight))
+    there = cosines[mask]
+    moved = (
+        torch.cos(torch.acos(there.clamp(-0.9, 0.9)) + 0.5)
+        + there.atan().sinc()
+        - 2 ** torch.lgamma(3 + there)
+    )
+    return (cosines + mask * (moved - there).unsqueeze(1)).logsumexp(1).sum()
+
+
 def _weighted(h: Heads, x: torch.Tensor) -> torch.Tensor:
     m = x.sum(1) > 0
     labels = (x[:, 1].abs() * 3).long() % 5
@@ -165,8 +177,8 @@ def _sequences(h: Heads, x: torch.Tensor) -> torch.Tensor:
 
 
 USES: list[Use] = [
-    _written, _rows_of_a_tensor, _head, _weighted, _logarithm, _reduced, _experts, _places, _filled_in,
-    _joined, _nothing, _known, _numbers, _of_a_known_size, _parts, _sequences,
+    _written, _rows_of_a_tensor, _head, _angles, _weighted, _logarithm, _reduced, _experts, _places,
+    _filled_in, _joined, _nothing, _known, _numbers, _of_a_known_size, _parts, _sequences,
 ]  # fmt: skip
 
 

@@ -36,8 +36,8 @@ ZOO="bert t5*"` runs some of them again, `make zoo ZOO=--fresh` forgets all resu
 * **Training**: five steps of gradient descent with momentum on random batches, with padded samples.
   The loss is the model's own where it takes labels of the shape of its logits, else the mean square
   of its outputs. The framework starts from the same weights, on a CPU. A model that draws random
-  numbers in training mode, or where rounding changes updates by over 2 %, as where few values are
-  normalized, is trained in evaluation mode.
+  numbers or overflows in training mode, or where rounding changes updates by over 2 %, as where few
+  values are normalized, is trained in evaluation mode.
 * **Losses** is the largest relative difference of the loss of a step. **Updates** is the largest
   relative difference of what the steps have added to a tensor. Losses up to 1e-3 and updates up to
   2e-2 are *ok*, and more where ten times the effect of rounding exceeds that: of one bit more in

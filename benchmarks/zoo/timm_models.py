@@ -34,7 +34,8 @@ from benchmarks.zoo.tiny import Shrinking, shrink
 from benchmarks.zoo.torch_outputs import without_randomness, without_ties
 
 CLASSES = 10
-IMAGES = (64, 128, 32)
+IMAGES = (64, 128, 32, 256)
+"""Sizes that are tried in turn, in pixels."""
 _SMALL = re.compile(
     r"(^|_)(test|atto|femto|pico|nano|micro|xxs|xxt|zepto|mini|tiny|t|ti|xs|n|s|small|050|0_5|tn|extra|xxsmall|xsmall)"
     r"(\d*)(_|$)"

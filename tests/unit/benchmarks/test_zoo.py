@@ -134,10 +134,17 @@ class NormalizesOne(nn.Module):
         return found
 
 
-def test_an_ill_conditioned_model_is_compared_in_evaluation_mode() -> None:
+class Overflows(NormalizesOne):
+    """Exceeds all numbers in training mode."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight / (0.0 if self.training else 1.0)
+
+
+@pytest.mark.parametrize("model", [NormalizesOne(), Overflows()])
+def test_a_model_that_cannot_be_compared_in_training_mode_is_in_evaluation_mode(model: nn.Module) -> None:
     batches = [{"x": torch.tensor([[1.0], [2.0]])} for _ in range(5)]
     weights = torch.tensor([[1.0], [3.0]])
-    model = NormalizesOne()
     reference = expected(
         Workload(model, batches, lambda m, batch: (m(batch["x"]) * weights.to(batch["x"].dtype)).sum(), "")
     )

@@ -5,8 +5,8 @@ take a branch without reads where it says yes. That is what a step needs, so it 
 
 PyTorch imports Dynamo to tell it which of its own functions it shall not compile, a second of CPU time in a
 program that compiles nothing. Shape functions of `nn.Linear` and of softmax are among them. A function that
-was called without Dynamo is not skipped by `torch.compile` later in the same process. Optimizers of PyTorch
-import it as well, when they are made.
+was called without Dynamo is not skipped by `torch.compile` later in the same process. It is also imported
+by PyTorch's optimizers, when they are made.
 """
 
 from __future__ import annotations

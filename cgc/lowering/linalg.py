@@ -1,8 +1,8 @@
-"""Lowerings of factorizations and of triangular systems: those of LAPACK, one matrix after the other.
+"""Lowerings of factorizations and of triangular systems: those of LAPACK, one matrix at a time.
 
-jaxlib (0.10.2) gives the matrices of a batch to XLA's threads, and waits for them on one of these threads.
-Two such operations at a time on two threads wait for each other for ever: `jit` of 16 independent Cholesky
-factorizations, `[16, 64, 64]`, hangs within some hundred calls.
+jaxlib (0.10.2) runs the matrices of a batch on a pool of threads, and waits for them on one of these threads.
+Two such operations on a pool of two threads deadlock: `jit` of 16 independent Cholesky factorizations,
+`[16, 64, 64]`, hangs within a few hundred calls.
 """
 
 from __future__ import annotations

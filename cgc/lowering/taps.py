@@ -39,11 +39,11 @@ def taps(
 def whole_windows(
     x: jax.Array, ksize: Sizes, strides: Sizes, padding: Sizes
 ) -> tuple[jax.Array, Sizes] | None:
-    """The elements of large windows that have each element of an image or volume once.
+    """View an image or volume as its windows, where these are large and cover each element exactly once.
 
     Returns:
-        The elements, with axes of windows and of places in them in turn, and the axes of places; None where
-        windows are small, overlap, or leave out elements. Padding has no elements.
+        `x` as `[N, windows, places, windows, places, ..., C]` without padding, and the axes of places; None
+        where windows are small, overlap, or skip elements.
     """
     space = x.shape[1:-1]
     borders = list(zip(padding[::2], padding[1::2], strict=True))

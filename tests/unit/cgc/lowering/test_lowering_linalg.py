@@ -57,7 +57,7 @@ def test_factors_make_the_matrix_again(
 
 @pytest.mark.parametrize("name", OPS)
 def test_no_operation_shares_its_batch_among_threads(name: str) -> None:
-    # jaxlib's operations on batches hang where two of them run at a time.
+    # jaxlib's operations on batches deadlock where two of them run at the same time.
     x = np.zeros((*BATCH, SIZE, SIZE), np.float32)
     operands = [x] * (2 if name == "triangular" else 1)
     op = OPS[name](*(create_ssa_value(tensor_type(x.shape, element_type("float32"))) for _ in operands))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
@@ -23,6 +24,9 @@ def _configurations(module: ModuleType) -> None:
         return make(*args, **{name: _with_default(field) for name, field in fields.items()})
 
     vars(module)["create_model"] = create_model
+    # Later versions warn at each value that a configuration holds as an object: some 400 lines in the log of
+    # a run, before its first step.
+    warnings.filterwarnings("ignore", message="Pydantic serializer warnings")
 
 
 def _with_default(field: Any) -> Any:

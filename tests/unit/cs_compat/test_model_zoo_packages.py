@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -127,6 +128,25 @@ def test_the_default_of_an_annotation_counts() -> None:
     assert made(rate=0.5).model_dump() == {"groups": [], "rate": 0.5, "size": 3}
     with pytest.raises(ValueError, match="rate"):
         made()
+
+
+def test_values_that_are_objects_are_serialized_without_warnings() -> None:
+    from pydantic import BaseModel, create_model
+
+    class Configuration(BaseModel):
+        optimizer: dict[str, float]
+
+    configuration = Configuration.model_construct(optimizer=object())
+    with pytest.warns(UserWarning, match="Pydantic serializer warnings"):
+        configuration.model_dump()
+    module = ModuleType("cerebras.modelzoo.config.utils")
+    vars(module)["create_model"] = create_model
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        CHANGES[module.__name__](module)
+        configuration.model_dump()
+        warnings.warn("another one", stacklevel=1)
+    assert [str(warning.message) for warning in warned] == ["another one"]
 
 
 def test_serializers_and_tree_specs_as_in_older_versions() -> None:

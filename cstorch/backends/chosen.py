@@ -108,7 +108,8 @@ class Device:
         return None
 
     def __str__(self) -> str:
-        return str(self.torch_device)
+        """Return the kind of backend, which programs of releases 2.x print in each line of progress."""
+        return (BackendType.CPU if self.torch_device.type == "cpu" else BackendType.CSX).value
 
 
 class Cluster:

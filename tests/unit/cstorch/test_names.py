@@ -157,6 +157,11 @@ def test_settings_of_the_appliance_have_values_before_they_are_set() -> None:
     assert precision.optimization_level == 1
 
 
+def test_a_device_is_printed_as_its_kind_of_backend() -> None:
+    """Programs of releases 2.x print `backend.device` in every line of progress."""
+    assert f"{Device(torch.device('xla', 0))} {Device(torch.device('cpu'))}" == "CSX CPU"
+
+
 def test_what_has_no_effect_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     _announce.cache_clear()
     for _ in range(2):

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 from cs_system import errors
@@ -80,3 +84,31 @@ def test_status_for_programs_that_know_only_grpc():
     assert status_of(errors.SystemStoppingError("stop")).name == "UNAVAILABLE"
     assert status_of(errors.StateMismatchError.of(["a"])).name == "INVALID_ARGUMENT"
     assert status_of(errors.ExecutionError("x")).name == "ABORTED"
+
+
+FORK = """
+import os
+from concurrent import futures
+import cs_system
+import grpc
+
+server = grpc.server(futures.ThreadPoolExecutor(1))
+port = server.add_insecure_port("127.0.0.1:0")
+server.start()
+channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+grpc.channel_ready_future(channel).result(20)
+if not os.fork():
+    os._exit(0)
+os.wait()
+print("forked")
+server.stop(None)
+"""
+
+
+def test_a_fork_next_to_connections_writes_no_lines_of_grpc():
+    """A DataLoader with workers forks the process of a chief."""
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    result = subprocess.run(
+        [sys.executable, "-c", FORK], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.stdout, result.stderr) == ("forked\n", "")

@@ -14,6 +14,11 @@ _HINTS = {
     errno.ENOEXEC: "expected a program, or a script whose first line (#!) names its interpreter: for a "
     "Python file put 'python' in front of it",
 }
+_OF_THE_ORIGINAL = {
+    "csctl": "'csrun status' and 'csrun cancel' look after jobs here, 'cs_system status' after the CS system",
+    **dict.fromkeys(("cslc", "cs_python"), "there is no language for kernels here, the compiler writes them"),
+}
+"""Commands that guides of sites name, and what serves instead."""
 
 
 def find_command(command: str, path: str) -> str:
@@ -35,6 +40,8 @@ def find_command(command: str, path: str) -> str:
                 f"command not found: {command!r}; a file of that name is here, and a program is searched in "
                 f"PATH only: put 'python' in front of a Python file, './' in front of a program"
             )
+        if command in _OF_THE_ORIGINAL:
+            raise CommandNotFoundError(f"command not found: {command!r}; {_OF_THE_ORIGINAL[command]}")
         raise CommandNotFoundError(
             f"command not found: {command!r}; expected a program in PATH, or the path of one: "
             f"check the spelling"

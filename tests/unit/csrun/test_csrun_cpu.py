@@ -121,6 +121,7 @@ def test_a_closed_pipe_ends_the_program_as_without_launcher(run: Run) -> None:
     ("arguments", "code", "message"),
     [
         (["nosuchprogram"], 127, "command not found: 'nosuchprogram'"),
+        (["csctl", "get", "jobs"], 127, "command not found: 'csctl'; 'csrun status' and 'csrun cancel'"),
         (["./nosuchprogram"], 127, "command not found: './nosuchprogram'"),
         ([""], 127, "command not found: ''"),
         (["x" * 5000], 127, "command not found: 'xxx"),

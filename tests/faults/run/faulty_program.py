@@ -30,6 +30,8 @@ from numpy_program import BATCH, NumpyFrontEnd, Scalars  # noqa: E402
 FAULT = os.environ.get("FAULT", "")
 ROLE = os.environ.get("CSRUN_ROLE", "chief") + os.environ.get("CSRUN_TASK_INDEX", "0")
 DIFFERS = FAULT == "differ" and ROLE == "worker1"
+JOINED = Path("worker0_joined")
+JOIN_TIMEOUT_S = 60.0
 
 
 class FaultyFrontEnd(NumpyFrontEnd):
@@ -39,10 +41,12 @@ class FaultyFrontEnd(NumpyFrontEnd):
 
     def input_facts(self) -> Mapping[str, str]:
         if DIFFERS:
-            time.sleep(3)  # a task that has not joined when the job ends could not say why in its log
+            _wait_for(JOINED)  # a task that has not joined when the job ends could not say why in its log
         return super().input_facts()
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
+        if FAULT == "differ" and ROLE == "worker0":
+            JOINED.touch()
         for number, batch in enumerate(super().batches(skip), start=skip):
             if FAULT == "die" and ROLE == "worker1" and number == 20:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -51,6 +55,14 @@ class FaultyFrontEnd(NumpyFrontEnd):
             if FAULT == "slow":
                 time.sleep(0.016)
             yield batch
+
+
+def _wait_for(file: Path) -> None:
+    deadline = time.monotonic() + JOIN_TIMEOUT_S
+    while not file.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(file)
+        time.sleep(0.02)
 
 
 @report_errors()

@@ -39,7 +39,7 @@ from cstorch.tracing.modes import Mode
 from cstorch.tracing.nests import leaves, mapped
 from cstorch.tracing.parts import SPLITTING, parts_of, sizes_of
 from cstorch.tracing.places import user_line
-from cstorch.tracing.selections import Rows, apply, name_of, rows_of
+from cstorch.tracing.selections import Rows, apply, compare_count, name_of, rows_of, writes_in_place
 from cstorch.tracing.unrolled import UnrolledLoop
 from cstorch.tracing.values import META, Recorded
 
@@ -395,10 +395,17 @@ def _selected(
             found = found_places(func.__name__, args, kwargs, read, key)
         elif func in SPLITTING and not any(rows_of(x) is not None for x in leaves((args, kwargs))):
             found = parts_of(args, kwargs, key)
-        elif name == "unbind" and args[1:] in ((), (0,)) and (rows := rows_of(args[0])) is not None:
+        elif (
+            name == "unbind"
+            and args[1:] in ((), (0,))
+            and (rows := rows_of(args[0])) is not None
+            and not rows.inner
+        ):
             found = UnrolledLoop(args[0], rows.mask, recording)
         elif any(rows_of(x) is not None for x in leaves((args, kwargs))):
-            found = apply(plain, name, args, kwargs)
+            found = apply(plain, name, args, kwargs, in_place=writes_in_place(func.__name__))
+        else:
+            found = compare_count(name, args)
     recording.selects |= any(rows_of(x) is not None for x in leaves(found))
     return found
 

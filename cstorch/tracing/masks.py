@@ -44,6 +44,8 @@ def indexed(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
     masks = [i for i in index if _is_mask(i)]
     if masks:
         mask, *rest = index
+        if len(index) == 2 and mask in (slice(None), ...) and masks[0].dim() == 1 and target.dim() == 2:
+            return _columns(func, target, masks[0], value, read, key)
         if mask is not masks[0] or not all(isinstance(i, _BASIC) for i in rest):
             raise SelectionError("an index with a mask behind or beside other indices", user_line())
         outer = rows_of(target)
@@ -62,16 +64,39 @@ def indexed(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
         found = indexed(func, (target, index[1:]), read, key)
         below = rows_of(found)
         assert below is not None
-        return tagged(found.unsqueeze(0), Rows(below.mask, below.key, inner=True))
+        return tagged(found.unsqueeze(0), below.turned())
     if by_places:
         return _at_places(func, target, index, value)
     if (whole := rows_of(target)) is not None:
+        if whole.inner and not value and _is_first(index):
+            return tagged(func(target, index), whole.turned() if isinstance(index[0], int) else whole)
         if whole.inner or value or index[0] != slice(None) or not all(isinstance(i, _BASIC) for i in index):
             raise SelectionError("rows of a selection by number", user_line())
         return tagged(target[index], whole)
     if any(rows_of(x) is not None for x in value):
         raise SelectionError("a write of a selection by an index without its mask", user_line())
     return func(target, index if isinstance(given, tuple) or len(index) > 1 else index[0], *value)
+
+
+def _columns(
+    func: Any, target: torch.Tensor, mask: torch.Tensor, value: list[Any], read: Read, key: Key
+) -> Any:
+    """`x[:, mask]` of a matrix, and a write to that."""
+    outer = rows_of(target)
+    if (outer is not None and not outer.inner) or any(isinstance(x, torch.Tensor) and x.dim() for x in value):
+        raise SelectionError("an index with a mask behind or beside other indices", user_line())
+    turned = tagged(target.transpose(0, 1), None if outer is None else outer.turned())
+    found = indexed(func, (turned, mask, *value), read, key)
+    if value:
+        return None
+    rows = rows_of(found)
+    assert rows is not None
+    return tagged(found.transpose(0, 1), rows.turned())
+
+
+def _is_first(index: tuple[Any, ...]) -> bool:
+    """Return True if an index says which elements of the first dimension are taken, and all below."""
+    return not isinstance(index[0], torch.Tensor) and all(i == slice(None) for i in index[1:])
 
 
 def is_by_values(args: tuple[Any, ...]) -> bool:

@@ -9,6 +9,7 @@ does, so that no function is applied to numbers that it has no meaning for. All 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -44,12 +45,19 @@ class Rows:
         mask: truth, of one dimension.
         key: equal for masks of equal values.
         part: which of the parts the rows are whose `torch.cat` is a whole tensor; None for other rows.
-        inner: whether the rows are those of the second dimension, below one of size 1, as in
-            `x[None, places]`; `reshape(-1, ...)` makes them rows like all others.
+        inner: True if the rows are those of the second dimension, as in `edges[:, mask]` and
+            `x[None, places]`.
+        least: number of rows that count in any case, as those of tensors that are joined with selected rows.
     """
 
-    def __init__(self, mask: torch.Tensor, key: Any, inner: bool = False, part: Part | None = None) -> None:
-        self.mask, self.key, self.inner, self.part = mask, key, inner, part
+    def __init__(
+        self, mask: torch.Tensor, key: Any, inner: bool = False, part: Part | None = None, least: int = 0
+    ) -> None:
+        self.mask, self.key, self.inner, self.part, self.least = mask, key, inner, part, least
+
+    def turned(self) -> Rows:
+        """The same rows, of the second dimension instead of the first, or of the first instead of that."""
+        return Rows(self.mask, self.key, not self.inner, self.part, self.least)
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The mask, in as many dimensions as a tensor."""
@@ -101,10 +109,12 @@ def scattered(mask: torch.Tensor, source: torch.Tensor, rows: int, width: int) -
         rows: in the mask.
         width: elements of a row.
     """
-    chosen = mask.reshape(rows, width)[:, 0]
-    given = source.reshape(-1, width)
-    place = (chosen.int().cumsum(0) - 1).clamp(0, given.size(0) - 1)
-    return given.index_select(0, place).reshape(mask.shape)
+    return _spread(source.reshape(-1, width), mask.reshape(rows, width)[:, 0]).reshape(mask.shape)
+
+
+def _spread(given: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Rows in order at the places where a mask is true; copies of them elsewhere."""
+    return given.index_select(0, (mask.int().cumsum(0) - 1).clamp(0, given.size(0) - 1))
 
 
 def tagged(found: Any, rows: Rows | None) -> Any:
@@ -133,7 +143,7 @@ def _named(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords) -> Any:
+def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, in_place: bool = False) -> Any:
     """A function of PyTorch of arguments of which some are selections.
 
     Args:
@@ -141,6 +151,7 @@ def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords) -> Any:
         name: as of `name_of`.
         args: its arguments.
         kwargs: its named arguments.
+        in_place: True if it writes into its first argument.
 
     Raises:
         SelectionError: it has no meaning for rows of which nobody knows how many there are.
@@ -151,12 +162,9 @@ def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords) -> Any:
     if name in _PROPERTIES:
         return func(*args, **kwargs)
     if any(x.selected.inner for x in given):
-        if len(given) > 1 or given[0] is not args[0] or name not in ("reshape", "view"):
-            raise SelectionError(f"{name}() of a selection with a dimension before its rows", user_line())
-        outer = tagged(args[0].squeeze(0), Rows(rows.mask, rows.key))
-        return apply(func, name, (outer, *args[1:]), kwargs)
-    if name in ("index_add", "scatter_add"):
-        return _added(func, args, kwargs)
+        return _below(func, name, args, kwargs, given)
+    if name in _SCATTERS:
+        return _added(func, name, args, kwargs, in_place)
     if name == "cat" and _dims(name, args, kwargs, given[0].dim()) == {0}:
         return _joined(args[0])
     if any(rows_of(x).key != rows.key for x in given):  # type: ignore[union-attr]
@@ -177,10 +185,13 @@ def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords) -> Any:
     )
     if by_row or (reduced is not None and 0 not in reduced and len(given) == _tensors(args, kwargs)):
         return tagged(func(*args, **kwargs), rows)
-    if _is_elementwise(name) and not (_writes(func) and rows_of(args[0]) is not None):
-        count = _rows_beside(given, args, kwargs)
-        if count is not None:
-            return func(*_dense(args, count), **_dense(kwargs, count))
+    count = _rows_beside(given, args, kwargs) if _is_elementwise(name) else None
+    if count is not None and in_place and rows_of(args[0]) is not None:
+        _require_count(rows, count)
+        rank = args[0].dim()
+        return func(args[0], *_aligned(args[1:], rows, rank), **_aligned(kwargs, rows, rank))
+    if count is not None:
+        return func(*_dense(args, count), **_dense(kwargs, count))
     raise SelectionError(f"{name}() of a selection", user_line())
 
 
@@ -207,6 +218,11 @@ def name_of(func: Any) -> str:
         name = _OPERATORS.get(name, name)
         return name[1:] if name[:1] in "ri" and _is_elementwise(name[1:]) else name
     return name if name.startswith("_") else name.rstrip("_")
+
+
+def writes_in_place(name: str) -> bool:
+    """Return True if a function of this name writes into its first argument."""
+    return name.startswith("__i") and name != "__invert__" if name.startswith("__") else name.endswith("_")
 
 
 def _is_aligned(given: Sequence[torch.Tensor], args: Any, kwargs: Any) -> bool:
@@ -240,10 +256,14 @@ def _dense(nest: Any, count: int) -> Any:
     return mapped(dense, nest)
 
 
-def _writes(func: Any) -> bool:
-    """Whether a function writes into its first argument."""
-    name = func.__name__
-    return name.startswith("__i") if name.startswith("__") else name.endswith("_")
+def _aligned(nest: Any, rows: Rows, rank: int) -> Any:
+    """Tensors of so many dimensions in a nest, with their rows at the places of those of a selection."""
+
+    def aligned(x: Any) -> Any:
+        is_dense = isinstance(x, torch.Tensor) and rows_of(x) is None and x.dim() == rank
+        return _spread(x, rows.mask) if is_dense else x
+
+    return mapped(aligned, nest)
 
 
 def _dims(name: str, args: tuple[Any, ...], kwargs: Keywords, rank: int) -> set[int]:
@@ -261,17 +281,55 @@ def _dims(name: str, args: tuple[Any, ...], kwargs: Keywords, rank: int) -> set[
     return {dim + whole if dim < 0 else dim for dim in leaves(list(dims)) if isinstance(dim, int)}
 
 
-def _added(func: Any, args: tuple[Any, ...], kwargs: Keywords) -> Any:
-    """Sums into rows that are named: rows that do not count add nothing."""
-    target, dim, index, source, *others = (
-        *args,
-        *(kwargs[k] for k in ("dim", "index", "source", "src") if k in kwargs),
-    )
+def _below(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, given: list[torch.Tensor]) -> Any:
+    """A function of selections of rows of the second dimension."""
+    x = given[0]
+    rows = x.selected.turned()
+    dims = {0, 1} if name in ("T", "t") else _dims(name, args, kwargs, x.dim()) & {0, 1}
+    if name in ("shape", "size") and kwargs.get("dim", args[1] if len(args) > 1 else None) in (0, -x.dim()):
+        return x.size(0)
+    if name in ("shape", "size"):
+        first, *rest = _size(func, rows, (x.transpose(0, 1),), {})
+        sizes = (x.size(0), first, *rest[1:])
+        return sizes if len(args) + len(kwargs) == 1 else sizes[kwargs.get("dim", *args[1:])]
+    if name in ("numel", "nelement"):
+        return _numel(func, rows, (x.transpose(0, 1),), {})
+    if name in ("reshape", "view") and x is args[0] and x.size(0) == 1:
+        return apply(func, name, (tagged(x.squeeze(0), rows), *args[1:]), kwargs)
+    if name in ("T", "t", "transpose") and dims == {0, 1}:
+        return tagged(func(*args, **kwargs), rows)
+    if name in ("select", "unbind") and dims == {0}:
+        return tagged(func(*args, **kwargs), rows)
+    inner = all(rows_of(y) is None or rows_of(y).inner for y in leaves([*args]))  # type: ignore[union-attr]
+    if name == "cat" and dims == {1} and inner:
+        joined = _joined([tagged(y.transpose(0, 1), rows_of(y)) for y in args[0]])
+        found = rows_of(joined)
+        assert found is not None
+        return tagged(joined.transpose(0, 1), found.turned())
+    if _tensors(args, kwargs) == 1 and (_is_elementwise(name) or (name == "flip" and dims == {0})):
+        return tagged(func(*args, **kwargs), x.selected)
+    raise SelectionError(f"{name}() of a selection with a dimension before its rows", user_line())
+
+
+def _added(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, in_place: bool) -> Any:
+    """Values that go into rows that are named: rows that do not count change nothing."""
+    named = [kwargs[key] for key in ("dim", "index", "source", "src", "value") if key in kwargs]
+    target, dim, index, source, *others = (*args, *named)
     rows = rows_of(source) or rows_of(index)
     if rows is None or rows_of(target) is not None or dim % target.dim():
-        raise SelectionError(f"{func.__name__}() along another dimension than the first", user_line())
-    rest = {key: value for key, value in kwargs.items() if key == "alpha"}
-    return func(target, dim, index, rows.filled(source, 0), *others, **rest)
+        raise SelectionError(f"{name}() along another dimension than the first", user_line())
+    if any(rows_of(x) is not None and rows_of(x).key != rows.key for x in (index, source)):  # type: ignore[union-attr]
+        raise SelectionError(f"{name}() of selections by different masks", user_line())
+    if rows_of(index) is None or (rows_of(source) is None and isinstance(source, torch.Tensor)):
+        raise SelectionError(f"{name}() of a selection and of all rows", user_line())
+    rest = {key: kwargs[key] for key in ("alpha", "include_self", "reduce") if key in kwargs}
+    if name in ("index_add", "scatter_add"):
+        return func(target, dim, index, rows.filled(source, 0), *others, **rest)
+    after = target.size(0)  # a row more takes what does not count
+    place = torch.where(rows.of(index), index, torch.full((), after, device=index.device))
+    longer = torch.cat([target, target[:1]])
+    found = func(longer, dim, place, source, *others, **rest)[:after]
+    return target.copy_(found) if in_place else found
 
 
 def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -289,7 +347,8 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         for x, rows in ((x, rows_of(x)) for x in tensors)
     ]
     keys = tuple(x.size(0) if rows is None else rows.key for x, rows in ((x, rows_of(x)) for x in tensors))
-    return tagged(torch.cat(list(tensors)), Rows(torch.cat(masks), keys))
+    least = sum(x.size(0) if rows is None else rows.least for x, rows in ((x, rows_of(x)) for x in tensors))
+    return tagged(torch.cat(list(tensors)), Rows(torch.cat(masks), keys, least=least))
 
 
 # Reductions over rows
@@ -391,13 +450,63 @@ def _loss(func: Any, rows: Rows, args: Any, kwargs: Any) -> torch.Tensor:
 
 def _size(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
     """Sizes, of which that of the rows is a tensor."""
-    sizes = (rows.count(), *args[0].shape[1:])
+    count = rows.count()
+    count.counts, count.least = rows, rows.least
+    sizes = (count, *args[0].shape[1:])
     dim = kwargs.get("dim", args[1] if len(args) > 1 and isinstance(args[1], int) else None)
     return sizes if dim is None else sizes[dim]
 
 
+def make_sized(func: Any, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs: Keywords) -> Any:
+    """Call a function that makes a tensor of a size, which may be that of a selection.
+
+    Args:
+        func: as `torch.ones`.
+        sizes: its first arguments, or the one that holds them.
+        args: its other arguments.
+        kwargs: its named arguments.
+    """
+    first, *rest = [*leaves([*sizes]), None]
+    rows = getattr(first, "counts", None)
+    if rows is None:
+        return func(*sizes, *args, **kwargs)
+    return tagged(func((rows.mask.size(0), *rest[:-1]), *args, **kwargs), rows)
+
+
+def _new(func: Any, rows: Rows, args: tuple[Any, ...], kwargs: Keywords) -> torch.Tensor:
+    """`new_zeros` and its like: of the type and on the device of a selection."""
+    x, *given = args
+    sizes = tuple(given) + tuple(kwargs[key] for key in ("size",) if key in kwargs)
+    whole = isinstance(sizes[0], int | torch.Tensor)
+    rest = {key: value for key, value in kwargs.items() if key != "size"}
+    return make_sized(
+        lambda size, *others, **named: func(x, size, *others, **named),
+        (sizes,) if whole else sizes[:1],
+        () if whole else sizes[1:],
+        rest,
+    )
+
+
 def _numel(func: Any, rows: Rows, args: Any, kwargs: Any) -> torch.Tensor:
-    return _elements(args[0], rows, set(range(args[0].dim())))
+    count = _elements(args[0], rows, set(range(args[0].dim())))
+    count.least = rows.least * math.prod(args[0].shape[1:])
+    return count
+
+
+def compare_count(name: str, args: tuple[Any, ...]) -> Any:
+    """Answer whether a selection has rows, as `x.numel() == 0` asks, where it has some in any case.
+
+    Args:
+        name: of the comparison.
+        args: its operands.
+
+    Returns:
+        NotImplemented where the answer depends on values, and for other functions.
+    """
+    least = getattr(args[0], "least", 0) if len(args) == 2 and type(args[1]) is int and not args[1] else 0
+    if name not in ("eq", "ge", "gt", "le", "lt", "ne") or not least:
+        return NotImplemented
+    return torch.tensor(getattr(operator, name)(least, 0))
 
 
 def _matmul(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
@@ -429,6 +538,27 @@ def _reshape(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
     return tagged(x.reshape(x.size(0), *rest), rows)
 
 
+def _like(func: Any, rows: Rows, args: tuple[Any, ...], kwargs: Keywords) -> torch.Tensor:
+    """A selection in the shape of another one of the same rows."""
+    x, other = (*args, *kwargs.values())
+    if rows_of(x) is None or rows_of(other) is None or x.dim() != other.dim():
+        raise SelectionError(f"{func.__name__}() of a selection and of all rows", user_line())
+    return tagged(func(x, other), rows)
+
+
+def _at_rows(func: Any, rows: Rows, args: tuple[Any, ...], kwargs: Keywords) -> torch.Tensor:
+    """`index_select` at the places that a selection has."""
+    x, dim, index = (*args, *(kwargs[key] for key in ("dim", "index") if key in kwargs))
+    if rows_of(x) is not None or dim % x.dim():
+        raise SelectionError("index_select() at places of a selection", user_line())
+    return tagged(func(x, dim, index), rows)
+
+
+def _require_count(rows: Rows, count: int) -> None:
+    error = f"the size of a tensor, {count}, must match the number of rows of a selection"
+    require(rows.count() == count, RuntimeError(error))
+
+
 def _compacted(x: torch.Tensor, rows: Rows, shape: Sequence[int]) -> torch.Tensor:
     """The rows that count, in order, in a shape.
 
@@ -439,8 +569,7 @@ def _compacted(x: torch.Tensor, rows: Rows, shape: Sequence[int]) -> torch.Tenso
     count, rest = divmod(math.prod(shape), width)
     if rest or count > x.size(0):
         raise SelectionError(f"reshape{tuple(shape)} of a selection", user_line())
-    error = f"shape {list(shape)} is invalid for a selection of another number of rows than {count}"
-    require(rows.count() == count, RuntimeError(error))
+    _require_count(rows, count)
     order = torch.argsort(rows.mask.logical_not().int(), stable=True)
     return x.index_select(0, order[:count]).reshape(tuple(shape))
 
@@ -455,7 +584,11 @@ _HANDLERS: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("numel", "nelement"), _numel),
     **dict.fromkeys(("matmul", "bmm", "mm"), _matmul),
     **dict.fromkeys(("view", "reshape"), _reshape),
+    **dict.fromkeys(("new_empty", "new_full", "new_ones", "new_zeros"), _new),
+    **dict.fromkeys(("expand_as", "view_as"), _like),
+    "index_select": _at_rows,
 }
+_SCATTERS = _named("index_add index_reduce scatter scatter_add scatter_reduce")
 
 _PROPERTIES = _named(
     "device dim dtype grad grad_fn is_complex is_cuda is_floating_point is_leaf is_meta is_nested"

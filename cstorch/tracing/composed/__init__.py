@@ -43,6 +43,7 @@ _OURS: Mapping[ModuleType | type, tuple[Callable[..., Any], ...]] = {
         linalg.pinverse,
         makers.tensor,
         makers.as_tensor,
+        *makers.SIZED,
         renorm,
         repeat_interleave,
         tensor_split,
@@ -57,7 +58,11 @@ _OURS: Mapping[ModuleType | type, tuple[Callable[..., Any], ...]] = {
 _FUNCTIONS = [(module, function.__name__, function) for module, found in _OURS.items() for function in found]
 
 COMPOSED: Mapping[Any, Callable[..., Any]] = {
-    **{getattr(module, name): function for module, name, function in _FUNCTIONS},
+    **{
+        getattr(module, name): function
+        for module, name, function in _FUNCTIONS
+        if function not in makers.SIZED  # they call what they replace
+    },
     torch.Tensor.bincount: bincount,
     torch.Tensor.pinverse: linalg.pinverse,
     torch.Tensor.renorm: renorm,

@@ -157,6 +157,49 @@ def _of_a_known_size(h: Heads, x: torch.Tensor) -> torch.Tensor:
     return (h.head(x)[chosen].view(3, 5)[1] * x[0, 0]).sum() + (halves * x).sum() + x[chosen].reshape(12)[5]
 
 
+def _rows_added_in_place(h: Heads, x: torch.Tensor) -> torch.Tensor:
+    rows = h.head(x)[x[:, 0] > 0]
+    rows.add_(h.table.weight[:3, :1])
+    rows *= x[3:, :1]
+    return rows.square().sum()
+
+
+def _edges(h: Heads, x: torch.Tensor) -> torch.Tensor:
+    edges = (x[:, :2].T.abs() * 3).long() % 6
+    other = edges[0] != edges[1]
+    rows = torch.arange(6, device=x.device)
+    weights = torch.ones(6, device=x.device)
+    weights[edges[0][~other]] = x[:, 2][~other]
+    weights = torch.cat([x[:, 2][other].abs(), weights])
+    edges = torch.cat([edges[:, other], rows.unsqueeze(0).repeat(2, 1)], dim=1)
+    source, target = edges[0], edges[1]
+    again, _ = edges.flip([0]).unbind(0)
+    if edges.numel() == 0 or edges.size(1) == 0 or not again.shape[0] > 0:
+        return x.sum()
+    equal = torch.ones((edges.size(1),), device=edges.device)
+    degree = equal.new_zeros(6).scatter_add_(0, again, equal.new_ones(again.size(0)))
+    values = h.head(x).index_select(0, source) * (weights / degree[source]).view(-1, 1)
+    sums = values.new_zeros((6, *values.size()[1:]))
+    sums.scatter_add_(0, target.view(-1, 1).expand_as(values), values)
+    return sums.square().mean() + edges.t()[:, 1].float().mean() + edges[:, edges[0] > 2][1].sum()
+
+
+def _attention_of_edges(h: Heads, x: torch.Tensor) -> torch.Tensor:
+    edges = (x[:, :2].T.abs() * 3).long() % 6
+    source, target = edges[:, edges[0] != edges[1]]
+    scores = h.head(x)
+    logits = scores[source] + scores.index_select(-2, target)
+    place = target.view(-1, 1).expand_as(logits)
+    largest = logits.new_zeros(6, 5).scatter_reduce_(0, place, logits.detach(), "amax", include_self=False)
+    shares = (logits - largest[target]).exp()
+    total = torch.zeros_like(scores).scatter_add(0, place, shares)
+    shares = shares / total[target]
+    means = torch.ones_like(scores).index_reduce(0, target, shares * scores[source], "mean")
+    products = torch.ones_like(scores).scatter_reduce_(0, place, shares + 1, "prod")
+    marks = torch.zeros(6, device=x.device).scatter_(0, source, 1.0)
+    return means.square().sum() + products.mean() + (marks * x[:, 3]).sum()
+
+
 def _parts(h: Heads, x: torch.Tensor) -> torch.Tensor:
     chosen = h.gate(x).argmax(-1)
     counts = torch.zeros(6, 3, device=x.device).scatter(1, chosen[:, None], 1).long().sum(0)
@@ -179,6 +222,7 @@ def _sequences(h: Heads, x: torch.Tensor) -> torch.Tensor:
 USES: list[Use] = [
     _written, _rows_of_a_tensor, _head, _angles, _weighted, _logarithm, _reduced, _experts, _places,
     _filled_in, _joined, _nothing, _known, _numbers, _of_a_known_size, _parts, _sequences,
+    _rows_added_in_place, _edges, _attention_of_edges,
 ]  # fmt: skip
 
 
@@ -218,7 +262,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "a shape of parts of rows": lambda x: x[x[:, 0] > 0].view(2, 3),
     "other masks": lambda x: x[x > 0] + x[x > 1],
     "other rows": lambda x: x[x > 0] + x[:, :1],
-    "behind": lambda x: x[:, x[0] > 0],
+    "after another dimension": lambda x: x[None][:, :, x[0] > 0],
     "a write of others": lambda x: torch.zeros_like(x).__setitem__(x > 0, x[x > 1]),
     "a write by number": lambda x: torch.zeros_like(x).__setitem__(slice(2), x[x > 0]),
     "largest rows": lambda x: x[x[:, 0] > 0].topk(1, 0)[0],

@@ -20,7 +20,7 @@ from benchmarks.zoo.architecture import (
     Workload,
     one_line,
 )
-from benchmarks.zoo.training import LEARNING_RATE, MOMENTUM
+from benchmarks.zoo.keras_training import compile_model
 
 CLASSES = 10
 IMAGES = (64, 75, 96, 128)
@@ -101,10 +101,7 @@ def _model(name: str, size: int) -> Any:
             if isinstance(getattr(layer, rate, None), float):
                 setattr(layer, rate, 0.0)
     model = keras.Model(body.input, keras.layers.Dense(CLASSES)(body.output))
-    model.compile(
-        keras.optimizers.SGD(LEARNING_RATE, momentum=MOMENTUM),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    )
+    compile_model(model)
     return model
 
 

@@ -49,7 +49,8 @@ def indexed(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
         if mask is not masks[0] or not all(isinstance(i, _BASIC) for i in rest):
             raise SelectionError("an index with a mask behind or beside other indices", user_line())
         outer = rows_of(target)
-        if outer is not None and (rows_of(mask) is None or value):
+        within = rows_of(mask)
+        if outer is not None and (within is None or (value and within.key != outer.key)):
             raise SelectionError("a selection of which a mask selects again", user_line())
         rows = Rows(mask.reshape(-1) if outer is None else mask.logical_and(outer.mask), key(mask))
         if value:

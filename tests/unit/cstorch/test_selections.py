@@ -173,6 +173,7 @@ def _edges(h: Heads, x: torch.Tensor) -> torch.Tensor:
     weights = torch.cat([x[:, 2][other].abs(), weights])
     edges = torch.cat([edges[:, other], rows.unsqueeze(0).repeat(2, 1)], dim=1)
     source, target = edges[0], edges[1]
+    weights[source == target] -= 0.5
     again, _ = edges.flip([0]).unbind(0)
     if edges.numel() == 0 or edges.size(1) == 0 or not again.shape[0] > 0:
         return x.sum()

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
-WORKER_CACHE_ROOT = os.environ.get("CEREBRAS_WORKER_CACHE_ROOT", "/n0/cache")
+
+def worker_cache_root() -> str:
+    """Return the folder of CEREBRAS_WORKER_CACHE_ROOT, or one of the user's own among temporary files.
+
+    The original has `/n0/cache` on the disks of its workers, which a user cannot make on other machines.
+    """
+    own = Path(tempfile.gettempdir()).absolute() / f"cs_worker_cache_{os.getuid()}"
+    return os.environ.get("CEREBRAS_WORKER_CACHE_ROOT") or str(own)
+
+
+WORKER_CACHE_ROOT = worker_cache_root()
 """Folder that programs copy data sets to, below which a copy has the path of its source."""
 
 

@@ -6,6 +6,7 @@ import gzip
 import importlib
 import json
 import logging
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ import cstorch.session
 from cs_system.testing import RunningSystem
 from cstorch.core.annotation import AnnotationMode, annotate, create_annotation, kernel_annotater
 from cstorch.core.compile import register_trace_fn_post_hook, register_trace_fn_pre_hook
-from cstorch.distributed import ClusterConfig, ClusterSpec, TaskRole, TaskSpec
+from cstorch.distributed import ClusterConfig, ClusterSpec, TaskRole, TaskSpec, cache
 from cstorch.errors import CheckpointError, InputError
 from cstorch.experimental.listener import create_listener, register_traced_tensor_hook
 from cstorch.nn.functional import one_hot, sparse_act_matmul, sparse_matmul
@@ -399,6 +400,15 @@ def test_the_tasks_of_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert (full, size) == (False, 5)
     assert free > 5
     assert cstorch.distributed.get_streaming_batch_size(16, global_rank=2) == 16
+
+
+def test_a_user_may_write_to_the_cache_of_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Programs copy data sets to it where a configuration asks for it."""
+    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("CEREBRAS_WORKER_CACHE_ROOT", raising=False)
+    assert cache.worker_cache_root() == str(tmp_path / f"cs_worker_cache_{os.getuid()}")
+    monkeypatch.setenv("CEREBRAS_WORKER_CACHE_ROOT", "/disk/cache")
+    assert cache.worker_cache_root() == "/disk/cache"
 
 
 def test_samplers_that_continue_and_pad(monkeypatch: pytest.MonkeyPatch) -> None:

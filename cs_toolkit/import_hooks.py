@@ -39,7 +39,7 @@ def on_import(after: Mapping[str, Change], around: Mapping[str, Around] | None =
 
     Args:
         after: Function by the name of the module; modules that are imported already are not concerned.
-        around: Context by the name of the module.
+        around: Context by the name of the module; `package.*` stands for all modules directly in a package.
     """
     finder: Any = _Finder(around or {}, after)
     sys.meta_path.insert(0, finder)
@@ -58,7 +58,8 @@ class _Finder:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The module's own spec with a loader that runs the functions; None for all other modules."""
-        if fullname in self._searching or not (fullname in self._around or fullname in self._after):
+        own = self._around.get(fullname) or self._around.get(f"{fullname.rpartition('.')[0]}.*")
+        if fullname in self._searching or not (own or fullname in self._after):
             return None
         self._searching.add(fullname)
         try:
@@ -66,7 +67,7 @@ class _Finder:
         finally:
             self._searching.discard(fullname)
         if spec is not None and spec.loader is not None:
-            around = self._around.get(fullname, lambda module: nullcontext())
+            around: Around = own or (lambda module: nullcontext())
             loader: Any = _Loader(spec.loader, around, self._after.get(fullname))
             spec.loader = loader
         return spec

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from importlib import import_module
-from types import EllipsisType, ModuleType
+from types import CodeType, EllipsisType, ModuleType
 from typing import Any, get_args
 
 
@@ -104,6 +104,51 @@ def _without_missing_operators(module: ModuleType) -> Iterator[None]:
         library.register_fake = register
 
 
+class _EmptyList:
+    """Equals empty lists and nothing else; arrays leave the comparison to it."""
+
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, list) and not other
+
+
+@contextmanager
+def _comparing_arrays_with_lists(module: ModuleType) -> Iterator[None]:
+    """Import a module in which no array equals `[]`.
+
+    NumPy said so until 1.25, and raises an error since where the shapes do not fit: preprocessing of data
+    compares each sample with `[]`, and a sample is an array or an empty list.
+    """
+    import ast
+
+    class Literals(ast.NodeTransformer):
+        def visit_Compare(self, node: ast.Compare) -> ast.Compare:
+            self.generic_visit(node)
+            if isinstance(node.ops[0], ast.Eq | ast.NotEq):
+                match node.comparators:
+                    case [ast.List(elts=[])]:
+                        node.comparators = [ast.Name("__empty_list__", ast.Load())]
+            return node
+
+    loader: Any = module.__loader__
+
+    def get_code(name: str) -> CodeType:
+        path = loader.get_filename(name)
+        tree = ast.fix_missing_locations(Literals().visit(ast.parse(loader.get_data(path), path)))
+        code: CodeType = compile(tree, path, "exec", dont_inherit=True)
+        return code
+
+    vars(module)["__empty_list__"] = _EmptyList()
+    # The loader's own one would keep the changed code next to the source, for interpreters of others too.
+    loader.get_code = get_code
+    try:
+        yield
+    finally:
+        del loader.get_code
+
+
 class _CurrentRates:
     """The rates of an optimizer's groups, for a schedule that has not written any itself."""
 
@@ -130,6 +175,15 @@ CHANGES: Mapping[str, Callable[[ModuleType], None]] = {
 """Function by the name of the module after whose import it runs."""
 
 AROUND: Mapping[str, Callable[[ModuleType], AbstractContextManager[None]]] = {
-    "torchvision._meta_registrations": _without_missing_operators
+    "torchvision._meta_registrations": _without_missing_operators,
+    **dict.fromkeys(
+        (
+            "cerebras.modelzoo.data_preparation.data_preprocessing.*",
+            "cerebras.modelzoo.data_preparation.nlp.chunk_data_processing.*",
+            "cerebras.modelzoo.data_preparation.nlp.hdf5_preprocessing.*",
+            "modelzoo.transformers.data_processing.scripts.hdf5_preprocessing.*",
+        ),
+        _comparing_arrays_with_lists,
+    ),
 }
-"""Context by the name of the module that is imported in it."""
+"""Context by the name of the module that is imported in it, or by its package with `.*`."""

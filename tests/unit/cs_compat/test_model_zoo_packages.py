@@ -9,11 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 
 from cs_compat.torch import placeholders
-from cs_compat.torch.changes import CHANGES
+from cs_compat.torch.changes import AROUND, CHANGES
+from cs_toolkit.import_hooks import on_import
 
 HARNESS = """
 import absent_harness.tasks as tasks
@@ -128,6 +130,43 @@ def test_the_default_of_an_annotation_counts() -> None:
     assert made(rate=0.5).model_dump() == {"groups": [], "rate": 0.5, "size": 3}
     with pytest.raises(ValueError, match="rate"):
         made()
+
+
+SAMPLES = """
+import numpy as np
+
+class Sample(list):
+    pass
+
+def kinds(*samples):
+    return [sample == [] for sample in samples], [sample != [] for sample in samples], [1] == [1] != [2]
+"""
+
+
+def test_no_array_equals_an_empty_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before NumPy 1.25; code of other packages, and compiled files, are as they were."""
+    package = "modelzoo.transformers.data_processing.scripts.hdf5_preprocessing"
+    folder = tmp_path.joinpath(*package.split("."))
+    (folder / "below").mkdir(parents=True)
+    for path in (folder, folder / "below"):
+        (path / "preprocessors.py").write_text(SAMPLES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    known = set(sys.modules)
+    on_import({}, AROUND)
+    try:
+        changed = import_module(f"{package}.preprocessors")
+        unchanged = import_module(f"{package}.below.preprocessors")
+    finally:
+        for name in set(sys.modules) - known:
+            del sys.modules[name]
+    samples = np.ones((5, 64)), np.ones(0), torch.ones(2), [], [1], changed.Sample(), None
+    equal = [False, False, False, True, False, True, False]
+    assert changed.kinds(*samples) == (equal, [not is_equal for is_equal in equal], True)
+    with pytest.raises(ValueError, match="shapes"):
+        unchanged.kinds(samples[0])
+    assert not (folder / "__pycache__").exists()
+    assert changed.kinds.__code__.co_firstlineno == unchanged.kinds.__code__.co_firstlineno
 
 
 def test_values_that_are_objects_are_serialized_without_warnings() -> None:

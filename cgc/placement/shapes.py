@@ -144,7 +144,14 @@ class GraphShapes:
         Args:
             fill: samples in flight, see `Kernel.stash_bytes`.
         """
-        found = [self._with_room(layouts, kernel.stash_bytes(fill)) for kernel, layouts in self._kernels]
+        rooms: dict[tuple[int, int], KernelShapes] = {}  # layers that repeat have equal kernels
+        found = []
+        for kernel, layouts in self._kernels:
+            stash_bytes = kernel.stash_bytes(fill)
+            room = id(layouts), stash_bytes
+            if room not in rooms:
+                rooms[room] = self._with_room(layouts, stash_bytes)
+            found.append(rooms[room])
         return None if any(len(shapes.cycles) == 0 for shapes in found) else found
 
     def _with_room(self, layouts: Configurations, stash_bytes: int) -> KernelShapes:

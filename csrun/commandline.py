@@ -15,6 +15,7 @@ _HINTS = {
     "Python file put 'python' in front of it",
 }
 _OF_THE_ORIGINAL = {
+    "cerebras_install_check": "'csrun doctor' checks this machine",
     "csctl": "'csrun status' and 'csrun cancel' look after jobs here, 'cs_system status' after the CS system",
     **dict.fromkeys(("cslc", "cs_python"), "there is no language for kernels here, the compiler writes them"),
 }

@@ -33,6 +33,9 @@ if "tensorflow-cpu" in seen and "tensorflow" not in versions:
     print("tensorflow<0")
 """
 
+# No version fits: the toolkit has these names itself, and theirs would hide or overwrite its modules.
+_ORIGINAL = "cerebras_appliance<0\ncerebras_pytorch<0\ncerebras_tensorflow<0\n"
+
 
 @click.command("pip", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT]...")
@@ -56,7 +59,7 @@ def pip(arguments: tuple[str, ...]) -> int:
     if arguments[:1] != ("install",):
         return _run(python, *arguments)
     with tempfile.NamedTemporaryFile("w", prefix="csrun-pip-", suffix=".txt") as constraints:
-        constraints.write(_pins(python))
+        constraints.write(_pins(python) + _ORIGINAL)
         constraints.flush()
         code = _run(python, "install", f"--constraint={constraints.name}", *arguments[1:])
     if code:
@@ -64,8 +67,8 @@ def pip(arguments: tuple[str, ...]) -> int:
             PROGRAM,
             "nothing was installed. Packages of the toolkit keep their versions; for a package that needs "
             "others make an environment of your own, and name its interpreter as 'python' in the site "
-            "settings (docs/containers.md). What asks for 'tensorflow' works with tensorflow-cpu: "
-            "csrun pip install --no-deps PACKAGE",
+            "settings (docs/containers.md). What asks for 'tensorflow' works with tensorflow-cpu, and what "
+            "asks for 'cerebras_pytorch' works with the toolkit: csrun pip install --no-deps PACKAGE",
         )
     return code
 

@@ -45,6 +45,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     make_wheel(wheels, "pinned", "2.0")
     make_wheel(wheels, "added", "3.0", "pinned")
     make_wheel(wheels, "demanding", "4.0", "pinned>=2")
+    make_wheel(wheels, "cerebras_pytorch", "2.10.0")
+    make_wheel(wheels, "written_for_it", "1.0", "cerebras_pytorch==2.10.0")
     python = folder / "venv" / "bin" / "python"
     pip = [python, "-m", "pip", "install", "--no-index", f"--find-links={wheels}"]
     subprocess.run([*pip, "cs_toolkit", "pinned==1.0"], check=True, capture_output=True)
@@ -94,6 +96,15 @@ def test_packages_of_the_toolkit_keep_their_versions(command: Command) -> None:
     listed = command("csrun", "pip", "list", "--format=freeze").stdout.split()
     assert "pinned==1.0" in listed
     assert not any(line.startswith("demanding") for line in listed)
+
+
+def test_no_package_takes_a_name_of_the_toolkit(command: Command) -> None:
+    """Guides begin with it, and a requirement of the Model Zoo names it."""
+    for package in (["cerebras_pytorch==2.10.0"], ["--no-deps", "cerebras_pytorch"], ["written_for_it"]):
+        refused = command("csrun", "pip", "install", *package)
+        assert refused.returncode == 1
+        assert "what asks for 'cerebras_pytorch' works with the toolkit" in refused.stderr
+    assert command("csrun", "pip", "install", "--no-deps", "written_for_it").returncode == 0
 
 
 def test_packages_of_an_image_are_not_for_pip(command: Command) -> None:

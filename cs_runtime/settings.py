@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from typing import Any, Literal
 from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import ExecutionChoice, Precision
 from cs_toolkit.streaming import Streaming
+
+log = logging.getLogger("cs_runtime")
 
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
 """The user's word for a run, as the command lines of programs take it."""
@@ -25,6 +28,25 @@ EXECUTION_VARIABLE = "CSRUN_EXECUTION"
 def default_execution() -> ExecutionChoice:
     """The execution of a program that names none."""
     return "weight_streaming" if os.environ.get(EXECUTION_VARIABLE) == "weight_streaming" else "auto"
+
+
+DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
+"""The folder for compile artifacts of the original's appliance."""
+
+
+def local_compile_dir(given: str | Path | None) -> Path | None:
+    """Return the folder for compile artifacts; None, which is that of the run, where it cannot be made here.
+
+    Command lines for the original name folders of its appliance, such as `/USER`.
+    """
+    if not given or str(given) == DEFAULT_COMPILE_DIR:
+        return None
+    path = Path(given)
+    nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))  # noqa: PTH110 - no error where it is hidden
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return path
+    log.warning("the compile_dir %s cannot be made here: artifacts go to the folder of the run", path)
+    return None
 
 
 @dataclass(frozen=True)

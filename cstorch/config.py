@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
 from cs_runtime.errors import suggestion
-from cs_runtime.settings import default_execution
+from cs_runtime.settings import DEFAULT_COMPILE_DIR, default_execution, local_compile_dir
 from cs_toolkit.replicas import ReplicaChoice, ReplicaChoiceError, check_replicas, replica_choice
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
 from cs_toolkit.streaming import Recompute, Streaming, streaming
@@ -95,9 +95,6 @@ def _check_replicas(configuration: Configuration) -> None:
         raise ConfigureError(str(error)) from None
 
 
-DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
-"""The folder of the original's appliance, which is not there: it stands for the one of the model."""
-
 _configured: list[Configuration] = []
 
 
@@ -129,7 +126,7 @@ def configure(
 
     Args:
         model_dir: Where summaries go.
-        compile_dir: Where compile artifacts go; `model_dir` when None or `DEFAULT_COMPILE_DIR`.
+        compile_dir: Where compile artifacts go; `model_dir` when None, or where it cannot be made here.
         compile_only: Compile the first step, and run nothing.
         validate_only: Trace the first step and check that it can be compiled.
         checkpoint_steps: The state can be read after every so many steps, beside the first and the last.
@@ -168,7 +165,7 @@ def configure(
     set_configuration(
         Configuration(
             Path("./" if model_dir is None else model_dir),
-            None if compile_dir in (None, DEFAULT_COMPILE_DIR) else Path(compile_dir),
+            local_compile_dir(compile_dir),
             bool(compile_only),
             bool(validate_only),
             checkpoint_steps or 0,

@@ -1,8 +1,6 @@
 """The original's appliance: errors, logs, debug arguments and storage, for programs of all front ends."""
 
 from cs_compat.appliance.log import logger
-
-DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
-"""A folder of the original's appliance, which stands for the one of the model."""
+from cs_runtime.settings import DEFAULT_COMPILE_DIR
 
 __all__ = ["DEFAULT_COMPILE_DIR", "logger"]

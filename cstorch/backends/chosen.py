@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cs_runtime.settings import default_execution
+from cs_runtime.settings import default_execution, local_compile_dir
 from cs_toolkit import object_store
 from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import ExecutionChoice
@@ -284,7 +284,7 @@ def backend(
             `type`. "WSE_WS" and "WSE_PIPELINE", of release 1.8, are the CS system with an `execution`. None
             means what has been chosen, or else the CPU.
         artifact_dir: Where files of its runs go; `./cerebras_logs` when None.
-        compile_dir: Where compile artifacts go; `artifact_dir` when None.
+        compile_dir: Where compile artifacts go; `artifact_dir` when None, or where it cannot be made here.
         compile_only: Compile the first step, and run nothing.
         validate_only: Trace the first step and check that it can be compiled.
         cluster_config: `distributed.ClusterConfig`: address and number of systems and of workers.
@@ -331,7 +331,7 @@ def backend(
     cluster = {} if cluster_config is None else CSConfig.of(cluster_config).settings()
     configured = Configuration(
         model_dir=folder,
-        compile_dir=Path(compile_dir) if compile_dir else folder,
+        compile_dir=local_compile_dir(compile_dir) or folder,
         compile_only=compile_only,
         validate_only=validate_only,
         micro_batch_size=micro_batch_size_of(micro_batch_size),

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cs_runtime.settings import default_execution
+from cs_runtime.settings import default_execution, local_compile_dir
 from cs_runtime.tasks import current
 from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import ExecutionChoice
 from cstorch.backends import on_cpu
 from cstorch.config import (
-    DEFAULT_COMPILE_DIR,
     Configuration,
     change_configuration,
     is_configured,
@@ -65,7 +64,8 @@ def initialize(
     Args:
         cs_ip: IP or IP:PORT of the CS system.
         service_workdir: where files of the run go; the current directory when None.
-        compile_dir: where artifacts of the compiler go; `service_workdir` when None.
+        compile_dir: where artifacts of the compiler go; `service_workdir` when None, or where it cannot be
+            made here.
         compile_only: compile the step of a session, and run nothing.
         appliance: the program drives its steps by `core.appliance.ApplianceMode`, which names the system.
             Workers are started with the program's input function, and do not go through the program.
@@ -88,7 +88,7 @@ def initialize(
     keep_configuration(
         Configuration(
             workdir,
-            None if compile_dir in (None, DEFAULT_COMPILE_DIR) else Path(str(compile_dir)),
+            local_compile_dir(compile_dir),
             compile_only=compile_only,
             mgmt_address=cs_ip,
         ),

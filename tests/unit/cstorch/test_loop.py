@@ -19,6 +19,7 @@ from torch.utils.data import TensorDataset
 
 import cstorch
 from cs_runtime.errors import NonFiniteLossError
+from cs_runtime.settings import local_compile_dir
 from cs_system.testing import RunningSystem
 from csrun.roles import EXIT_REQUEUE
 from cstorch import config, left_loops, start, step_count, streaming
@@ -608,6 +609,21 @@ def test_what_a_command_line_left_open_means_the_defaults(
     left = ("compile_dir", "compile_only", "validate_only", "checkpoint_steps", "seed", "num_csx")
     configure(num_workers_per_csx=0, **dict.fromkeys((*left, "max_wgt_servers", "mount_dirs", "job_labels")))
     assert config.configuration() == config.Configuration(tmp_path, mgmt_address=system.address)
+
+
+def test_a_compile_dir_of_the_appliance_stands_for_the_folder_of_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Guides name folders such as `/USER`, which a user cannot make on another machine."""
+    (tmp_path / "file").touch()
+    absent = tmp_path / "file" / "USER"
+    for given in (None, "", "/opt/cerebras/cached_compile", absent, str(absent / "below")):
+        assert local_compile_dir(given) is None
+    assert local_compile_dir(str(tmp_path / "new" / "folder")) == tmp_path / "new" / "folder"
+    assert [record.message for record in caplog.records] == [
+        f"the compile_dir {folder} cannot be made here: artifacts go to the folder of the run"
+        for folder in (absent, absent / "below")
+    ]
 
 
 def test_names_of_the_session_api_tell_the_tasks_of_other_programs_too(configure: Configure) -> None:

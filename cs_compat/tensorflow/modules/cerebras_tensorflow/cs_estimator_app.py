@@ -8,7 +8,7 @@ from typing import Any
 
 from cerebras.tf import cs_estimator  # type: ignore[import-not-found]  # in another folder
 
-from cs_compat.appliance import DEFAULT_COMPILE_DIR
+from cs_runtime.settings import local_compile_dir
 from estimator.errors import CallError
 
 
@@ -17,7 +17,7 @@ class CerebrasAppEstimator(cs_estimator.CerebrasEstimator):  # type: ignore[misc
 
     Args:
         model_fn: As there; so are the others.
-        compile_dir: As there; the folder of the original's appliance stands for `model_dir`.
+        compile_dir: As there; a folder that cannot be made here stands for `model_dir`.
         config: `cerebras_appliance.cs_run_config.CSRunConfig`, whose `cs_config` names the CS system.
 
     Raises:
@@ -39,7 +39,7 @@ class CerebrasAppEstimator(cs_estimator.CerebrasEstimator):  # type: ignore[misc
             config=config,
             params=params,
             warm_start_from=warm_start_from,
-            compile_dir=None if str(compile_dir) == DEFAULT_COMPILE_DIR else compile_dir,
+            compile_dir=local_compile_dir(compile_dir),
         )
 
     def train(

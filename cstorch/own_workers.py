@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from cs_runtime.job_beside import JobBeside
 from cs_runtime.tasks import current
 from cs_toolkit.files import replace_file
 from csrun.roles import TaskInfo
+from csrun.wrappers import BIN, PYTHON_VARIABLE
 from cstorch.config import configuration, keep_configuration
 from cstorch.errors import WorkersEndedError
 from cstorch.handed_input import files_of_job
@@ -48,7 +50,7 @@ class OwnWorkers:
         self._files.make_directory()
         log.info("starting %d workers; their logs: %s", number, self._logs)
         atexit.register(self._tidy)  # last: it comes behind the end of the job
-        words = [sys.executable, "-P", "-m", "cstorch", str(directory)]
+        words = [_interpreter(), "-P", "-m", "cstorch", str(directory)]
         self._job = JobBeside(number, words, self._logs, self._files.end_file)
 
     def _tidy(self) -> None:
@@ -60,6 +62,14 @@ class OwnWorkers:
         if isinstance(error, KeyboardInterrupt) and self._job.ended:
             return WorkersEndedError(self._logs)
         return error
+
+
+def _interpreter() -> str:
+    """Return the interpreter for workers: that of this program, with the launchers' modules if it has them.
+
+    Modules of an input function may be made for older libraries, or import packages that are missing.
+    """
+    return str(BIN / "python") if os.environ.get(PYTHON_VARIABLE) == sys.executable else sys.executable
 
 
 def main() -> None:

@@ -129,3 +129,51 @@ def test_an_input_that_raises_in_a_worker_shows_its_traceback(system: RunningSys
     chief = "\n".join(line for line in output.splitlines() if not re.match(r"worker \d|csrun_wse|    ", line))
     assert re.search(r"digits\.py\", line \d+, in __getitem__", chief), output
     assert "ValueError: record 100 is broken" in chief
+
+
+INPUT = """
+import absent_augmentations
+import torch
+
+def batches():
+    records = torch.utils.data.TensorDataset(torch.arange(64.0).reshape(16, 4) / 64)
+    return torch.utils.data.DataLoader(records, batch_size=4)
+"""
+TRAINING = """
+import sys
+import cerebras.pytorch as cstorch
+import torch
+from modelzoo.inputs import batches
+
+cstorch.configure(mgmt_address=sys.argv[1], num_workers_per_csx=2)
+model = torch.nn.Linear(4, 1)
+compiled_model = cstorch.compile(model, backend="CSX")
+optimizer = cstorch.optim.SGD(model.parameters(), lr=0.01, momentum=0.0)
+
+@cstorch.compile_step
+def training_step(batch):
+    loss = compiled_model(batch[0]).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+@cstorch.step_closure
+def show(loss):
+    print("| step", loss.item() > 0, flush=True)
+
+for batch in cstorch.utils.data.DataLoader(batches, num_steps=3):
+    show(training_step(batch))
+"""
+
+
+def test_own_workers_import_what_the_program_imports(system: RunningSystem, tmp_path: Path) -> None:
+    """The launchers' interpreter gives the Model Zoo placeholders for packages that are missing."""
+    (tmp_path / "modelzoo").mkdir()
+    (tmp_path / "modelzoo" / "inputs.py").write_text(INPUT)
+    (tmp_path / "modelzoo" / "__init__.py").touch()
+    (tmp_path / "run.py").write_text(TRAINING)
+    job = start(tmp_path, [str(ROOT / "bin" / "csrun_cpu"), "python", "run.py", system.address])
+    output = finish(job, tmp_path)
+    assert job.returncode == 0, output
+    assert output.count("| step True") == 3

@@ -37,7 +37,8 @@ ZOO="bert t5*"` runs some of them again, `make zoo ZOO=--fresh` forgets all resu
   The loss is the model's own where it takes labels of the shape of its logits, else the mean square
   of its outputs. The framework starts from the same weights, on a CPU. A model that draws random
   numbers or overflows in training mode, or where rounding changes updates by over 2 %, as where few
-  values are normalized, is trained in evaluation mode.
+  values are normalized, is trained in evaluation mode, in Keras with fixed statistics of batch
+  normalization.
 * **Losses** is the largest relative difference of the loss of a step. **Updates** is the largest
   relative difference of what the steps have added to a tensor. Losses up to 1e-3 and updates up to
   2e-2 are *ok*, and more where ten times the effect of rounding exceeds that: of one bit more in

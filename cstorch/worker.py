@@ -22,6 +22,7 @@ from cs_runtime.tasks import current
 from cs_runtime.worker import run_worker
 from cs_toolkit.step import TensorSpec
 from csrun.roles import TaskInfo
+from cstorch.backends.chosen import BackendType, choose, current_backend
 from cstorch.config import configuration
 from cstorch.data import DataLoader
 from cstorch.handed_input import HandedInput, InputFiles, files_of_job
@@ -57,6 +58,8 @@ def serve_and_leave() -> NoReturn:
 
 def serve(files: InputFiles, task: TaskInfo) -> None:
     """Streams the input of every run of the chief's, from the newest that is there on."""
+    if current_backend(raise_exception=False) is None:
+        choose(BackendType.CSX)  # input functions ask which one they are for
     for run in _runs(files):
         handed = files.read(run)
         count = task.num_workers if handed.settings.mode == "train" else 1

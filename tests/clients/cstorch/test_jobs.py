@@ -133,9 +133,12 @@ def test_an_input_that_raises_in_a_worker_shows_its_traceback(system: RunningSys
 
 INPUT = """
 import absent_augmentations
+import cerebras.pytorch as cstorch
 import torch
 
 def batches():
+    if not cstorch.use_cs():
+        raise RuntimeError("use_worker_cache is for CS systems")
     records = torch.utils.data.TensorDataset(torch.arange(64.0).reshape(16, 4) / 64)
     return torch.utils.data.DataLoader(records, batch_size=4)
 """

@@ -34,17 +34,19 @@ class EmbeddedSystem:
 
     Args:
         log_file: Gets what the system says.
+        num_csx: Systems of the group that share a batch.
     """
 
-    def __init__(self, log_file: Path) -> None:
+    def __init__(self, log_file: Path, num_csx: int = 1) -> None:
         self._log_file, self._owner = log_file, os.getpid()
         self._directory = Path(tempfile.mkdtemp(prefix="cs-system-"))
         self._ready = self._directory / "ready.json"
         self._address: str | None = None
+        flags = ["--port=0", f"--ready-file={self._ready}", f"--num-csx={num_csx}"]
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("wb") as log_output:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, "serve", "--port=0", f"--ready-file={self._ready}"],
+                [sys.executable, "-P", "-m", __name__, "serve", *flags],
                 env=program_environment(os.environ, this_toolkit()).apply(os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log_output,

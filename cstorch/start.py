@@ -38,7 +38,7 @@ def start_process(start_system: bool = True) -> None:
     start_workers()
     take_requests()
     if start_system and _runs() and not _named_system():
-        _own_system()  # it starts while the program makes its model
+        _own_system(configuration().num_csx)  # it starts while the program makes its model
 
 
 def start_workers() -> None:
@@ -75,7 +75,7 @@ def system_address() -> str | None:
     config, named = configuration(), _named_system()
     if named or config.compile_only or config.validate_only:
         return named
-    return _own_system().address
+    return _own_system(config.num_csx).address
 
 
 def _named_system() -> str | None:
@@ -83,5 +83,6 @@ def _named_system() -> str | None:
 
 
 @cache
-def _own_system() -> EmbeddedSystem:
-    return EmbeddedSystem(configuration().model_dir / "cs_system.log")
+def _own_system(num_csx: int) -> EmbeddedSystem:
+    name = "cs_system.log" if num_csx == 1 else f"cs_system_{num_csx}.log"
+    return EmbeddedSystem(configuration().model_dir / name, num_csx)

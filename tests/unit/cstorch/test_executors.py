@@ -22,7 +22,7 @@ import cstorch
 from cs_system.testing import RunningSystem
 from csrun.roles import TaskInfo
 from cstorch import job, start
-from cstorch.config import configuration
+from cstorch.config import adjusted, configuration
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import ConfigureError, InputError
 from cstorch.summaries import _Summary
@@ -255,6 +255,30 @@ def test_workers_of_a_loop_are_started_once(monkeypatch: pytest.MonkeyPatch, tmp
     job.own_workers.clear()
     forget()
     assert started == [3]
+
+
+def test_a_system_of_the_program_has_as_many_as_share_a_batch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Programs that name no system also ask for several, as guides do with `--num_csx=2`."""
+    started: list[tuple[str, int]] = []
+
+    class System:
+        def __init__(self, log_file: Path, num_csx: int) -> None:
+            started.append((log_file.name, num_csx))
+            self.address = f"127.0.0.1:{9000 + num_csx}"
+
+    monkeypatch.setattr(start, "EmbeddedSystem", System)
+    monkeypatch.delenv("CS_IP", raising=False)
+    start._own_system.cache_clear()
+    forget()
+    cstorch.backend("CSX", artifact_dir=tmp_path, cluster_config=ClusterConfig(num_csx=2))
+    assert start.system_address() == "127.0.0.1:9002"
+    with adjusted(num_csx=1):
+        assert start.system_address() == start.system_address() == "127.0.0.1:9001"
+    forget()
+    start._own_system.cache_clear()
+    assert started == [("cs_system_2.log", 2), ("cs_system.log", 1)]
 
 
 @pytest.mark.parametrize(("given", "size"), [(4, 4), ("auto", 2), ("explore", 2), (None, 2)])

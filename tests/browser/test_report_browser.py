@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shutil
 import subprocess
 import time
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -75,8 +77,32 @@ def chromium(tmp_path: Path, html: str, *arguments: str) -> str:
 
 def after(tmp_path: Path, html: str, script: str, width: int = 1400) -> str:
     """The page after a script of the test, which the policy of the page itself would refuse."""
-    driven = POLICY.sub("", html).replace("</body>", f"<script>{script}</script></body>")
-    return chromium(tmp_path, driven, f"--window-size={width},900", "--dump-dom")
+    return chromium(tmp_path, driven_by(script, html), f"--window-size={width},900", "--dump-dom")
+
+
+def driven_by(script: str, html: str) -> str:
+    """A page without its policy, and with a script of the test."""
+    return POLICY.sub("", html).replace("</body>", f"<script>{script}</script></body>")
+
+
+def after_each(tmp_path: Path, html: str, *scripts: str) -> list[str]:
+    """The page after each of some scripts, in a frame for each: a start of Chromium takes a second."""
+    for number, script in enumerate(scripts):
+        (tmp_path / f"frame-{number}.html").write_text(driven_by(script, html), encoding="utf-8")
+    frames = [
+        f"<iframe src='frame-{n}.html' width='1400' height='900'></iframe>" for n in range(len(scripts))
+    ]
+    gather = """
+      onload = () => {
+        const pages = [...document.querySelectorAll('iframe')].map((frame) => frame.contentDocument);
+        document.body.textContent = JSON.stringify(pages.map((page) => page.documentElement.outerHTML));
+      };
+    """
+    outer = f"<body>{''.join(frames)}<script>{gather}</script></body>"
+    dom = chromium(tmp_path, outer, "--allow-file-access-from-files", "--dump-dom")
+    (text,) = re.findall("<body>(.*)</body>", dom, re.DOTALL)
+    found: list[str] = json.loads(unescape(text))
+    return found
 
 
 def rows(dom: str) -> list[str]:
@@ -125,37 +151,36 @@ def test_hostile_names_do_nothing(tmp_path: Path) -> None:
 
 def test_a_click_on_a_header_sorts_and_another_one_turns_the_order(tmp_path: Path) -> None:
     html = page("b10", "a", "b9")
-    assert rows(after(tmp_path, html, "")) == ["b10", "a", "b9"]
-    dom = after(tmp_path, html, click("Kernel"))
-    assert rows(dom) == ["a", "b9", "b10"]
-    assert 'aria-sort="ascending"' in dom
-    dom = after(tmp_path, html, 2 * click("#"))
-    assert rows(dom) == ["b9", "a", "b10"]
-    assert 'aria-sort="descending"' in dom
+    whole, once, twice = after_each(tmp_path, html, "", click("Kernel"), 2 * click("#"))
+    assert rows(whole) == ["b10", "a", "b9"]
+    assert rows(once) == ["a", "b9", "b10"]
+    assert 'aria-sort="ascending"' in once
+    assert rows(twice) == ["b9", "a", "b10"]
+    assert 'aria-sort="descending"' in twice
 
 
 def test_the_filter_takes_words_of_every_column(tmp_path: Path) -> None:
     html = page("fc1", "fc2", "norm")
-    dom = after(tmp_path, html, type_filter("FC"))
-    assert rows(dom) == ["fc1", "fc2"]
-    assert "2 of 3" in dom
-    assert rows(after(tmp_path, html, type_filter("model.py:12"))) == ["norm"]
-    assert rows(after(tmp_path, html, type_filter("reduction fc"))) == ["fc1"]
-    nothing = after(tmp_path, html, type_filter("xyz"))
+    texts = ("FC", "model.py:12", "reduction fc", "xyz")
+    name, place, two_words, nothing = after_each(tmp_path, html, *map(type_filter, texts))
+    assert rows(name) == ["fc1", "fc2"]
+    assert "2 of 3" in name
+    assert rows(place) == ["norm"]
+    assert rows(two_words) == ["fc1"]
     assert rows(nothing) == []
     assert '<tr class="nothing">' in nothing
     assert re.search(r'<g class="[^"]*faded', nothing)
 
 
-@pytest.mark.parametrize("selector", ["#row-1", "#kernel-1"])
-def test_row_and_rectangle_light_up_together(tmp_path: Path, selector: str) -> None:
-    dom = after(tmp_path, page("first", "second", "third"), point_at(selector))
-    assert re.search(r'<tr id="row-1"[^>]*class="[^"]*hot', dom)
-    hot = re.findall(r'<g class="kernel[^"]*hot[^"]*" data-kernel="(\d+)"', dom)
-    assert hot == ["1", "1"], "in both drawings, and no other kernel"
-    details = re.search(r'<p class="details"[^>]*>(.*?)</p>', dom, re.DOTALL)
-    assert details is not None
-    assert details.group(1).startswith("second: elementwise, matched")
+def test_row_and_rectangle_light_up_together(tmp_path: Path) -> None:
+    scripts = (point_at("#row-1"), point_at("#kernel-1"))
+    for dom in after_each(tmp_path, page("first", "second", "third"), *scripts):
+        assert re.search(r'<tr id="row-1"[^>]*class="[^"]*hot', dom)
+        hot = re.findall(r'<g class="kernel[^"]*hot[^"]*" data-kernel="(\d+)"', dom)
+        assert hot == ["1", "1"], "in both drawings, and no other kernel"
+        details = re.search(r'<p class="details"[^>]*>(.*?)</p>', dom, re.DOTALL)
+        assert details is not None
+        assert details.group(1).startswith("second: elementwise, matched")
 
 
 def labels(dom: str, group: int) -> list[str]:
@@ -197,9 +222,9 @@ def test_all_figures_can_be_shown_unrounded(tmp_path: Path) -> None:
         "const figure = getComputedStyle(cell.querySelector('data'), '::after').content;"
         "document.title = `${getComputedStyle(cell).display} ${figure}`;"
     )
-    assert "<title>none none</title>" in after(tmp_path, page("a", "b"), read)
-    dom = after(tmp_path, page("a", "b"), show + read)
-    (title,) = re.findall(r"<title>(table-cell .*?)</title>", dom)
+    before, shown = after_each(tmp_path, page("a", "b"), read, show + read)
+    assert "<title>none none</title>" in before
+    (title,) = re.findall(r"<title>(table-cell .*?)</title>", shown)
     assert re.search(r"0\.00\d{8,}", title)
     assert "%" in title
 

@@ -26,7 +26,7 @@ def run_in() -> Callable[[Path], Command]:
                 env={**clean, "XDG_CONFIG_HOME": str(directory), **environment},
                 capture_output=True,
                 text=True,
-                timeout=200,
+                timeout=500,
                 check=False,
             )
 

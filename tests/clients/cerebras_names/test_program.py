@@ -4,54 +4,75 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-import tensorflow as tf
 
 from cs_system.testing import RunningSystem
 
 RUN_PY = str(Path(__file__).parent / "program" / "run.py")
-TRAIN = ("csrun_wse", "--tasks-per-node=3", "python", RUN_PY, "--mode=train")
 Command = Callable[..., CompletedProcess[str]]
+Logs = dict[str, dict[str, str]]
 
+# The first test of a job waits for all of its programs.
+pytestmark = pytest.mark.timeout(600)
 
-def done(process: CompletedProcess[str]) -> str:
-    """Its stdout."""
-    assert process.returncode == 0, process.stdout + process.stderr
-    return process.stdout
+CONTINUED = {
+    "program": (
+        ["--skip"],
+        r"the toolkit skips nothing of the 20 batches of worker 0 that earlier runs have used",
+    ),
+    "toolkit": (["--input_position=toolkit"], r"the toolkit skips the first 20 batches of worker 0"),
+}
+"""Who leaves out what earlier runs have used: the flag for it, and what a worker logs."""
+
+COPIES = """
+import os, shutil, sys
+if os.environ["CSRUN_ROLE"] == "chief":
+    for name in sys.argv[1:]:
+        shutil.copytree("model_dir", name, ignore=shutil.ignore_patterns("model.ckpt-60.*"))
+        with open(f"{name}/checkpoint", "w") as file:
+            file.write('model_checkpoint_path: "model.ckpt-40"')
+"""
+"""Makes model directories as a run leaves them that was ended at two thirds of the steps."""
 
 
 @pytest.fixture(scope="module")
 def trained(
-    system: RunningSystem, run_in: Callable[[Path], Command], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, str]:
-    """Where three tasks have trained on the system, and what they have written."""
+    system: RunningSystem,
+    run_in: Callable[[Path], Command],
+    run_programs: Callable[..., Logs],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, Logs]:
+    """Where three tasks have trained on the system, then continued copies; and what they have written."""
     directory = tmp_path_factory.mktemp("trained")
+    (directory / "copies.py").write_text(COPIES)
     # The program itself appends ":9000", whatever is there.
-    words = ("--max_steps=60", f"--cs_ip={system.address}")
-    return directory, done(run_in(directory)(*TRAIN, *words))
+    words = [RUN_PY, "--mode=train", "--max_steps=60", f"--cs_ip={system.address}"]
+    programs = {"train": words, "copies": ["copies.py", *CONTINUED]}
+    programs |= {name: [*words, "-o", name, *flags] for name, (flags, _) in CONTINUED.items()}
+    job = ["csrun_wse", "--tasks-per-node=3"]
+    return directory, run_programs(run_in(directory), job, directory, programs)
 
 
-def test_three_tasks_train_on_the_system(trained: tuple[Path, str]) -> None:
-    directory, log = trained
-    for task in ("chief", "worker 0", "worker 1"):
-        assert f"{task} | inside: True, custom session: True" in log
-    assert "worker 0 | shard 0 of 2" in log
-    assert "worker 1 | shard 1 of 2" in log
-    losses = [float(text) for text in re.findall(r"global step \d+: loss = ([0-9.]+)", log)]
-    assert losses[-1] < 0.5 * losses[0]
+def test_three_tasks_train_on_the_system(trained: tuple[Path, Logs]) -> None:
+    directory, logs = trained
+    for task in ("chief-0", "worker-0", "worker-1"):
+        assert "inside: True, custom session: True" in logs["train"][task]
+    assert "shard 0 of 2" in logs["train"]["worker-0"]
+    assert "shard 1 of 2" in logs["train"]["worker-1"]
+    found = [float(loss) for loss in losses(logs["train"]["chief-0"]).values()]
+    assert found[-1] < 0.5 * found[0]
     summary = json.loads((directory / "model_dir" / "run_summary.json").read_text())
     assert (summary["status"], summary["workers"], summary["last_step"]) == ("completed", 2, 60)
 
 
 @pytest.fixture(scope="module")
 def off_the_system(
-    trained: tuple[Path, str], run_in: Callable[[Path], Command], run_programs: Callable[..., Any]
+    trained: tuple[Path, Logs], run_in: Callable[[Path], Command], run_programs: Callable[..., Any]
 ) -> dict[str, str]:
     """What the program has written in its other modes, on this CPU; its first two took the checkpoint."""
     words = {
@@ -78,7 +99,7 @@ def test_the_systems_checkpoint_is_evaluated_and_predicts_on_this_cpu(off_the_sy
 
 
 def test_validation_and_compilation_without_a_system(
-    trained: tuple[Path, str], off_the_system: dict[str, str]
+    trained: tuple[Path, Logs], off_the_system: dict[str, str]
 ) -> None:
     kernels = off_the_system["validate"]
     assert "inside: True" in kernels
@@ -96,44 +117,12 @@ def losses(log: str) -> dict[int, str]:
     return {int(step): loss for step, loss in re.findall(r"global step (\d+): loss = ([0-9.]+)", log)}
 
 
-CONTINUED = {
-    "program": (
-        ["--skip"],
-        r"the toolkit skips nothing of the 20 batches of worker 0 that earlier runs have used",
-    ),
-    "toolkit": (["--input_position=toolkit"], r"the toolkit skips the first 20 batches of worker 0"),
-}
-"""Who leaves out what earlier runs have used: the flag for it, and what a worker logs."""
-
-
-@pytest.fixture(scope="module")
-def continued(
-    system: RunningSystem,
-    trained: tuple[Path, str],
-    run_in: Callable[[Path], Command],
-    run_programs: Callable[..., Any],
-) -> dict[str, dict[str, str]]:
-    """What the tasks have written that went on behind two thirds of the steps."""
-    directory, programs = trained[0], {}
-    for name, (flags, _) in CONTINUED.items():
-        begun = directory / name
-        shutil.copytree(directory / "model_dir", begun, ignore=shutil.ignore_patterns("model.ckpt-60.*"))
-        tf.compat.v1.train.update_checkpoint_state(str(begun), "model.ckpt-40")
-        words = ["--mode=train", "--max_steps=60", f"--cs_ip={system.address}", "-o", name]
-        programs[name] = [RUN_PY, *words, *flags]
-    logs: dict[str, dict[str, str]] = run_programs(
-        run_in(directory), ["csrun_wse", "--tasks-per-node=3"], directory, programs
-    )
-    return logs
-
-
 @pytest.mark.parametrize("name", CONTINUED)
-def test_a_continued_run_leaves_out_its_input_once(
-    trained: tuple[Path, str], continued: dict[str, dict[str, str]], name: str
-) -> None:
+def test_a_continued_run_leaves_out_its_input_once(trained: tuple[Path, Logs], name: str) -> None:
     """Either the program leaves out what earlier runs have used, or the toolkit where it is asked for it."""
+    continued = trained[1]
     assert "continuing at global step 40: " in continued[name]["worker-0"]
     assert re.search(CONTINUED[name][1], continued[name]["worker-0"])
-    unbroken = losses(trained[1])
+    unbroken = losses(continued["train"]["chief-0"])
     steps = [50, 60]
     assert [losses(continued[name]["chief-0"])[step] for step in steps] == [unbroken[step] for step in steps]

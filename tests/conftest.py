@@ -243,8 +243,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported for the tests stays as well: no search for garbage looks at it."""
-    gc.collect()
+    """What was imported for the tests stays as well: no search for garbage looks at it.
+
+    Nor for the garbage among it, for which a search takes most of a second in every worker.
+    """
     gc.freeze()
 
 

@@ -129,9 +129,11 @@ def load(*packages):
 def load_compiler():
     import jax
 
+    import cgc.placement.place
     from cgc.passes.pattern_files import STAGES, load_patterns
 
     assert jax
+    cgc.placement.place._MOVES_PER_KERNEL = 4  # as `quick_placement` in the processes of pytest
     load("cgc")
     load_patterns([file for stage in STAGES for file in stage])
 

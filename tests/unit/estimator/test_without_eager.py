@@ -9,6 +9,8 @@ from pathlib import Path
 PROGRAM = """
 import importlib.util, pathlib, sys
 import numpy as np
+from estimator import import_tensorflow
+import_tensorflow()
 import tensorflow as tf
 tf.compat.v1.disable_v2_behavior()
 spec = importlib.util.spec_from_file_location("tiny", sys.argv[1])

@@ -246,7 +246,7 @@ def blocks(draw: st.DrawFn) -> tuple[RepeatedBlock, Part]:
     return RepeatedBlock(part_of(forward), part_of(backward)), part_of(other)
 
 
-@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(blocks(), st.integers(13, 16), st.integers(0, 15), st.booleans())
 def test_random_blocks(found: tuple[RepeatedBlock, Part], copies: int, at: int, is_changed: bool) -> None:
     block, change = found

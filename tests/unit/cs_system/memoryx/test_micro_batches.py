@@ -60,6 +60,8 @@ def test_two_processes_of_memoryx_add_up_their_own_gradients(halves: Streamed, t
     assert found[0] == found[1]
 
 
+# Two systems with a program of TensorFlow are in tests/clients/weight_streaming/test_micro_batches.py.
+@pytest.mark.soak
 def test_two_wafers_share_each_micro_batch(halves: Streamed, memoryx: tuple[str, int]) -> None:
     check_numbers(halves, MemoryxPlace((memoryx,)), 2)
 

@@ -13,7 +13,7 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from cs_runtime.settings import RunSettings
 from cs_toolkit.files import replace_file
 from cstorch.by_value import culprit, pickled
 from cstorch.errors import HandedInputError, InputNotSentError
+from cstorch.precision import half_dtype, is_mixed
 
 _SUFFIX = ".input"
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -38,6 +39,8 @@ class HandedInput:
         facts: What identifies program and input function on the chief.
         seed: Of the random numbers that the input draws.
         batches_ahead: See `cstorch.data.DataLoader`.
+        half_dtype: Name of the chief's 16-bit type.
+        is_mixed: The chief computes steps in it, and the input may give tensors of it.
     """
 
     function: Callable[..., Any]
@@ -47,6 +50,8 @@ class HandedInput:
     facts: Mapping[str, str]
     seed: int
     batches_ahead: int = 0
+    half_dtype: str = field(default_factory=half_dtype)
+    is_mixed: bool = field(default_factory=is_mixed)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from cstorch.backends.chosen import BackendType, choose, current_backend
 from cstorch.config import configuration
 from cstorch.data import DataLoader
 from cstorch.handed_input import HandedInput, InputFiles, files_of_job
+from cstorch.precision import mix_precision, name_half_dtype
 from cstorch.streaming import reading_as
 
 log = logging.getLogger("cstorch")
@@ -62,6 +63,8 @@ def serve(files: InputFiles, task: TaskInfo) -> None:
         choose(BackendType.CSX)  # input functions ask which one they are for
     for run in _runs(files):
         handed = files.read(run)
+        name_half_dtype(handed.half_dtype)
+        mix_precision(handed.is_mixed)
         count = task.num_workers if handed.settings.mode == "train" else 1
         if task.index >= count:
             log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)

@@ -139,7 +139,8 @@ import torch
 def batches():
     if not cstorch.use_cs():
         raise RuntimeError("use_worker_cache is for CS systems")
-    records = torch.utils.data.TensorDataset(torch.arange(64.0).reshape(16, 4) / 64)
+    half = cstorch.amp.get_floating_point_dtype()
+    records = torch.utils.data.TensorDataset((torch.arange(64.0).reshape(16, 4) / 64).to(half))
     return torch.utils.data.DataLoader(records, batch_size=4)
 """
 TRAINING = """
@@ -149,6 +150,9 @@ import torch
 from modelzoo.inputs import batches
 
 cstorch.configure(mgmt_address=sys.argv[1], num_workers_per_csx=2)
+cstorch.amp.set_half_dtype("bfloat16")
+cstorch.amp.enable_mixed_precision()
+assert cstorch.amp.get_floating_point_dtype() is torch.bfloat16
 model = torch.nn.Linear(4, 1)
 compiled_model = cstorch.compile(model, backend="CSX")
 optimizer = cstorch.optim.SGD(model.parameters(), lr=0.01, momentum=0.0)

@@ -17,22 +17,48 @@ PROGRAM = str(Path(__file__).parent / "program" / "appliance.py")
 Command = Callable[..., CompletedProcess[str]]
 
 
-def test_it_trains_and_evaluates_on_the_system_and_on_this_cpu(
-    command: Command, run_programs: Callable[..., Any], system: RunningSystem, tmp_path: Path
-) -> None:
-    """The same losses everywhere; the address may come from the site."""
-    runs = {
-        "pipelined": ("CSX", "pipeline", f"--mgmt_address={system.address}"),
-        "weight_streaming": ("CSX", "weight_streaming"),
-        "CPU": ("CPU",),
+RUNS = {
+    "pipelined": ("CSX", "pipeline"),
+    "weight_streaming": ("CSX", "weight_streaming"),
+    "CPU": ("CPU",),
+}
+
+WITHOUT_A_SYSTEM = """
+import os, runpy, sys
+del os.environ["CS_IP"]
+sys.argv = sys.argv[1:]
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def logs(
+    run_in: Callable[[Path], Command],
+    run_programs: Callable[..., Any],
+    system: RunningSystem,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, str]:
+    """What the program has written by name of a run; the address comes from the program or the site."""
+    directory = tmp_path_factory.mktemp("appliance")
+    (directory / "without.py").write_text(WITHOUT_A_SYSTEM)
+    address = {"pipelined": [f"--mgmt_address={system.address}"]}
+    programs = {
+        name: [PROGRAM, *arguments, *address.get(name, ()), f"--model_dir={name}_dir"]
+        for name, arguments in RUNS.items()
     }
-    programs = {name: [PROGRAM, *arguments, f"--model_dir={name}_dir"] for name, arguments in runs.items()}
-    logs = run_programs(partial(command, CS_IP=system.address), ["csrun_cpu"], tmp_path, programs)
+    programs["without"] = ["without.py", PROGRAM, "CSX"]
+    launch = partial(run_in(directory), CS_IP=system.address)
+    found = run_programs(launch, ["csrun_cpu"], directory, programs, codes={"without": 2})
+    return {name: tasks["chief-0"] for name, tasks in found.items()}
+
+
+def test_it_trains_and_evaluates_on_the_system_and_on_this_cpu(logs: dict[str, str]) -> None:
+    """The same losses everywhere."""
     losses = {}
-    for name, tasks in logs.items():
-        log = tasks["chief-0"]
-        assert "branch wheel" in log
-        found = [line.split() for line in re.findall(r"^\w+ \d+ \d\.\d+ True$", log, re.MULTILINE)]
+    for name in RUNS:
+        assert "branch wheel" in logs[name]
+        found = [line.split() for line in re.findall(r"^\w+ \d+ \d\.\d+ True$", logs[name], re.MULTILINE)]
         assert [step for _, step, _, _ in found] == ["0", "2", "4"]
         assert found[0][0] == (name if name != "CPU" else "pipelined")
         losses[name] = [float(loss) for _, _, loss, _ in found]
@@ -40,9 +66,8 @@ def test_it_trains_and_evaluates_on_the_system_and_on_this_cpu(
     assert losses["weight_streaming"] == pytest.approx(losses["CPU"], abs=2e-4)
 
 
-def test_without_a_system_it_says_what_is_missing(command: Command) -> None:
-    result = command("csrun_cpu", "python", PROGRAM, "CSX")
-    assert result.returncode == 2
+def test_without_a_system_it_says_what_is_missing(logs: dict[str, str]) -> None:
     assert (
-        "no CS system is known, expected the mgmt_address IP:PORT of the CSConfig, or CS_IP" in result.stderr
+        "no CS system is known, expected the mgmt_address IP:PORT of the CSConfig, or CS_IP"
+        in logs["without"]
     )

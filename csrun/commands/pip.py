@@ -15,21 +15,30 @@ from csrun.site.loading import load_site
 
 PROGRAM = "csrun"
 
-# Prints NAME==VERSION of everything installed that the toolkit may use, one a line. `tensorflow` would
-# overwrite the files of tensorflow-cpu, so no version of it fits.
-_PINS = """
+# Prints NAME==VERSION of everything installed that the toolkit may use, one a line; what only its tests and
+# benchmarks need may change. `tensorflow` would overwrite the files of tensorflow-cpu, so no version of it
+# fits.
+_PINS = r"""
 import importlib.metadata as m, re
-versions = {re.sub(r"[-_.]+", "-", d.name).lower(): d for d in m.distributions()}
-waiting, seen = ["cs-toolkit"], set()
+def plain(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+versions = {plain(d.name): d for d in m.distributions()}
+waiting, seen = [("cs-toolkit", ("tf", "torch", "s3", "cuda"))], set()
 while waiting:
-    name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
-    if name in seen or name not in versions:
+    name, extras = waiting.pop()
+    if (name, extras) in seen or name not in versions:
         continue
-    seen.add(name)
-    waiting += [re.match(r"[A-Za-z0-9._-]+", need)[0] for need in versions[name].requires or ()]
-for name in sorted(seen - {"cs-toolkit"}):
+    seen.add((name, extras))
+    for need in versions[name].requires or ():
+        optional = re.search(r"extra *== *\W([\w.-]+)", need)
+        if optional and optional[1] not in extras:
+            continue
+        package, chosen = re.match(r"([\w.-]+) *(?:\[(.*?)\])?", need).groups()
+        waiting.append((plain(package), tuple(re.split(r"[, ]+", chosen or ""))))
+names = {name for name, _ in seen}
+for name in sorted(names - {"cs-toolkit"}):
     print(name + "==" + versions[name].version)
-if "tensorflow-cpu" in seen and "tensorflow" not in versions:
+if "tensorflow-cpu" in names and "tensorflow" not in versions:
     print("tensorflow<0")
 """
 

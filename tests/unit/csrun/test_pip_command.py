@@ -40,8 +40,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     wheels = folder / "wheels"
     wheels.mkdir()
-    make_wheel(wheels, "cs_toolkit", "0.1.0", "pinned>=1 ; extra == 'tf'")
-    make_wheel(wheels, "pinned", "1.0")
+    make_wheel(wheels, "cs_toolkit", "0.1.0", "pinned[more]>=1 ; extra == 'tf'", "tester>=1 ; extra == 'zoo'")
+    make_wheel(wheels, "pinned", "1.0", "helper ; extra == 'more'", "tester ; extra == 'testing'")
+    for version in ("1.0", "2.0"):
+        make_wheel(wheels, "helper", version)
+        make_wheel(wheels, "tester", version)
     make_wheel(wheels, "pinned", "2.0")
     make_wheel(wheels, "added", "3.0", "pinned")
     make_wheel(wheels, "demanding", "4.0", "pinned>=2")
@@ -49,7 +52,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     make_wheel(wheels, "written_for_it", "1.0", "cerebras_pytorch==2.10.0")
     python = folder / "venv" / "bin" / "python"
     pip = [python, "-m", "pip", "install", "--no-index", f"--find-links={wheels}"]
-    subprocess.run([*pip, "cs_toolkit", "pinned==1.0"], check=True, capture_output=True)
+    packages = ["cs_toolkit", "pinned==1.0", "helper==1.0", "tester==1.0"]
+    subprocess.run([*pip, *packages], check=True, capture_output=True)
     return python, wheels
 
 
@@ -96,6 +100,16 @@ def test_packages_of_the_toolkit_keep_their_versions(command: Command) -> None:
     listed = command("csrun", "pip", "list", "--format=freeze").stdout.split()
     assert "pinned==1.0" in listed
     assert not any(line.startswith("demanding") for line in listed)
+
+
+def test_packages_of_an_extra_that_is_used_keep_their_versions_and_those_of_tests_do_not(
+    command: Command,
+) -> None:
+    refused = command("csrun", "pip", "install", "helper==2.0")
+    assert refused.returncode != 0
+    assert "Packages of the toolkit keep their versions" in refused.stderr
+    changed = command("csrun", "pip", "install", "tester==2.0")
+    assert changed.returncode == 0, changed.stderr
 
 
 def test_no_package_takes_a_name_of_the_toolkit(command: Command) -> None:

@@ -6,9 +6,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
-from importlib import import_module
+from importlib import import_module, metadata
 from types import CodeType, EllipsisType, ModuleType
 from typing import Any, get_args
+
+from cs_compat.torch.placeholders import add_retired_names
 
 
 def _configurations(module: ModuleType) -> None:
@@ -167,10 +169,38 @@ def _schedules(module: ModuleType) -> None:
     vars(module)["LRScheduler"]._last_lr = _CurrentRates()
 
 
+def _hub(module: ModuleType) -> None:
+    """Let releases up to 1.6 import classes that version 1 of the hub has removed."""
+    add_retired_names(module, ("HfFolder", "Repository"), "huggingface_hub<1")
+
+
+def _versions(module: ModuleType) -> None:
+    """Let releases up to 1.6 import `importlib_metadata`, which transformers had from there."""
+    vars(module).setdefault("importlib_metadata", metadata)
+
+
+def _requirements(module: ModuleType) -> None:
+    """Warn where release 1.6 asks for tokenizers of 2021: later ones do, and today's Python has no others."""
+    require: Callable[..., None] = vars(module)["require_version_core"]
+
+    @wraps(require)
+    def require_version_core(*args: Any) -> None:
+        try:
+            require(*args)
+        except ImportError as error:
+            warnings.warn(str(error).partition("\n")[0], stacklevel=2)
+
+    vars(module)["require_version_core"] = require_version_core
+
+
 CHANGES: Mapping[str, Callable[[ModuleType], None]] = {
     "cerebras.modelzoo.config.utils": _configurations,
     "cerebras.modelzoo.trainer.validate": _validation,
+    "huggingface_hub": _hub,
     "torch.optim.lr_scheduler": _schedules,
+    "transformers.utils.versions": _versions,
+    "cerebras_reference_implementations.bert.pytorch.huggingface_common.utils.versions": _requirements,
+    "modelzoo.transformers.pytorch.huggingface_common.utils.versions": _requirements,
 }
 """Function by the name of the module after whose import it runs."""
 

@@ -17,8 +17,8 @@ from itertools import pairwise
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
-_IMPORTERS = ("cerebras.modelzoo", "modelzoo")
-"""Packages whose imports get placeholders."""
+_IMPORTERS = ("cerebras.modelzoo", "cerebras_reference_implementations", "modelzoo")
+"""Packages whose imports get placeholders: the Model Zoo, and what it was called before."""
 
 _OURS = ("cerebras", "cerebras_appliance", "cerebras_pytorch", "cerebras_torch", "modelzoo")
 """Packages that no placeholder replaces: a missing name there is an error of a program, or of ours."""
@@ -51,11 +51,16 @@ class _Placeholder(type):
 def _refuse(cls: type) -> NoReturn:
     missing = next(base for base in cls.__mro__ if vars(base).get("_is_missing"))
     package = missing.__module__.partition(".")[0]
-    error: Any = ModuleNotFoundError(
+    text = (
         f"No module named {package!r}, which has {missing.__module__}.{missing.__qualname__}; add it: "
-        f"csrun pip install {package} (it may have another name)",
-        name=package,
+        f"csrun pip install {package} (it may have another name)"
     )
+    older = vars(missing).get("_older")
+    if older is not None:
+        text = (
+            f"this version of {package} has no {missing.__qualname__}; get one: csrun pip install '{older}'"
+        )
+    error: Any = ModuleNotFoundError(text, name=package)
     error.exit_code = 1  # the program's fault, raised in a line of ours
     raise error
 
@@ -64,8 +69,22 @@ def _keep(decorated: Any) -> Any:
     return decorated
 
 
-def _make_class(module: str, name: str) -> type:
-    return _Placeholder(name, (), {"_is_missing": True, "__module__": module, "__qualname__": name})
+def add_retired_names(module: ModuleType, names: Sequence[str], older: str) -> None:
+    """Let programs import classes that later versions of a package have removed.
+
+    Args:
+        module: The package.
+        names: Classes that older versions have; the first use of one raises an error.
+        older: The requirement that asks for such a version.
+    """
+    for name in names:
+        if not hasattr(module, name):
+            setattr(module, name, _make_class(module.__name__, name, older))
+
+
+def _make_class(module: str, name: str, older: str | None = None) -> type:
+    members = {"_is_missing": True, "_older": older, "__module__": module, "__qualname__": name}
+    return _Placeholder(name, (), members)
 
 
 class _PlaceholderModule(ModuleType):

@@ -145,6 +145,7 @@ def main() -> None:
 
     library, name, way, folder = sys.argv[1:]
     models_of(library).preload()  # some models need more than they import
+    training_of(library).preload()  # one thread: those of three tasks would wait for each other's CPUs
     if TaskInfo.from_environment().role == "worker":  # streams its batches, and has nothing to compare
         training_of(library).train_on_system(models_of(library).workload(name), Path(folder))
         return

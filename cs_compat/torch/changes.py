@@ -110,7 +110,6 @@ class _EmptyList:
     """Equals empty lists and nothing else; arrays leave the comparison to it."""
 
     __array_ufunc__ = None
-    __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, list) and not other
@@ -171,7 +170,8 @@ def _schedules(module: ModuleType) -> None:
 
 def _hub(module: ModuleType) -> None:
     """Let releases up to 1.6 import classes that version 1 of the hub has removed."""
-    add_retired_names(module, ("HfFolder", "Repository"), "huggingface_hub<1")
+    if not vars(module)["__version__"].startswith("0."):  # these load a class when asked for it
+        add_retired_names(module, ("HfFolder", "Repository"), "huggingface_hub<1")
 
 
 def _versions(module: ModuleType) -> None:

@@ -134,8 +134,12 @@ def test_the_default_of_an_annotation_counts() -> None:
 
 def test_names_that_packages_have_removed_are_imported_and_refused_in_use() -> None:
     hub, versions = ModuleType("huggingface_hub"), ModuleType("transformers.utils.versions")
-    hub.HfFolder = kept = type("HfFolder", (), {})  # type: ignore[attr-defined]
-    CHANGES["huggingface_hub"](hub)
+    earlier = ModuleType("huggingface_hub")
+    vars(earlier)["__version__"], vars(hub)["__version__"] = "0.36.2", "2.4.0"
+    vars(hub)["HfFolder"] = kept = type("HfFolder", (), {})
+    for module in (earlier, hub):
+        CHANGES["huggingface_hub"](module)
+    assert not hasattr(earlier, "Repository")
     CHANGES["transformers.utils.versions"](versions)
     assert hub.HfFolder is kept
     with pytest.raises(ModuleNotFoundError, match="csrun pip install 'huggingface_hub<1'"):
@@ -148,7 +152,7 @@ def test_tokenizers_of_another_year_are_a_warning() -> None:
         raise ImportError(f"{requirement} is required, found 0.22\nTry: pip install it")
 
     module = ModuleType("modelzoo.transformers.pytorch.huggingface_common.utils.versions")
-    module.require_version_core = require_version_core  # type: ignore[attr-defined]
+    vars(module)["require_version_core"] = require_version_core
     CHANGES[module.__name__](module)
     with pytest.warns(UserWarning, match=r"^tokenizers<0.11 is required, found 0.22$"):
         module.require_version_core("tokenizers<0.11")

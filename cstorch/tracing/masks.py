@@ -36,7 +36,7 @@ def indexed(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
         NotImplemented where there is no mask whose values only a step knows among the indices.
 
     Raises:
-        SelectionError: a mask stands behind other indices.
+        SelectionError: a mask is combined with other indices.
     """
     target, given, *value = args
     index = tuple(_known(i, read) for i in given) if isinstance(given, tuple) else (_known(given, read),)
@@ -47,7 +47,7 @@ def indexed(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
         if len(index) == 2 and mask in (slice(None), ...) and masks[0].dim() == 1 and target.dim() == 2:
             return _columns(func, target, masks[0], value, read, key)
         if mask is not masks[0] or not all(isinstance(i, _BASIC) for i in rest):
-            raise SelectionError("an index with a mask behind or beside other indices", user_line())
+            raise SelectionError("an index that combines a mask with other indices", user_line())
         outer = rows_of(target)
         within = rows_of(mask)
         if outer is not None and (within is None or (value and within.key != outer.key)):
@@ -85,7 +85,7 @@ def _columns(
     """`x[:, mask]` of a matrix, and a write to that."""
     outer = rows_of(target)
     if (outer is not None and not outer.inner) or any(isinstance(x, torch.Tensor) and x.dim() for x in value):
-        raise SelectionError("an index with a mask behind or beside other indices", user_line())
+        raise SelectionError("an index that combines a mask with other indices", user_line())
     turned = tagged(target.transpose(0, 1), None if outer is None else outer.turned())
     found = indexed(func, (turned, mask, *value), read, key)
     if value:

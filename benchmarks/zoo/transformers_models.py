@@ -197,7 +197,11 @@ def _classes(name: str) -> list[type[nn.Module]]:
 
 
 def _workload_of(name: str, head: type[nn.Module], kept: frozenset[str], changed: set[str]) -> Workload:
-    if head.forward is nn.Module.forward:
+    try:
+        forward = head.forward
+    except ImportError as error:  # transformers has a placeholder for a class that needs more packages
+        raise SkippedError(one_line(error)) from None
+    if forward is nn.Module.forward:
         raise SkippedError("its class has no forward, only functions that generate")
     config = _config_of(head, tiny_config(name, kept, changed))
     _check_size(head, config)

@@ -190,6 +190,8 @@ class DeviceTensor(torch.Tensor):
             return rows if rows is None else rows.squeeze(0)
         if func in _INDEXED and recording.loops:
             args = (args[0], _inside(recording, args[0], args[1]), *args[2:])
+        if func in _OF_ONE_DEVICE:
+            args, kwargs = mapped(_on_device, (args, kwargs))
         if func in OF_ONE_TYPE and recording.places.computes_half(is_mixed()):
             args, kwargs = widen_mixed(args, kwargs)
         if func in COMPOSED:
@@ -217,6 +219,18 @@ def _called(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) 
     """
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **(kwargs or {}))
+
+
+_OF_ONE_DEVICE = frozenset(
+    {torch.stft, torch.istft, torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu}
+)
+"""PyTorch compares the devices of their arguments before it calls an operation."""
+
+
+def _on_device(x: Any) -> Any:
+    """Copy a window or a first state of this CPU to the device; sizes of packed sequences stay here."""
+    is_copied = isinstance(x, torch.Tensor) and x.device.type == "cpu" and x.is_floating_point()
+    return x.to(META) if is_copied else x
 
 
 _READING_METHODS = frozenset(

@@ -63,7 +63,10 @@ def _claim_scale_and_offset(assignment: Assignment, group: Group, op: LayerNormO
         following = single(set(program.users(value)) & program.forward)
         if following is None or program.kinds[following] not in _AFFINE:
             return
-        factor = next(other for other in reversed(program.ops[following].operands) if other is not value)
+        factors = [other for other in program.ops[following].operands if other is not value]
+        if not factors:  # a square, as of `y * y`
+            return
+        factor = factors[-1]
         if not assignment.is_free(following) or not _claim_vector(assignment, group, factor):
             return
         assignment.claim(group, following)

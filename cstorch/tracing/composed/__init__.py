@@ -50,7 +50,7 @@ _OURS: Mapping[ModuleType | type, tuple[Callable[..., Any], ...]] = {
         _weight_norm,
         *assertions.REPLACED,
     ),
-    torch.linalg: (linalg.matrix_rank, linalg.pinv),
+    torch.linalg: (linalg.householder_product, linalg.matrix_rank, linalg.pinv),
     _BatchNorm: (forward,),
     checkpoint: checkpointing.REPLACED,
     torch._VF: packing.REPLACED,
@@ -63,6 +63,8 @@ COMPOSED: Mapping[Any, Callable[..., Any]] = {
         for module, name, function in _FUNCTIONS
         if function not in makers.SIZED  # they call what they replace
     },
+    torch.orgqr: linalg.householder_product,
+    torch.Tensor.orgqr: linalg.householder_product,
     torch.Tensor.bincount: bincount,
     torch.Tensor.pinverse: linalg.pinverse,
     torch.Tensor.renorm: renorm,

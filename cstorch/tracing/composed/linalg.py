@@ -94,3 +94,24 @@ def pinv(
 def pinverse(input: torch.Tensor, rcond: float = 1e-15) -> torch.Tensor:  # noqa: A002
     """`torch.pinverse`."""
     return pinv(input, rcond)
+
+
+def householder_product(A: torch.Tensor, tau: torch.Tensor) -> torch.Tensor:  # noqa: N803
+    """`torch.linalg.householder_product`, by the compact WY form `I - V T V^T`.
+
+    Source: R. Schreiber and C. Van Loan, A storage-efficient WY representation for products of Householder
+    transformations, 1989.
+
+    Args:
+        A: `[..., M, N]`, whose first K columns have the reflectors below the diagonal.
+        tau: `[..., K]`, the scale of each reflector.
+    """
+    (rows, columns), count = A.shape[-2:], tau.size(-1)
+    options = {"dtype": A.dtype, "device": A.device}
+    reflectors = A[..., :count].tril(-1) + torch.eye(rows, count, **options)
+    scale = tau.unsqueeze(-1)
+    one = torch.eye(count, **options)
+    products = (reflectors.mT @ reflectors).triu(1)
+    t = torch.linalg.solve_triangular(one + scale * products, scale * one, upper=True, unitriangular=True)
+    first = reflectors[..., :columns, :].mT
+    return torch.eye(rows, columns, **options) - reflectors @ (t @ first)

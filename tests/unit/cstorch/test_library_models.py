@@ -120,6 +120,17 @@ def test_packed_sequences_of_lengths_that_the_program_knows(both_ways: Run, kind
         traced(lambda x: pack_padded_sequence(x, [1, 3], batch_first=True).data, 2, 3, 2)
 
 
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_a_recurrence_takes_a_first_state_of_the_cpu(both_ways: Run, kind: type[nn.RNNBase]) -> None:
+    def step(model: nn.RNNBase, x: torch.Tensor) -> torch.Tensor:
+        first = torch.arange(6.0).reshape(1, 2, 3)
+        return model(x, (first, torch.zeros(1, 2, 3)) if kind is nn.LSTM else first)[0].square().sum()
+
+    torch.manual_seed(1)
+    found = both_ways(kind(2, 3, batch_first=True), step, (torch.randn(2, 4, 2),))
+    np.testing.assert_allclose(found.compiled.values, found.eager, rtol=1e-5)
+
+
 @torch.library.custom_op("toolkit_test::scaled", mutates_args=())
 def _scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
     found = torch.empty_like(x)

@@ -437,6 +437,11 @@ def _fourier() -> Iterator[Case]:
         lambda a, w: torch.stft(a, 8, 4, window=w, return_complex=True).abs(),
         (_randn(2, 32), torch.hann_window(8) + 0.1),
     )
+    yield Case(
+        "stft with a window of the CPU",
+        lambda a: torch.stft(a, 8, 4, window=torch.hann_window(8), return_complex=True).abs(),
+        (_randn(2, 32),),
+    )
 
 
 def _matrices() -> Iterator[Case]:
@@ -457,6 +462,8 @@ def _matrices() -> Iterator[Case]:
         "solve from the right": lambda a, b: linalg.solve(a, b.mT, left=False),
         "solve for vectors": lambda a, b: linalg.solve(a, b[..., 0]),
         "solve broadcast": lambda a, b: linalg.solve(a[0], b),
+        "householder_product": lambda a, b: linalg.householder_product(a[:, :, :3], b[:, 0]),
+        "orgqr": lambda a, b: torch.orgqr(a, b[:, 1, :2]),
         "lu_solve": lambda a, b: linalg.lu_solve(*linalg.lu_factor(a), b),
         "cholesky_solve": lambda a, b: torch.cholesky_solve(b, linalg.cholesky(definite(a))),
     }

@@ -130,6 +130,19 @@ def test_a_block_has_the_kernels_of_published_reports() -> None:
     assert graph.by_name["nlin1"].parameters["row_elements"] == 4 * WIDTH
 
 
+def test_a_norm_without_a_scale_can_be_squared() -> None:
+    """The product that follows the norm has no other factor."""
+    step = Step()
+    one, zero = (
+        step.add(
+            ops.BroadcastInDimOp(step.add(ops.ConstOp.from_array(np.array(x, np.float32))), (WIDTH,), ())
+        )
+        for x in (1.0, 0.0)
+    )
+    y = step.add(ops.LayerNormOp(step.x, one, zero, 1e-5))
+    assert names(step.graph(step.add(ops.MulOp(y, y))))[0] == "layer_norm1"
+
+
 def test_the_activation_of_a_composite_decides_its_kernel() -> None:
     for function, expected in (("BiasRelu", ["fc1"]), ("BiasGelu", ["fc1", "nlin1"])):
         step = Step()

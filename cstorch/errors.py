@@ -63,8 +63,8 @@ class TensorWriteError(StepError):
     def __init__(self, operation: str, line: str | None) -> None:
         super().__init__(
             f"{line or 'line unknown'}: {operation} writes into a tensor of this CPU inside the step, which "
-            "would be lost; expected a buffer of the compiled model (register_buffer), or a tensor that is "
-            "made inside the step"
+            "would be lost; expected a buffer of the compiled model (register_buffer), or a tensor that the "
+            "step makes on the device, as with torch.zeros_like(x) or torch.zeros(n, device=x.device)"
         )
 
 

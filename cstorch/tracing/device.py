@@ -526,6 +526,8 @@ def to_device(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor of this CPU as one of the device, with the same elements; what is there already stays."""
     if isinstance(tensor, DeviceTensor):
         return tensor
+    if tensor.layout is not torch.strided:  # the device has dense tensors only
+        tensor = tensor.to_dense()
     made: torch.Tensor = DeviceTensor(tensor, tensor.detach())
     if isinstance(tensor, torch.nn.Parameter):
         return torch.nn.Parameter(made, tensor.requires_grad)

@@ -180,6 +180,8 @@ class Recording:
         kept = self._of_tensor.get(key)
         if kept is not None:
             return kept[1]
+        if tensor.layout is not torch.strided:  # the adjacency of a graph
+            return self.constant(tensor.to_dense())
         # A complex number of Python comes as complex128 without dimensions, and decides no element type.
         narrow = tensor.to(torch.complex64) if tensor.is_complex() and not tensor.dim() else tensor
         made = self.computed(narrow)

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import checkpoint
 
-from cstorch.tracing.composed import assertions, checkpointing, linalg, makers, packing
+from cstorch.tracing.composed import assertions, checkpointing, linalg, makers, packing, sparse
 from cstorch.tracing.composed.attention import scaled_dot_product_attention
 from cstorch.tracing.composed.counting import bincount, repeat_interleave, tensor_split
 from cstorch.tracing.composed.factors import SUMS
@@ -46,10 +46,12 @@ _OURS: Mapping[ModuleType | type, tuple[Callable[..., Any], ...]] = {
         *makers.SIZED,
         renorm,
         repeat_interleave,
+        sparse.sparse_coo_tensor,
         tensor_split,
         _weight_norm,
         *assertions.REPLACED,
     ),
+    torch.sparse: (sparse.mm, sparse.addmm),
     torch.linalg: (linalg.householder_product, linalg.matrix_rank, linalg.pinv),
     _BatchNorm: (forward,),
     checkpoint: checkpointing.REPLACED,

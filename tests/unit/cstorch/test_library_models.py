@@ -131,6 +131,41 @@ def test_a_recurrence_takes_a_first_state_of_the_cpu(both_ways: Run, kind: type[
     np.testing.assert_allclose(found.compiled.values, found.eager, rtol=1e-5)
 
 
+class Neighbors(nn.Module):
+    """A layer of a graph, whose edges are sparse matrices: a buffer, a constant, and weights of the step."""
+
+    def __init__(self, layout: torch.layout) -> None:
+        super().__init__()
+        edges = torch.tensor([[0.0, 1.0, 0.0], [2.0, 0.0, 3.0], [0.0, 0.0, 1.0]])
+        self.register_buffer("edges", edges.to_sparse(layout=layout))
+        self.constant = edges.to_sparse(layout=layout)
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.sparse.mm(self.edges, self.linear(x))
+        h = torch.spmm(self.constant, h) + self.constant @ h
+        places = torch.tensor([[0, 1, 1], [2, 0, 0]])
+        weights = torch.sparse_coo_tensor(places, h[:, 0], (3, 3), device=h.device)
+        return torch.sparse.addmm(x, weights, h, alpha=0.5)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_matrices_become_dense(layout: torch.layout) -> None:
+    def step(model: Neighbors, x: torch.Tensor) -> list[torch.Tensor]:
+        loss = model(x).square().sum()
+        loss.backward()
+        return [loss.detach(), *(p.grad.abs().sum() for p in model.parameters())]
+
+    torch.manual_seed(1)
+    model = Neighbors(layout)
+    expected = step(model, x := torch.randn(3, 4))
+    model.zero_grad()
+    got = run_compiled(model, step, [(x,)]).values[0]
+    np.testing.assert_allclose(got, [float(value) for value in expected], rtol=1e-5)
+    with pytest.raises(ValueError, match=r"expected torch\.sparse_coo_tensor\(indices, values, size\)"):
+        traced(lambda x: torch.sparse_coo_tensor([[0, 1], [1, 0]], x), 2)
+
+
 @torch.library.custom_op("toolkit_test::scaled", mutates_args=())
 def _scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
     found = torch.empty_like(x)

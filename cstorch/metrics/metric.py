@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import wraps
+from itertools import count
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -21,19 +22,22 @@ class Metric(nn.Module):
     """A value over the batches of an evaluation.
 
     All that a metric knows between batches is in its states, tensors that `update` writes in place: a step
-    that is traced once counts every batch. A subclass registers states, and defines `update` and `compute`
-    with operations of torch alone, without reading a value.
+    that is traced once counts every batch. A subclass registers states in its `reset`, which the constructor
+    calls, or in its own constructor. It defines `update` and `compute` with operations of torch alone,
+    without reading a value.
 
     Calling a metric updates it and returns its value so far. `float(metric)` reads the value, outside of a
     step or in a step closure.
 
     Args:
-        name: what `compute_all_metrics` calls it; a later metric of that name takes its place there.
+        name: what `compute_all_metrics` calls it; several metrics of one name have a number after it there.
         compute_on_system: taken for programs that give it. States are where the step is either way.
     """
 
-    registry: ClassVar[WeakValueDictionary[str, Metric]] = WeakValueDictionary()
-    """Metrics in use, by name."""
+    registry: ClassVar[WeakValueDictionary[int, Metric]] = WeakValueDictionary()
+    """Metrics in use, by their number in the order of their making."""
+
+    _numbers: ClassVar[Iterator[int]] = count()
 
     def __init__(self, name: str, compute_on_system: bool = True) -> None:
         super().__init__()
@@ -42,21 +46,32 @@ class Metric(nn.Module):
         self.register_state("_updates", torch.tensor(0), persistent=False)
         self._updates: torch.Tensor
         self._dtype: torch.dtype | None = None
-        Metric.registry[name] = self
+        Metric.registry[next(Metric._numbers)] = self
         register(f"{METRIC_STATE}{name}.", self)
+        self.reset()
 
     def named_state(self) -> Iterator[tuple[str, torch.Tensor]]:
         """All states, the count of updates among them."""
         return self.named_buffers()
 
     def __init_subclass__(cls) -> None:
-        """Makes calls of the `update` that a subclass defines count."""
+        """Count calls of the `update` that a subclass defines, from 0 after its `reset`."""
         super().__init_subclass__()
         if "update" in vars(cls):
             cls.update = _counted(vars(cls)["update"])  # type: ignore[method-assign]
+        if "reset" in vars(cls):
+            cls.reset = _counted_from_zero(vars(cls)["reset"])  # type: ignore[method-assign]
 
     def register_state(self, name: str, tensor: torch.Tensor, persistent: bool = False) -> None:
-        """Adds a buffer that `reset` sets to what it is now; `state_dict` has persistent ones alone."""
+        """Add a buffer that `reset` sets to what it is now; `state_dict` has only persistent ones.
+
+        A state that exists is written in place, because a recorded step knows its tensor.
+        """
+        known = self._buffers.get(name)
+        if known is not None and (known.shape, known.dtype) == (tensor.shape, tensor.dtype):
+            with torch.no_grad():
+                known.copy_(tensor)
+            return
         self._initial[name] = tensor.detach().clone()
         self.register_buffer(name, beside_models(tensor), persistent=persistent)
 
@@ -111,11 +126,31 @@ def _counted(update: Callable[..., None]) -> Callable[..., None]:
     return counted
 
 
+def _counted_from_zero(reset: Callable[..., None]) -> Callable[..., None]:
+    @wraps(reset)
+    def counted_from_zero(self: Metric, *args: Any, **kwargs: Any) -> None:
+        with torch.no_grad():
+            reset(self, *args, **kwargs)
+            self._updates.zero_()
+
+    return counted_from_zero
+
+
 def compute_all_metrics() -> NamedValues[float]:
     """Return name and value of every metric in use, in the order of their names' first use."""
     return NamedValues((name, float(metric)) for name, metric in get_all_metrics())
 
 
 def get_all_metrics() -> NamedValues[Metric]:
-    """Return name and metric of every metric in use, in the order of their names' first use."""
-    return NamedValues(Metric.registry.items())
+    """Return name and metric of every metric in use, in the order of their names' first use.
+
+    Metrics that share a name are called `NAME.0`, `NAME.1` and so on.
+    """
+    by_name: dict[str, list[Metric]] = {}
+    for metric in Metric.registry.values():
+        by_name.setdefault(metric.name, []).append(metric)
+    return NamedValues(
+        (f"{name}.{i}" if len(sharing) > 1 else name, metric)
+        for name, sharing in by_name.items()
+        for i, metric in enumerate(sharing)
+    )

@@ -112,6 +112,52 @@ def test_all_metrics_by_name() -> None:
     assert "gone" not in dict(metrics.get_all_metrics().items())
 
 
+def test_metrics_of_one_name_are_numbered() -> None:
+    first, second = metrics.MeanMetric("shared"), metrics.MeanMetric("shared")
+    first.update(torch.tensor(1.0))
+    second.update(torch.tensor(3.0))
+    found = dict(metrics.compute_all_metrics())
+    assert (found["shared.0"], found["shared.1"]) == (1, 3)
+
+
+class TopK(metrics.Metric):
+    """A metric whose states are made by `reset`, as the original documents it."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        super().__init__(name="top_k")
+
+    def reset(self) -> None:
+        self.register_state("right", torch.tensor(0.0))
+        self.register_state("total", torch.tensor(0))
+
+    def update(self, scores: torch.Tensor, labels: torch.Tensor) -> None:
+        best = scores.topk(self.k, dim=-1).indices
+        self.right.add_((best == labels[:, None]).any(-1).sum())
+        self.total.add_(labels.numel())
+
+    def compute(self) -> torch.Tensor:
+        return torch.as_tensor(self.right / self.total)
+
+
+def test_states_that_reset_registers(both_ways: Callable[..., BothWays]) -> None:
+    metric = TopK(2)
+    states = {name: id(state) for name, state in metric.named_buffers()}
+    scores, labels = torch.tensor([[4.0, 3, 2, 1]] * 4), torch.tensor([0, 1, 1, 3])
+    assert float(metric(scores, labels)) == 0.75
+    assert metric.num_updates == 1
+    metric.reset()
+    assert (metric.num_updates, float(metric.right), int(metric.total)) == (0, 0, 0)
+    assert {name: id(state) for name, state in metric.named_buffers()} == states
+    found = both_ways(
+        metric,
+        lambda metric, scores, labels: metric(scores, labels).float(),
+        [scores, labels],
+        [scores, torch.full_like(labels, 3)],
+    )
+    np.testing.assert_allclose(found.compiled.values, found.eager, 1e-6)
+
+
 def test_a_metric_of_ones_own() -> None:
     class Largest(metrics.MeanMetric):
         def __init__(self, name: str) -> None:

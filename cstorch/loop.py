@@ -572,10 +572,14 @@ def call_outside_of_loops(function: Callable[..., Any], *args: Any, **kwargs: An
 
 
 def _with_values(loop: Turns, x: Any) -> Any:
-    """A nest with values in place of tensors of the device; most arguments are none."""
-    if isinstance(x, DeviceTensor):
-        return announce(loop.value_of(x))
+    """A nest with values in place of tensors of the device, and of tensors that PyTorch has computed."""
     if x is None or type(x) in (bool, int, float, str):
         return x
-    with_values = pytree.tree_map_only(DeviceTensor, lambda tensor: announce(loop.value_of(tensor)), x)
+
+    def value(tensor: torch.Tensor) -> torch.Tensor:
+        if isinstance(tensor, DeviceTensor):
+            return announce(loop.value_of(tensor))
+        return tensor if tensor.is_leaf else tensor.detach()  # on the CPU backend too closures call `numpy()`
+
+    with_values = pytree.tree_map_only(torch.Tensor, value, x)
     return pytree.tree_map_only(StepsBehind, lambda _: steps_done(), with_values)

@@ -104,6 +104,20 @@ def test_the_loss_of_a_run_in_16_bits_is_the_unscaled_one(
     assert shown == pytest.approx(by_torch(1)[0][0], rel=1e-2)
 
 
+def test_closures_get_values_without_gradients(model: nn.Module) -> None:
+    """A closure may call `numpy()` of the loss that a step returns on both backends."""
+    found: list[float] = []
+
+    @cstorch.trace
+    def step(batch: Any) -> dict[str, torch.Tensor]:
+        return {"loss": functional.cross_entropy(model(batch[0]), batch[1])}
+
+    note = cstorch.step_closure(lambda outputs: found.append(float(outputs["loss"].numpy())))
+    for batch in DataExecutor(DataLoader(data), num_steps=1):
+        note(step(batch))
+    assert found == pytest.approx(by_torch(1)[0], rel=1e-5)
+
+
 def test_steps_checkpoints_and_summaries(model: nn.Module, tmp_path: Path) -> None:
     """Twelve steps over an input of five batches, with a checkpoint at 3, 6 and 10 and behind the last."""
     writer, step = SummaryWriter(log_dir=tmp_path / "events"), step_of(model)

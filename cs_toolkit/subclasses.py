@@ -27,3 +27,18 @@ def retrieve_all_subclasses(
         pending[:0] = found.__subclasses__()
         if condition is None or condition(found):
             yield found
+
+
+def find_program_class(
+    cls: type[Any], name: str, plain: Callable[[str], str] = str.lower
+) -> type[Any] | None:
+    """Return the subclass of one of our classes that a program defines, by its name; None if there is none.
+
+    Args:
+        cls: The class.
+        name: Name of the subclass.
+        plain: Makes names comparable, by default whatever their case.
+    """
+    ours = cls.__module__.partition(".")[0]
+    defined = retrieve_all_subclasses(cls, lambda found: found.__module__.partition(".")[0] != ours)
+    return {plain(found.__name__): found for found in defined}.get(plain(name))

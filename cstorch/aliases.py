@@ -30,7 +30,7 @@ _MOVED = {
     "experimental.listener": "cstorch.experimental.listener",
     "saver.pt_h5_saver": "cstorch.saver",
     "utils.data.data_executor": "cstorch.executor",
-    "utils.data.dataloader": "cstorch.data",
+    "utils.data.dataloader": "cstorch.utils.data",
     "utils.data.sampler": "cstorch.utils.datasets",
     "utils.data.utils": "cstorch.utils.data",
     "utils.kernel": "cstorch.core.annotation",
@@ -40,6 +40,25 @@ _MOVED = {
     "workflow.python.cs_perf_analyzer": "cstorch.utils.run_phases",
 }
 """Paths of the original below its package, and the modules here that have their names."""
+
+_DEFINITIONS = {
+    "cstorch": """core.device core.name_scope core.tensor decomp.registry storage.load storage.save
+        utils.constant utils.device_annotation utils.pol utils.step_closures utils.tensor""",
+    "cstorch.amp": "amp.amp amp.autocast amp.conditional_update amp.grad_scaler",
+    "cstorch.backends": "backend.base_backend",
+    "cstorch.experimental": "experimental.compression",
+    "cstorch.metrics": """metrics.accuracy metrics.auc metrics.dice_coefficient metrics.fbeta_score
+        metrics.mean metrics.mean_iou metrics.mean_per_class_accuracy metrics.perplexity
+        metrics.precision_at_k metrics.recall_at_k""",
+    "cstorch.nn": "nn.modules nn.scope nn.selective_updates",
+    "cstorch.optim": """optim.ASGD optim.Adadelta optim.Adafactor optim.Adagrad optim.AdamBase optim.Adamax
+        optim.Lamb optim.Lion optim.Muon optim.NAdam optim.RAdam optim.RMSprop optim.Rprop optim.SGD""",
+    "cstorch.profiler": "profiler.profiler",
+    "cstorch.sparse": "sparse.base sparse.gmp sparse.rigl sparse.set",
+    "cstorch.utils.data": "utils.data.dataset",
+    "cstorch.utils.tensorboard": "utils.tensorboard.writer",
+}
+"""Modules here, and those of the original that define what a module here has."""
 
 
 def public_modules(name: str) -> None:
@@ -64,6 +83,9 @@ def public_modules(name: str) -> None:
             package.__path__ = []
             parent = parent.rpartition(".")[0]
         _set_attributes(name, path)
+    for target, paths in _DEFINITIONS.items():
+        for path in paths.split():
+            sys.modules.setdefault(f"{name}.{path}", import_module(target))
 
 
 def _set_attributes(name: str, path: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cs_toolkit.subclasses import find_program_class
 from cstorch.errors import OptimizerArgumentError
 from cstorch.optim.adam import Adam, Adamax, AdamW, Lamb, NAdam, RAdam
 from cstorch.optim.muon import Muon
@@ -59,7 +60,7 @@ def configure_optimizer(optimizer_type: str, params: Iterable[Any], **kwargs: An
     """Makes an optimizer by its name.
 
     Args:
-        optimizer_type: name of a class, in small or capital letters.
+        optimizer_type: name of a class, in small or capital letters; also one that the program defines.
         params: parameters, or groups of them.
         kwargs: arguments of the class, also by the names `learning_rate`, `weight_decay_rate`, and `beta1`
             with `beta2`. What the class does not take is left out: programs pass all that their
@@ -79,7 +80,7 @@ def configure_optimizer_params(
 
     Args and errors are those of `configure_optimizer`.
     """
-    made = OPTIMIZERS.get(optimizer_type.lower())
+    made = OPTIMIZERS.get(optimizer_type.lower()) or find_program_class(Optimizer, optimizer_type)
     if made is None:
         names = ", ".join(sorted(known.__name__ for known in OPTIMIZERS.values()))
         raise OptimizerArgumentError(f"optimizer_type is {optimizer_type!r}, expected one of {names}")

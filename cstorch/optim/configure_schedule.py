@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from cs_toolkit.subclasses import find_program_class
 from cstorch.errors import ScheduleError, ScheduleTypeError
 from cstorch.optim import lr_scheduler
 from cstorch.optim.composed_schedules import ChainedScheduler, ScalePerParamScheduler, SequentialScheduler
@@ -147,7 +148,7 @@ def _checked(entry: Any) -> Mapping[str, Any]:
 
 def _class(name: str) -> type[LRScheduler]:
     classes = _classes()
-    found = classes.get(_plain(name))
+    found = classes.get(_plain(name)) or find_program_class(LRScheduler, name, _plain)
     if found is None:
         known = ", ".join(cls.__name__ for cls in classes.values())
         raise ScheduleError(f"scheduler is {name!r}, expected one of {known}; a list puts several together")

@@ -204,7 +204,8 @@ class SparsityAlgorithm(ABC):
 
     def _initialize(self, sparse: SparseParameter) -> None:
         with torch.no_grad():
-            sparse.mask.copy_(self.init_method(sparse.param, self._first_sparsity()))
+            first = torch.as_tensor(self._first_sparsity(), dtype=torch.float32)
+            sparse.mask.copy_(self.init_method(sparse.param, first))
         sparse.prune()
 
     def _first_sparsity(self) -> Tensor | float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cs_toolkit.subclasses import find_program_class
 from cstorch.sparse.algorithm import SparsityAlgorithm
 from cstorch.sparse.dynamic import GMP, SET, RigL
 from cstorch.sparse.filters import default_sparse_param_filter
@@ -19,12 +20,12 @@ _ALGORITHMS: dict[str, type[SparsityAlgorithm]] = {
 
 
 def map_sparsity_algorithm(algorithm: str) -> type[SparsityAlgorithm]:
-    """Return the class of an algorithm, by its name in any case.
+    """Return the class of an algorithm, one of ours or of the program, by its name in any case.
 
     Raises:
         ValueError: there is none of that name.
     """
-    found = _ALGORITHMS.get(algorithm.lower())
+    found = _ALGORITHMS.get(algorithm.lower()) or find_program_class(SparsityAlgorithm, algorithm)
     if found is None:
         raise ValueError(f"got the sparsity algorithm {algorithm!r}, expected {', '.join(_ALGORITHMS)}")
     return found

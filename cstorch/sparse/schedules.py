@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from cs_toolkit.subclasses import find_program_class
+
 Number: TypeAlias = float | Tensor
 """A Python number, or a tensor without dimensions."""
 
@@ -24,9 +26,13 @@ class HyperParameterSchedule(ABC):
 
     of_updates = False
 
-    @abstractmethod
     def __call__(self, step: Tensor) -> Number:
         """Return the number at a step, an int64 tensor without dimensions."""
+        return self.compute(step)
+
+    @abstractmethod
+    def compute(self, step: Tensor) -> Number:
+        """Return the number at a step; a program's own schedule defines it by operations of torch."""
 
 
 class Constant(HyperParameterSchedule):
@@ -35,7 +41,7 @@ class Constant(HyperParameterSchedule):
     def __init__(self, value: float) -> None:
         self.value = value
 
-    def __call__(self, step: Tensor) -> Number:
+    def compute(self, step: Tensor) -> Number:
         """Return the number."""
         return self.value
 
@@ -46,7 +52,7 @@ class Linear(HyperParameterSchedule):
     def __init__(self, init: float, slope: float) -> None:
         self.init, self.slope = init, slope
 
-    def __call__(self, step: Tensor) -> Number:
+    def compute(self, step: Tensor) -> Number:
         """Return the number at a step."""
         return self.init + step.float() * self.slope
 
@@ -57,7 +63,7 @@ class Exp(HyperParameterSchedule):
     def __init__(self, init: float, gamma: float, final: float = 1.0) -> None:
         self.init, self.gamma, self.final = init, gamma, final
 
-    def __call__(self, step: Tensor) -> Number:
+    def compute(self, step: Tensor) -> Number:
         """Return the number at a step."""
         return self.final + (self.init - self.final) * torch.exp(step.float() * self.gamma)
 
@@ -68,7 +74,7 @@ class Power(HyperParameterSchedule):
     def __init__(self, init: float, beta: float) -> None:
         self.init, self.beta = init, beta
 
-    def __call__(self, step: Tensor) -> Number:
+    def compute(self, step: Tensor) -> Number:
         """Return the number at a step."""
         return self.init * torch.pow(self.beta, step.float())
 
@@ -79,7 +85,7 @@ class Cosine(HyperParameterSchedule):
     def __init__(self, init: float, half_period: float, minimum: float = 0.0) -> None:
         self.init, self.half_period, self.minimum = init, half_period, minimum
 
-    def __call__(self, step: Tensor) -> Number:
+    def compute(self, step: Tensor) -> Number:
         """Return the number at a step."""
         height = (self.init - self.minimum) / 2
         return self.minimum + height * (1 + torch.cos(step.float() * (math.pi / self.half_period)))
@@ -95,7 +101,7 @@ class Cycling(HyperParameterSchedule):
             raise ValueError("got no values to cycle through, expected at least one")
         self.values = list(values)
 
-    def __call__(self, step: Tensor) -> Number:
+    def compute(self, step: Tensor) -> Number:
         """Return the number at a step."""
         position = torch.remainder(step, len(self.values))
         found = torch.full_like(step, self.values[0], dtype=torch.float32)
@@ -110,7 +116,7 @@ class Lambda(HyperParameterSchedule):
     def __init__(self, fn: Callable[[Tensor], Number]) -> None:
         self.fn = fn
 
-    def __call__(self, step: Tensor) -> Number:
+    def compute(self, step: Tensor) -> Number:
         """Return the number at a step."""
         return self.fn(step)
 
@@ -118,9 +124,13 @@ class Lambda(HyperParameterSchedule):
 class UpdateSchedule(ABC):
     """Steps at which masks are updated."""
 
+    def __call__(self, step: Tensor) -> Tensor:
+        """Return whether masks are updated at a step, a bool tensor without dimensions."""
+        return self.is_update_step(step)
+
     @abstractmethod
     def is_update_step(self, step: Tensor) -> Tensor:
-        """Return whether masks are updated at a step, a bool tensor without dimensions."""
+        """Return whether masks are updated at a step."""
 
 
 class FreqSchedule(UpdateSchedule):
@@ -169,7 +179,7 @@ def configure_hyperparameter(name: str, given: Any) -> HyperParameterSchedule:
     Args:
         name: of the number, for errors.
         given: a number; a list of numbers to cycle through; a function of the step; or a dictionary whose
-            `type` is the name of a class here in small letters, with its arguments.
+            `type` is the name of a class, of ours or of the program, in any case, with its arguments.
 
     Raises:
         ValueError: it is none of these.
@@ -182,7 +192,8 @@ def configure_hyperparameter(name: str, given: Any) -> HyperParameterSchedule:
         return Cycling(given)
     if isinstance(given, Mapping):
         arguments = dict(given)
-        kind = SCHEDULES.get(str(arguments.pop("type", "constant")).lower())
+        name_of_kind = str(arguments.pop("type", "constant"))
+        kind = SCHEDULES.get(name_of_kind.lower()) or find_program_class(HyperParameterSchedule, name_of_kind)
         if kind is not None:
             try:
                 return kind(**arguments)

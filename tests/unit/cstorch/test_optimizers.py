@@ -395,6 +395,19 @@ def test_optimizers_are_made_by_name(name: str, caplog: pytest.LogCaptureFixture
     assert arguments == {"lr": 0.2, "weight_decay": 0.3, "betas": (0.8, 0.9)}
 
 
+def test_classes_of_a_program_are_made_by_name() -> None:
+    class SignDescent(optim.SGD):
+        pass
+
+    class HalvingLR(optim.lr_scheduler.StepLR):
+        pass
+
+    made = optim.configure_optimizer("signdescent", [nn.Parameter(torch.ones(2))], lr=0.1, momentum=0.0)
+    assert type(made) is SignDescent
+    schedule = {"scheduler": "Halving", "initial_learning_rate": 0.1, "step_size": 2, "gamma": 0.5}
+    assert type(optim.configure_lr_scheduler(made, schedule)) is HalvingLR
+
+
 def test_what_cannot_be_made_by_name_is_refused() -> None:
     parameters = [nn.Parameter(torch.ones(2))]
     with pytest.raises(OptimizerArgumentError, match="'LBFGS', expected one of ASGD, Adadelta"):

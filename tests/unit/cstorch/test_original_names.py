@@ -39,6 +39,12 @@ from cstorch.utils.nest import recurse_spec, visit_torch_tensors
 from cstorch.utils.rates import RateTracker
 
 PATHS = """
+amp.grad_scaler.GradScaler core.name_scope.add_debug_name decomp.registry.register_decomposition
+metrics.accuracy.AccuracyMetric metrics.metric.Metric nn.modules.SmoothL1Loss optim.AdamBase.AdamW
+optim.SGD.SGD sparse.base.SparsityAlgorithm sparse.init.checkerboard sparse.init.make_init_method
+sparse.rigl.RigL sparse.utils.make_hyperparam_schedule sparse.utils.make_update_schedule storage.save.save
+utils.data.dataloader.RestartableDataLoader utils.data.dataset.SyntheticDataset utils.pol.pol
+utils.step_closures.step_closure utils.tensorboard.writer.SummaryWriter
 backend.BackendType.from_str backend.current_backend_impl backend.get_backend_args backend.use_cs
 backend.ltc_backend.register_after_tensor_to_cpu backends.csx.cluster.auto_taint
 backends.csx.storage.s3.profile

@@ -17,7 +17,7 @@ import cstorch
 from cs_system.testing import RunningSystem
 from cs_toolkit.step import GLOBAL_STEP, OPTIMIZER_STATE
 from cstorch import amp, optim, sparse
-from cstorch.sparse import utils
+from cstorch.sparse import init, utils
 from cstorch.sparse.masks import checkerboard_mask, from_zeros_mask, kept_count, largest, topk_mask
 from cstorch.testing import forget
 
@@ -392,3 +392,70 @@ def test_a_sparsity_that_cycles_changes_with_each_update(tmp_path: Path) -> None
         cstorch.save(algorithm.state_dict(), tmp_path / "a.mdl")
     assert found == [0.25, 0.25, 0.5, 0.5, 0.75, 0.75, 0.25, 0.25]
     assert int(algorithm.state_dict()["sparsity"]["second.weight"]["index"]) == 4
+
+
+class Saw(utils.HyperParameterSchedule):
+    """A schedule of a program."""
+
+    def __init__(self, init: float, period: int) -> None:
+        self.init, self.period = init, period
+
+    def compute(self, step: torch.Tensor) -> torch.Tensor:
+        return self.init + 0.1 * (step % self.period).float()
+
+
+class Replacing(sparse.DynamicSparsityAlgorithm):
+    """An algorithm of a program, of the functions that the original documents."""
+
+    def __init__(self, replaced: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.replaced = replaced
+
+    def update_mask(self, p: torch.Tensor, mask: torch.Tensor, sparsity: Any) -> torch.Tensor:
+        kept, count = utils.make_mask_drop_minimum(p.abs(), mask, self.replaced)
+        return utils.make_mask_grow_maximum(p.abs() + 1, kept, sparsity, mask_nonzero=count)
+
+
+def first_elements(weight: torch.Tensor, sparsity: torch.Tensor) -> torch.Tensor:
+    """The first mask of a program, which reads the sparsity."""
+    return (torch.arange(weight.numel()) >= round(weight.numel() * sparsity.item())).reshape(weight.shape)
+
+
+def test_algorithms_and_schedules_of_a_program_have_names() -> None:
+    config = {
+        "algorithm": "replacing",
+        "replaced": 0.25,
+        "sparsity": {"type": "saw", "init": 0.5, "period": 2},
+        "init_method": first_elements,
+    }
+    model, algorithm = sparse_model(config)
+    (weight, *_) = weights(algorithm, model).values()
+    assert isinstance(algorithm[0], Replacing)
+    assert weight.mask.flatten().tolist() == [False] * 24 + [True] * 24
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    optimizer.apply(algorithm)
+    counts = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.arange(5)).sum().backward()
+        optimizer.step()
+        counts.append(int(weight.mask.sum()))
+    assert counts == [24, 19, 24]
+    assert not weight.mask.flatten()[24:].all()
+
+
+def test_masks_by_scores_and_groups() -> None:
+    score = torch.tensor([[1.0, 2.0], [0.0, -1.0]])
+    rows, columns = utils.OutputGroupScoreShaper(2), utils.InputGroupScoreShaper(2)
+    assert utils.make_mask_topk_sparsity(score, 0.5).tolist() == [[True, True], [False, False]]
+    assert utils.make_mask_topk_sparsity(score, 0.5, rows).tolist() == [[False, True], [True, False]]
+    assert utils.make_mask_topk_sparsity(score, torch.tensor(0.5), columns).tolist() == [
+        [True, True],
+        [False] * 2,
+    ]
+    kept, count = utils.make_mask_drop_minimum(score, score > -1, 0.5)
+    assert (kept.tolist(), int(count)) == ([[False, True], [False, False]], 1)
+    grown = utils.make_mask_grow_maximum(-score, kept, 0.5)
+    assert grown.tolist() == [[False, True], [False, True]]
+    assert init.random(score, 0.25, rows).sum(1).tolist() == [1, 1]
+    assert init.topk(score, 0.75).tolist() == [[False, True], [False, False]]

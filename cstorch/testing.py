@@ -7,6 +7,7 @@ import logging
 from cs_runtime import goals, logs
 from cstorch import compiled, config, precision, start, step_count
 from cstorch.backends import chosen
+from cstorch.metrics import Metric
 from cstorch.session import environment, rendezvous, session, state, steps
 from cstorch.tracing import names
 
@@ -18,6 +19,7 @@ def forget() -> None:
     compiled.models.clear()
     compiled.cpu_models.clear()
     names._holders.clear()
+    Metric.registry.clear()
     step_count.continue_at(0)
     start.checkpoint_requests.done()
     goals._calls.clear()

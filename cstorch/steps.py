@@ -6,6 +6,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+import torch
+from torch.utils import _pytree as pytree
+
 from cstorch.backends import on_cpu
 from cstorch.compiled import cpu_models, models
 from cstorch.core.compile import hooked
@@ -13,7 +16,7 @@ from cstorch.cpu_loop import CpuLoop
 from cstorch.experimental.listener import listening
 from cstorch.loop import Loop, Recordings, call_closure, call_outside_of_loops, running, step_of
 from cstorch.recorded_step import ClosureCall
-from cstorch.tracing.device import is_tracing
+from cstorch.tracing.device import DeviceTensor, is_tracing
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,13 +68,21 @@ def step_closure(closure: Callable[P, T]) -> Callable[P, T | None]:
             return call_outside_of_loops(closure, *args, **kwargs)
         if is_tracing():
             assert isinstance(loop, Loop)
-            loop.add_closure(ClosureCall(closure, (args, kwargs)))
+            loop.add_closure(
+                ClosureCall(closure, pytree.tree_map_only(DeviceTensor, _as_now, (args, kwargs)))
+            )
             return None
         if loop.ended:  # nothing runs when a program is only compiled
             return None
         return call_closure(loop, closure, *args, **kwargs)
 
     return at_step
+
+
+def _as_now(tensor: DeviceTensor) -> torch.Tensor:
+    """A number of the state, such as a learning rate, as it is here: the step may write it later."""
+    is_number_of_state = tensor.host is not None and tensor.dim() == 0
+    return tensor.detach().clone() if is_number_of_state else tensor
 
 
 def checkpoint_closure(closure: Callable[P, T]) -> Callable[P, T | None]:

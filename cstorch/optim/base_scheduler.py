@@ -19,7 +19,7 @@ from cstorch.compiled import beside_models
 from cstorch.errors import ScheduleError
 from cstorch.optim.optimizer import SCHEDULES
 from cstorch.optim.step_check import check_optimizer
-from cstorch.tracing.device import DeviceTensor, to_device
+from cstorch.tracing.device import DeviceTensor, is_tracing, to_device
 from cstorch.tracing.names import register
 
 Tags = str | list[str] | set[str] | None
@@ -139,8 +139,16 @@ class Scheduler(ABC):
         self._last_value = self._entries()
 
     def get_last_value(self) -> list[torch.Tensor | None]:
-        """What this schedule wrote last into each group; None for groups that it is not for."""
-        return self._last_value
+        """What this schedule wrote last into each group; None for groups that it is not for.
+
+        In a step these are other tensors than those of the groups, which a later `step` writes in place.
+        """
+        if is_tracing():
+            return self.get()
+        return [
+            value if value is None or isinstance(value, DeviceTensor) else value.clone()
+            for value in self._last_value
+        ]
 
     def named_state(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors that `step` replaces besides those of the groups: `last_epoch`, of inner ones too."""

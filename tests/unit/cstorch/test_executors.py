@@ -118,6 +118,31 @@ def test_closures_get_values_without_gradients(model: nn.Module) -> None:
     assert found == pytest.approx(by_torch(1)[0], rel=1e-5)
 
 
+def test_a_rate_is_the_one_that_the_update_used(model: nn.Module) -> None:
+    """A closure, or what the step returns, has the rate from before the schedule's step."""
+    optimizer = cstorch.optim.SGD(model.parameters(), lr=0.5)
+    schedule = cstorch.optim.lr_scheduler.LinearLR(optimizer, 0.5, 0.1, 4)
+    noted: list[float] = []
+    returned: list[float] = []
+    note = cstorch.step_closure(lambda rate: noted.append(rate.item()))
+    note_returned = cstorch.step_closure(lambda rate: returned.append(rate.item()))
+
+    @cstorch.trace
+    def step(batch: Any) -> torch.Tensor:
+        functional.cross_entropy(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        note(optimizer.param_groups[0]["lr"])
+        (rate,) = schedule.get_last_lr()
+        schedule.step()
+        return rate
+
+    for batch in DataExecutor(DataLoader(data), num_steps=3):
+        note_returned(step(batch))
+    assert noted == returned == pytest.approx([0.5, 0.4, 0.3])
+    assert float(schedule.get_last_lr()[0]) == pytest.approx(0.2)
+
+
 def test_steps_checkpoints_and_summaries(model: nn.Module, tmp_path: Path) -> None:
     """Twelve steps over an input of five batches, with a checkpoint at 3, 6 and 10 and behind the last."""
     writer, step = SummaryWriter(log_dir=tmp_path / "events"), step_of(model)

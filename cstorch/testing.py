@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from typing import Any
 
 from cs_runtime import goals, logs
 from cstorch import compiled, config, precision, start, step_count
@@ -34,3 +36,8 @@ def forget() -> None:
         logging.getLogger(name).setLevel(logging.NOTSET)
     kept = state()
     vars(kept).update(vars(type(kept)()))
+
+
+def values_by_step(events: Iterable[Any]) -> dict[int, float]:
+    """Return the values of a scalar that `SummaryReader.read_scalar` has read."""
+    return {event.step: event.value for event in events}

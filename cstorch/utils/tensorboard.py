@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-_NAMES = ("SummaryReader", "SummaryWriter")
+_NAMES = ("SummaryReader", "SummaryWriter", "TensorDescriptor")
 
 
 def __getattr__(name: str) -> Any:
-    """`SummaryWriter` and `SummaryReader`, which import TensorBoard."""
+    """Return a class, whose module imports TensorBoard."""
     if name not in _NAMES:
         raise AttributeError(f"module 'cstorch.utils.tensorboard' has no attribute {name!r}")
     from cstorch.utils import event_files

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cs_system.testing import RunningSystem
+from cstorch.testing import values_by_step
 from cstorch.utils.tensorboard import SummaryReader
 
 Run = Callable[..., Any]
@@ -59,11 +60,13 @@ def test_a_flow_of_release_1_8(run_program: Run, system: RunningSystem, tmp_path
     assert [(epoch, step) for epoch, step, _ in history] == [(step > 6, step) for step in range(1, 13)]
     assert sum(loss for *_, loss in history[-4:]) < 0.9 * sum(loss for *_, loss in history[:4])
     events = SummaryReader(tmp_path / "whole" / "train")
-    rates = events.read_scalar("lr")
+    rates = values_by_step(events.read_scalar("lr"))
     assert list(rates.values()) == whole["rates"]
     assert [rates[step] for step in (1, 2, 3)] == pytest.approx([0.005, 0.01, 0.015], rel=1e-6)
-    assert set(events.read_scalar("loss_scale").values()) == {1024.0}
-    assert events.read_scalar("loss") == pytest.approx({step: loss for _, step, loss in history}, rel=1e-6)
+    assert set(values_by_step(events.read_scalar("loss_scale")).values()) == {1024.0}
+    assert values_by_step(events.read_scalar("loss")) == pytest.approx(
+        {step: loss for _, step, loss in history}, rel=1e-6
+    )
 
     resumed = flow_params(
         tmp_path / "resumed",
@@ -101,8 +104,8 @@ def test_a_trainer_of_release_1_9(run_program: Run, system: RunningSystem, tmp_p
         left = {path.name for path in (tmp_path / backend).glob("*.mdl")}
         assert left == {"checkpoint_18.mdl", "checkpoint_20.mdl"}, "max_checkpoints is 2"
         events = SummaryReader(tmp_path / backend / "events")
-        rates = events.read_scalar("lr")
-        assert events.read_scalar("seen_lr") == rates
+        rates = values_by_step(events.read_scalar("lr"))
+        assert values_by_step(events.read_scalar("seen_lr")) == rates
         assert list(rates) == list(range(1, 21))
         assert [rates[1], rates[20]] == pytest.approx([0.1 - 0.09 / 20, 0.01], rel=1e-5)
     folders = sorted(path.name for path in (tmp_path / "csx" / "executors").iterdir())
@@ -123,8 +126,8 @@ def test_a_gpt_of_release_2(
     assert found["losses"][12] < 0.995 * found["losses"][1]
     assert "| Step=12, Loss=" in capsys.readouterr().out
     events = SummaryReader(tmp_path / "csx" / "train")
-    assert events.read_scalar("loss") == pytest.approx(found["losses"], rel=1e-6)
-    assert list(events.read_scalar("eval_loss")) == [12]
+    assert values_by_step(events.read_scalar("loss")) == pytest.approx(found["losses"], rel=1e-6)
+    assert list(values_by_step(events.read_scalar("eval_loss"))) == [12]
 
     with_dropout = (*flags, "--dropout", 0.2, "--half", "bfloat16")
     whole = run_program("gpt_2", "--out_dir", tmp_path / "whole", *with_dropout)

@@ -26,7 +26,7 @@ from cstorch.config import adjusted, configuration
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import ConfigureError, InputError
 from cstorch.summaries import _Summary
-from cstorch.testing import forget
+from cstorch.testing import forget, values_by_step
 from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
 from cstorch.utils.tensorboard import SummaryReader, SummaryWriter
 
@@ -188,14 +188,25 @@ def test_steps_checkpoints_and_summaries(model: nn.Module, tmp_path: Path) -> No
     assert executor.profiler.total_time() > 0
     assert executor.profiler.rate_tracker.rate() == executor.profiler.rate_tracker.rate
     events = SummaryReader(tmp_path / "events")
-    assert events.scalar_names() == ["rate"]
-    assert events.tensor_names() == ["gradient"]
-    rates = events.read_scalar("rate")
+    assert events.scalar_names() == {"rate"}
+    assert events.tensor_names() == {"gradient"}
+    rates = values_by_step(events.read_scalar("rate"))
     assert rates == pytest.approx({i: 0.5 * 0.5 ** (i / 10) for i in range(1, 13)}, rel=1e-6)
     found = events.read_tensor("gradient")
     assert list(found) == list(range(1, 13))
-    np.testing.assert_allclose([found[i + 1] for i in range(12)], torch.stack(gradients), 1e-4, 1e-6)
-    assert list(events.read_tensor("gradient", step=4)) == [4]
+    np.testing.assert_allclose([found[i + 1].tensor for i in range(12)], torch.stack(gradients), 1e-4, 1e-6)
+    fourth = events.read_tensor("gradient", step=4)
+    assert fourth.step == 4
+    assert fourth.utctime.year > 2000
+    assert type(fourth).from_dict(fourth.to_dict()) == fourth
+    assert [len(written) for written in events.read_tensor("gradient", latest_only=False).values()] == [
+        1
+    ] * 12
+    assert events.read_tensor("gradient", step=40) is None
+    assert events.read_scalar("rate", step=4).value == pytest.approx(rates[4])
+    with pytest.raises(RuntimeError, match="there is no scalar 'other', expected one of rate"):
+        events.read_scalar("other")
+    assert SummaryReader([tmp_path], filter="other").scalar_names() == set()
 
 
 def save_to(path: Path, model: nn.Module) -> Path:
@@ -211,7 +222,7 @@ def test_a_loss_with_a_gradient_is_summarized_without_a_warning(tmp_path: Path) 
             _Summary("scalar", torch.tensor(2.5, requires_grad=True)).write(writer, "loss", 1)
     finally:
         torch.set_warn_always(False)
-    assert SummaryReader(tmp_path).read_scalar("loss") == {1: 2.5}
+    assert SummaryReader(tmp_path).read_scalar("loss", step=1).value == 2.5
 
 
 def test_an_evaluation_inside_of_a_training(model: nn.Module, tmp_path: Path) -> None:
@@ -247,11 +258,11 @@ def test_an_evaluation_inside_of_a_training(model: nn.Module, tmp_path: Path) ->
     assert losses == pytest.approx(by_torch(6)[0], rel=1e-5)
     assert len(evaluated) == 6
     evaluation.close()
-    assert SummaryReader(tmp_path / "evaluation").read_scalar("evaluated") == pytest.approx(
-        dict(enumerate(evaluated[3:], start=1)), rel=1e-6
-    )
+    summarized = values_by_step(SummaryReader(tmp_path / "evaluation").read_scalar("evaluated"))
+    assert summarized == pytest.approx(dict(enumerate(evaluated[3:], start=1)), rel=1e-6)
     assert sum(evaluated[3:]) < sum(evaluated[:3])
-    assert list(SummaryReader(tmp_path / "events").read_scalar("rate")) == list(range(101, 107))
+    rates = values_by_step(SummaryReader(tmp_path / "events").read_scalar("rate"))
+    assert list(rates) == list(range(101, 107))
 
 
 class Endless(torch.utils.data.IterableDataset):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 
@@ -43,7 +44,7 @@ if "tensorflow-cpu" in names and "tensorflow" not in versions:
 """
 
 # No version fits: the toolkit has these names itself, and theirs would hide or overwrite its modules.
-_ORIGINAL = "cerebras_appliance<0\ncerebras_pytorch<0\ncerebras_tensorflow<0\n"
+_ORIGINAL = ("cerebras_appliance", "cerebras_pytorch", "cerebras_tensorflow")
 
 
 @click.command("pip", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -67,8 +68,14 @@ def pip(arguments: tuple[str, ...]) -> int:
     python = str(program_python(site, this_toolkit()))
     if arguments[:1] != ("install",):
         return _run(python, *arguments)
+    for argument in arguments[1:]:
+        if (name := _package(argument)) in _ORIGINAL:
+            raise CsrunError(
+                f"the toolkit has the modules of {name} itself: programs import them without an install, "
+                f"and nothing was installed; expected a command without {argument}"
+            )
     with tempfile.NamedTemporaryFile("w", prefix="csrun-pip-", suffix=".txt") as constraints:
-        constraints.write(_pins(python) + _ORIGINAL)
+        constraints.write(_pins(python) + "".join(f"{name}<0\n" for name in _ORIGINAL))
         constraints.flush()
         code = _run(python, "install", f"--constraint={constraints.name}", *arguments[1:])
     if code:
@@ -80,6 +87,11 @@ def pip(arguments: tuple[str, ...]) -> int:
             "asks for 'cerebras_pytorch' works with the toolkit: csrun pip install --no-deps PACKAGE",
         )
     return code
+
+
+def _package(argument: str) -> str:
+    """The name of the package that an argument of `pip install` asks for, as modules are named."""
+    return re.split(r"[^\w.-]", argument, maxsplit=1)[0].replace("-", "_").lower()
 
 
 def _run(python: str, *arguments: str) -> int:

@@ -114,10 +114,19 @@ def test_packages_of_an_extra_that_is_used_keep_their_versions_and_those_of_test
 
 def test_no_package_takes_a_name_of_the_toolkit(command: Command) -> None:
     """Guides begin with it, and a requirement of the Model Zoo names it."""
-    for package in (["cerebras_pytorch==2.10.0"], ["--no-deps", "cerebras_pytorch"], ["written_for_it"]):
-        refused = command("csrun", "pip", "install", *package)
+    for asked in (
+        ["cerebras_pytorch==2.10.0"],
+        ["--no-deps", "cerebras-pytorch"],
+        ["added", "Cerebras_Pytorch"],
+    ):
+        refused = command("csrun", "pip", "install", *asked)
         assert refused.returncode == 1
-        assert "what asks for 'cerebras_pytorch' works with the toolkit" in refused.stderr
+        assert "the toolkit has the modules of cerebras_pytorch itself" in refused.stderr
+        assert f"expected a command without {asked[-1]}" in refused.stderr
+        assert "pip install" not in refused.stderr
+    refused = command("csrun", "pip", "install", "written_for_it")
+    assert refused.returncode == 1
+    assert "what asks for 'cerebras_pytorch' works with the toolkit" in refused.stderr
     assert command("csrun", "pip", "install", "--no-deps", "written_for_it").returncode == 0
 
 

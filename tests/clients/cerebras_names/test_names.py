@@ -260,6 +260,16 @@ def test_the_estimator_for_weight_streaming(command: Command) -> None:
     assert command("csrun_cpu", "python-ws", "-c", code).stdout == "weight_streaming\n"
 
 
+def test_tensorflow_programs_find_no_sparsifier_to_choose(command: Command) -> None:
+    code = (
+        "from cerebras.tf.ws.ws_sparsify import SPARSIFIER_MAP, get_AdamW_aware_sparsifier_class; "
+        "print(len(SPARSIFIER_MAP), get_AdamW_aware_sparsifier_class(int)); SPARSIFIER_MAP['topk']"
+    )
+    ended = command("csrun_cpu", "python-ws", "-c", code)
+    assert (ended.returncode, ended.stdout) == (2, "0 <class 'int'>\n")
+    assert "got the sparsifier 'topk', expected none: train without sparsity" in ended.stderr
+
+
 def test_python_pt_has_the_names_of_pytorch_programs_beside_the_others(command: Command) -> None:
     code = (
         "import importlib.util as u; import cerebras.framework.torch.core.cb_model as cm, cerebras.pb, sys; "

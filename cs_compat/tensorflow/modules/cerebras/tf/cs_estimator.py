@@ -54,10 +54,11 @@ class CerebrasEstimator(cs_estimator.CerebrasEstimator):
         use_cs: bool = True,
         sparsifier: Any = None,
     ) -> CerebrasEstimator:
-        """As `estimator.CerebrasEstimator.train`; a sparsifier belongs to weight streaming and is refused."""
+        """As `estimator.CerebrasEstimator.train`; a sparsifier is refused."""
         if sparsifier is not None:
             raise UnsupportedOnCsError(
-                f"train() got sparsifier={sparsifier!r}, expected None: sparsity needs weight streaming"
+                f"train() got sparsifier={sparsifier!r}, expected None: train without sparsity here, or with "
+                "the algorithms of cstorch.sparse in PyTorch"
             )
         super().train(input_fn, hooks, steps, max_steps, saving_listeners, use_cs)
         return self

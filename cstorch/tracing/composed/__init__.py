@@ -55,7 +55,7 @@ _OURS: Mapping[ModuleType | type, tuple[Callable[..., Any], ...]] = {
     torch.linalg: (linalg.householder_product, linalg.matrix_rank, linalg.pinv),
     _BatchNorm: (forward,),
     checkpoint: checkpointing.REPLACED,
-    torch._VF: packing.REPLACED,
+    torch._VF: (linalg.frobenius_norm, *packing.REPLACED),
 }
 _FUNCTIONS = [(module, function.__name__, function) for module, found in _OURS.items() for function in found]
 

@@ -1,4 +1,4 @@
-"""Functions of matrices that PyTorch computes with limits in float64, or only on a CPU."""
+"""Functions of matrices that PyTorch computes with limits in float64, or in its own way on a CPU."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any
 import torch
 
 _pinv = torch.linalg.pinv
+
+
+def frobenius_norm(x: torch.Tensor, dim: tuple[int, ...] = (), keepdim: bool = False) -> torch.Tensor:
+    """What `torch.norm` calls on devices that it does not know; PyTorch warns that its own goes away."""
+    return torch.linalg.vector_norm(x, 2, dim or None, keepdim)
 
 
 def lstsq(

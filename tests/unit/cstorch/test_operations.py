@@ -630,3 +630,13 @@ def test_results_whose_size_depends_on_the_data_are_refused_with_a_cure() -> Non
         trace(lambda: torch.bincount(numbers), [numbers], {}, [])
     with pytest.raises(StepError, match="give output_size"):
         trace(lambda: torch.repeat_interleave(numbers), [numbers], {}, [])
+
+
+def test_the_norm_of_a_whole_tensor_warns_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    numbers = DeviceTensor(torch.tensor([3.0, 4.0]))
+    torch.set_warn_always(True)
+    try:
+        trace(lambda: torch.norm(numbers) + numbers.norm(), [numbers], {}, [])
+    finally:
+        torch.set_warn_always(False)
+    assert not [str(warning.message) for warning in recwarn]

@@ -132,6 +132,11 @@ def _flat_op(
         )
     elif any(is_small[len(operands) :]):
         return None
+    elif not isinstance(op, BroadcastInDimOp) and any(
+        small and element_count(tensor_of(operand)) != 1
+        for small, operand in zip(is_small, operands, strict=False)
+    ):
+        return None  # truth values of a vector are small where its numbers are not
     elif isinstance(op, ConstOp):
         if (value := op.splat_value()) is None:
             return None

@@ -38,6 +38,10 @@ def turned(parameter: torch.Tensor, gradient: torch.Tensor, scale: torch.Tensor)
     return parameter - 0.1 * scale * gradient - (0.01 * parameter.t() if parameter.dim() == 2 else 0)
 
 
+def skipped(parameter: torch.Tensor, gradient: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return torch.where(scale > 0, scaled(parameter, gradient, scale), parameter)
+
+
 @pytest.mark.parametrize(("update", "is_swept"), [(scaled, True), (centred, False), (turned, False)])
 def test_only_updates_whose_elements_do_not_mix_are_swept(update: Update, is_swept: bool) -> None:
     step = linear_step(update)
@@ -48,6 +52,20 @@ def test_only_updates_whose_elements_do_not_mix_are_swept(update: Update, is_swe
     outputs, state = run_whole(step.module, step.state, step.batches)
     cut_outputs, cut_state = run_cut(cut, step.state, step.batches)
     np.testing.assert_allclose(cut_outputs, outputs, rtol=1e-6)
+    for name, value in state.items():
+        np.testing.assert_allclose(cut_state[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+def test_truth_values_of_a_vector_may_be_small_where_its_numbers_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cgc.layers.pieces.LEAST_ELEMENTS", 1)
+    step = linear_step(skipped, width=32)
+    cut = cut_step(step.module)
+    swept = {number for sweep in cut.schedule.sweeps() for number in sweep.results}
+    assert {cut.schedule.values[number].shape for number in swept} == {(32, 32)}
+    _, state = run_whole(step.module, step.state, step.batches)
+    _, cut_state = run_cut(cut, step.state, step.batches)
     for name, value in state.items():
         np.testing.assert_allclose(cut_state[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
 

@@ -175,6 +175,8 @@ class DeviceTensor(torch.Tensor):
             return _moved(func, args[0], args[1:], dict(kwargs or {}))
         if func is torch.Tensor.type:
             return _typed(args[0], *args[1:], **(kwargs or {}))
+        if func == _SET_DATA and _write_data(*args):
+            return None
         if func is torch.Tensor.backward and recording is not None:
             recording.roots.append(args[0])
             recording.forward_nodes = recording.forward_nodes or len(recording.graph.nodes)
@@ -219,6 +221,22 @@ def _called(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) 
     """
     with torch._C.DisableTorchFunctionSubclass():
         return func(*args, **(kwargs or {}))
+
+
+_SET_DATA = torch.Tensor.data.__set__
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def _write_data(tensor: torch.Tensor, value: torch.Tensor) -> bool:
+    """Write the elements of `tensor.data = value` into a tensor of the device.
+
+    PyTorch would give it the storage of the value, and tensors of the device have none. Returns False,
+    and writes nothing, where the value has another shape or type.
+    """
+    fits = isinstance(tensor, DeviceTensor) and (value.shape, value.dtype) == (tensor.shape, tensor.dtype)
+    if fits and value is not tensor:
+        tensor.copy_(value)
+    return fits
 
 
 _OF_ONE_DEVICE = frozenset(

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import cstorch
 from cstorch.errors import TensorReadError
 from cstorch.tensors import current_torch_device as _  # noqa: F401 - makers of tensors on the device
 from cstorch.tracing.device import DEVICE, DeviceTensor
@@ -142,3 +143,36 @@ def test_a_mask_in_a_buffer_is_a_constant_until_a_step_writes_it(both_ways: Call
     np.testing.assert_allclose(found.compiled.values, found.eager)
     names = {name.removeprefix("state.model.") for name in found.compiled.state}
     assert names == {"factors", "written", "state.global_step"}
+
+
+def test_data_that_is_set_in_a_step_is_state(both_ways: Callable[..., BothWays]) -> None:
+    """A moving average of weights, as encoders with momentum write it, and weights out of a vector."""
+
+    class Averaged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model, self.average = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    torch.manual_seed(0)
+
+    def step(module: Averaged, x: torch.Tensor) -> torch.Tensor:
+        module.zero_grad()
+        loss = module.model(x).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            flat = nn.utils.parameters_to_vector(module.model.parameters())
+            slopes = nn.utils.parameters_to_vector(p.grad for p in module.model.parameters())
+            nn.utils.vector_to_parameters(flat - 0.1 * slopes, module.model.parameters())
+            for average, weight in zip(module.average.parameters(), module.model.parameters(), strict=True):
+                average.data = average.data * 0.75 + weight.data * 0.25
+        return module.average(x).sum()
+
+    found = both_ways(Averaged(), step, *([x] for x in torch.randn(3, 3, 4)))
+    np.testing.assert_allclose(found.compiled.values, found.eager, 1e-5)
+
+
+def test_data_that_is_set_outside_of_a_step_is_written(fresh_process: None) -> None:
+    model = cstorch.compile(nn.Linear(2, 1), cstorch.backend("CSX"))
+    model.weight.data = torch.tensor([[3.0, 4.0]])
+    assert model.weight.tolist() == [[3.0, 4.0]]
+    assert model.weight.requires_grad

@@ -88,6 +88,7 @@ class Loop(Turns):
         self._names: dict[int, tuple[str, torch.dtype]] = {}
         self._names_of_values: dict[int, str] = {}
         self._states_of_values: dict[int, str] = {}
+        self._steps_of_training: int | None = None
         self._fetched: int | None = None
         self._read: int | None = None
 
@@ -135,15 +136,19 @@ class Loop(Turns):
             cs_system.errors.CsSystemError: the system is not there or busy; a worker did not come.
         """
         self.set_step(step)
-        if self.trains and not steps_done():
+        counts = self.trains and step.counts
+        if counts and not steps_done():
             continue_at(self._loader.initial_step)
         if not self.turn:  # a loop that takes the system again goes on where it was
-            self._first_step = steps_done()
-        if self.trains:
+            self._first_step = steps_done() if counts or not self.trains else 0
+        if counts:
             self._loader.begin_training()
         for outer in _loops:
             if outer is not self:
                 outer.suspend()
+        if self.trains and not counts:
+            self._steps_of_training = steps_done()
+            continue_at(self.turn)
         self._execution = start(self._loader, step, self.steps - self.turn, may_go_on=self.may_go_on)
         self.ended = self._execution is None
         self._own(None if self.ended else self)
@@ -335,7 +340,14 @@ class Loop(Turns):
         execution, self._execution = self._execution, None
         if execution is not None:
             execution.close(ended=ended)
+        self._continue_training()
         self._own(None)
+
+    def _continue_training(self) -> None:
+        """Behind an evaluation that has counted its own steps."""
+        if self._steps_of_training is not None:
+            continue_at(self._steps_of_training)
+            self._steps_of_training = None
 
     def serve_requests(self) -> None:
         """Behind a turn in which the program has read the state: that was the checkpoint asked for, if any.
@@ -371,6 +383,7 @@ class Loop(Turns):
         execution, self._execution = self._execution, None
         if execution is not None:
             execution.close(error, "left")
+        self._continue_training()
 
 
 def _wide_loss(returned: Any) -> DeviceTensor | None:

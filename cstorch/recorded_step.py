@@ -55,6 +55,14 @@ class RecordedStep:
         updated = self.traced.graph.updates
         return "train" if any(name.startswith(MODEL_STATE) for name in updated) else "eval"
 
+    @property
+    def counts(self) -> bool:
+        """Whether its steps are those of a training: an evaluation may change buffers too."""
+        state = self.traced.state
+        return any(model.training for model in self.models) or any(
+            isinstance(state[name], nn.Parameter) for name in self.traced.graph.updates if name in state
+        )
+
     @cached_property
     def program(self) -> StepProgram:
         """The step for the compiler.

@@ -298,6 +298,60 @@ def test_an_evaluation_inside_of_a_training_sees_its_state_and_ends_where_that_g
     assert evaluated == pytest.approx(expected_evaluated, rel=1e-6)
 
 
+class Counted(nn.Module):
+    """A model that counts and averages what it has seen in a buffer, in an evaluation too."""
+
+    average: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = new_model()
+        self.register_buffer("average", torch.zeros(FEATURES))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.average.mul_(0.5).add_(x.mean(0))
+        logits: torch.Tensor = self.inner(x + 0.1 * self.average)
+        return logits
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_evaluation_that_changes_a_buffer_reads_its_input_from_the_first_batch(
+    inside: bool, configure: Configure
+) -> None:
+    """The training behind it goes on where it was, with the buffer as the evaluation leaves it."""
+    configure(checkpoint_steps=3)
+    model = cstorch.compile(Counted())
+    losses: list[float] = []
+    step = cstorch.compile_step(lambda batch: train_step(model, *batch))
+    evaluation_step = cstorch.compile_step(lambda x, y: functional.cross_entropy(model(x), y))
+    note = cstorch.step_closure(lambda loss: losses.append(loss.item()))
+
+    def evaluate() -> None:
+        model.eval()
+        with torch.no_grad():
+            for x, y in DataLoader(data, num_steps=2):
+                note(evaluation_step(x, y))
+        model.train()
+
+    for _ in range(1 if inside else 2):
+        for i, batch in enumerate(DataLoader(data, num_steps=6 if inside else 3), start=1):
+            note(step(batch))
+            if inside and i % 3 == 0:
+                evaluate()
+        if not inside:
+            evaluate()
+    assert step_count.steps_done() == 6
+    eager, expected, batches = Counted(), [], iter(data())
+    for _ in range(2):
+        expected += [train_step(eager, *next(batches)).item() for _ in range(3)]
+        eager.eval()
+        with torch.no_grad():
+            expected += [functional.cross_entropy(eager(x), y).item() for x, y in list(data())[:2]]
+        eager.train()
+    assert losses == pytest.approx(expected, rel=1e-5)
+    torch.testing.assert_close(model.average.cpu(), eager.average, rtol=1e-5, atol=1e-6)
+
+
 def test_a_loop_that_is_left_early_keeps_the_state_where_it_may_be_read(
     configure: Configure, tmp_path: Path
 ) -> None:

@@ -85,9 +85,17 @@ def cases() -> list[Case]:
         *(*_scans(), *_combined(), *_distances(), *_pools(), *_samples(), *_counts()),
         *(*_numbers(), *_choices(), *_resized(), *_complex_products()),
         *(*_complex(), *_complex_parts(), *_fourier(), *_integers(), *_matrices(), *_alignments()),
+        *_jacobians(),
     ]
     assert len({case.name for case in found}) == len(found)
     return found
+
+
+def _jacobians() -> Iterator[Case]:
+    """Gradients of activations in `vmap`, which has axes that the inputs lack."""
+    for activation in (functional.relu, functional.gelu, functional.leaky_relu, torch.sigmoid, torch.tanh):
+        jacobian = torch.func.jacrev(lambda x, f=activation: f(x).cumsum(-1))
+        yield Case(f"jacobian of {activation.__name__}", jacobian, (X[0],))
 
 
 def _integers() -> Iterator[Case]:

@@ -1,6 +1,8 @@
-"""Activations and their gradients."""
+"""Activations and their gradients, which have axes of their own where `vmap` adds some."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from xdsl.ir import SSAValue
 
@@ -16,7 +18,7 @@ def _threshold_backward(node: NodeContext) -> SSAValue:
     """The gradient where `self` lies above the threshold, else 0."""
     e, grad, x, threshold = node.emit, node.x("grad_output"), node.x(), node.arg("threshold")
     if threshold == 0:
-        return e.emit(ops.ReluGradOp(grad, x))
+        return e.binary(ops.ReluGradOp, grad, x)
     return e.select(e.compare("GT", x, e.like(threshold, x)), grad, e.like(0, grad))
 
 
@@ -26,15 +28,16 @@ def _gelu(node: NodeContext) -> SSAValue:
 
 def _gelu_backward(node: NodeContext) -> SSAValue:
     approximate = node.arg("approximate") == "tanh"
-    return node.emit.emit(ops.GeluGradOp(node.x("grad_output"), node.x(), approximate))
+    gradient = partial(ops.GeluGradOp, approximate=approximate)
+    return node.emit.binary(gradient, node.x("grad_output"), node.x())
 
 
 def _sigmoid_backward(node: NodeContext) -> SSAValue:
-    return node.emit.emit(ops.SigmoidGradOp(node.x("output"), node.x("grad_output")))
+    return node.emit.binary(ops.SigmoidGradOp, node.x("output"), node.x("grad_output"))
 
 
 def _tanh_backward(node: NodeContext) -> SSAValue:
-    return node.emit.emit(ops.TanhGradOp(node.x("output"), node.x("grad_output")))
+    return node.emit.binary(ops.TanhGradOp, node.x("output"), node.x("grad_output"))
 
 
 def _silu(node: NodeContext) -> SSAValue:
@@ -56,7 +59,8 @@ def _leaky_relu(node: NodeContext) -> SSAValue:
 
 def _leaky_relu_backward(node: NodeContext) -> SSAValue:
     """The sign of x is that of the result, so `self` may be either."""
-    return node.emit.emit(ops.LeakyReluGradOp(node.x("grad_output"), node.x(), node.arg("negative_slope")))
+    gradient = partial(ops.LeakyReluGradOp, alpha=node.arg("negative_slope"))
+    return node.emit.binary(gradient, node.x("grad_output"), node.x())
 
 
 def _elu(node: NodeContext) -> SSAValue:

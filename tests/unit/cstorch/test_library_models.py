@@ -12,9 +12,16 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from cgc.cirh.constant import ConstOp
+from cgc.cirh.types import size_bytes, tensor_of
 from cgc.errors import GraphImportError, UnsupportedOpsError
 from cgc.importers.aten import import_step
+from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes.pipeline import run_pipeline
 from cstorch.errors import TensorReadError
+from cstorch.tracing.device import DeviceTensor
+from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.step import trace
 
 from .conftest import BothWays, run_compiled
 from .test_tracing import traced
@@ -164,6 +171,23 @@ def test_sparse_matrices_become_dense(layout: torch.layout) -> None:
     np.testing.assert_allclose(got, [float(value) for value in expected], rtol=1e-5)
     with pytest.raises(ValueError, match=r"expected torch\.sparse_coo_tensor\(indices, values, size\)"):
         traced(lambda x: torch.sparse_coo_tensor([[0, 1], [1, 0]], x), 2)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+def test_the_gradient_of_a_padding_holds_no_index_of_each_element(mode: str) -> None:
+    """An index for each element of a batch would be kept in the memory of a kernel."""
+    x = DeviceTensor(torch.ones(4, 3, 32, 32))
+    model = nn.Conv2d(3, 3, 1)
+    move_to_device(model)
+
+    def step() -> torch.Tensor:
+        functional.pad(model(x), (1, 2, 2, 1), mode=mode).square().sum().backward()
+        return model.weight.grad
+
+    module = import_step(trace(step, [x], model_state(model), [model]).graph, mode="train", seed=1)
+    run_pipeline(module, DEFAULT_PIPELINE)
+    constants = [op for op in module.walk() if isinstance(op, ConstOp) and op.splat_value() is None]
+    assert all(size_bytes(tensor_of(op.result)) <= 8 * 35 * 32 for op in constants)
 
 
 @torch.library.custom_op("toolkit_test::scaled", mutates_args=())

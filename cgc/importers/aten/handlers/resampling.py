@@ -156,13 +156,24 @@ def _upsampled(kind: Kind) -> Handler:
     return handler
 
 
-def _replication_pad(dimensions: int) -> Handler:
+def _repeated(places: NDArray[np.intp], size: int) -> NDArray[np.intp]:
+    return np.clip(places, 0, size - 1)
+
+
+def _reflected(places: NDArray[np.intp], size: int) -> NDArray[np.intp]:
+    last: int = size - 1
+    return last - np.abs(last - np.abs(places))
+
+
+def _padded_grad(source: Callable[[NDArray[np.intp], int], NDArray[np.intp]], dimensions: int) -> Handler:
+    """The gradient of a padding; `source` has the place that a padded place is a copy of."""
+
     def handler(node: NodeContext) -> SSAValue:
         pad, space = node.arg("padding"), node.shape[-dimensions:]
         matrices = []
         for axis, size in enumerate(space):
             low, high = pad[2 * (dimensions - 1 - axis)], pad[2 * (dimensions - 1 - axis) + 1]
-            matrices.append(_picked(np.clip(np.arange(-low, size + high), 0, size - 1), size))
+            matrices.append(_picked(source(np.arange(-low, size + high), size), size))
         return transposed_maps(node.emit, node.x("grad_output"), matrices)
 
     return handler
@@ -185,7 +196,8 @@ TABLE: Table = {
     "aten.upsample_trilinear3d_backward.default": _upsampled_grad(_linear),
     "aten.upsample_bicubic2d_backward.default": _upsampled_grad(_cubic),
     **{
-        f"aten.replication_pad{name}_backward.default": _replication_pad(dimensions)
+        f"aten.{kind}_pad{name}_backward.default": _padded_grad(source, dimensions)
+        for kind, source in (("reflection", _reflected), ("replication", _repeated))
         for dimensions, name in _SPACES.items()
     },
 }

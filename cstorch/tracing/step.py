@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from cstorch.tracing.names import names_of, stores
 from cstorch.tracing.record import Recording
 from cstorch.tracing.unrolled import keep_unused
 from cstorch.tracing.values import dtype_name, to_array
+
+log = logging.getLogger("cstorch")
 
 UNNAMED_PREFIX = OPTIMIZER_STATE + "tensor."
 _OF_A_PARAMETER = re.compile(rf"{re.escape(OPTIMIZER_STATE)}(\d+\.)?state\.")
@@ -150,6 +154,10 @@ class StepTracing:
                 found = store.get(key)
                 if found is tensor or not isinstance(found, torch.Tensor):
                     continue
+                if not tensor.numel() and found.numel():  # sized by its first use, as a neuron's potential
+                    _report_sized_in_step(key, _described(found))
+                    store[key] = tensor
+                    continue
                 if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
                     raise StepError(
                         f"the step puts {_described(found)} in the place of its state '{key}', expected "
@@ -170,6 +178,11 @@ class StepTracing:
     def _forget(self) -> None:
         for tensor in (*self._named.values(), *self._inputs, *self.recording.met):
             tensor.elem = tensor.base = None
+
+
+@cache
+def _report_sized_in_step(key: str, described: str) -> None:
+    log.warning("the empty state '%s' becomes %s in the step: it is empty again in the next", key, described)
 
 
 def _described(tensor: torch.Tensor) -> str:

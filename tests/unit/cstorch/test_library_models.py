@@ -173,6 +173,33 @@ def test_sparse_matrices_become_dense(layout: torch.layout) -> None:
         traced(lambda x: torch.sparse_coo_tensor([[0, 1], [1, 0]], x), 2)
 
 
+class Neurons(nn.Module):
+    """Spiking neurons, whose potentials get their size from the first input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.register_buffer("potential", torch.zeros(0), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.potential = torch.zeros_like(self.linear(x))
+        for _ in range(3):
+            self.potential = 0.5 * self.potential + self.linear(x)
+        return self.potential
+
+
+def test_an_empty_state_that_the_step_sizes_is_empty_in_the_next(
+    both_ways: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    def step(model: Neurons, x: torch.Tensor) -> torch.Tensor:
+        return model(x).square().sum()
+
+    torch.manual_seed(1)
+    found = both_ways(Neurons(), step, *((torch.randn(2, 3),) for _ in range(2)))
+    np.testing.assert_allclose(found.compiled.values, found.eager, rtol=1e-5)
+    assert "the empty state 'potential' becomes float32[2, 4] in the step" in caplog.text
+
+
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 def test_the_gradient_of_a_padding_holds_no_index_of_each_element(mode: str) -> None:
     """An index for each element of a batch would be kept in the memory of a kernel."""

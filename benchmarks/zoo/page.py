@@ -44,7 +44,7 @@ ZOO="bert t5*"` runs some of them again, `make zoo ZOO=--fresh` forgets all resu
   2e-2 are *ok*, and more where ten times the effect of rounding exceeds that: of one bit more in
   each weight, or of float32 in place of float64 in the framework.
 * **Compile** is CPU seconds of the program for tracing, compiling and five steps, without those of
-  the CS system.
+  the CS system. The speeds of the machines that measured them differ by a factor of 2.5.
 * *Checked* means that the step was traced and imported, but did not run.
 * *Refused* is a message of ours, *crashed* any other error. *Skipped* are architectures without a
   tiny model that their own framework trains; shares do not count them.

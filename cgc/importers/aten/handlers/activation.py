@@ -1,4 +1,4 @@
-"""Activations and their gradients, which have axes of their own where `vmap` adds some."""
+"""Activations and their gradients."""
 
 from __future__ import annotations
 

@@ -161,8 +161,9 @@ def _repeated(places: NDArray[np.intp], size: int) -> NDArray[np.intp]:
 
 
 def _reflected(places: NDArray[np.intp], size: int) -> NDArray[np.intp]:
-    last: int = size - 1
-    return last - np.abs(last - np.abs(places))
+    last = size - 1
+    found: NDArray[np.intp] = last - np.abs(last - np.abs(places))
+    return found
 
 
 def _padded_grad(source: Callable[[NDArray[np.intp], int], NDArray[np.intp]], dimensions: int) -> Handler:

@@ -81,6 +81,7 @@ def train(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_step_that_is_traced_once_sparsifies_as_an_eager_one(name: str) -> None:
+    torch.manual_seed(1)  # Adam divides by gradients: where they are near zero, it enlarges rounding
     batches = [(torch.randint(5, (7,)),) for _ in range(6)]
 
     def prepare(model: nn.Module) -> dict[str, torch.Tensor]:

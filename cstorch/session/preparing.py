@@ -89,6 +89,9 @@ class _Prepared:
         """Clip the gradients, and update the parameters; a scaled loss, as its scaler wants it."""
         scaler = vars(self).pop(PENDING, None)
         schedule = take_schedule(self)
+        if isinstance(self, torch.optim.Adagrad):  # counts on this CPU, for lr_decay only
+            for state in self.state.values():
+                state["step"] = torch.zeros(())
         step: Any = super().step  # type: ignore[misc]
         returned = None
         if scaler is None:
@@ -156,6 +159,11 @@ def _check_parameters(given: torch.optim.Optimizer) -> None:
 
 def _make_state(given: torch.optim.Optimizer) -> None:
     """The state of an optimizer before its first step."""
+    if type(given) is torch.optim.Adagrad and any(group["lr_decay"] for group in given.param_groups):
+        raise OptimizerArgumentError(
+            "torch.optim.Adagrad with lr_decay counts its steps in Python, expected lr_decay=0: use "
+            "cbtorch.optim.Adagrad, which counts them on the system"
+        )
     if given.state or isinstance(given, optim.Optimizer):
         return
     if hasattr(given, "preinitialize"):

@@ -8,9 +8,11 @@ of this CPU under another name: a program may initialize it, load into it and re
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
@@ -58,6 +60,7 @@ _READS = frozenset(
 )
 _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 _aten = torch.ops.aten
+log = logging.getLogger("cstorch")
 
 
 class Owner(Protocol):
@@ -173,6 +176,8 @@ class DeviceTensor(torch.Tensor):
         """A function of tensors all of whose rows count."""
         if func in _MOVES and isinstance(args[0], DeviceTensor):
             return _moved(func, args[0], args[1:], dict(kwargs or {}))
+        if func in _GRADIENT and recording is not None and not recording.roots:
+            recording.sees_gradients = True
         if func is torch.Tensor.type:
             return _typed(args[0], *args[1:], **(kwargs or {}))
         if func == _SET_DATA and _write_data(*args):
@@ -238,6 +243,8 @@ def _write_data(tensor: torch.Tensor, value: torch.Tensor) -> bool:
         tensor.copy_(value)
     return fits
 
+
+_GRADIENT = frozenset({torch.Tensor.grad.__get__, torch.Tensor.grad.__set__, torch.Tensor.grad.__delete__})
 
 _OF_ONE_DEVICE = frozenset(
     {torch.stft, torch.istft, torch._VF.lstm, torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu}
@@ -448,6 +455,7 @@ class Recorder(Mode):
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self.recording = recording
+        self._storages: set[int] = set()  # of the tensors that the step has made on this CPU
 
     def __torch_dispatch__(
         self,
@@ -463,7 +471,16 @@ class Recorder(Mode):
             return self._made(func, args, keywords)
         if torch.Tag.nondeterministic_seeded in func.tags:
             return self._drawn(func, args, keywords)
-        return func(*args, **keywords)
+        found = func(*args, **keywords)
+        self._see_host(func, args, found)
+        return found
+
+    def _see_host(self, func: Any, args: tuple[Any, ...], found: Any) -> None:
+        """Report a write into a tensor that this CPU had before the step: only the recording does it."""
+        read = _storages(args)
+        self._storages |= _storages(found) if func is _aten.lift_fresh.default else _storages(found) - read
+        if not _storages(list(_written(func, args))) <= self._storages:
+            _report_host_write(str(func), user_line() or "line unknown")
 
     def _drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Draw what a program draws on this CPU on the device, where every step draws other numbers.
@@ -481,6 +498,21 @@ class Recorder(Mode):
             return lifted(self.recording.constant(args[0].to(kwargs.get("dtype") or args[0].dtype)))
         found = self.recording.call(func, args, {**kwargs, "device": META})
         return mapped(lambda x: lifted(x) if isinstance(x, Recorded) else x, found)
+
+
+def _storages(nest: Any) -> set[int]:
+    tensors = (x for x in leaves(nest) if isinstance(x, torch.Tensor) and x.layout is torch.strided)
+    return {x.untyped_storage()._cdata for x in tensors}
+
+
+@cache
+def _report_host_write(operation: str, line: str) -> None:
+    log.warning(
+        "%s: %s writes into a tensor of this CPU when the step is recorded, and not again in later steps; "
+        "make it a buffer of the compiled model, or write outside of the step",
+        line,
+        operation,
+    )
 
 
 class _HostFactories(Mode):

@@ -92,6 +92,7 @@ class Recording:
         first_value: the values that these begin with, by the id of the tensor.
         numbers: entries of Python dicts that the step depends on, and what they were.
         roots: tensors of the device that gradients were computed of.
+        sees_gradients: whether the program looks at gradients before it computes them, as zero_grad does.
         shapes: operation, arguments and results on the meta device, of every node.
         earlier: those of an earlier recording of the same step, which need not be computed again.
         made: the tensors of the device that were given a value, while the program holds them.
@@ -114,6 +115,7 @@ class Recording:
     first_value: dict[int, Tensor] = field(default_factory=dict)
     numbers: list[tuple[dict[str, Any], str, float]] = field(default_factory=list)
     roots: list[DeviceTensor] = field(default_factory=list)
+    sees_gradients: bool = False
     shapes: list[tuple[Any, dict[str, Any], Any]] = field(default_factory=list)
     earlier: Sequence[tuple[Any, dict[str, Any], Any]] = ()
     made: list[ref[DeviceTensor]] = field(default_factory=list)

@@ -136,6 +136,7 @@ class StepTracing:
         """
         try:
             self._write_replaced()
+            self._check_gradients()
             self.recording.end_guarded(whole=True)
             if self.recording.bodies and self.recording.roots:
                 with torch.no_grad():
@@ -166,6 +167,16 @@ class StepTracing:
                     )
                 tensor.copy_(found)
                 store[key] = tensor
+
+    def _check_gradients(self) -> None:
+        """Report a step that keeps its gradients and does not clear those of the step before."""
+        parameters = (x for x in self._named.values() if isinstance(x, nn.Parameter))
+        kept = self.recording.roots and any(x.grad is not None for x in parameters)
+        if kept and not self.recording.sees_gradients:
+            log.warning(
+                "the step does not call zero_grad(): it begins without gradients, where PyTorch would add to "
+                "those of the step before"
+            )
 
     def abandon(self) -> None:
         """Ends the tracing without a result, as after an error."""

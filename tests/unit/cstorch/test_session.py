@@ -516,6 +516,8 @@ def test_calls_in_the_wrong_place_are_refused(training: Training) -> None:
     damped = torch.optim.SGD(training.model.parameters(), lr=0.1, momentum=0.9, dampening=0.5)
     with pytest.raises(OptimizerArgumentError, match=r"use cbtorch\.optim\.SGD"):
         cbtorch.optimizer(damped)
+    with pytest.raises(OptimizerArgumentError, match=r"lr_decay=0: use cbtorch\.optim\.Adagrad"):
+        cbtorch.optimizer(torch.optim.Adagrad(training.model.parameters(), lr_decay=0.1))
     with pytest.raises(SessionError, match="total_steps=0"):
         cm.set_run_config(0, 0, 0)
     assert torch.tensor([1.0], device=cm.device()).tolist() == [1.0]

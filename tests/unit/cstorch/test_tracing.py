@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -374,3 +375,37 @@ def test_strides_of_a_result_in_another_order_are_refused_and_those_of_its_copy_
     x = torch.randn(3, 4)
     found = run_compiled(nn.Linear(1, 1), copied, [(x,)]).values
     np.testing.assert_allclose(found, [[float(copied(nn.Identity(), x))]], rtol=1e-5)
+
+
+def test_a_write_that_only_the_recording_does_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    counter = torch.zeros(2)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        own = torch.tensor([1.0, 2.0])
+        own[1:].add_(1)
+        counter[:1].add_(1)
+        return x.sum() + own.sum()
+
+    traced(step, 2, 3)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert re.search(r"test_tracing\.py:\d+: aten\.add_\S+ writes into a tensor of this CPU when", message)
+
+
+@pytest.mark.parametrize("clears", ["before", "after", "never"])
+def test_gradients_that_a_step_never_clears_are_reported(
+    clears: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Linear(3, 2)
+    move_to_device(model)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        if clears == "before":
+            model.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        if clears == "after":
+            model.zero_grad()
+        return loss
+
+    traced(step, 2, 3, model=model)
+    assert ("does not call zero_grad()" in caplog.text) is (clears == "never")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from cs_runtime.ranges import StepCheck
 from cs_runtime.source import InputSource
+from cs_runtime.step_checks import StepCheck
 from cs_toolkit.step import Mode, StepInterface
 
 if TYPE_CHECKING:

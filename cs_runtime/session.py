@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
-from cs_runtime import ranges
 from cs_runtime.errors import NoSystemError
 from cs_runtime.failures import noted_failures
 from cs_runtime.program import FrontEnd, State, StepProgram
 from cs_runtime.settings import RunSettings
+from cs_runtime.step_checks import StepCheck, check_steps
 from cs_runtime.timeline import Timeline
 from cs_runtime.waiting import WaitLog, announced
 from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
@@ -49,7 +49,7 @@ class Session:
     target: Target
     first_step: int
     initial_state: State
-    checks: tuple[ranges.StepCheck, ...]
+    checks: tuple[StepCheck, ...]
     every: Mapping[str, int]
 
     def checked(self, span: StepOutputs) -> StepOutputs:
@@ -59,7 +59,7 @@ class Session:
             OutOfRangeError: a label or an id of a batch lies outside of its range.
             CheckFailedError: a condition that the program checks does not hold.
         """
-        return ranges.checked(self.checks, span)
+        return check_steps(self.checks, span)
 
 
 @contextmanager

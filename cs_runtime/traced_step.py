@@ -8,9 +8,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
 from cs_runtime.program import StepProgram
-from cs_runtime.ranges import StepCheck
+from cs_runtime.range_checks import add_range_checks
 from cs_runtime.skipped_steps import count_skipped_steps
-from cs_runtime.watched_ranges import watch_ranges
+from cs_runtime.step_checks import StepCheck
 from cs_toolkit.step import Mode
 
 
@@ -38,5 +38,5 @@ def step_program(
     """
     if mode == "train":
         count_skipped_steps(module)
-    ranges = watch_ranges(module, input_names)
+    ranges = add_range_checks(module, input_names)
     return StepProgram(module, step_interface(module), mode, batch_size, (*checks, *ranges), model)

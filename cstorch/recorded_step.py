@@ -72,7 +72,7 @@ class RecordedStep:
         """
         from cgc.importers.aten import check_output, import_step  # late: workers have no compiler
         from cs_runtime.input_facts import described_function
-        from cs_runtime.ranges import ProgramCheck
+        from cs_runtime.step_checks import ProgramCheck
         from cs_runtime.traced_step import step_program
 
         graph, mode = self.traced.graph, self.mode

@@ -15,7 +15,7 @@ from cgc.cirh.interface import step_interface
 from cgc.importers.aten import check_output, import_step
 from cgc.lowering.interpret import step_function
 from cs_runtime.errors import CheckFailedError
-from cs_runtime.ranges import ProgramCheck, checked
+from cs_runtime.step_checks import ProgramCheck, check_steps
 from cs_system.client import StepOutputs
 from cstorch.errors import TensorReadError
 from cstorch.tracing.values import to_array
@@ -123,7 +123,7 @@ def run(check: Callable[[torch.Tensor], Any], batches: list[list[int]]) -> StepO
     outputs = {name: np.stack([np.asarray(row[i]) for row in rows]) for i, name in enumerate(names)}
     checks = [ProgramCheck(f"output_{check_output(i)}", each.error) for i, each in enumerate(graph.checks)]
     assert checks
-    return checked(checks, StepOutputs(0, len(rows), outputs, 3 * len(rows)))
+    return check_steps(checks, StepOutputs(0, len(rows), outputs, 3 * len(rows)))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

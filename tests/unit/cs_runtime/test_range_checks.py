@@ -10,8 +10,8 @@ from cgc.cirh.text import parse_module
 from cgc.cirh.verify import verify_module
 from cgc.kernels import KernelGraph, match_kernels
 from cs_runtime.errors import OutOfRangeError
-from cs_runtime.ranges import RangeCheck, checked
-from cs_runtime.watched_ranges import watch_ranges
+from cs_runtime.range_checks import add_range_checks
+from cs_runtime.step_checks import RangeCheck, check_steps
 from cs_system.client import StepOutputs
 
 TAGGER = """
@@ -45,7 +45,7 @@ def sizes(graph: KernelGraph) -> list[object]:
 def test_ranges_cost_no_kernel() -> None:
     module = parse_module(TAGGER.replace("LABELS", "%labels"))
     before = match_kernels(module)
-    checks = watch_ranges(module, ["ids", "tags"])
+    checks = add_range_checks(module, ["ids", "tags"])
     verify_module(module)
     assert [(check.tensor, check.low, check.high) for check in checks] == [("ids", 0, 11), ("tags", -1, 5)]
     assert checks[1].use == "the labels of 'xent' (model.py:7)"
@@ -59,7 +59,7 @@ def test_ranges_cost_no_kernel() -> None:
 
 def test_labels_that_the_program_computes_have_the_name_of_their_op() -> None:
     module = parse_module(TAGGER.replace("LABELS", "%next"))
-    assert [check.tensor for check in watch_ranges(module, ["ids", "tags"])] == ["ids", "doubled"]
+    assert [check.tensor for check in add_range_checks(module, ["ids", "tags"])] == ["ids", "doubled"]
 
 
 def span(least: list[int], most: list[int], smallest: list[int], largest: list[int]) -> StepOutputs:
@@ -70,11 +70,11 @@ def span(least: list[int], most: list[int], smallest: list[int], largest: list[i
 
 
 def test_outputs_of_checks_are_not_the_programs() -> None:
-    got = checked([IDS, TAGS], span([0, 0, 0], [10, 3, 4], [-1, 0, -1], [4, 4, 4]))
+    got = check_steps([IDS, TAGS], span([0, 0, 0], [10, 3, 4], [-1, 0, -1], [4, 4, 4]))
     assert (got.first_step, got.count, list(got.outputs)) == (7, 3, ["output_loss"])
 
 
 def test_the_earliest_step_is_named() -> None:
     with pytest.raises(OutOfRangeError, match="'tags' holds -2 in step 9, expected 0 to 4, or -1") as caught:
-        checked([IDS, TAGS], span([0, 0, -3], [10, 3, 4], [-1, -2, -1], [4, 4, 9]))
+        check_steps([IDS, TAGS], span([0, 0, -3], [10, 3, 4], [-1, -2, -1], [4, 4, 9]))
     assert caught.value.step == 9

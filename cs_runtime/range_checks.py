@@ -1,7 +1,7 @@
-"""Labels and ids whose range a run checks: the step puts out the smallest and the largest of every batch.
+"""Adds range checks of labels and ids to a step: outputs with their minimum and maximum in every batch.
 
-A framework on a CPU ends with an error for a label that is no class, and for an id outside of its table. The
-device has no errors, so the chief looks at what comes back with the loss.
+On a CPU a framework raises an error for a label that is no class, and for an id outside of its table. The
+device raises none, so the chief checks the outputs that arrive with the loss.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from cgc.cirh.ops import (
 )
 from cgc.cirh.softmax import PADDING_LABEL
 from cgc.cirh.types import element_count, shape_of, tensor_of
-from cs_runtime.ranges import RangeCheck
+from cs_runtime.step_checks import RangeCheck
 
 _MOVES = (BroadcastInDimOp, CastOp, ReshapeOp, SliceOp, TransposeOp)
 
 
 @dataclass(frozen=True)
 class _Use:
-    """Numbers that an op reads, and those that it has a meaning for: `low` up to `high`, exclusive."""
+    """An op that reads integers, of which `low <= value < high` are valid."""
 
     numbers: SSAValue
     low: int
@@ -46,15 +46,15 @@ class _Use:
     what: str
 
 
-def watch_ranges(module: ModuleOp, input_names: Sequence[str]) -> tuple[RangeCheck, ...]:
-    """Lets a step put out the range of its labels, and of ids of the batch that rows are looked up by.
+def add_range_checks(module: ModuleOp, input_names: Sequence[str]) -> tuple[RangeCheck, ...]:
+    """Add outputs with the range of the labels of a step, and of ids of its batch that index a table.
 
     Args:
-        module: a step as it was imported; gets two outputs for every check.
-        input_names: what the user calls the batch inputs, in their order.
+        module: An imported step; two outputs are added for every check.
+        input_names: The user's names of the batch inputs, in order.
 
     Returns:
-        The checks; numbers that are read several times in the same way are checked once.
+        The checks. Several ops that read the same tensor with the same limits share one.
     """
     function = graph_function(module)
     inputs = _inputs(function, input_names)
@@ -62,8 +62,8 @@ def watch_ranges(module: ModuleOp, input_names: Sequence[str]) -> tuple[RangeChe
     for op in function.body.block.ops:
         for use in _uses(op, inputs):
             uses.setdefault((use.numbers, use.low, use.high), use)
-    watched = [use for use in uses.values() if element_count(tensor_of(use.numbers))]
-    return tuple(_watch(function, number, use, inputs) for number, use in enumerate(watched))
+    checked = [use for use in uses.values() if element_count(tensor_of(use.numbers))]
+    return tuple(_add_check(function, number, use, inputs) for number, use in enumerate(checked))
 
 
 def _inputs(function: FuncOp, names: Sequence[str]) -> dict[SSAValue, str]:
@@ -76,31 +76,31 @@ def _inputs(function: FuncOp, names: Sequence[str]) -> dict[SSAValue, str]:
 def _uses(op: object, inputs: Mapping[SSAValue, str]) -> Iterator[_Use]:
     if isinstance(op, SparseSoftmaxCrossEntropyWithLogitsOp) and not op.ignore_out_of_range:
         yield _Use(op.labels, PADDING_LABEL, shape_of(op.logits)[-1], op, "the labels")
-    # Ids that are computed may be meant to lie outside, of rows that are not used.
+    # Computed ids may be out of range on purpose, for rows that are not used.
     if isinstance(op, GatherOp) and _origin(op.indices) in inputs:
         yield _Use(op.indices, 0, shape_of(op.x)[op.axis], op, "the rows")
 
 
 def _origin(value: SSAValue) -> SSAValue:
-    """Where elements come from that are only moved on the way."""
+    """Return the value that a chain of moves, such as reshapes and casts, starts from."""
     while isinstance(value.owner, _MOVES):
         value = value.owner.operands[0]
     return value
 
 
 def _named_source(numbers: SSAValue) -> SSAValue:
-    """What a user calls these numbers: also where an importer has put a constant in place of some."""
+    """Return the value with the user's name, also where an importer replaces some elements by a constant."""
     source = _origin(numbers)
     while isinstance(source.owner, SelectOp) and isinstance(_origin(source.owner.on_false).owner, ConstOp):
         source = _origin(source.owner.on_true)
     return source
 
 
-def _watch(function: FuncOp, number: int, use: _Use, inputs: Mapping[SSAValue, str]) -> RangeCheck:
+def _add_check(function: FuncOp, number: int, use: _Use, inputs: Mapping[SSAValue, str]) -> RangeCheck:
     names = [f"output_range/{number}/{end}" for end in ("min", "max")]
     for name, kind in zip(names, ("MIN", "MAX"), strict=True):
         extreme = ReduceOp(use.numbers, kind, range(len(shape_of(use.numbers))))
-        _put_out(function, extreme.take_origin(use.op), name)
+        _add_output(function, extreme.take_origin(use.op), name)
     source = _named_source(use.numbers)
     owner = source.owner
     computed = owner.node_name if isinstance(owner, CirhOp) else None
@@ -115,8 +115,8 @@ def _watch(function: FuncOp, number: int, use: _Use, inputs: Mapping[SSAValue, s
     )
 
 
-def _put_out(function: FuncOp, op: ReduceOp, name: str) -> None:
-    """Adds an op and an output of the step that is its result."""
+def _add_output(function: FuncOp, op: ReduceOp, name: str) -> None:
+    """Add an op to the step, and its result to the outputs."""
     returned = function.get_return_op()
     assert returned is not None
     attributes = function.res_attrs or [DictionaryAttr({}) for _ in returned.operands]

@@ -48,8 +48,7 @@ ZOO="bert t5*"` runs some of them again, `make zoo ZOO=--fresh` forgets all resu
 * *Checked* means that the step was traced and imported, but did not run.
 * *Refused* is a message of ours, *crashed* any other error. *Skipped* are architectures without a
   tiny model that their own framework trains; shares do not count them.
-* Every tenth architecture has rows for weight streaming and for a job with two workers, as far as
-  these were run.
+* Every tenth architecture has rows for weight streaming and for a job with two workers.
 
 Packages: {packages}.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -16,12 +17,12 @@ Unshaper = Callable[[Tensor], Tensor]
 Shaper = Callable[[Tensor], tuple[Tensor, Unshaper]]
 
 
-class ScoreShaper:
+class ScoreShaper(ABC):
     """A way to group scores: elements compete along the last dimension of what a call returns."""
 
+    @abstractmethod
     def __call__(self, tensor: Tensor) -> tuple[Tensor, Unshaper]:
         """Return the tensor in groups, and a function that undoes the change of shape."""
-        raise NotImplementedError(f"{type(self).__name__} defines no __call__")
 
 
 class ScoreFlattener(ScoreShaper):

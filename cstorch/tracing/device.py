@@ -176,7 +176,7 @@ class DeviceTensor(torch.Tensor):
         """A function of tensors all of whose rows count."""
         if func in _MOVES and isinstance(args[0], DeviceTensor):
             return _moved(func, args[0], args[1:], dict(kwargs or {}))
-        if func in _GRADIENT and recording is not None and not recording.roots:
+        if recording is not None and not recording.roots and func in _GRADIENT:
             recording.sees_gradients = True
         if func is torch.Tensor.type:
             return _typed(args[0], *args[1:], **(kwargs or {}))
@@ -455,7 +455,7 @@ class Recorder(Mode):
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self.recording = recording
-        self._storages: set[int] = set()  # of the tensors that the step has made on this CPU
+        self._own_storages: set[int] = set()  # of the tensors that the step has made on this CPU
 
     def __torch_dispatch__(
         self,
@@ -478,8 +478,9 @@ class Recorder(Mode):
     def _see_host(self, func: Any, args: tuple[Any, ...], found: Any) -> None:
         """Report a write into a tensor that this CPU had before the step: only the recording does it."""
         read = _storages(args)
-        self._storages |= _storages(found) if func is _aten.lift_fresh.default else _storages(found) - read
-        if not _storages(list(_written(func, args))) <= self._storages:
+        made = _storages(found) if func is _aten.lift_fresh.default else _storages(found) - read
+        self._own_storages |= made
+        if not _storages(list(_written(func, args))) <= self._own_storages:
             _report_host_write(str(func), user_line() or "line unknown")
 
     def _drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -172,7 +172,8 @@ class StepTracing:
         """Report a step that keeps its gradients and does not clear those of the step before."""
         parameters = (x for x in self._named.values() if isinstance(x, nn.Parameter))
         kept = self.recording.roots and any(x.grad is not None for x in parameters)
-        if kept and not self.recording.sees_gradients:
+        is_first = not self.recording.earlier
+        if kept and is_first and not self.recording.sees_gradients:
             log.warning(
                 "the step does not call zero_grad(): it begins without gradients, where PyTorch would add to "
                 "those of the step before"

@@ -1,4 +1,4 @@
-"""Names of sparsity for TensorFlow programs, of which they find none to choose."""
+"""Names of sparsity that TensorFlow programs import; there is no sparsifier to choose."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ SPARSIFIER_MAP = _Sparsifiers()
 
 
 def get_AdamW_aware_sparsifier_class(base_sparsifier: Any) -> Any:  # noqa: N802  # the original's name
-    """Return the class itself, as there is none to derive from it."""
+    """Return the class unchanged."""
     return base_sparsifier

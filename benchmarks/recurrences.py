@@ -133,7 +133,7 @@ def _cpu_seconds(name: str, steps: int, is_unrolled: bool = False) -> float:
 
     from cgc.driver import CompileOptions, compile_step
     from cgc.manifest import executable_file
-    from cs_runtime.traced_step import step_program
+    from cs_runtime.step_program import step_program
     from cs_system.engine.pipelined import PipelinedEngine
     from cs_toolkit.fabric import load_fabric
 

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import logging
+import os
+import shlex
+import sys
+import time
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 from cgc.driver import CompileOptions, CompileResult, ValidationResult, compile_step, validate_step
 from cgc.manifest import REPORT_HTML, REPORT_TEXT
-from cs_runtime import files, summaries
+from cgc.provenance import Provenance
+from cs_runtime import files, run_files
 from cs_runtime.errors import CallError, ModelDirError
-from cs_runtime.failures import noted_failures
+from cs_runtime.exits import noted_failures
+from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, StepProgram
-from cs_runtime.provenance import provenance
+from cs_runtime.progress import Timeline
 from cs_runtime.run_files import write_run_files
-from cs_runtime.settings import RunSettings
 from cs_runtime.terminal import ROWS, by_family, shortened, show
-from cs_runtime.timeline import Timeline
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.fabric import Fabric, load_fabric
 from cs_toolkit.garbage import seldom_searched
 from cs_toolkit.replicas import check_replicas
 from cs_toolkit.step import ExecutionChoice
 from cs_toolkit.streaming import Streaming, micro_batch_fault
+from cs_toolkit.version import __version__
 
 log = logging.getLogger("cs_runtime")
 
@@ -227,18 +234,18 @@ def _write_files(
     estimates = None if artifact is None else artifact.estimates
     model_dir = settings.model_dir
     files.write_json(
-        model_dir / "fabric.json", summaries.fabric_json(target.fabric, estimates, target.system)
+        model_dir / "fabric.json", run_files.fabric_json(target.fabric, estimates, target.system)
     )
     write_run_files(
         model_dir,
-        summaries.run_summary(
+        run_files.run_summary(
             settings,
             timeline,
             "completed",
             artifact=None if artifact is None else str(artifact.path),
             compile_reused=None if result is None else result.reused,
         ),
-        summaries.performance_json(
+        run_files.performance_json(
             fabric=target.fabric,
             total_samples=0,
             total_time_s=0.0,
@@ -248,7 +255,7 @@ def _write_files(
         ),
     )
     try:
-        summaries.write_input_info(
+        run_files.write_input_info(
             settings,
             front_end.inputs(),
             None if estimates is None else estimates.samples_per_s,
@@ -258,6 +265,38 @@ def _write_files(
     except ModelDirError as error:
         log.warning(
             "%s was not written into the current directory: %s",
-            summaries.INPUT_INFO_FILE,
+            run_files.INPUT_INFO_FILE,
             error.__cause__,
         )
+
+
+_FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "torch")
+
+
+def provenance(model: str) -> Provenance:
+    """Of a compilation in this process, now.
+
+    Args:
+        model: what the program calls its model.
+    """
+    frameworks = {name: getattr(sys.modules.get(name), "__version__", None) for name in _FRAMEWORKS}
+    return Provenance(
+        model=model,
+        program=_shown(sys.argv[0]),
+        command=shlex.join(["python", *sys.argv]),
+        compiled_at=time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        versions={
+            "toolkit": __version__,
+            **{name: version for name, version in frameworks.items() if version},
+            "jax": metadata.version("jax"),
+            "python": python_version(),
+        },
+    )
+
+
+def _shown(path: str) -> str:
+    """A path as a user reads it: from here, where it lies below."""
+    if not path or path.startswith("-"):
+        return ""
+    whole = Path(path).absolute()
+    return str(whole.relative_to(Path.cwd())) if whole.is_relative_to(Path.cwd()) else os.fspath(whole)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, MeasuredFrontEnd, State
+from cs_runtime.progress import Timeline
 from cs_runtime.session import next_run, open_session, prime
-from cs_runtime.settings import RunSettings
-from cs_runtime.timeline import Timeline
-from cs_runtime.waiting import WaitLog
+from cs_runtime.terminal import WaitLog
 from cs_runtime.worker import run_worker, worker_beside
 from csrun.roles import TaskInfo
 

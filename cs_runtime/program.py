@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from cs_runtime.source import InputSource
+from cs_runtime.input_source import InputSource
 from cs_runtime.step_checks import StepCheck
 from cs_toolkit.step import Mode, StepInterface
 
@@ -25,7 +25,7 @@ LOSS = "output_loss"
 
 @dataclass(frozen=True)
 class StepProgram:
-    """One traced step of the user's program, as `cs_runtime.traced_step.step_program` makes it.
+    """One traced step of the user's program, as `cs_runtime.step_program.step_program` makes it.
 
     Attributes:
         module: CIRH before any pass.

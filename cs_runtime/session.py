@@ -11,12 +11,12 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from cs_runtime.errors import NoSystemError
-from cs_runtime.failures import noted_failures
+from cs_runtime.exits import noted_failures
+from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, State, StepProgram
-from cs_runtime.settings import RunSettings
+from cs_runtime.progress import Timeline
 from cs_runtime.step_checks import StepCheck, check_steps
-from cs_runtime.timeline import Timeline
-from cs_runtime.waiting import WaitLog, announced
+from cs_runtime.terminal import WaitLog, announced
 from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
 from cs_system.identity import InputIdentity
 from cs_toolkit.step import GLOBAL_STEP

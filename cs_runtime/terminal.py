@@ -2,9 +2,85 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+# The toolkit's own loggers say at INFO what a user waits for; other libraries stay at WARNING.
+PACKAGES = ("cgc", "cs_system", "cs_runtime", "cs_stream")
+FORMAT = "%(asctime)s %(levelname)s: %(message)s"
+
+
+def set_up(front_end: str) -> None:
+    """Write the toolkit's lines to stderr as long as the program has not configured logging.
+
+    Args:
+        front_end: The package of the front end.
+    """
+    if logging.getLogger().handlers:
+        return
+    # The handler of last resort, and none of the root logger: `basicConfig` does nothing where that has one,
+    # and programs call it after this, where they know which task they are.
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(FORMAT, datefmt="%H:%M:%S"))
+    logging.lastResort = handler
+    for name in (*PACKAGES, front_end):
+        logger = logging.getLogger(name)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
+
+
+log = logging.getLogger("cs_runtime")
+
+LINE_EVERY_S = 10.0
+FIRST_LINE_S = 7.0
+"""The CS system tells every two seconds why it waits: what stands still is named within ten."""
+
+
+class WaitLog:
+    """Logs what it is called with: after seven seconds, then every ten.
+
+    Args:
+        at_once: The first sentence is logged at once; else a wait of less than seven seconds is no line.
+    """
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self._next_s = 0.0 if at_once else time.monotonic() + FIRST_LINE_S
+
+    def __call__(self, text: str) -> bool:
+        """Logs `text` where a line is due; whether it was."""
+        due = time.monotonic() >= self._next_s
+        if due:
+            log.info("%s", text)
+            self._next_s = time.monotonic() + LINE_EVERY_S
+        return due
+
+    def reset(self) -> None:
+        """The wait is over: what comes is another one."""
+        self._next_s = time.monotonic() + FIRST_LINE_S
+
+
+@contextmanager
+def announced(what: str, doing: str = "waiting for the CS system to") -> Iterator[None]:
+    """Logs `waiting for the CS system to {what}, for N s` every ten seconds of the body, which blocks."""
+    ended, began_s = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not ended.wait(LINE_EVERY_S):
+            log.info("%s %s, for %.0f s", doing, what, time.monotonic() - began_s)
+
+    thread = threading.Thread(target=tell, name="wait-log", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
 
 _WIDTH = 100
 ROWS = 10

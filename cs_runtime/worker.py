@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from cs_runtime.errors import NoSystemError
-from cs_runtime.settings import InputPosition, RunSettings
-from cs_runtime.source import Batch, InputSource
-from cs_runtime.waiting import WaitLog
+from cs_runtime.input_source import Batch, InputSource
+from cs_runtime.options import InputPosition, RunSettings
+from cs_runtime.terminal import WaitLog
 from cs_stream.cursor import count_before
 from cs_stream.layout import BatchLayout
 from cs_stream.sender import STOPPED_HERE, Sender, SendSummary, WorkerIdentity

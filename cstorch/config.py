@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
 from cs_runtime.errors import suggestion
-from cs_runtime.settings import DEFAULT_COMPILE_DIR, default_execution, local_compile_dir
+from cs_runtime.options import DEFAULT_COMPILE_DIR, default_execution, local_compile_dir
 from cs_toolkit.replicas import ReplicaChoice, ReplicaChoiceError, check_replicas, replica_choice
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
 from cs_toolkit.streaming import Recompute, Streaming, streaming

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from cs_runtime import exits, logs, progress_notes
+from cs_runtime import exits, terminal
+from cs_runtime.progress import begin_training, end_training, log_how_to_resume, record_step, report_step
 from cstorch import left_loops
 from cstorch.compiled import cpu_models
 from cstorch.config import configuration
@@ -60,35 +61,35 @@ class CpuLoop(Turns):
         step = steps_done()
         if not self.trains:
             return
-        progress_notes.now_at(step)
+        record_step(step)
         if self.turn > 1 and step % _LINE_EVERY_STEPS:
             return
         now_s = time.perf_counter()
         rate = (step - self._line_step) / max(now_s - self._line_at_s, 1e-9)
-        progress_notes.reached(step, _loss(returned), rate, rate * self._batch_size)
+        report_step(step, _loss(returned), rate, rate * self._batch_size)
         self._line_step, self._line_at_s = step, now_s
 
     def close(self) -> None:
         """See `Turns`."""
         if self.trains and self.turn:
-            progress_notes.end(steps_done())
+            end_training(steps_done())
 
     def leave(self) -> None:
         """See `Turns`."""
         if self.trains:
-            left_loops.note_left(progress_notes.log_how_to_go_on)
+            left_loops.note_left(log_how_to_resume)
 
     def abandon(self, error: BaseException | None) -> None:
         """See `Turns`."""
         super().abandon(error)
         if self.trains and error is not None:
-            progress_notes.log_how_to_go_on(error)
+            log_how_to_resume(error)
 
     def _begin_lines(self) -> None:
-        logs.set_up("cstorch")
+        terminal.set_up("cstorch")
         exits.report_at_exit(left_loops.tell, essence)
         first = steps_done()
-        progress_notes.begin(configuration().model_dir, first, first + self.steps, resumes=False)
+        begin_training(configuration().model_dir, first, first + self.steps, resumes=False)
         self._line_step, self._line_at_s = first, time.perf_counter()
 
 

@@ -15,10 +15,9 @@ import torch
 from numpy.random import mtrand
 from torch.utils import _pytree as pytree
 
-from cs_runtime import position
-from cs_runtime.input_facts import input_facts
-from cs_runtime.settings import RunSettings
-from cs_runtime.source import narrowed
+from cs_runtime import input_source
+from cs_runtime.input_source import input_facts, narrowed
+from cs_runtime.options import RunSettings
 from cs_toolkit.step import TensorSpec
 from cstorch.compiled import trains
 from cstorch.distributed.worker_state import get_worker_state
@@ -208,17 +207,17 @@ class DataLoader:
         return pytree.tree_map_only(torch.Tensor, DeviceTensor, self.first)
 
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """See `cs_runtime.source.InputSource`."""
+        """See `cs_runtime.input_source.InputSource`."""
         specs = enumerate(map(array_type, self._tensors))
         return tuple(TensorSpec(f"input_{i}", dtype, shape) for i, (dtype, shape) in specs)
 
     def input_facts(self) -> dict[str, str]:
-        """See `cs_runtime.source.InputSource`."""
+        """See `cs_runtime.input_source.InputSource`."""
         tensors = (f"{s.name} {s.dtype}{list(s.shape)}" for s in self.inputs())
         return input_facts("step", self.input_fn, tensors)
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
-        """See `cs_runtime.source.InputSource`; a loader that ends begins again."""
+        """See `cs_runtime.input_source.InputSource`; a loader that ends begins again."""
         state = get_worker_state()
         for number, arrays in enumerate(self.arrays(self.endless(skip)), start=skip):
             state.add(self.batch_size, number)
@@ -235,7 +234,7 @@ class DataLoader:
         """
         skip = max(0, skip + self.batches_ahead)
         why = self._why_made() if skip else ""
-        with position.told(skip, why):
+        with input_source.told(skip, why):
             batches = islice(self._all(), skip, None) if why else self._all(skip)
             first = next(batches)
         yield first

@@ -11,13 +11,12 @@ from weakref import WeakSet
 
 import numpy as np
 
-from cs_runtime import files, inference, progress_notes
+from cs_runtime import files, inference
+from cs_runtime.options import Command, RunSettings
 from cs_runtime.program import State, StepProgram
+from cs_runtime.progress import Timeline, begin_training
 from cs_runtime.session import next_run
-from cs_runtime.settings import Command, RunSettings
-from cs_runtime.timeline import Timeline
-from cs_runtime.training_result import TrainResult, note_failure, note_success
-from cs_runtime.training_run import training_run
+from cs_runtime.training import TrainResult, note_failure, note_success, training_run
 from cs_system.client import StepOutputs
 from cs_toolkit.replicas import replica_choice
 from cs_toolkit.step import GLOBAL_STEP
@@ -95,7 +94,7 @@ class Training:
             self._run = stack.enter_context(run)
             first = self._run.first_step
             last = None if settings.steps is None else first + settings.steps
-            progress_notes.begin(settings.model_dir, first, last, resumes=False)
+            begin_training(settings.model_dir, first, last, resumes=False)
             self._phase = stack.enter_context(self._timeline.phase("training"))
             self._stack = stack.pop_all()
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cs_runtime.settings import RunSettings
+from cs_runtime.options import RunSettings
 from cs_toolkit.files import replace_file
 from cstorch.by_value import culprit, pickled
 from cstorch.errors import HandedInputError, InputNotSentError

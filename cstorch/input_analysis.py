@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.utils.data
 
-import cs_runtime.input_report
+import cs_runtime.input_source
 from csrun.environment import variables
 from csrun.stand_ins import worker_variables
 from cstorch.config import configuration
@@ -33,14 +33,14 @@ def hand_over(loader: DataLoader) -> None:
 
 
 def log_report(loader: DataLoader) -> None:
-    """Logs what the input function could do better, see `cs_runtime.input_report.log_report`."""
+    """Logs what the input function could do better, see `cs_runtime.input_source.log_report`."""
     if loader.making_s > PATIENCE_S:
         return
     from input_rules.torch.inspection import inspect
 
     first = None if loader.handed_over else loader.first
     with OwnNumbers(loader.seed):
-        cs_runtime.input_report.log_report(lambda: inspect(_program(loader), task().num_workers, first))
+        cs_runtime.input_source.log_report(lambda: inspect(_program(loader), task().num_workers, first))
 
 
 def _program(loader: DataLoader) -> InputProgram:

@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from cs_runtime import logs
+from cs_runtime import terminal
 from cs_runtime.tasks import current
 from csrun.roles import TaskInfo
 
@@ -25,7 +25,7 @@ def task() -> TaskInfo:
 def leave_to_chief() -> None:
     """Ends a worker of a program that computes on the CPU of the chief: there is nothing to stream."""
     if task().role == "worker":
-        logs.set_up("cstorch")
+        terminal.set_up("cstorch")
         logging.getLogger("cstorch").info(
             "nothing to do for worker %d: the program runs on the CPU of the chief", task().index
         )

@@ -11,9 +11,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from cs_runtime import logs
+from cs_runtime import terminal
 from cs_runtime.exits import report_errors
-from cs_runtime.job_beside import JobBeside
+from cs_runtime.local_job import JobBeside
 from cs_runtime.tasks import current
 from cs_toolkit.files import replace_file
 from csrun.roles import TaskInfo
@@ -74,7 +74,7 @@ def _interpreter() -> str:
 
 def main() -> None:
     """What a worker runs: `python -m cstorch DIRECTORY`."""
-    logs.set_up("cstorch")
+    terminal.set_up("cstorch")
     with report_errors():
         directory = Path(sys.argv[1])
         identity = json.loads((directory / _JOB_FILE).read_text())

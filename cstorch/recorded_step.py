@@ -71,9 +71,9 @@ class RecordedStep:
             cgc.errors.GraphImportError: it uses operations that the CS system lacks.
         """
         from cgc.importers.aten import check_output, import_step  # late: workers have no compiler
-        from cs_runtime.input_facts import described_function
+        from cs_runtime.input_source import described_function
         from cs_runtime.step_checks import ProgramCheck
-        from cs_runtime.traced_step import step_program
+        from cs_runtime.step_program import step_program
 
         graph, mode = self.traced.graph, self.mode
         module = import_step(graph, mode=mode, seed=seed_of_steps())

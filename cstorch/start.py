@@ -7,7 +7,7 @@ import os
 import signal
 from functools import cache
 
-from cs_runtime import exits, logs
+from cs_runtime import exits, terminal
 from cs_runtime.checkpoint_requests import CheckpointRequests
 from cs_runtime.embedded_system import EmbeddedSystem
 from cstorch import left_loops
@@ -60,7 +60,7 @@ def start_session() -> None:
 
 
 def _set_up() -> None:
-    logs.set_up("cstorch")
+    terminal.set_up("cstorch")
     exits.report_at_exit(left_loops.tell, essence)
 
 

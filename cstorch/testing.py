@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from cs_runtime import goals, logs
+from cs_runtime import requeue, terminal
 from cstorch import compiled, config, precision, start, step_count
 from cstorch.backends import chosen
 from cstorch.metrics import Metric
@@ -24,7 +24,7 @@ def forget() -> None:
     Metric.registry.clear()
     step_count.continue_at(0)
     start.checkpoint_requests.done()
-    goals._calls.clear()
+    requeue._calls.clear()
     precision.name_half_dtype("float16")
     precision.mix_precision(False)
     environment._on_cs[0] = False
@@ -32,7 +32,7 @@ def forget() -> None:
     session._last.clear()
     steps._current.clear()
     rendezvous._places.clear()
-    for name in (*logs.PACKAGES, "cstorch"):  # a runner sets them
+    for name in (*terminal.PACKAGES, "cstorch"):  # a runner sets them
         logging.getLogger(name).setLevel(logging.NOTSET)
     kept = state()
     vars(kept).update(vars(type(kept)()))

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from cs_runtime.source import Batch, InputSource
+from cs_runtime.input_source import Batch, InputSource
 from cs_runtime.tasks import current
 from cs_runtime.worker import run_worker
 from cs_toolkit.step import TensorSpec
@@ -101,7 +101,7 @@ def _runs(files: InputFiles) -> Iterator[int]:
 
 
 class _Source:
-    """Implements `cs_runtime.source.InputSource` for an input that was handed over.
+    """Implements `cs_runtime.input_source.InputSource` for an input that was handed over.
 
     Args:
         handed: The input.
@@ -115,7 +115,7 @@ class _Source:
         self._loader.batches_ahead = ahead
 
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """See `cs_runtime.source.InputSource`."""
+        """See `cs_runtime.input_source.InputSource`."""
         return self._loader.inputs()
 
     def input_facts(self) -> dict[str, str]:
@@ -123,5 +123,5 @@ class _Source:
         return {**self._loader.input_facts(), **self._facts}
 
     def batches(self, skip: int) -> Iterator[Batch]:
-        """See `cs_runtime.source.InputSource`."""
+        """See `cs_runtime.input_source.InputSource`."""
         return self._loader.batches(skip)

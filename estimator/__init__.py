@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cs_runtime.params import write_params
+    from cs_runtime.run_files import write_params
     from estimator.alternation import train_and_evaluate
     from estimator.cli import report_errors
     from estimator.cs_estimator import CerebrasEstimator
@@ -82,7 +82,7 @@ _HOMES = {
     "stop_if_no_decrease_hook": "estimator.early_stopping",
     "stop_if_no_increase_hook": "estimator.early_stopping",
     "train_and_evaluate": "estimator.alternation",
-    "write_params": "cs_runtime.params",
+    "write_params": "cs_runtime.run_files",
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cs_runtime import tasks
-from cs_runtime.settings import InputPosition
+from cs_runtime.options import InputPosition
 from estimator.input import FEATURES_AND_LABELS, InputSource
 from estimator.input_states import StateFolder
 from estimator.modes import ModeKeys

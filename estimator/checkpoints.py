@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cs_runtime import progress_notes
 from cs_runtime.errors import ModelDirError
 from cs_runtime.files import write_failure, write_text
+from cs_runtime.progress import report_checkpoint
 from estimator.errors import CheckpointReadError, CheckpointWriteError, EstimatorError, essence
 
 log = logging.getLogger("estimator")
@@ -214,7 +214,7 @@ class CheckpointWriter:
         log.info("Saving checkpoints for %d into %s.", step, prefix)
         self._write_files(session, step, prefix)
         self.last_step = step
-        progress_notes.checkpoint_saved(step, prefix)
+        report_checkpoint(step, prefix)
         # Every listener is told, also after one has asked to stop.
         asked = [bool(listener.after_save(session, step)) for listener in self._listeners]
         return any(asked)

@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cs_runtime import progress_notes, tasks
+from cs_runtime import tasks
 from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
 from cs_runtime.files import write_text
-from cs_runtime.goals import last_step_of_job
-from cs_runtime.params import write_params
+from cs_runtime.progress import log_how_to_resume
+from cs_runtime.requeue import last_step_of_job
+from cs_runtime.run_files import write_params
 from estimator import checkpoints
 from estimator.backend import Batches, Setup
 from estimator.calling import call_model_fn
@@ -103,7 +104,7 @@ class CpuBackend:
             ):
                 stopped_at = loop.run(session, keeper, last_step, requests, stop_on_request=requeue)
         except KeyboardInterrupt as error:
-            progress_notes.log_how_to_go_on(error)
+            log_how_to_resume(error)
             raise
         if stopped_at is not None:
             leave_for_requeue(stopped_at)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from cs_runtime import logs
+from cs_runtime import terminal
 from estimator import checkpoints
 from estimator.backend import Backend, Setup
 from estimator.calling import copy_of
@@ -25,7 +25,7 @@ from estimator.predictions import chosen_predictions
 from estimator.run_config import CSRunConfig, as_cs_config
 
 if TYPE_CHECKING:
-    from cs_runtime.settings import InputPosition
+    from cs_runtime.options import InputPosition
     from estimator.on_cs import CsBackend
 
 log = logging.getLogger("estimator")
@@ -53,7 +53,7 @@ class EstimatorFacade(ABC):
         self._model_dir = _model_dir(model_dir, self._config)
         self._compile_dir = None if compile_dir is None else Path(compile_dir)
         self._params: Any = copy_of(params if params is not None else {})
-        logs.set_up("estimator")
+        terminal.set_up("estimator")
         for name in ("train_distribute", "eval_distribute"):
             if getattr(self._config, name) is not None:
                 log.warning("%s has no effect: the estimator runs on one device", name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cs_runtime.files import write_text
-from cs_runtime.input_facts import described_function
+from cs_runtime.input_source import described_function
 from cs_runtime.program import StepProgram
 from cs_toolkit.garbage import seldom_searched
 from estimator import checkpoints
@@ -137,7 +137,7 @@ class TensorFlowFrontEnd(ProgramInput):
 
     @cached_property
     def _program(self) -> StepProgram:
-        from cs_runtime.traced_step import step_program  # late: workers have no compiler
+        from cs_runtime.step_program import step_program  # late: workers have no compiler
 
         mode = PROGRAM_MODES[self._source.mode]
         model = described_function(self._model_fn)

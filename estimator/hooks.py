@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cs_runtime.settings import RunSettings
+from cs_runtime.options import RunSettings
 from estimator.checkpoints import PREFIX
 from estimator.errors import UnsupportedOnCsError
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cs_runtime import tasks
-from cs_runtime.source import narrowed
+from cs_runtime.input_source import narrowed
 from estimator.calling import call_input_fn
 from estimator.errors import ComponentTypeError, InputFnError, InputShapeError
 from estimator.input_states import StateFolder

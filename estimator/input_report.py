@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-import cs_runtime.input_report
+import cs_runtime.input_source
 from csrun.environment import variables
 from csrun.stand_ins import worker_config, worker_variables
 from estimator.input import InputSource, names_by
@@ -17,7 +17,7 @@ PATIENCE_S = 2.0
 
 
 def log_report(source: InputSource, *, shared: bool = True) -> None:
-    """Logs what the input function could do better, see `cs_runtime.input_report.log_report`.
+    """Logs what the input function could do better, see `cs_runtime.input_source.log_report`.
 
     Args:
         source: The input of the run.
@@ -25,7 +25,7 @@ def log_report(source: InputSource, *, shared: bool = True) -> None:
     """
     from input_rules.tf.inspection import inspect
 
-    cs_runtime.input_report.log_report(
+    cs_runtime.input_source.log_report(
         lambda: inspect(
             lambda workers, index: _made_by(source, workers, index),
             workers=source.num_shards,

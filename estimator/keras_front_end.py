@@ -144,7 +144,7 @@ class KerasFrontEnd(ProgramInput):
 
     @cached_property
     def _program(self) -> StepProgram:
-        from cs_runtime.traced_step import step_program  # late: workers have no compiler
+        from cs_runtime.step_program import step_program  # late: workers have no compiler
 
         mode = PROGRAM_MODES[self._source.mode]
         name = f"Keras model '{self._model.name}'"

@@ -14,11 +14,11 @@ import numpy as np
 import cs_runtime.inference
 import cs_runtime.training
 from cs_runtime import tasks
-from cs_runtime.events import StepEvents
-from cs_runtime.failures import noted_failures
-from cs_runtime.params import plain, write_params
+from cs_runtime.exits import noted_failures
+from cs_runtime.options import Command, RunSettings
 from cs_runtime.program import MeasuredFrontEnd
-from cs_runtime.settings import Command, RunSettings
+from cs_runtime.progress import StepEvents
+from cs_runtime.run_files import plain, write_params
 from cs_toolkit.garbage import leave_at_exit, seldom_searched
 from cs_toolkit.streaming import streaming
 from estimator import checkpoints

@@ -7,13 +7,13 @@ from functools import cached_property
 
 import numpy as np
 
-from cs_runtime.input_facts import input_facts
+from cs_runtime.input_source import input_facts
 from cs_toolkit.step import TensorSpec
 from estimator.input import Element, InputSource, describe, read
 
 
 class ProgramInput:
-    """Implements `cs_runtime.source.InputSource` for an `input_fn`; no model is built for it.
+    """Implements `cs_runtime.input_source.InputSource` for an `input_fn`; no model is built for it.
 
     Args:
         source: The input of the run.
@@ -45,7 +45,7 @@ class ProgramInput:
         )
 
     def input_facts(self) -> dict[str, str]:
-        """See `cs_runtime.input_facts.input_facts`."""
+        """See `cs_runtime.input_source.input_facts`."""
         tensors = (f"{c.name} {c.dtype.name}{list(c.shape)}" for c in self.element.components)
         return input_facts(self._source.mode, self._source.input_fn, tensors)
 

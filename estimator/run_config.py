@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, get_args
 
 from cs_runtime import tasks
-from cs_runtime.settings import InputPosition, default_execution
+from cs_runtime.options import InputPosition, default_execution
 from cs_toolkit.messages import Message
 from cs_toolkit.replicas import ReplicaChoice, ReplicaChoiceError, replica_choice
 from cs_toolkit.step import EXECUTION_CHOICES, PRECISIONS

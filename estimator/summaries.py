@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cs_runtime.events import SUMMARY_PREFIX
+from cs_runtime.progress import SUMMARY_PREFIX
 
 log = logging.getLogger("estimator")
 

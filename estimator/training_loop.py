@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cs_runtime import progress_notes
 from cs_runtime.checkpoint_requests import CheckpointRequests
 from cs_runtime.errors import NonFiniteLossError
+from cs_runtime.progress import begin_training, end_training, record_step, report_step
 from estimator import checkpoints
 from estimator.events import EventWriter
 from estimator.run_config import CSRunConfig
@@ -152,7 +152,7 @@ class TrainingLoop:
             self._writer.write(keeper.session, 0)
         else:
             log.info("off the CS system nothing of the input is skipped where a training continues")
-        progress_notes.begin(self._model_dir, first_step, last_step)
+        begin_training(self._model_dir, first_step, last_step)
         saved_at = time.perf_counter()
         stop = asked = False
         while not stop and (last_step is None or pace.step < last_step) and not session.should_stop():
@@ -162,12 +162,12 @@ class TrainingLoop:
             except tf.errors.OutOfRangeError:
                 break
             loss = self._count(pace, result)
-            progress_notes.now_at(pace.step)
+            record_step(pace.step)
             if with_summary:
                 self._write_events(pace, loss, result.get("summary"))
             every = self._config.log_step_count_steps
             if _is_due(pace.step, every) or (every and pace.step == first_step + 1):
-                progress_notes.reached(pace.step, loss, *pace.rates())
+                report_step(pace.step, loss, *pace.rates())
                 pace.new_line()
             asked = requests.pending
             if asked or self._save_is_due(pace.step, time.perf_counter() - saved_at):
@@ -181,7 +181,7 @@ class TrainingLoop:
             self._writer.write(keeper.session, pace.step)
         self._writer.end(keeper.session, pace.step)
         _log_end(pace, loss)
-        progress_notes.end(pace.step)
+        end_training(pace.step)
         return pace.step if asked and stop_on_request and pace.step != last_step else None
 
     def _count(self, pace: _Pace, result: dict[str, Any]) -> float:

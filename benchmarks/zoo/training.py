@@ -166,7 +166,7 @@ def preload_compiler() -> None:
         "cgc.lowering.jax_table",
         "cgc.passes.pipeline",
         "cs_runtime.compile",
-        "cs_runtime.traced_step",
+        "cs_runtime.step_program",
     ):
         import_module(name)
     page_environment().get_template("compile_report.html.j2")

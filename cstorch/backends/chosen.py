@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from cs_runtime.settings import default_execution, local_compile_dir
+from cs_runtime.options import default_execution, local_compile_dir
 from cs_toolkit import object_store
 from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import ExecutionChoice

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils import _pytree as pytree
 
-from cs_runtime import progress_notes
+from cs_runtime.progress import report_checkpoint
 from cs_toolkit import object_store
 from cstorch.backends import current_backend
 from cstorch.checkpoints.reader import SIGNATURE, read
@@ -43,7 +43,7 @@ def save(state: Any, path: PathLike) -> None:
             write(state, file)
     else:
         write(state, Path(path))
-    progress_notes.checkpoint_saved(steps_done(), path)
+    report_checkpoint(steps_done(), path)
     backend = current_backend(raise_exception=False)
     if backend is not None:
         backend.keep_newest(path)

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from cs_runtime import exits, logs
+from cs_runtime import exits, terminal
 from cs_runtime.errors import CallError
 from cs_runtime.files import write_text
-from cs_runtime.params import text_of
-from cs_runtime.settings import default_execution
+from cs_runtime.options import default_execution
+from cs_runtime.run_files import text_of
 from cstorch import left_loops
 from cstorch.errors import essence
 from cstorch.runner import flags
@@ -92,8 +92,8 @@ def _start(config: RunConfig) -> None:
     else:
         initialize(service_workdir=workdir)
         take_requests()
-    logs.set_up("cstorch")
-    for name in (*logs.PACKAGES, "cstorch"):
+    terminal.set_up("cstorch")
+    for name in (*terminal.PACKAGES, "cstorch"):
         logging.getLogger(name).setLevel(config.log_level(streams_alone=not cm.is_master_ordinal()))
     if config.seed is not None:
         cm.set_rng_state(config.seed)

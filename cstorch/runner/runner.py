@@ -21,7 +21,7 @@ import torch
 from cs_runtime.checkpoint_requests import leave_for_requeue
 from cs_runtime.errors import NonFiniteLossError, RunError
 from cs_runtime.files import write_json
-from cs_runtime.goals import checkpoint_of_job, last_step_of_job, note_checkpoint
+from cs_runtime.requeue import checkpoint_of_job, last_step_of_job, note_checkpoint
 from cs_runtime.tasks import current
 from cstorch.checkpoints import load
 from cstorch.metrics import compute_all_metrics, get_all_metrics

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_runtime.errors import CallError, suggestion
-from cs_runtime.settings import default_execution
+from cs_runtime.options import default_execution
 from cs_toolkit.replicas import (
     AUTO,
     ReplicaChoice,

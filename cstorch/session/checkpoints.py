@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import torch
 from torch.utils import _pytree as pytree
 
-from cs_runtime import progress_notes
+from cs_runtime.progress import report_checkpoint
 from cs_runtime.tasks import is_chief
 from cs_toolkit.files import replacing
 from cstorch.errors import CheckpointError
@@ -62,4 +62,4 @@ def save(
             f"cannot write checkpoint '{path}': {error}; older checkpoints are as they were. Free space or "
             "give a writable directory"
         ) from error
-    progress_notes.checkpoint_saved(steps_done(), path)
+    report_checkpoint(steps_done(), path)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cs_runtime.settings import default_execution, local_compile_dir
+from cs_runtime.options import default_execution, local_compile_dir
 from cs_runtime.tasks import current
 from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import ExecutionChoice

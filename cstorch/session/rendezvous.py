@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from cs_runtime.tasks import current
-from cs_runtime.waiting import WaitLog
+from cs_runtime.terminal import WaitLog
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.files import replace_file
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import cerebras_pytorch.experimental as cstorch
-from cs_runtime.settings import EXECUTION_VARIABLE
+from cs_runtime.options import EXECUTION_VARIABLE
 from cs_system.testing import RunningSystem
 from cstorch.testing import forget
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from cs_runtime import logs
-from cs_runtime.events import StepEvents
+from cs_runtime import terminal
 from cs_runtime.exits import report_errors
-from cs_runtime.settings import RunSettings, default_execution
+from cs_runtime.options import RunSettings, default_execution
+from cs_runtime.progress import StepEvents
 from cs_runtime.training import train
 from cs_toolkit.step import TensorSpec
 from cs_toolkit.streaming import Streaming
@@ -67,7 +67,7 @@ def _wait_for(file: Path) -> None:
 
 @report_errors()
 def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
-    logs.set_up("numpy_program")
+    terminal.set_up("numpy_program")
     limit = {"max_steps": "last_step", "steps": "steps"}[os.environ.get("LIMIT", "max_steps")]
     settings = RunSettings(
         "train",

@@ -25,7 +25,7 @@ from training_jobs import (
 )
 from training_jobs import launch as launch_job
 
-from cs_runtime.settings import EXECUTION_VARIABLE
+from cs_runtime.options import EXECUTION_VARIABLE
 from cs_system.client import SystemClient, parse_address
 from cs_system.testing import RunningSystem, parts_of, running_system
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from cs_runtime.options import RunSettings
+from cs_runtime.progress import Timeline
 from cs_runtime.session import next_run
-from cs_runtime.settings import RunSettings
-from cs_runtime.timeline import Timeline
-from cs_runtime.training import train
-from cs_runtime.training_run import training_run
+from cs_runtime.training import train, training_run
 from cs_system.client import StepOutputs
 from cs_system.testing import RunningSystem
 from csrun.roles import TaskInfo

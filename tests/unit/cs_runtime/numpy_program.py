@@ -16,14 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from cs_runtime import logs, tasks
-from cs_runtime.events import StepEvents
+from cs_runtime import tasks, terminal
 from cs_runtime.exits import report_errors
-from cs_runtime.input_facts import input_facts
-from cs_runtime.params import write_params
+from cs_runtime.input_source import input_facts, narrowed
+from cs_runtime.options import RunSettings
 from cs_runtime.program import State, StepProgram
-from cs_runtime.settings import RunSettings
-from cs_runtime.source import narrowed
+from cs_runtime.progress import StepEvents
+from cs_runtime.run_files import write_params
 from cs_runtime.training import train
 from cs_toolkit.files import replace_file
 from cs_toolkit.step import TensorSpec
@@ -48,7 +47,7 @@ class NumpyFrontEnd:
 
     def program(self) -> StepProgram:
         from cgc.cirh.text import parse_module  # here, because workers load no compiler
-        from cs_runtime.traced_step import step_program
+        from cs_runtime.step_program import step_program
 
         return step_program(parse_module(STEP.read_text()), "train", BATCH, ["features", "labels"])
 
@@ -97,7 +96,7 @@ class Scalars:
 
 @report_errors()
 def main(cs_ip: str, model_dir: str, steps: str, execution: Any = "pipelined", save_every: str = "0") -> None:
-    logs.set_up("numpy_program")
+    terminal.set_up("numpy_program")
     params: dict[str, Any] = {"steps": int(steps), "rate": RATE}
     settings = RunSettings(
         "train",

@@ -8,9 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cs_runtime import progress_notes
+import cs_runtime.progress
 from cs_runtime.errors import NonFiniteLossError
-from cs_runtime.progress import Progress
+from cs_runtime.progress import (
+    Progress,
+    begin_training,
+    log_how_to_resume,
+    record_step,
+    report_checkpoint,
+    report_wait,
+)
 from cs_system.client import StepOutputs
 from csrun.training_progress import read_progress
 
@@ -19,8 +26,8 @@ STEP_S = 0.5
 
 @pytest.fixture(autouse=True)
 def no_training_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_notes, "_present", None)
-    monkeypatch.setattr(progress_notes, "_newest", None)
+    monkeypatch.setattr(cs_runtime.progress, "_present", None)
+    monkeypatch.setattr(cs_runtime.progress, "_newest", None)
 
 
 def spans(lengths: list[int], first_step: int = 0) -> list[StepOutputs]:
@@ -81,11 +88,11 @@ def test_lines_before_a_bad_loss_are_logged(tmp_path: Path, caplog: pytest.LogCa
 
 def test_a_line_says_where_the_training_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "cs_runtime")
-    progress_notes.begin(tmp_path, 7, 107)
+    begin_training(tmp_path, 7, 107)
     progress = Progress(7, 8, 10, tmp_path)
     for outputs in spans([13, 10], 7):
         progress.add(outputs)
-        progress_notes.checkpoint_saved(20, tmp_path / "model.ckpt-20")
+        report_checkpoint(20, tmp_path / "model.ckpt-20")
     said = [record.getMessage() for record in caplog.records]
     assert said[0] == "continuing at step 7 of 107"
     assert said[1] == (
@@ -118,11 +125,11 @@ def test_no_lines_where_none_are_wanted(tmp_path: Path, caplog: pytest.LogCaptur
 
 def test_the_notes_of_a_job_lie_beside_its_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CSRUN_LOG_DIR", str(tmp_path))
-    progress_notes.begin(tmp_path / "model", 0, 100)
+    begin_training(tmp_path / "model", 0, 100)
     progress = Progress(0, 8, 10, tmp_path)
     for outputs in spans([10, 15]):
         progress.add(outputs)
-    progress_notes.checkpoint_saved(25, tmp_path / "model/model.ckpt-25")
+    report_checkpoint(25, tmp_path / "model/model.ckpt-25")
     noted = read_progress(tmp_path)
     assert noted is not None
     assert (noted.step, noted.last_step, noted.loss, noted.checkpoint_step) == (25, 100, 20.0, 25)
@@ -141,11 +148,11 @@ def test_what_a_training_waits_for_stands_in_its_notes_until_the_next_step(
         return noted.summary()
 
     monkeypatch.setenv("CSRUN_LOG_DIR", str(tmp_path))
-    progress_notes.begin(tmp_path / "model", 0, 100)
+    begin_training(tmp_path / "model", 0, 100)
     progress = Progress(0, 8, 10, tmp_path)
     first, second = spans([10, 1])
     progress.add(first)
-    progress_notes.waits_for("MemoryX at 10.0.0.7:9002 has not answered for 8 s")
+    report_wait("MemoryX at 10.0.0.7:9002 has not answered for 8 s")
     assert told().endswith("no step since: MemoryX at 10.0.0.7:9002 has not answered for 8 s")
     assert " left" not in told()
     progress.add(second)
@@ -161,13 +168,13 @@ def test_an_interrupted_training_says_how_to_go_on(
     monkeypatch.delenv("CSRUN_LOG_DIR", raising=False)
     if launched:  # where the launcher says it
         monkeypatch.setenv("CSRUN_LOG_DIR", str(tmp_path))
-    progress_notes.begin(tmp_path, 0, 100)
-    progress_notes.now_at(12)
-    progress_notes.log_how_to_go_on(KeyboardInterrupt())
+    begin_training(tmp_path, 0, 100)
+    record_step(12)
+    log_how_to_resume(KeyboardInterrupt())
     told = [r.getMessage() for r in caplog.records]
     assert told == ([] if launched else [
         "the training was at global step 12 of 100 and has written no checkpoint: it begins again"
     ])  # fmt: skip
     caplog.clear()
-    progress_notes.log_how_to_go_on(ValueError("a bug of the program"))
+    log_how_to_resume(ValueError("a bug of the program"))
     assert not caplog.records

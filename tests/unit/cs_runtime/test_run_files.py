@@ -1,10 +1,15 @@
+"""TODO."""
+
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
 
-from cs_runtime.run_files import write_run_files
+import numpy as np
+import yaml
+
+from cs_runtime.run_files import plain, write_params, write_run_files
 
 
 def wrote(model_dir: Path, mode: str, samples: int, status: str = "completed") -> tuple[Any, Any]:
@@ -47,3 +52,20 @@ def test_a_failed_training_tells_its_failure_and_keeps_the_rates_before(tmp_path
     write_run_files(tmp_path, {"mode": "train", "status": "failed"})
     assert json.loads((tmp_path / "run_summary.json").read_text())["status"] == "failed"
     assert json.loads((tmp_path / "performance.json").read_text())["total_samples"] == 6400
+
+
+def test_params_keep_what_json_can_hold(tmp_path: Path) -> None:
+    params: dict[str, Any] = {
+        "rate": np.float32(0.5),
+        "sizes": (np.int64(3), 4),
+        "nested": {"function": print, "path": Path("a/b"), "on": True, "none": None},
+    }
+    expected = {
+        "rate": 0.5,
+        "sizes": [3, 4],
+        "nested": {"path": "a/b", "on": True, "none": None},
+    }
+    assert plain(params) == expected
+    write_params(tmp_path / "new", params)
+    assert yaml.safe_load((tmp_path / "new" / "params.yaml").read_text()) == expected
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["params.yaml"]

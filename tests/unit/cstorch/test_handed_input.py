@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from cs_runtime.settings import RunSettings
+from cs_runtime.options import RunSettings
 from cstorch import data
 from cstorch.data import DataLoader, OwnNumbers
 from cstorch.errors import HandedInputError, InputNotSentError

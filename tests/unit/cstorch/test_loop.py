@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 import cstorch
 from cs_runtime.errors import NonFiniteLossError
-from cs_runtime.settings import local_compile_dir
+from cs_runtime.options import local_compile_dir
 from cs_system.testing import RunningSystem
 from csrun.roles import EXIT_REQUEUE
 from cstorch import config, left_loops, start, step_count, streaming

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import estimator
-from cs_runtime.logs import PACKAGES, set_up
+from cs_runtime.terminal import PACKAGES, set_up
 from estimator import report_errors
 from estimator.errors import CallError
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cs_runtime.source import narrowed
+from cs_runtime.input_source import narrowed
 from estimator import CSRunConfig, ModeKeys
 from estimator.errors import InputFnError, InputShapeError
 from estimator.input import InputSource, describe, read

@@ -10,7 +10,7 @@ from tensorflow.python.util import deprecation
 
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module, print_module
-from cs_runtime.skipped_steps import count_skipped_steps
+from cs_runtime.step_program import count_skipped_steps
 from estimator import loss_scale_optimizer
 from estimator.capture import check_advances
 from estimator.errors import ModelFnError

@@ -8,7 +8,7 @@ from typing import Any
 
 from cerebras.tf import cs_estimator  # type: ignore[import-not-found]  # in another folder
 
-from cs_runtime.settings import local_compile_dir
+from cs_runtime.options import local_compile_dir
 from estimator.errors import CallError
 
 

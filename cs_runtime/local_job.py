@@ -4,8 +4,8 @@ The job is on this machine or on nodes of a scheduler, as the site has it. Its f
 of the program; the others run a command, again where a signal has killed it. As a module this is the
 launcher of the job, and each of its tasks:
 
-    python -m cs_runtime.job_beside launch WORKERS LOG_DIR END_FILE COMMAND...
-    python -m cs_runtime.job_beside task END_FILE COMMAND...
+    python -m cs_runtime.local_job launch WORKERS LOG_DIR END_FILE COMMAND...
+    python -m cs_runtime.local_job task END_FILE COMMAND...
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from csrun.roles import TaskInfo
 MOST_STARTS = 5
 """A command that is killed so often will be killed again."""
 
-_MODULE = "cs_runtime.job_beside"
+_MODULE = "cs_runtime.local_job"
 _LOOK_EVERY_S = 0.2
 _PATIENCE_S = 5.0
 """So long the system has to say what became of a worker before the end of the job ends the program."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cs_runtime.job_beside import MOST_STARTS, run_again
+from cs_runtime.local_job import MOST_STARTS, run_again
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,8 @@
-"""Adds range checks of labels and ids to a step: outputs with their minimum and maximum in every batch.
-
-On a CPU a framework raises an error for a label that is no class, and for an id outside of its table. The
-device raises none, so the chief checks the outputs that arrive with the loss.
-"""
+"""An imported step as the program of a run: with what the CS system needs beside the user's own outputs."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,8 +12,17 @@ from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.interface import INPUT_NAME, OUTPUT_NAME, arguments_and_results, graph_function
+from cgc.cirh.interface import (
+    INPUT_NAME,
+    OUTPUT_NAME,
+    RESOURCE_NAME,
+    alias_of,
+    arguments_and_results,
+    graph_function,
+    step_interface,
+)
 from cgc.cirh.ops import (
+    AddOp,
     BroadcastInDimOp,
     CastOp,
     ConstOp,
@@ -30,7 +36,75 @@ from cgc.cirh.ops import (
 )
 from cgc.cirh.softmax import PADDING_LABEL
 from cgc.cirh.types import element_count, shape_of, tensor_of
-from cs_runtime.step_checks import RangeCheck
+from cs_runtime.program import StepProgram
+from cs_runtime.step_checks import RangeCheck, StepCheck
+from cs_toolkit.step import GLOBAL_STEP, Mode
+
+
+def step_program(
+    module: ModuleOp,
+    mode: Mode,
+    batch_size: int,
+    input_names: Sequence[str],
+    model: str = "",
+    checks: Sequence[StepCheck] = (),
+) -> StepProgram:
+    """The program of a step.
+
+    Args:
+        module: The step as an importer has made it. It gets outputs for the ranges of its labels and ids, and
+            a global step that counts every batch.
+        mode: What the step does.
+        batch_size: Samples in one batch.
+        input_names: What the user calls the batch inputs, in their order.
+        model: What the user calls the model.
+        checks: What must hold in every step besides the ranges.
+
+    Raises:
+        cgc.errors.InvalidModuleError: the module is no step.
+    """
+    if mode == "train":
+        count_skipped_steps(module)
+    ranges = add_range_checks(module, input_names)
+    return StepProgram(module, step_interface(module), mode, batch_size, (*checks, *ranges), model)
+
+
+log = logging.getLogger("cs_runtime")
+
+
+def count_skipped_steps(module: ModuleOp) -> None:
+    """Lets the global step advance in every step, also in one whose update a dynamic loss scale skips.
+
+    On the CS system the global step says which batch comes next, and a skipped step has used its batch up.
+    Frameworks do not count it.
+    """
+    function = graph_function(module)
+    step = _global_step(function)
+    returned = function.get_return_op()
+    if step is None or returned is None:
+        return
+    argument, index = step
+    select = returned.operands[index].owner
+    if not isinstance(select, SelectOp) or argument not in (select.on_true, select.on_false):
+        return
+    one = ConstOp.splat(1, tensor_of(argument))
+    advanced = AddOp(argument, one)
+    for op in (one, advanced):
+        op.take_origin(select)
+        Rewriter.insert_op(op, InsertPoint.before(returned))
+    returned.operands[index] = advanced.result
+    log.info("the global step counts every batch, also one whose update the loss scaling skips")
+
+
+def _global_step(function: FuncOp) -> tuple[SSAValue, int] | None:
+    """The argument of the global step, and the result that replaces it."""
+    arguments, _ = arguments_and_results(function)
+    for value, argument in zip(function.args, arguments, strict=True):
+        index = alias_of(argument)
+        if argument.text(RESOURCE_NAME) == GLOBAL_STEP and index is not None:
+            return value, index
+    return None
+
 
 _MOVES = (BroadcastInDimOp, CastOp, ReshapeOp, SliceOp, TransposeOp)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
-from csrun.roles import EXIT_REQUEUE
+from csrun.tasks.roles import EXIT_REQUEUE
 
 REPEAT_INTERVAL_S = 0.5
 """A request that comes between two calls of the system pauses nothing, so it is repeated until served."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from cs_runtime.errors import EmbeddedSystemError
 from cs_system.commands import main as cs_system_main
 from cs_system.testing import START_TIMEOUT_S, read_ready_file
-from csrun.environment import program_environment, this_toolkit
-from csrun.processes import signalled_at_parents_death
+from csrun.tasks.environment import program_environment, this_toolkit
+from csrun.tasks.processes import signalled_at_parents_death
 
 log = logging.getLogger("cs_runtime")
 

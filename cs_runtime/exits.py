@@ -23,7 +23,7 @@ from cs_toolkit.garbage import leave_at_exit
 from cs_toolkit.source_files import innermost_user_line
 from csrun.errors import RoleError
 from csrun.missing_modules import hint
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 
 _NAMES_A_LINE = re.compile(r"\.py:\d+")
 

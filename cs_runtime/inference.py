@@ -15,7 +15,7 @@ from cs_runtime.progress import Timeline
 from cs_runtime.session import next_run, open_session, prime
 from cs_runtime.terminal import WaitLog
 from cs_runtime.worker import run_worker, worker_beside
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")
 

@@ -21,9 +21,9 @@ from _thread import interrupt_main
 from collections.abc import Sequence
 from pathlib import Path
 
-from csrun.environment import program_environment, this_toolkit
-from csrun.processes import signalled_at_parents_death
-from csrun.roles import TaskInfo
+from csrun.tasks.environment import program_environment, this_toolkit
+from csrun.tasks.processes import signalled_at_parents_death
+from csrun.tasks.roles import TaskInfo
 
 MOST_STARTS = 5
 """A command that is killed so often will be killed again."""

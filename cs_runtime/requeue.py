@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_runtime import files
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 
 FILE_NAME = ".train_goals.json"
 CHECKPOINT_FILE_NAME = ".train_checkpoint.json"

@@ -20,7 +20,7 @@ from cs_runtime.terminal import WaitLog, announced
 from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
 from cs_system.identity import InputIdentity
 from cs_toolkit.step import GLOBAL_STEP
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 
 if TYPE_CHECKING:
     from cgc.driver import CompileResult

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from csrun.roles import TaskInfo, tf_config
+from csrun.tasks.roles import TaskInfo, tf_config
 
 VARIABLE = "TF_CONFIG"
 

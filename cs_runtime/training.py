@@ -32,7 +32,7 @@ from cs_system.client import StepOutputs
 from cs_system.errors import CsSystemError
 from cs_system.state_reading import StateStream
 from cs_toolkit.step import GLOBAL_STEP
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 
 
 class TrainingRun:
@@ -370,7 +370,7 @@ def train(
     """Trains until `settings.last_step`, or `settings.steps` steps, or the end of the input.
 
     SIGUSR1 makes the chief write a checkpoint at the next step. If the job is started again after that
-    (`TaskInfo.requeue`), the process then ends with `csrun.roles.EXIT_REQUEUE`.
+    (`TaskInfo.requeue`), the process then ends with `csrun.tasks.roles.EXIT_REQUEUE`.
 
     Args:
         front_end: Of the program.

@@ -11,8 +11,8 @@ from csrun.console import STDERR, STDOUT, Console, wants_colour
 from csrun.jobs import JobRecord, timestamp
 from csrun.output import TaskOutput, task_prefix
 from csrun.schedulers.base import LaunchPlan
-from csrun.signals import INTERRUPTS
 from csrun.supervisor import Action, ReportFailure, ReportLoss, Supervisor
+from csrun.tasks.signals import INTERRUPTS
 from csrun.training_progress import read_progress
 
 PROGRAM = "csrun_wse"

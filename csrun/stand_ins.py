@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from csrun.roles import tf_config
 from csrun.schedulers.registry import task_variables
+from csrun.tasks.roles import tf_config
 
 
 def worker_place(workers: int, index: int) -> tuple[int, int]:

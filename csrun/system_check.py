@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from csrun.environment import Toolkit
 from csrun.errors import CsrunError
 from csrun.system_query import SystemQueryError, ask_system
 from csrun.system_watch import named_system
+from csrun.tasks.environment import Toolkit
 
 _COMPILES = ("compile_only", "validate_only")
 

@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Mapping
 from typing import Any
 
-from csrun.environment import Toolkit
 from csrun.errors import CsrunError
+from csrun.tasks.environment import Toolkit
 
 ANSWER_LIMIT_S = 20.0
 _PREFIX = "cs_system: error: "

@@ -10,8 +10,8 @@ from typing import Any
 import torch.utils.data
 
 import cs_runtime.input_source
-from csrun.environment import variables
 from csrun.stand_ins import worker_variables
+from csrun.tasks.environment import variables
 from cstorch.config import configuration
 from cstorch.data import DataLoader, OwnNumbers
 from cstorch.job import task

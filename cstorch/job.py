@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cs_runtime import terminal
 from cs_runtime.tasks import current
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 
 if TYPE_CHECKING:
     from cstorch.own_workers import OwnWorkers

@@ -16,7 +16,7 @@ from cs_runtime.exits import report_errors
 from cs_runtime.local_job import JobBeside
 from cs_runtime.tasks import current
 from cs_toolkit.files import replace_file
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 from csrun.wrappers import BIN, PYTHON_VARIABLE
 from cstorch.config import configuration, keep_configuration
 from cstorch.errors import WorkersEndedError

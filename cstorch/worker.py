@@ -21,7 +21,7 @@ from cs_runtime.input_source import Batch, InputSource
 from cs_runtime.tasks import current
 from cs_runtime.worker import run_worker
 from cs_toolkit.step import TensorSpec
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 from cstorch.backends.chosen import BackendType, choose, current_backend
 from cstorch.config import configuration
 from cstorch.data import DataLoader

@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from csrun.environment import variables
 from csrun.stand_ins import worker_config, worker_variables
+from csrun.tasks.environment import variables
 from estimator.input import InputSource, describe, read
 from input_rules.handover import InputProgram, Shard, take_over, wanted
 

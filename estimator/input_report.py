@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import cs_runtime.input_source
-from csrun.environment import variables
 from csrun.stand_ins import worker_config, worker_variables
+from csrun.tasks.environment import variables
 from estimator.input import InputSource, names_by
 from estimator.modes import ModeKeys
 

@@ -32,11 +32,11 @@ from csrun.commands.flags import (
 from csrun.commands.scheduler_flags import Where, scheduler_flags
 from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDERR, STDOUT, occupy_closed_descriptors, say, wants_colour, write_text
-from csrun.container_images import containerise, require_container
-from csrun.environment import program_environment, this_toolkit, unset_notice
 from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramRequest
 from csrun.site.model import Site
+from csrun.tasks.command import containerise, require_container
+from csrun.tasks.environment import program_environment, this_toolkit, unset_notice
 
 if TYPE_CHECKING:
     from input_analyzer.analysis import Analysis

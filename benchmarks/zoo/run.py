@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.zoo.architecture import SkippedError, Workload
 from benchmarks.zoo.training import Reference, Trained
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 
 LIBRARIES = {"torch": ("transformers", "timm"), "tensorflow": ("keras",)}
 """Of each framework."""

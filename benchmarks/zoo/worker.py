@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from benchmarks.zoo.run import LIBRARIES, Result, models_of, run, training_of
 from cs_runtime.embedded_system import EmbeddedSystem
 from cs_toolkit.garbage import search_seldom
-from csrun.processes import signalled_at_parents_death
+from csrun.tasks.processes import signalled_at_parents_death
 
 ROOT = Path(__file__).resolve().parents[2]
 _POLL_S = 0.05

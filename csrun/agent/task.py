@@ -45,12 +45,11 @@ from csrun.agent.protocol import (
     launcher_proof,
     same_proof,
 )
-from csrun.commandline import find_command
 from csrun.errors import CsrunError
 from csrun.jobs import timestamp
-from csrun.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
-from csrun.signal_relay import SignalRelay
-from csrun.signals import INTERRUPTS, PASSED_ON, SignalPipe
+from csrun.tasks.command import find_command
+from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
+from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe, SignalRelay
 
 PROGRAM = "csrun_task"
 CONNECT_LIMIT_S = 15.0

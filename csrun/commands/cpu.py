@@ -26,13 +26,13 @@ from csrun.commands.flags import (
 from csrun.commands.scheduler_flags import Where, scheduler_flags
 from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDERR, STDOUT, say, write_text
-from csrun.container_images import containerise
-from csrun.environment import EnvironmentChange, program_environment, this_toolkit, unset_notice
 from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramPlan, ProgramRequest
 from csrun.schedulers.registry import LOCAL, scheduler
 from csrun.site.model import Site
 from csrun.system_watch import named_system
+from csrun.tasks.command import containerise
+from csrun.tasks.environment import EnvironmentChange, program_environment, this_toolkit, unset_notice
 
 PROGRAM = "csrun_cpu"
 

@@ -14,11 +14,11 @@ from csrun.commands.scheduler_flags import launcher_option
 from csrun.console import STDOUT, wants_colour, write_text
 from csrun.doctor import here
 from csrun.doctor.findings import Finding, line, to_json, verdict
-from csrun.environment import this_toolkit
 from csrun.schedulers.base import Examination, Scheduler
 from csrun.schedulers.registry import choose, schedulers
 from csrun.site.loading import load_site
 from csrun.site.model import Site, SiteError
+from csrun.tasks.environment import this_toolkit
 
 EXIT_WOULD_FAIL = 1
 

@@ -13,11 +13,11 @@ import click
 
 from cs_toolkit.errors import ToolkitError, UsageError
 from cs_toolkit.garbage import leave_at_exit
-from csrun.commandline import is_directory
 from csrun.console import flush_standard_streams, say
 from csrun.errors import CsrunError
 from csrun.site.model import Site
 from csrun.site.values import parse_count
+from csrun.tasks.command import is_directory
 
 EXIT_USAGE = 2
 EXIT_BUG = 3

@@ -10,9 +10,9 @@ import tempfile
 import click
 
 from csrun.console import say
-from csrun.environment import program_python, this_toolkit
 from csrun.errors import CsrunError
 from csrun.site.loading import load_site
+from csrun.tasks.environment import program_python, this_toolkit
 
 PROGRAM = "csrun"
 

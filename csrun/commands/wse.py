@@ -25,13 +25,13 @@ from csrun.commands.flags import (
 from csrun.commands.scheduler_flags import Where, scheduler_flags
 from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDOUT, say, write_text
-from csrun.container_images import containerise
-from csrun.environment import SYSTEM_VARIABLE, this_toolkit
 from csrun.jobs import new_job_id
 from csrun.layout import JobLayout, resolve_layout
 from csrun.recommendation import Recommendation, read_recommendation
 from csrun.schedulers.base import LaunchContext, LaunchRequest
 from csrun.site.model import Site
+from csrun.tasks.command import containerise
+from csrun.tasks.environment import SYSTEM_VARIABLE, this_toolkit
 
 PROGRAM = "csrun_wse"
 DEFAULT_GRACE_S = 10

@@ -12,12 +12,12 @@ from shlex import join
 
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.version import __version__
-from csrun.container_images import containerise, require_container
 from csrun.doctor.findings import Finding
-from csrun.environment import Toolkit, program_environment, program_python
 from csrun.site.loading import LoadedSite
 from csrun.site.model import Site
 from csrun.system_query import SystemQueryError, ask_system
+from csrun.tasks.command import containerise, require_container
+from csrun.tasks.environment import Toolkit, program_environment, program_python
 
 ANSWER_LIMIT_S = 60.0
 FRONT_ENDS = ("tensorflow", "torch")

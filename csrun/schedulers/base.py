@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from csrun.doctor.findings import Finding
-from csrun.environment import EnvironmentChange, Toolkit
 from csrun.job_registry import KnownJob
 from csrun.job_state import QueueView
 from csrun.layout import JobLayout
-from csrun.roles import EXIT_REQUEUE, Role
 from csrun.site.model import Site
+from csrun.tasks.environment import EnvironmentChange, Toolkit
+from csrun.tasks.roles import EXIT_REQUEUE, Role
 
 Presence = Literal["absent", "installed", "wanted"]
 """Whether jobs can run on a scheduler here, and whether anything says that they should."""

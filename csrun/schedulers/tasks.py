@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cs_toolkit.errors import UsageError
-from csrun.environment import EnvironmentChange, Toolkit, program_environment
 from csrun.jobs import log_name
 from csrun.layout import JobLayout
-from csrun.roles import TF_CONFIG_PORT_BASE, role_of_rank, tf_config
 from csrun.schedulers.base import LaunchContext, LaunchRequest, PlannedTask
+from csrun.tasks.environment import EnvironmentChange, Toolkit, program_environment
+from csrun.tasks.roles import TF_CONFIG_PORT_BASE, role_of_rank, tf_config
 
 LAUNCHER = "csrun_wse"
 

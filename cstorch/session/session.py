@@ -14,7 +14,7 @@ import torch
 from cs_runtime.session import next_run
 from cs_runtime.tasks import current
 from cs_runtime.worker import run_worker
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 from cstorch.config import change_configuration, configuration
 from cstorch.errors import SessionError
 from cstorch.execution import settings_of

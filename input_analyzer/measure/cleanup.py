@@ -15,7 +15,7 @@ from types import FrameType
 from typing import NoReturn
 
 from csrun.errors import CsrunError
-from csrun.processes import (
+from csrun.tasks.processes import (
     Guard,
     adopt_orphans,
     descendants,
@@ -23,7 +23,7 @@ from csrun.processes import (
     signal_processes,
     signalled_at_parents_death,
 )
-from csrun.signals import INTERRUPTS
+from csrun.tasks.signals import INTERRUPTS
 from input_analyzer.measure.node import resource_trackers
 from input_analyzer.measure.shared_memory import remove_segments
 

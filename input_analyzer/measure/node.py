@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from csrun.processes import descendants
+from csrun.tasks.processes import descendants
 
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")

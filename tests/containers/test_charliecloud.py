@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from csrun.containers import CHARLIECLOUD_PATH
+from csrun.tasks.command import CHARLIECLOUD_PATH
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

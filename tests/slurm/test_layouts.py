@@ -11,7 +11,7 @@ import pytest
 
 SHOW = """
 import json, os
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 task = TaskInfo.from_environment()
 print(json.dumps({
     "rank": task.rank, "role": task.role, "index": task.index, "node": os.environ["SLURMD_NODENAME"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from shlex import join, quote
 
-from csrun.environment import program_environment, unset_notice
 from csrun.layout import pin_cpus
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.tasks import (
@@ -15,6 +14,7 @@ from csrun.schedulers.tasks import (
     plural,
 )
 from csrun.system_watch import system_address
+from csrun.tasks.environment import program_environment, unset_notice
 
 LOOPBACK = "127.0.0.1"
 

@@ -6,10 +6,9 @@ import os
 import signal
 from typing import NoReturn
 
-from csrun.commandline import find_command, start_refused
 from csrun.console import flush_standard_streams
-from csrun.container_images import require_container
 from csrun.schedulers.base import Asked, ProgramPlan, ProgramRequest
+from csrun.tasks.command import find_command, require_container, start_refused
 
 
 def plan_program(request: ProgramRequest, asked: Asked) -> ProgramPlan:

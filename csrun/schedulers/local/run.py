@@ -16,19 +16,18 @@ from secrets import token_hex
 from shlex import join
 from typing import BinaryIO
 
-from csrun.commandline import find_command
 from csrun.console import STDERR, occupy_closed_descriptors, write_text
 from csrun.errors import LogDirError
 from csrun.job_registry import register
 from csrun.job_report import CONSOLE_POLL_S, JobReport, cast
 from csrun.jobs import JobRecord, known_job, prepare_log_dir
 from csrun.output import PROGRESS_INTERVAL_S
-from csrun.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
 from csrun.schedulers.base import LaunchPlan, PlannedTask
-from csrun.signal_relay import LOOK_INTERVAL_S, SignalRelay
-from csrun.signals import INTERRUPTS, PASSED_ON, SignalPipe
 from csrun.supervisor import Supervisor
 from csrun.system_watch import PATIENCE_S, SystemWatch
+from csrun.tasks.command import find_command
+from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
+from csrun.tasks.signals import INTERRUPTS, LOOK_INTERVAL_S, PASSED_ON, SignalPipe, SignalRelay
 
 READ_BYTES = 65_536
 DRAIN_READS = 64

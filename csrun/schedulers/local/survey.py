@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from csrun.container_images import require_container
 from csrun.schedulers.base import Asked, Survey
+from csrun.tasks.command import require_container
 
 
 def survey(asked: Asked) -> Survey:

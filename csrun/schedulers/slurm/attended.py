@@ -18,12 +18,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from secrets import token_hex
 
-from csrun.commandline import find_command, start_refused
 from csrun.console import flush_standard_streams, occupy_closed_descriptors
-from csrun.processes import signalled_at_our_death
 from csrun.schedulers.slurm.client import SlurmClient
 from csrun.schedulers.slurm.errors import SlurmError
-from csrun.signals import INTERRUPTS, PASSED_ON, SignalPipe
+from csrun.tasks.command import find_command, start_refused
+from csrun.tasks.processes import signalled_at_our_death
+from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe
 
 ASK_LIMIT_S = 5.0
 """Nobody who wants to end a command waits longer for an answer of the controller."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from csrun.jobs import start_ticks
-from csrun.processes import detach
+from csrun.tasks.processes import detach
 
 AGENTS_LIMIT_S = 20.0
 """Agents notice the launcher's death themselves, end their tasks properly, and srun with that."""

@@ -13,11 +13,11 @@ from pathlib import Path
 from secrets import token_hex
 
 from csrun.doctor.findings import Finding
-from csrun.environment import Toolkit
 from csrun.schedulers.slurm.arguments import STEP_WORDS
 from csrun.schedulers.slurm.errors import shortened_complaint
 from csrun.schedulers.slurm.hostlist import compress_hostlist
 from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.tasks.environment import Toolkit
 
 START_LIMIT_S = 20
 ANSWER_LIMIT_S = 20.0

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import join, quote
 
-from csrun.environment import program_environment, unset_notice
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.slurm.allocation import Allocation, host_file
 from csrun.schedulers.slurm.arguments import srun_job, srun_step
@@ -16,6 +15,7 @@ from csrun.schedulers.slurm.names import job_name
 from csrun.schedulers.slurm.survey import ClusterSurvey
 from csrun.schedulers.tasks import check_number_of_tasks, common_change, job_log_dir, planned_tasks, plural
 from csrun.system_watch import system_address
+from csrun.tasks.environment import program_environment, unset_notice
 
 HOST_FILE_NAME = "hosts"
 LATER = "(random, made at the start, shown nowhere)"

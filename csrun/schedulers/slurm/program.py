@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from csrun.commandline import find_command
 from csrun.schedulers.base import Asked, ProgramPlan, ProgramRequest
 from csrun.schedulers.slurm.allocation import read_allocation
 from csrun.schedulers.slurm.arguments import srun_cpu, srun_cpu_step
@@ -14,6 +13,7 @@ from csrun.schedulers.slurm.errors import SlurmError
 from csrun.schedulers.slurm.facts import look_around, whole_node_cpus
 from csrun.schedulers.slurm.names import subject
 from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.tasks.command import find_command
 
 
 def plan_program(request: ProgramRequest, asked: Asked) -> ProgramPlan:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from csrun.console import say
-from csrun.roles import EXIT_REQUEUE
 from csrun.schedulers.slurm.client import SlurmClient
 from csrun.schedulers.slurm.lost_nodes import await_lost_nodes
+from csrun.tasks.roles import EXIT_REQUEUE
 
 PROGRAM = "csrun_wse"
 

@@ -11,19 +11,19 @@ from pathlib import Path
 from secrets import token_hex
 from shlex import join
 
-from csrun.commandline import find_command
 from csrun.console import STDERR, occupy_closed_descriptors, write_text
 from csrun.errors import CsrunError, StartError
 from csrun.job_registry import read_record, register
 from csrun.job_report import cast
 from csrun.jobs import known_job, prepare_log_dir
-from csrun.processes import start_task
 from csrun.schedulers.slurm.client import SlurmClient, submission_environment
 from csrun.schedulers.slurm.guard import SrunGuard
 from csrun.schedulers.slurm.job_loop import EXITS_DIR, STRANGERS, SlurmRun
 from csrun.schedulers.slurm.plan import HOST_FILE_NAME, SlurmPlan
 from csrun.schedulers.slurm.requeue import goes_back_into_queue, put_back
-from csrun.signals import SignalPipe
+from csrun.tasks.command import find_command
+from csrun.tasks.processes import start_task
+from csrun.tasks.signals import SignalPipe
 
 OTHER_FILES = 64
 """Files that the launcher opens beside its connections."""

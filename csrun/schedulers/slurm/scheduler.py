@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cs_toolkit.errors import ToolkitError
-from csrun.commandline import find_command
 from csrun.doctor.findings import Finding
 from csrun.job_registry import KnownJob
 from csrun.job_state import QueueView
@@ -23,6 +22,7 @@ from csrun.schedulers.base import (
 )
 from csrun.schedulers.slurm.flags import FLAGS
 from csrun.site.model import Site
+from csrun.tasks.command import find_command
 
 if TYPE_CHECKING:
     from csrun.schedulers.slurm.plan import SlurmPlan

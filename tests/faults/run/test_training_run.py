@@ -14,7 +14,7 @@ from cs_runtime.session import next_run
 from cs_runtime.training import train, training_run
 from cs_system.client import StepOutputs
 from cs_system.testing import RunningSystem
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 from estimator import CSRunConfig, EstimatorSpec
 from estimator.front_end import TensorFlowFrontEnd
 from estimator.input import InputSource

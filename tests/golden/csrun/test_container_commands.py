@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from shlex import join
 
-from csrun.containers import Image, bind_directories, wrap_command
 from csrun.site.model import CONTAINERS, Site
+from csrun.tasks.command import Image, bind_directories, wrap_command
 
 GOLDEN = Path(__file__).parent / "container_commands.txt"
 

@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from csrun.commands.cpu import describe
-from csrun.environment import EnvironmentChange
 from csrun.schedulers.base import ProgramPlan
+from csrun.tasks.environment import EnvironmentChange
 
 BIN = Path(__file__).resolve().parents[3] / "bin"
 SHOW = "import json, os, sys; print(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]]))"

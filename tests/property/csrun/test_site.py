@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from csrun.containers import bind_directories
 from csrun.schedulers.registry import BUILT_IN
 from csrun.site.loading import LoadedSite, load_site
 from csrun.site.model import CONTAINERS, SiteError
 from csrun.site.variables import VARIABLES
+from csrun.tasks.command import bind_directories
 
 SCALARS = st.one_of(
     st.none(),

@@ -62,7 +62,7 @@ def test_python_is_the_toolkits_and_finds_its_modules_before_the_users(run: Run,
     (mine / "sitecustomize.py").write_text("raise SystemExit('the wrong sitecustomize')")
     (mine / "csrun.py").write_text("raise SystemExit('the wrong csrun')")
     (mine / "click.py").write_text("raise SystemExit('the wrong click')")
-    code = "import sys, own, csrun.roles; print(sys.executable, csrun.__file__, own.NAME)"
+    code = "import sys, own, csrun.tasks.roles; print(sys.executable, csrun.__file__, own.NAME)"
     env = {"PYTHONPATH": f"{other_version}:mine", "PYTHONHOME": "/nowhere"}
     result = run("csrun_cpu", "python", "-c", code, env=env)
     python, module, own = result.stdout.split()

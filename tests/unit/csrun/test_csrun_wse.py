@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 SHOW = """
 import json, os, sys
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 task = TaskInfo.from_environment()
 print(json.dumps({
     "rank": task.rank, "role": task.role, "index": task.index, "workers": task.num_workers,

@@ -8,12 +8,12 @@ import pytest
 
 from cs_toolkit.errors import UsageError
 from csrun.commands.scheduler_flags import Where
-from csrun.environment import Toolkit
 from csrun.layout import JobLayout
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.local.plan import describe, make_plan
 from csrun.schedulers.registry import scheduler
 from csrun.site.model import Site
+from csrun.tasks.environment import Toolkit
 
 DRY_RUN = """\
 job local-20261120-101530-1a2b (launcher local), nothing is started: 3 tasks on this machine

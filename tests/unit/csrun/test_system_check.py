@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import csrun.system_check as module
-from csrun.environment import Toolkit, program_environment, this_toolkit
 from csrun.errors import CsrunError
 from csrun.site.model import Site
 from csrun.system_check import check_system, only_compiles
 from csrun.system_query import SystemQueryError, ask_system
+from csrun.tasks.environment import Toolkit, program_environment, this_toolkit
 
 TRAINS = ("python", "run.py", "--mode=train", "--cs_ip=10.0.0.5")
 IDLE: Mapping[str, Any] = {"run": None}

@@ -20,7 +20,7 @@ from torch.utils.data import TensorDataset
 
 import cstorch
 from cs_system.testing import RunningSystem
-from csrun.roles import TaskInfo
+from csrun.tasks.roles import TaskInfo
 from cstorch import job, start
 from cstorch.config import adjusted, configuration
 from cstorch.distributed import ClusterConfig

@@ -21,7 +21,7 @@ import cstorch
 from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.options import local_compile_dir
 from cs_system.testing import RunningSystem
-from csrun.roles import EXIT_REQUEUE
+from csrun.tasks.roles import EXIT_REQUEUE
 from cstorch import config, left_loops, start, step_count, streaming
 from cstorch.errors import (
     CompileCallError,

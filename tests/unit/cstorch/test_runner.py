@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
-from csrun.roles import EXIT_REQUEUE
+from csrun.tasks.roles import EXIT_REQUEUE
 from cstorch.announcing import _announce
 from cstorch.metrics import AccuracyMetric
 from cstorch.runner import LossValueError, RunConfig, Runner, run

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from resident_files import resident
 
-from csrun.environment import program_environment, this_toolkit
+from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Measurement
 from input_analyzer.errors import InputEndedError, ProcessBugError
 from input_analyzer.measure.copies import Launch, Patience

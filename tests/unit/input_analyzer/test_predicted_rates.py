@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from csrun.environment import program_environment, this_toolkit
+from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Measurement, Target
 from input_analyzer.analyze import Examined, Request, point_of
 from input_analyzer.analyze import examine as examine_program

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from csrun.environment import program_environment, this_toolkit
+from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Target
 from input_analyzer.analyze import Request, examine, point_of
 from input_analyzer.bottleneck import bottleneck_of

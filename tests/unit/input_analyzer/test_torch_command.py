@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from csrun.environment import program_environment, this_toolkit
+from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.measure.copies import Launch
 from input_analyzer.measure.rates import Effort, Plan, Rates
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from csrun.roles import TF_CONFIG_PORT_BASE, TaskInfo, tf_config
+from csrun.tasks.roles import TF_CONFIG_PORT_BASE, TaskInfo, tf_config
 
 
 class CSSlurmClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: ignore[misc]

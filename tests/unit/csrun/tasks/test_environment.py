@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from csrun.environment import Toolkit, program_environment, unset_notice
-from csrun.roles import JOB_VARIABLES
 from csrun.site.model import Site
+from csrun.tasks.environment import Toolkit, program_environment, unset_notice
+from csrun.tasks.roles import JOB_VARIABLES
 
 CHECKOUT = Toolkit(Path("/checkout/.venv/bin"), Path("/checkout"), Path("/checkout/wrappers"))
 

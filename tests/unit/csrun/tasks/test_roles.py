@@ -6,7 +6,7 @@ import os
 import pytest
 
 from csrun.errors import RoleError
-from csrun.roles import TaskInfo, role_of_rank, tf_config
+from csrun.tasks.roles import TaskInfo, role_of_rank, tf_config
 
 LAUNCHED = {
     "CSRUN_JOB_ID": "local-1",

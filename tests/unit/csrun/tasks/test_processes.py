@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from csrun.processes import catching
+from csrun.tasks.processes import catching
 
 PROGRAM = """
 import os, signal, sys

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from csrun.processes import children_of
-from csrun.signal_relay import LOOK_INTERVAL_S, SignalRelay
+from csrun.tasks.processes import children_of
+from csrun.tasks.signals import LOOK_INTERVAL_S, SignalRelay
 
 PROGRAM = """
 import signal, sys
@@ -29,7 +29,7 @@ def only_new_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of the tests may have other children by now, which are none of a test's programs."""
     before = set(children_of(os.getpid()))
     monkeypatch.setattr(
-        "csrun.signal_relay.children_of",
+        "csrun.tasks.signals.children_of",
         lambda pid: [child for child in children_of(pid) if child not in before],
     )
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cs_toolkit.import_hooks import USER_PATHS_VARIABLE
-from csrun.roles import JOB_VARIABLES
 from csrun.site.model import Site
+from csrun.tasks.roles import JOB_VARIABLES
 from csrun.wrappers import BIN, PYTHON_VARIABLE
 
 FOREIGN_VARIABLES = (
@@ -61,7 +61,7 @@ class Toolkit:
 
 def this_toolkit() -> Toolkit:
     """The toolkit that this process runs from: the interpreter is not resolved, so a venv stays one."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     installed = root.name in ("site-packages", "dist-packages")
     return Toolkit(Path(sys.executable).absolute().parent, None if installed else root)
 

@@ -1,0 +1,1 @@
+"""A task of a job: its role, its environment, its command and its processes."""

@@ -16,7 +16,7 @@ import numpy as np
 from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.program import LOSS
 from cs_system.errors import CsSystemError
-from csrun.training_progress import TrainingProgress, write_progress
+from csrun.jobs.progress import TrainingProgress, write_progress
 
 if TYPE_CHECKING:
     from cs_system.client import StepOutputs

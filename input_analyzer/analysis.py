@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from csrun.recommendation import FORMAT_VERSION
+from csrun.jobs.layout import RECOMMENDATION_VERSION
 from input_rules.finding import Finding, Gain
 from input_rules.pace import StageCost
 from input_rules.pipeline import Framework
@@ -218,7 +218,7 @@ class Analysis:
     def to_json(self) -> dict[str, Any]:
         """The JSON value of `--json FILE`; every number in full."""
         return {
-            "format_version": FORMAT_VERSION,
+            "format_version": RECOMMENDATION_VERSION,
             "recommendation": _flat(asdict(self.recommendation)),
             "target_samples_per_s": None if self.target is None else self.target.samples_per_s,
             "target_origin": None if self.target is None else self.target.origin,

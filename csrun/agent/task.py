@@ -46,7 +46,7 @@ from csrun.agent.protocol import (
     same_proof,
 )
 from csrun.errors import CsrunError
-from csrun.jobs import timestamp
+from csrun.jobs.record import timestamp
 from csrun.tasks.command import find_command
 from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe, SignalRelay

@@ -11,8 +11,8 @@ from csrun.commands.completion import job_ids
 from csrun.commands.flags import seconds
 from csrun.console import say
 from csrun.errors import CsrunError
-from csrun.job_registry import find_job, read_record
-from csrun.job_view import state_text, status_of
+from csrun.jobs.registry import find_job, read_record
+from csrun.jobs.status import state_text, status_of
 from csrun.schedulers.registry import scheduler
 
 PROGRAM = "csrun"

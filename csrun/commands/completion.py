@@ -13,7 +13,7 @@ from cs_toolkit.errors import UsageError
 from cs_toolkit.files import replace_file
 from csrun.console import STDOUT, say, write_text
 from csrun.errors import CsrunError
-from csrun.job_registry import known_jobs
+from csrun.jobs.registry import known_jobs
 
 PROGRAM = "csrun"
 PROGRAMS = ("csrun", "csrun_cpu", "csrun_wse", "cs_input_analyzer", "cs_system")

@@ -14,10 +14,9 @@ from csrun.commands.completion import job_ids, tasks
 from csrun.commands.flags import count
 from csrun.console import STDOUT, say, write_text
 from csrun.errors import CsrunError
-from csrun.job_registry import KnownJob, find_job
-from csrun.job_state import JobStatus
-from csrun.job_view import state_text, status_of
-from csrun.wait_lines import WaitLines
+from csrun.jobs.registry import KnownJob, find_job
+from csrun.jobs.state import JobStatus
+from csrun.jobs.status import WaitLines, state_text, status_of
 
 PROGRAM = "csrun"
 DEFAULT_LINES = "20"

@@ -11,9 +11,9 @@ import click
 from csrun.commands.completion import job_ids
 from csrun.commands.flags import count
 from csrun.console import STDOUT, say, write_text
-from csrun.job_registry import find_job, known_jobs
-from csrun.job_state import JobStatus
-from csrun.job_view import columns, state_text, status_of, status_text, statuses_of
+from csrun.jobs.registry import find_job, known_jobs
+from csrun.jobs.state import JobStatus
+from csrun.jobs.status import columns, state_text, status_of, status_text, statuses_of
 
 PROGRAM = "csrun"
 DEFAULT_JOBS = "10"

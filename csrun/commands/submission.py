@@ -10,8 +10,8 @@ from typing import Any
 from csrun.commands.logs import follow_log
 from csrun.console import STDOUT, say, write_text
 from csrun.errors import LogDirError
-from csrun.job_registry import KnownJob, register
-from csrun.jobs import known_job, prepare_log_dir
+from csrun.jobs.record import known_job, prepare_log_dir
+from csrun.jobs.registry import KnownJob, register
 from csrun.schedulers.base import LaunchPlan, Scheduler
 
 PROGRAM = "csrun_wse"

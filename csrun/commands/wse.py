@@ -25,9 +25,8 @@ from csrun.commands.flags import (
 from csrun.commands.scheduler_flags import Where, scheduler_flags
 from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDOUT, say, write_text
-from csrun.jobs import new_job_id
-from csrun.layout import JobLayout, resolve_layout
-from csrun.recommendation import Recommendation, read_recommendation
+from csrun.jobs.layout import JobLayout, Recommendation, read_recommendation, resolve_layout
+from csrun.jobs.record import new_job_id
 from csrun.schedulers.base import LaunchContext, LaunchRequest
 from csrun.site.model import Site
 from csrun.tasks.command import containerise

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from csrun.doctor.findings import Finding
-from csrun.job_registry import KnownJob
-from csrun.job_state import QueueView
-from csrun.layout import JobLayout
+from csrun.jobs.layout import JobLayout
+from csrun.jobs.registry import KnownJob
+from csrun.jobs.state import QueueView
 from csrun.site.model import Site
 from csrun.tasks.environment import EnvironmentChange, Toolkit
 from csrun.tasks.roles import EXIT_REQUEUE, Role

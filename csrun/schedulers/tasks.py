@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cs_toolkit.errors import UsageError
-from csrun.jobs import log_name
-from csrun.layout import JobLayout
+from csrun.jobs.layout import JobLayout
+from csrun.jobs.record import log_name
 from csrun.schedulers.base import LaunchContext, LaunchRequest, PlannedTask
 from csrun.tasks.environment import EnvironmentChange, Toolkit, program_environment
 from csrun.tasks.roles import TF_CONFIG_PORT_BASE, role_of_rank, tf_config

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from csrun.layout import pin_cpus
+from csrun.jobs.layout import pin_cpus
 from input_analyzer.analysis import Measurement
 from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shlex import join, quote
 
-from csrun.layout import pin_cpus
+from csrun.jobs.layout import pin_cpus
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.tasks import (
     check_number_of_tasks,

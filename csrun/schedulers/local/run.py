@@ -18,12 +18,11 @@ from typing import BinaryIO
 
 from csrun.console import STDERR, occupy_closed_descriptors, write_text
 from csrun.errors import LogDirError
-from csrun.job_registry import register
-from csrun.job_report import CONSOLE_POLL_S, JobReport, cast
-from csrun.jobs import JobRecord, known_job, prepare_log_dir
-from csrun.output import PROGRESS_INTERVAL_S
+from csrun.jobs.output import CONSOLE_POLL_S, PROGRESS_INTERVAL_S, JobReport, cast
+from csrun.jobs.record import JobRecord, known_job, prepare_log_dir
+from csrun.jobs.registry import register
+from csrun.jobs.supervisor import Supervisor
 from csrun.schedulers.base import LaunchPlan, PlannedTask
-from csrun.supervisor import Supervisor
 from csrun.system_watch import PATIENCE_S, SystemWatch
 from csrun.tasks.command import find_command
 from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task

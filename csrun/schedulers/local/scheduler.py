@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from csrun.doctor.findings import Finding
-from csrun.job_registry import KnownJob
-from csrun.job_state import QueueView
+from csrun.jobs.registry import KnownJob
+from csrun.jobs.state import QueueView
 from csrun.schedulers.base import (
     Asked,
     Examination,

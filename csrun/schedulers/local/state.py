@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from csrun.job_registry import KnownJob
-from csrun.job_state import QueueView
-from csrun.launcher_process import end_launcher
+from csrun.jobs.registry import KnownJob
+from csrun.jobs.state import QueueView
+from csrun.jobs.status import end_launcher
 
 
 def views() -> dict[str, QueueView]:

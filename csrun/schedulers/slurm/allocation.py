@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cs_toolkit.errors import UsageError
-from csrun.layout import JobLayout
+from csrun.jobs.layout import JobLayout
 from csrun.schedulers.base import JobHere
 from csrun.schedulers.slurm.components import Component, components
 from csrun.schedulers.slurm.hostlist import expand_hostlist

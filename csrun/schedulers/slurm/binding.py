@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from csrun.agent.protocol import Hello
-from csrun.layout import pin_cpus
+from csrun.jobs.layout import pin_cpus
 
 
 def pin_tasks(wanted: Sequence[int | None], hellos: Sequence[Hello]) -> list[tuple[int, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from csrun.layout import JobLayout
+from csrun.jobs.layout import JobLayout
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from cs_toolkit.errors import UsageError
-from csrun.layout import JobLayout
+from csrun.jobs.layout import JobLayout
 from csrun.schedulers.slurm.client import Partition, SlurmClient
 from csrun.schedulers.slurm.errors import SlurmRequestError
 from csrun.schedulers.slurm.options import SlurmOptions

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from csrun.jobs import start_ticks
+from csrun.jobs.record import start_ticks
 from csrun.tasks.processes import detach
 
 AGENTS_LIMIT_S = 20.0

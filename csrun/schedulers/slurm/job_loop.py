@@ -44,9 +44,9 @@ from csrun.agent.protocol import (
     launcher_proof,
     same_proof,
 )
-from csrun.job_report import JobReport
-from csrun.jobs import JobRecord, timestamp
-from csrun.output import PROGRESS_INTERVAL_S, printable
+from csrun.jobs.output import PROGRESS_INTERVAL_S, JobReport, printable
+from csrun.jobs.record import JobRecord, timestamp
+from csrun.jobs.supervisor import Phase, Supervisor
 from csrun.schedulers.slurm.binding import pin_tasks
 from csrun.schedulers.slurm.client import SlurmClient
 from csrun.schedulers.slurm.errors import SlurmError, explain
@@ -54,7 +54,6 @@ from csrun.schedulers.slurm.guard import AGENTS_LIMIT_S, SRUN_LIMIT_S, SrunGuard
 from csrun.schedulers.slurm.plan import SlurmPlan
 from csrun.schedulers.slurm.srun_lines import SrunLines
 from csrun.schedulers.slurm.watch import QueueWatch
-from csrun.supervisor import Phase, Supervisor
 from csrun.system_watch import PATIENCE_S, SystemWatch
 from csrun.tasks.roles import tf_config
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe

@@ -13,9 +13,9 @@ from shlex import join
 
 from csrun.console import STDERR, occupy_closed_descriptors, write_text
 from csrun.errors import CsrunError, StartError
-from csrun.job_registry import read_record, register
-from csrun.job_report import cast
-from csrun.jobs import known_job, prepare_log_dir
+from csrun.jobs.output import cast
+from csrun.jobs.record import known_job, prepare_log_dir
+from csrun.jobs.registry import read_record, register
 from csrun.schedulers.slurm.client import SlurmClient, submission_environment
 from csrun.schedulers.slurm.guard import SrunGuard
 from csrun.schedulers.slurm.job_loop import EXITS_DIR, STRANGERS, SlurmRun

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cs_toolkit.errors import ToolkitError
 from csrun.doctor.findings import Finding
-from csrun.job_registry import KnownJob
-from csrun.job_state import QueueView
+from csrun.jobs.registry import KnownJob
+from csrun.jobs.state import QueueView
 from csrun.schedulers.base import (
     Asked,
     Examination,

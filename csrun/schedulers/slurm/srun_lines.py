@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from csrun.output import LineSplitter
+from csrun.jobs.output import LineSplitter
 from csrun.schedulers.slurm.errors import shortened_complaint
 
 KEPT_LINES = 50

@@ -6,9 +6,9 @@ import signal
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from csrun.job_registry import KnownJob, scheduler_number
-from csrun.job_state import QueueView, State
-from csrun.launcher_process import end_launcher
+from csrun.jobs.registry import KnownJob, scheduler_number
+from csrun.jobs.state import QueueView, State
+from csrun.jobs.status import end_launcher
 from csrun.schedulers.slurm.client import Node, SlurmClient
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.schedulers.slurm.queue import news, waiting

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from cs_toolkit.errors import UsageError
-from csrun.job_registry import KnownJob
+from csrun.jobs.registry import KnownJob
 from csrun.schedulers.base import LaunchContext, LaunchRequest
 from csrun.schedulers.slurm.arguments import node_lists, request_words
 from csrun.schedulers.slurm.components import components

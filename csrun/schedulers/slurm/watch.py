@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from csrun.jobs.status import WaitLines
 from csrun.schedulers.slurm.client import QueuedJob, SlurmClient
 from csrun.schedulers.slurm.errors import SlurmError
 from csrun.schedulers.slurm.queue import news, waiting
-from csrun.wait_lines import WaitLines
 
 FIRST_LOOK_S = 1.0
 LOOK_INTERVAL_S = 5.0

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csrun.layout import JobLayout, pin_cpus
+from csrun.jobs.layout import JobLayout, pin_cpus
 
 layouts = st.builds(
     lambda nodes, tasks, single, cyclic: JobLayout(nodes, tasks, None, min(single, nodes - 1), cyclic),

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from csrun.output import MAX_LINE_BYTES, LineSplitter, printable
+from csrun.jobs.output import MAX_LINE_BYTES, LineSplitter, printable
 
 # Line ends must be frequent to be interesting.
 streams = st.lists(

@@ -19,7 +19,7 @@ from cs_runtime.progress import (
     report_wait,
 )
 from cs_system.client import StepOutputs
-from csrun.training_progress import read_progress
+from csrun.jobs.progress import read_progress
 
 STEP_S = 0.5
 

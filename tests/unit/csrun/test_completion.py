@@ -14,7 +14,7 @@ from click.shell_completion import ShellComplete
 
 from csrun.commands import cpu, csrun, wse
 from csrun.commands.completion import MARK, PROGRAMS, install, remove, script_for
-from csrun.job_registry import KnownJob, register
+from csrun.jobs.registry import KnownJob, register
 from csrun.site.model import Site
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from csrun.job_registry import KnownJob, find_job, known_jobs, register
-from csrun.job_state import QueueView, job_status
-from csrun.job_view import status_text
-from csrun.jobs import new_job_id
+from csrun.jobs.progress import TrainingProgress, read_progress
+from csrun.jobs.record import new_job_id
+from csrun.jobs.registry import KnownJob, find_job, known_jobs, register
+from csrun.jobs.state import QueueView, job_status
+from csrun.jobs.status import status_text
 from csrun.schedulers.slurm.state import view_of
-from csrun.training_progress import TrainingProgress, read_progress
 
 BIN = Path(__file__).resolve().parents[3] / "bin"
 FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "GRES_")
@@ -218,7 +218,7 @@ def test_state_of_a_slurm_job(record: dict[str, Any] | None, view: QueueView | N
 def test_the_end_of_a_job_id_is_never_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be taken for one of Slurm's."""
     names = iter(["0998", "1234", "1a2b"])
-    monkeypatch.setattr("csrun.jobs.token_hex", lambda size: next(names))
+    monkeypatch.setattr("csrun.jobs.record.token_hex", lambda size: next(names))
     assert new_job_id("local").endswith("-1a2b")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cs_toolkit.errors import UsageError
 from csrun.commands.scheduler_flags import Where
-from csrun.layout import JobLayout
+from csrun.jobs.layout import JobLayout
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.local.plan import describe, make_plan
 from csrun.schedulers.registry import scheduler

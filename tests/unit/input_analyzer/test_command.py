@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cs_toolkit.errors import UsageError
-from csrun.recommendation import read_recommendation
+from csrun.jobs.layout import read_recommendation
 from input_analyzer.commands import own_command
 from input_analyzer.refused import refuse_no_program
 

@@ -14,7 +14,7 @@ from markupsafe import escape
 from rich.console import Console
 
 from csrun.errors import CsrunError
-from csrun.recommendation import Recommendation, read_recommendation
+from csrun.jobs.layout import Recommendation, read_recommendation
 from input_analyzer.analysis import (
     Analysis,
     Component,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs_toolkit.errors import UsageError
-from csrun.layout import JobLayout
+from csrun.jobs.layout import JobLayout
 from csrun.schedulers.slurm.allocation import Allocation, host_file, read_allocation
 
 PLAIN = {

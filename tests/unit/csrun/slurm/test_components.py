@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from csrun.layout import JobLayout
+from csrun.jobs.layout import JobLayout
 from csrun.schedulers.slurm.allocation import Allocation
 from csrun.schedulers.slurm.arguments import (
     node_lists,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cs_toolkit.errors import ToolkitError
-from csrun.layout import JobLayout
+from csrun.jobs.layout import JobLayout
 from csrun.schedulers.slurm.client import Node, Partition, SlurmClient
 from csrun.schedulers.slurm.errors import SlurmRequestError
 from csrun.schedulers.slurm.facts import ClusterFacts, look_around, whole_node_cpus

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cs_toolkit.errors import UsageError
-from csrun.layout import JobLayout
+from csrun.jobs.layout import JobLayout
 from csrun.schedulers.slurm.arguments import srun_cpu, srun_job
 from csrun.schedulers.slurm.client import Node, parse_nodes
 from csrun.schedulers.slurm.components import components

@@ -24,9 +24,9 @@ from typing import Any
 from cs_toolkit.errors import UsageError
 from csrun.doctor.findings import Finding
 from csrun.doctor.here import port_finding
-from csrun.job_registry import KnownJob, scheduler_number
-from csrun.job_state import QueueView
-from csrun.launcher_process import end_launcher
+from csrun.jobs.registry import KnownJob, scheduler_number
+from csrun.jobs.state import QueueView
+from csrun.jobs.status import end_launcher
 from csrun.schedulers.base import (
     Asked,
     Examination,

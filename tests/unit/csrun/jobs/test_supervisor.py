@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from csrun.supervisor import LAST_WORDS_S, Action, Phase, ReportFailure, ReportLoss, Say, Supervisor
+from csrun.jobs.supervisor import LAST_WORDS_S, Action, Phase, ReportFailure, ReportLoss, Say, Supervisor
 
 LABELS = ("chief", "worker 0", "worker 1")
 

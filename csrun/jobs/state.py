@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from csrun.job_registry import KnownJob
-from csrun.training_progress import TrainingProgress
+from csrun.jobs.progress import TrainingProgress
+from csrun.jobs.registry import KnownJob
 
 State = Literal["waiting", "running", "done", "failed", "cancelled", "lost"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from csrun.output import MAX_LINE_BYTES, TAIL_LINES, TaskOutput, printable, task_prefix
+from csrun.jobs.output import MAX_LINE_BYTES, TAIL_LINES, TaskOutput, printable, task_prefix
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 from cs_toolkit.files import replace_file
 from csrun.errors import LogDirError
-from csrun.job_registry import KnownJob
+from csrun.jobs.progress import FILE_NAME as PROGRESS_NAME
+from csrun.jobs.registry import KnownJob
 from csrun.schedulers.base import LaunchPlan
 from csrun.tasks.roles import Role
-from csrun.training_progress import FILE_NAME as PROGRESS_NAME
 
 RECORD_NAME = "job.json"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,11 +12,12 @@ from shlex import join
 from typing import Any
 
 from cs_toolkit.errors import ToolkitError
-from csrun.job_registry import KnownJob, read_record, scheduler_number
-from csrun.job_state import JobStatus, QueueView, job_status
-from csrun.launcher_process import launcher_lives
+from csrun.errors import CsrunError
+from csrun.jobs.progress import read_progress
+from csrun.jobs.record import start_ticks
+from csrun.jobs.registry import KnownJob, read_record, scheduler_number
+from csrun.jobs.state import JobStatus, QueueView, job_status
 from csrun.schedulers.registry import scheduler
-from csrun.training_progress import read_progress
 
 
 def status_of(job: KnownJob) -> JobStatus:
@@ -121,3 +124,57 @@ def _task_row(task: Mapping[str, Any]) -> tuple[str, ...]:
     name = "chief" if task.get("role") == "chief" else f"worker {task.get('index')}"
     code = task.get("exit_code")
     return name, str(task.get("host") or "-"), str(task.get("state")), "-" if code is None else str(code)
+
+
+def launcher_lives(record: Mapping[str, Any] | None) -> bool | None:
+    """Whether the launcher that has written the record is there; None where that cannot be seen from here."""
+    if not record or record.get("host") != socket.gethostname():
+        return None
+    ticks = record.get("launcher_start_ticks")
+    return ticks is not None and start_ticks(int(record.get("launcher_pid") or 0)) == ticks
+
+
+def end_launcher(job: KnownJob, record: Mapping[str, Any]) -> None:
+    """Sends SIGTERM to the launcher, which then ends its job.
+
+    Raises:
+        CsrunError: it is not a living process of this machine.
+    """
+    if not launcher_lives(record):
+        host = record.get("host", "another machine")
+        raise CsrunError(
+            f"job {job.job_id} runs on {host}; expected to be called there: a local job can be ended only on "
+            f"its own machine"
+        )
+    os.kill(int(record["launcher_pid"]), signal.SIGTERM)
+
+
+LINE_EVERY_S = 10.0
+
+
+class WaitLines:
+    """Tells what is new at once, and what still holds every ten seconds, with the time since the first."""
+
+    def __init__(self) -> None:
+        self._news = ""
+        self._since_s: float | None = None
+        self._next_s = 0.0
+
+    def line(self, sentence: str, news: str, now_s: float) -> str | None:
+        """The line that is due, if one is.
+
+        Args:
+            sentence: why the job waits; "" where it does not wait.
+            news: what of the sentence is worth a line when it changes.
+            now_s: monotonic time.
+        """
+        if not sentence:
+            self._news, self._since_s = "", None
+            return None
+        if self._since_s is None:
+            self._since_s = now_s
+        elif news == self._news and now_s < self._next_s:
+            return None
+        self._news, self._next_s = news, now_s + LINE_EVERY_S
+        waited_s = now_s - self._since_s
+        return sentence if waited_s < 1 else f"{sentence}; it has waited for {waited_s:.0f} s"

@@ -18,7 +18,7 @@ from cs_runtime.progress import Timeline
 from cs_runtime.step_checks import StepCheck, check_steps
 from cs_runtime.terminal import WaitLog, announced
 from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
-from cs_system.identity import InputIdentity
+from cs_system.messages import InputIdentity
 from cs_toolkit.step import GLOBAL_STEP
 from csrun.tasks.roles import TaskInfo
 

@@ -28,9 +28,8 @@ from cs_runtime.run_files import write_run_files
 from cs_runtime.session import Session, next_run, open_session, prime
 from cs_runtime.terminal import WaitLog, announced
 from cs_runtime.worker import run_worker, worker_beside
-from cs_system.client import StepOutputs
+from cs_system.client import StateStream, StepOutputs
 from cs_system.errors import CsSystemError
-from cs_system.state_reading import StateStream
 from cs_toolkit.step import GLOBAL_STEP
 from csrun.tasks.roles import TaskInfo
 

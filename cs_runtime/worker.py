@@ -18,7 +18,7 @@ from cs_stream.layout import BatchLayout
 from cs_stream.sender import STOPPED_HERE, Sender, SendSummary, WorkerIdentity
 from cs_system.client import join_run, parse_address
 from cs_system.errors import InputFailedError
-from cs_system.identity import InputIdentity
+from cs_system.messages import InputIdentity
 from csrun.tasks.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")

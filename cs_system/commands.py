@@ -14,8 +14,8 @@ import click
 
 from cs_system.address import DEFAULT_PORT, is_loopback
 from cs_system.errors import CsSystemError
-from cs_system.version import TOOLKIT_VERSION
 from cs_toolkit.garbage import leave_at_exit, search_seldom
+from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
 if TYPE_CHECKING:
     from cs_system.client import SystemInfo
@@ -149,8 +149,8 @@ def serve(
       srun --nodes=4 --ntasks-per-node=1 cs_system serve --num-csx=4 --host=0.0.0.0
     """
     from cs_system.memoryx.place import MemoryxPlace, memoryx_addresses
-    from cs_system.server.executables import default_cache_dir
-    from cs_system.server.logs import set_up_logs
+    from cs_system.processes import set_up_logs
+    from cs_system.server.artifacts import default_cache_dir
     from cs_system.server.run import RunLimits
     from cs_system.server.serve import ServeOptions
     from cs_system.server.serve import serve as run_server
@@ -220,7 +220,7 @@ def member(group_file: Path) -> None:
       cs_system serve --num-csx=2 --host=10.0.0.7 --group-file=FILE
       cs_system member --group-file=FILE
     """
-    from cs_system.server.logs import set_up_logs
+    from cs_system.processes import set_up_logs
 
     set_up_logs()
     _be_member(group_file)
@@ -273,8 +273,7 @@ def memoryx_serve(
     """
     from cs_system.memoryx.serve import MemoryxOptions
     from cs_system.memoryx.serve import serve as run_memoryx
-    from cs_system.own_process import end_process
-    from cs_system.server.logs import set_up_logs
+    from cs_system.processes import end_process, set_up_logs
 
     set_up_logs()
     directory = memoryx_dir or Path(tempfile.gettempdir())
@@ -290,7 +289,7 @@ def memoryx_serve(
 @main.command(hidden=True)
 def fork_server() -> None:
     """Forks wafers and MemoryX for a CS system, which starts this itself."""
-    from cs_system.fork_server import serve as run_fork_server
+    from cs_system.processes import serve_forks as run_fork_server
 
     run_fork_server()
 
@@ -335,7 +334,7 @@ def status(cs_ip: str | None, as_json: bool, watch: bool) -> None:
 
 
 def _show(info: SystemInfo, as_json: bool, again: bool = False) -> None:
-    from cs_system.status.terminal import render
+    from cs_system.client.status import render
 
     if as_json:
         click.echo(json.dumps(info.to_json()))

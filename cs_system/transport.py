@@ -1,4 +1,4 @@
-"""What client and server agree on about gRPC: channel options, metadata, errors."""
+"""gRPC as client and server use it: protocol version, channel options, metadata, errors."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from cs_system.errors import (
     SystemStoppingError,
     from_wire,
 )
+from cs_system.messages import MESSAGE_BYTES
 from cs_system.proto import cs_system_pb2 as pb
-from cs_system.version import PROTOCOL_VERSION, TOOLKIT_VERSION
-from cs_system.wire import MESSAGE_BYTES
+from cs_toolkit.version import __version__ as TOOLKIT_VERSION
+
+# Raised by every change of the control plane that the other side cannot ignore.
+PROTOCOL_VERSION = 7
 
 PROTOCOL_KEY = "cs-protocol"
 TOOLKIT_KEY = "cs-toolkit"

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from cs_system.errors import CsSystemError, DeviceMemoryError, StateMismatchError
-from cs_system.interface import state_faults
-from cs_system.wire import dtype_named
+from cs_system.messages import dtype_named, state_faults
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 

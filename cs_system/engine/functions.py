@@ -11,7 +11,7 @@ import numpy as np
 
 from cs_system.engine.executable import load_step
 from cs_system.engine.setup import compiler_options, computing_threads
-from cs_system.wire import dtype_named
+from cs_system.messages import dtype_named
 from cs_toolkit.schedule import Call, Key
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 

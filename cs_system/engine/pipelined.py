@@ -21,7 +21,7 @@ from cs_system.engine.device import as_device, check_state, device_errors, from_
 from cs_system.engine.executable import load_step
 from cs_system.engine.setup import compiler_options, computing_threads
 from cs_system.errors import ExecutionError, ProgramError, WrongOrderError
-from cs_system.wire import dtype_named
+from cs_system.messages import dtype_named
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 log = logging.getLogger("cs_system.engine")

@@ -50,7 +50,7 @@ import numpy as np
 
 from cs_stream.sockets import receive_scattered, send_gathered
 from cs_system.errors import MemoryxError
-from cs_system.wire import dtype_named
+from cs_system.messages import dtype_named
 from cs_toolkit.step import TensorSpec, device_dtype
 
 ALIGNMENT = 64

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from cs_system.memoryx.frames import padded, padded_bytes
-from cs_system.wire import dtype_named
+from cs_system.messages import dtype_named
 from cs_toolkit.schedule import Schedule, Sweep
 from cs_toolkit.shards import Shard
 from cs_toolkit.step import TensorSpec, device_dtype

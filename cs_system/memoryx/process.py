@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from cs_system.memoryx.place import MemoryxPlace
-from cs_system.own_process import OwnProcess
+from cs_system.processes import OwnProcess
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.shards import shards
 

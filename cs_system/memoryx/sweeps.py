@@ -20,7 +20,7 @@ import numpy as np
 from cs_system.engine.executable import load_step
 from cs_system.engine.setup import compiler_options, computing_threads
 from cs_system.memoryx.frames import aligned_empty, views
-from cs_system.wire import dtype_named
+from cs_system.messages import dtype_named
 from cs_toolkit.schedule import Sweep
 from cs_toolkit.step import StepInterface, device_dtype
 

@@ -33,9 +33,8 @@ from cs_system.errors import (
     WorkerLostError,
     WrongOrderError,
 )
-from cs_system.identity import InputIdentity
-from cs_system.interface import samples_per_step
 from cs_system.memoryx.place import MemoryxPlace
+from cs_system.messages import InputIdentity, samples_per_step
 from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
 from cs_system.swarmx.hosts import Machines
 from cs_system.swarmx.pace import NOT_SLOW, Pace

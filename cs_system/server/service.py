@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -21,18 +21,30 @@ from cs_system.errors import (
     WorkersTimeoutError,
     WrongOrderError,
 )
-from cs_system.identity import identity_from_wire
-from cs_system.interface import samples_per_step, step_from_wire
+from cs_system.messages import (
+    MESSAGE_BYTES,
+    TensorAssembler,
+    identity_from_wire,
+    pack_tensors,
+    samples_per_step,
+    step_from_wire,
+)
 from cs_system.proto import cs_system_pb2 as pb
-from cs_system.server.channel import ThreadChannel
-from cs_system.server.offers import MAX_ARTIFACT_BYTES, Offer
-from cs_system.server.reservations import Ticket
+from cs_system.server.artifacts import MAX_ARTIFACT_BYTES, Offer
 from cs_system.server.run import InputState, Run
 from cs_system.server.steps import StepValues
-from cs_system.server.system import STATUS_EVERY_S, System
-from cs_system.transport import RESERVATION_KEY, check_client, error_metadata, shortened, status_of
-from cs_system.version import PROTOCOL_VERSION, TOOLKIT_VERSION
-from cs_system.wire import MESSAGE_BYTES, TensorAssembler, pack_tensors
+from cs_system.server.system import STATUS_EVERY_S, System, Ticket
+from cs_system.transport import (
+    PROTOCOL_VERSION,
+    RESERVATION_KEY,
+    check_client,
+    error_metadata,
+    shortened,
+    status_of,
+)
+from cs_toolkit.version import __version__ as TOOLKIT_VERSION
+
+T = TypeVar("T")
 
 log = logging.getLogger("cs_system.server")
 
@@ -411,3 +423,38 @@ def _span_messages(values: StepValues, batch_size: int) -> list[pb.RunEvent]:
         )
         for index, group in enumerate(groups)
     ]
+
+
+class ThreadChannel(Generic[T]):
+    """A queue from one thread to one coroutine of the loop that created it.
+
+    Args:
+        capacity: Items between the two; the thread waits when there are more.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._items: asyncio.Queue[T | None] = asyncio.Queue()
+        self._room = threading.Semaphore(capacity)
+        self._closed = False
+
+    def put(self, item: T) -> None:
+        """Called by the thread; waits for room. Once the channel is closed the item is dropped."""
+        if self._closed:
+            return
+        self._room.acquire()
+        if not self._closed:
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+    def close(self) -> None:
+        """Called in the loop: ends `get`, and any wait of the thread."""
+        self._closed = True
+        # Ends the one wait that may be under way; later items are dropped before they wait.
+        self._room.release()
+        self._items.put_nowait(None)
+
+    async def get(self) -> T | None:
+        """The next item; None after the last one of a closed channel."""
+        item = await self._items.get()
+        self._room.release()
+        return item

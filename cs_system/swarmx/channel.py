@@ -24,7 +24,7 @@ from typing import Any
 
 from cs_stream.sockets import PeerGoneError, PeerSilentError, shut_down, tune
 from cs_system.errors import GroupError
-from cs_system.version import TOOLKIT_VERSION
+from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
 HANDSHAKE_S = 5.0
 _MAX_LINE_BYTES = 4096

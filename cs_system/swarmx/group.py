@@ -28,7 +28,6 @@ from cs_system.errors import (
     WaferLostError,
     from_wire,
 )
-from cs_system.interface import samples_per_step
 from cs_system.memoryx.frames import (
     MAX_TEXT_BYTES,
     FrameType,
@@ -41,6 +40,7 @@ from cs_system.memoryx.frames import (
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.memoryx.process import OwnMemoryx, started_memoryx
 from cs_system.memoryx.sharded import ShardedReader
+from cs_system.messages import samples_per_step
 from cs_system.patience import PATIENCE_S
 from cs_system.swarmx.gathering import gathered
 from cs_system.swarmx.hosts import Hosts, Machines, OneMachine, Wafer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from cs_system.interface import step_from_wire, step_to_wire
+from cs_system.messages import step_from_wire, step_to_wire
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit.step import CompiledStep
 

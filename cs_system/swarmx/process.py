@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cs_system.own_process import OwnProcess
+from cs_system.processes import OwnProcess
 
 
 class WaferProcess(OwnProcess):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import cs_system.client
+import cs_system.client.reservation
 from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, large_state
 from estimator.errors import CheckpointReadError
@@ -29,7 +29,7 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def change() -> None:
         monkeypatch.setattr(large_state, "LARGE_BYTES", 0)
         monkeypatch.setattr(large_state, "PART_BYTES", PART_BYTES)
-        monkeypatch.setattr(cs_system.client, "LARGE_STATE_BYTES", 0)
+        monkeypatch.setattr(cs_system.client.reservation, "LARGE_STATE_BYTES", 0)
 
     return change
 

@@ -17,7 +17,7 @@ from cgc.driver import CompileOptions, compile_step
 from cs_stream.layout import BatchLayout
 from cs_stream.sender import Sender, SendSummary, WorkerIdentity
 from cs_system.client import Reservation, SystemClient, join_run, parse_address
-from cs_system.identity import InputIdentity
+from cs_system.messages import InputIdentity
 from cs_system.testing import RunningSystem, running_system
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.step import CompiledStep, Executable

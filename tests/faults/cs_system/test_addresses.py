@@ -9,9 +9,8 @@ import grpc
 import pytest
 
 from cs_system.client import SystemClient, parse_address
-from cs_system.connection import Connection
+from cs_system.client.connection import Connection, describe_answer, is_settings_frame
 from cs_system.errors import NotACsSystemError, ProtocolMismatchError, SystemUnreachableError
-from cs_system.probe import describe_answer, is_settings_frame
 
 
 def connect(host, port, timeout_s=2.0):

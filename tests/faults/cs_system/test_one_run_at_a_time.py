@@ -8,7 +8,7 @@ import pytest
 
 from cs_system.client import SystemClient, join_run, parse_address
 from cs_system.errors import InputRefusedError, JoinTimeoutError, ReservationLostError, SystemBusyError
-from cs_system.identity import InputIdentity
+from cs_system.messages import InputIdentity
 from cs_system.transport import KEEPALIVE_MS
 
 # Prints one line for each step of a chief's life; stays in it until it is killed.
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from cgc.artifact import open_artifact
 from cs_system.client import SystemClient, parse_address
-from cs_system.identity import InputIdentity
+from cs_system.messages import InputIdentity
 
 address, artifact, token = sys.argv[1:]
 with SystemClient(parse_address(address)) as client:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cs_system.client import SystemClient, parse_address
+from cs_system.client.reservation import RemoteState
 from cs_system.errors import (
     ArtifactRefusedError,
     InputRefusedError,
@@ -17,7 +18,6 @@ from cs_system.errors import (
     WrongOrderError,
 )
 from cs_system.proto import cs_system_pb2 as pb
-from cs_system.state_reading import RemoteState
 
 
 def positions(outputs):
@@ -189,7 +189,7 @@ def test_state_larger_than_the_server_takes_at_once(reservation, helpers, tmp_pa
         "state.model.w": np.arange(rows * columns, dtype=np.float32).reshape(rows, columns),
     }
     reservation.put_state(state)
-    monkeypatch.setattr("cs_system.client.LARGE_STATE_BYTES", 0)
+    monkeypatch.setattr("cs_system.client.reservation.LARGE_STATE_BYTES", 0)
     got = reservation.state()
     assert isinstance(got, RemoteState)
     assert sorted(got) == sorted(state)
@@ -227,7 +227,7 @@ def test_a_state_that_does_not_fit_is_refused_before_it_travels(loaded, linear):
 
 
 def test_the_server_checks_a_state_too(loaded, linear, monkeypatch):
-    monkeypatch.setattr("cs_system.client.state_faults", lambda *_: [])
+    monkeypatch.setattr("cs_system.client.reservation.state_faults", lambda *_: [])
     state = linear.state()
     state["state.model.w"] = np.zeros((3, 1), np.float32)
     with pytest.raises(StateMismatchError, match=r"float32\[3, 1\], expected float32\[4, 1\]"):
@@ -240,7 +240,7 @@ def test_the_server_checks_a_state_too(loaded, linear, monkeypatch):
 def test_the_executable_travels_once(client, system, linear, helpers, monkeypatch):
     with client.reserve("job", helpers.token) as reservation:
         reservation.load(linear.artifact)
-    monkeypatch.setattr("cs_system.client._artifact_chunks", lambda *_: pytest.fail("sent again"))
+    monkeypatch.setattr("cs_system.client.reservation._artifact_chunks", lambda *_: pytest.fail("sent again"))
     with client.reserve("job", helpers.token) as reservation:
         reservation.load(linear.artifact)
         assert reservation.program() > 0
@@ -254,7 +254,7 @@ def damage(monkeypatch, wanted):
         sent.append(data)
         yield pb.ArtifactChunk(sha256=sha256, data=b"x" + data[1:] if data == wanted else data)
 
-    monkeypatch.setattr("cs_system.client._artifact_chunks", chunks)
+    monkeypatch.setattr("cs_system.client.reservation._artifact_chunks", chunks)
     return sent
 
 

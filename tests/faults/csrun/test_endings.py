@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from cs_system.proto import cs_system_pb2, cs_system_pb2_grpc
-from cs_system.version import PROTOCOL_VERSION
+from cs_system.transport import PROTOCOL_VERSION
 
 # Runs for ever and says so first; what follows `exec` differs.
 HANG = 'echo "ready $CSRUN_RANK"; exec sleep 1000'

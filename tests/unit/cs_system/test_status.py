@@ -1,9 +1,8 @@
 from click.testing import CliRunner
 
+from cs_system.client.status import Limits, RunInfo, SystemInfo, WaferInfo, WorkerInfo, duration_text, render
 from cs_system.commands import main
 from cs_system.errors import clock_text
-from cs_system.info import Limits, RunInfo, SystemInfo, WaferInfo, WorkerInfo
-from cs_system.status.terminal import duration_text, render
 
 
 def info(run=None, state="IDLE", waiting=0):

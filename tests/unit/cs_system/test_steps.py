@@ -12,8 +12,7 @@ import pytest
 import cs_system.server.steps as steps_module
 from cs_stream.errors import EndOfInputError, StallError, WorkerLostError
 from cs_stream.receiver import ReadySpan
-from cs_system.server.rates import RateMeter
-from cs_system.server.steps import Progress, StepLoop
+from cs_system.server.steps import Progress, RateMeter, StepLoop
 
 
 @dataclass

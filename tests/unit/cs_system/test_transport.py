@@ -7,6 +7,7 @@ import pytest
 from cs_system import errors
 from cs_system.errors import CsSystemError, ProtocolMismatchError, SystemBugError, SystemBusyError, from_wire
 from cs_system.transport import (
+    PROTOCOL_VERSION,
     check_client,
     client_metadata,
     error_from_metadata,
@@ -14,7 +15,7 @@ from cs_system.transport import (
     shortened,
     status_of,
 )
-from cs_system.version import PROTOCOL_VERSION, TOOLKIT_VERSION
+from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
 
 def test_an_error_arrives_as_the_class_that_was_raised():

@@ -1,10 +1,14 @@
-"""Tensors as chunk messages and back: raw little-endian elements in C order with name, dtype and shape."""
+"""Plain values as messages of the control plane, and back: compiled steps, input identities, tensors."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +16,135 @@ import numpy as np
 
 from cs_system.errors import WireFormatError
 from cs_system.proto import cs_system_pb2 as pb
+from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
+
+
+def step_to_wire(step: CompiledStep) -> pb.ArtifactOffer:
+    """What a client tells the system of a step."""
+    return pb.ArtifactOffer(
+        key=step.key,
+        fabric=step.fabric,
+        execution=step.execution,
+        interface=_interface_to_wire(step.interface),
+        executables=[
+            pb.Executable(
+                name=executable.name,
+                interface=_interface_to_wire(executable.interface),
+                sha256=executable.sha256,
+                size_bytes=executable.size_bytes,
+            )
+            for executable in step.executables
+        ],
+        schedule=step.schedule,
+    )
+
+
+def step_from_wire(offer: pb.ArtifactOffer) -> CompiledStep:
+    """The inverse of `step_to_wire`; nothing is checked."""
+    return CompiledStep(
+        key=str(offer.key),
+        fabric=str(offer.fabric),
+        execution=str(offer.execution),
+        interface=_interface_from_wire(offer.interface),
+        executables=tuple(
+            Executable(
+                str(executable.name),
+                _interface_from_wire(executable.interface),
+                str(executable.sha256),
+                int(executable.size_bytes),
+            )
+            for executable in offer.executables
+        ),
+        schedule=str(offer.schedule),
+    )
+
+
+def samples_per_step(interface: StepInterface) -> int:
+    """The batch size: the leading dimension of the first input; 1 when there is none."""
+    shapes = [spec.shape for spec in interface.inputs]
+    return shapes[0][0] if shapes and shapes[0] else 1
+
+
+def state_faults(specs: Sequence[TensorSpec], got: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[str]:
+    """What is wrong with a state of the given (dtype, shape) by name; all of it at once."""
+    expected = {spec.name: (spec.dtype, spec.shape) for spec in specs}
+    faults = [f"'{name}' is missing" for name in expected if name not in got]
+    faults += [f"'{name}' is not state of the program" for name in got if name not in expected]
+    for name, (dtype, shape) in expected.items():
+        if name not in got:
+            continue
+        got_dtype, got_shape = got[name]
+        if (got_dtype, tuple(got_shape)) != (dtype, shape):
+            faults.append(f"'{name}' is {got_dtype}{list(got_shape)}, expected {dtype}{list(shape)}")
+    return faults
+
+
+def _interface_to_wire(interface: StepInterface) -> pb.Interface:
+    return pb.Interface(
+        inputs=_specs_to_wire(interface.inputs),
+        state=_specs_to_wire(interface.state),
+        outputs=_specs_to_wire(interface.outputs),
+        updated=interface.updated,
+    )
+
+
+def _interface_from_wire(interface: pb.Interface) -> StepInterface:
+    return StepInterface(
+        inputs=_specs_from_wire(interface.inputs),
+        state=_specs_from_wire(interface.state),
+        outputs=_specs_from_wire(interface.outputs),
+        updated=tuple(str(name) for name in interface.updated),
+    )
+
+
+def _specs_to_wire(specs: Iterable[TensorSpec]) -> list[pb.TensorSpec]:
+    return [pb.TensorSpec(name=spec.name, dtype=spec.dtype, shape=spec.shape) for spec in specs]
+
+
+def _specs_from_wire(specs: Iterable[pb.TensorSpec]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(str(spec.name), str(spec.dtype), tuple(spec.shape)) for spec in specs)
+
+
+@dataclass(frozen=True)
+class InputIdentity:
+    """The input of one run as one task sees it.
+
+    Attributes:
+        run: Number of the run among all that the program makes on the system, from 1: `train` and `evaluate`
+            after it are 1 and 2. It tells a worker that is ahead of the chief from one with another input.
+        facts: Name -> text of what must be equal in all tasks, in the order in which differences are told.
+    """
+
+    run: int
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the facts, as the data plane compares them."""
+        text = json.dumps(dict(self.facts), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def differences(self, worker: InputIdentity) -> list[str]:
+        """What a worker has else than the chief, whose identity this is; empty where they agree."""
+        names = [*self.facts, *(name for name in worker.facts if name not in self.facts)]
+        return [
+            f"{name}: {worker.facts.get(name, 'nothing')} in the worker, "
+            f"{self.facts.get(name, 'nothing')} in the chief"
+            for name in names
+            if worker.facts.get(name) != self.facts.get(name)
+        ]
+
+
+def identity_to_wire(identity: InputIdentity) -> pb.InputIdentity:
+    """The message of an identity."""
+    facts = [pb.Fact(name=name, text=text) for name, text in identity.facts.items()]
+    return pb.InputIdentity(run=identity.run, facts=facts)
+
+
+def identity_from_wire(message: pb.InputIdentity) -> InputIdentity:
+    """The reverse of `identity_to_wire`."""
+    return InputIdentity(message.run, {str(fact.name): str(fact.text) for fact in message.facts})
+
 
 # Bytes of tensor data in one message. gRPC in Python is fastest near 1 MiB and collapses with tens of MiB.
 CHUNK_BYTES = 1 << 20

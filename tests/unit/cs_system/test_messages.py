@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from cs_system.errors import WireFormatError
+from cs_system.messages import CHUNK_BYTES, MAX_TENSORS, TensorAssembler, pack_tensors
 from cs_system.proto import cs_system_pb2 as pb
-from cs_system.wire import CHUNK_BYTES, MAX_TENSORS, TensorAssembler, pack_tensors
 
 TENSORS = {
     "vector": np.arange(10, dtype=np.int64) - 5,

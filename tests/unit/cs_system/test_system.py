@@ -1,7 +1,7 @@
 import pytest
 
 from cs_system.errors import ReservationLostError, SystemBusyError, clock_text
-from cs_system.server.reservations import ReservationBook
+from cs_system.server.system import ReservationBook
 
 
 def test_the_first_job_gets_the_system():

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from cs_system.own_process import OwnProcess
+from cs_system.processes import OwnProcess
 
 LIMIT_S = 60.0
 
 PROGRAM = """
 import signal, sys, time
-from cs_system.own_process import OwnProcess
+from cs_system.processes import OwnProcess
 signal.signal(signal.SIGINT, lambda *_: None)
 print("starting", flush=True)
 process = OwnProcess("cs_test", time.sleep, [1000])

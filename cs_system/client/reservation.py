@@ -1,18 +1,4 @@
-"""The client of a CS system: what the chief of a job does with it, and how its workers find the run.
-
-    with SystemClient(parse_address("127.0.0.1:9000")) as client:
-        with client.reserve(job, token) as reservation:
-            reservation.load(artifact)
-            reservation.program()
-            reservation.put_state(state)
-            reservation.open_input(num_workers=2, identity=identity, first_position=0)
-            reservation.wait_workers(timeout_s=60)
-            for outputs in reservation.run_steps(1000):
-                ...
-            state = reservation.fetch_state()
-
-Importing this module imports neither JAX nor a framework. A client is for one thread.
-"""
+"""A reservation of a CS system: its chief loads a program, sends state, runs steps, and fetches state."""
 
 from __future__ import annotations
 
@@ -27,47 +13,23 @@ from typing import Any, Self
 
 import numpy as np
 
-from cs_system.address import SystemAddress, parse_address
-from cs_system.connection import Connection
-from cs_system.errors import (
-    ConnectionLostError,
-    CsSystemError,
-    JoinTimeoutError,
-    StateMismatchError,
-    SystemBusyError,
-    WrongOrderError,
-    clock_text,
+from cs_system.client.connection import Connection
+from cs_system.errors import CsSystemError, StateMismatchError, WrongOrderError
+from cs_system.messages import (
+    CHUNK_BYTES,
+    InputIdentity,
+    TensorAssembler,
+    identity_to_wire,
+    pack_tensors,
+    state_faults,
+    step_to_wire,
 )
-from cs_system.identity import InputIdentity, identity_to_wire
-from cs_system.info import SystemInfo, read_info
-from cs_system.interface import state_faults, step_to_wire
 from cs_system.proto import cs_system_pb2 as pb
-from cs_system.state_reading import RemoteState, StateStream
-from cs_system.wire import CHUNK_BYTES, TensorAssembler, pack_tensors
 from cs_toolkit.step import StepInterface, StepSource
-
-__all__ = [
-    "Reservation",
-    "RunTicket",
-    "StepOutputs",
-    "StepStream",
-    "SystemAddress",
-    "SystemClient",
-    "SystemInfo",
-    "join_run",
-    "parse_address",
-]
 
 log = logging.getLogger("cs_system.client")
 
-# A refused or silent address shows within this time; a user still waits for the imports of a framework.
-CONNECT_TIMEOUT_S = 5.0
 _RELEASE_TIMEOUT_S = 15.0
-# The server's own limit ends a wait; this is for a server that is gone.
-_ANSWER_MARGIN_S = 10.0
-# How often a worker that waits for its chief asks again, and learns what it waits for.
-_JOIN_SLICE_S = 2.0
-QUEUE_TIMEOUT_S = 24 * 3600.0
 # For one call that programs the device or moves a state: above what the largest ones take.
 _CALL_TIMEOUT_S = 4 * 3600.0
 
@@ -103,91 +65,6 @@ class StepOutputs:
     def time_of(self, step: int) -> float:
         """When global step `step`, one of these, was done: as if all of them had taken the same time."""
         return self.began_s + (self.ended_s - self.began_s) * (step - self.first_step) / self.count
-
-
-@dataclass(frozen=True)
-class RunTicket:
-    """Where a worker delivers its batches, and the position at which the chief has opened the input."""
-
-    data_host: str
-    data_port: int
-    first_position: int = 0
-
-
-class SystemClient:
-    """A connection to a CS system.
-
-    Args:
-        address: Of `parse_address`.
-        timeout_s: For the first answer of the system.
-
-    Raises:
-        SystemUnreachableError: nothing answers at the address.
-        NotACsSystemError: something else than a CS system does.
-        ProtocolMismatchError: the system's toolkit is of another version.
-    """
-
-    def __init__(self, address: SystemAddress, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
-        self._timeout_s = timeout_s
-        self._connection = Connection(address, timeout_s)
-
-    @property
-    def address(self) -> SystemAddress:
-        """Of the system."""
-        return self._connection.address
-
-    def info(self) -> SystemInfo:
-        """State of the system and of its current run."""
-        message = self._connection.call("Info", pb.InfoRequest(), timeout_s=self._timeout_s)
-        return read_info(message, self.address)
-
-    def reserve(
-        self,
-        job: str,
-        token: str,
-        wait: bool = False,
-        on_wait: OnWait | None = None,
-        timeout_s: float = QUEUE_TIMEOUT_S,
-    ) -> Reservation:
-        """Takes the system for a job; it is free again when the reservation is closed or this process ends.
-
-        Args:
-            job: Name of the job, shown to others.
-            token: The job's secret, which its workers must know.
-            wait: Queue behind the current holder, first come first served.
-            on_wait: Gets a sentence about the queue whenever it changes, and every two seconds.
-            timeout_s: How long to queue.
-
-        Raises:
-            SystemBusyError: another job holds the system, and `wait` is false or `timeout_s` over.
-            SystemStoppingError: the system shuts down.
-        """
-        connection = self._connection
-        lease = connection.stream("Reserve", pb.ReserveRequest(job=job, token=token, wait=wait))
-        deadline = time.monotonic() + timeout_s
-        try:
-            with connection.errors():
-                for event in lease:
-                    if event.WhichOneof("event") == "granted":
-                        return Reservation(connection, lease, event.granted.reservation)
-                    if time.monotonic() > deadline:
-                        raise SystemBusyError.held(event.queued.held_by, event.queued.since, timeout_s)
-                    if on_wait is not None:
-                        on_wait(_queue_text(self.address, event.queued))
-        except BaseException:
-            lease.cancel()
-            raise
-        raise ConnectionLostError(f"the CS system at {self.address} ended the reservation before granting it")
-
-    def close(self) -> None:
-        """Ends the connection, and with it a reservation made over it."""
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Reservation:
@@ -420,15 +297,6 @@ class Reservation:
             self._steps = None
 
 
-def _state_chunks(state: Mapping[str, np.ndarray], failures: list[Exception]) -> Iterator[pb.StateChunk]:
-    """The messages of a state; ends early where getting a tensor fails, as gRPC hides what this raises."""
-    try:
-        for group in pack_tensors(state):
-            yield pb.StateChunk(tensors=group)
-    except Exception as error:
-        failures.append(error)
-
-
 class StepStream(Iterator[StepOutputs]):
     """Outputs of the steps under way.
 
@@ -490,69 +358,59 @@ class StepStream(Iterator[StepOutputs]):
             self._call.cancel()
 
 
-def join_run(
-    address: SystemAddress,
-    job: str,
-    token: str,
-    timeout_s: float,
-    identity: InputIdentity | None = None,
-    worker: str = "a worker",
-    on_wait: OnWait | None = None,
-) -> RunTicket:
-    """For a worker: waits until the chief of its job has opened the input.
+class StateStream:
+    """The state of one step on its way here; the system keeps it from the moment in which this is made.
 
-    Args:
-        address: Of the system.
-        job: Name of the job.
-        token: Its secret.
-        timeout_s: How long to wait.
-        identity: The worker's input; waits for the run of its number. None joins any input of the job.
-        worker: What messages call this worker.
-        on_wait: Gets a sentence on what the worker waits for every two seconds.
-
-    Raises:
-        InputRefusedError: `token` is not the one of the job's chief.
-        InputMismatchError: the chief has opened another input.
-        JoinTimeoutError: the input was not opened in time.
-        SystemUnreachableError, NotACsSystemError: no CS system is at the address.
+    Raises (also in `read`): what `Reservation.fetch_state` does.
     """
-    request = pb.JoinRequest(
-        job=job, token=token, identity=None if identity is None else identity_to_wire(identity), worker=worker
-    )
-    deadline = time.monotonic() + timeout_s
-    connection = Connection(address, CONNECT_TIMEOUT_S)
+
+    def __init__(self, connection: Connection, call: Any) -> None:
+        self._connection, self._call = connection, call
+        with connection.errors():
+            next(self._call)
+
+    def read(self) -> dict[str, np.ndarray]:
+        """Waits for all of it; in the dtypes of the program's interface."""
+        assembler = TensorAssembler()
+        with self._connection.errors():
+            for chunk in self._call:
+                assembler.add(chunk.tensors)
+        return assembler.finish()
+
+
+class RemoteState(Mapping[str, np.ndarray]):
+    """The state of a system that computes no step meanwhile; each tensor comes when it is asked for."""
+
+    def __init__(self, reservation: Reservation, names: Sequence[str]) -> None:
+        self._reservation, self._names = reservation, names
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self:
+            raise KeyError(name)
+        return self._reservation.fetch_state([name])[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _state_chunks(state: Mapping[str, np.ndarray], failures: list[Exception]) -> Iterator[pb.StateChunk]:
+    """The messages of a state; ends early where getting a tensor fails, as gRPC hides what this raises."""
     try:
-        while True:
-            left_s = max(0.0, deadline - time.monotonic())
-            request.timeout_s = min(_JOIN_SLICE_S, left_s)
-            try:
-                limit_s = request.timeout_s + _ANSWER_MARGIN_S
-                reply = connection.call("JoinRun", request, timeout_s=limit_s)
-            except JoinTimeoutError as error:
-                if left_s <= _JOIN_SLICE_S:
-                    raise JoinTimeoutError.after(job, timeout_s, error.fields["state"]) from None
-                if on_wait is not None:
-                    waited_s = timeout_s - (deadline - time.monotonic())
-                    on_wait(
-                        f"waiting for the chief of job {job} to open the input, for {waited_s:.0f} s: "
-                        f"{error.fields['state']}"
-                    )
-                continue
-            return RunTicket(reply.data_host or address.host, reply.data_port, reply.first_position)
-    finally:
-        connection.close()
+        for group in pack_tensors(state):
+            yield pb.StateChunk(tensors=group)
+    except Exception as error:
+        failures.append(error)
 
 
 def _artifact_chunks(sha256: str, data: bytes) -> Iterator[pb.ArtifactChunk]:
     for offset in range(0, len(data), CHUNK_BYTES):
         yield pb.ArtifactChunk(sha256=sha256, data=data[offset : offset + CHUNK_BYTES])
-
-
-def _queue_text(address: SystemAddress, queued: pb.Queued) -> str:
-    return (
-        f"waiting for the CS system at {address}: held by {queued.held_by} since {clock_text(queued.since)}, "
-        f"place {queued.position} in the queue"
-    )
 
 
 def _workers_text(status: pb.InputStatus, waited_s: float, timeout_s: float) -> str:

@@ -1,1 +1,0 @@
-"""Showing the state of a system to people."""

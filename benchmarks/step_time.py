@@ -275,7 +275,7 @@ def _share_the_cpus() -> None:
     """As many threads for TensorFlow as for XLA; to be called before either computes."""
     import tensorflow as tf
 
-    from cs_system.engine.setup import limit_threads
+    from cs_system.engine.device import limit_threads
 
     threads = limit_threads(None)
     if tf.config.threading.get_intra_op_parallelism_threads() != threads:

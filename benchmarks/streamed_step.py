@@ -68,10 +68,10 @@ def main() -> None:
 
 
 def _measured_here(args: argparse.Namespace) -> Measured:
-    from cs_system.engine import setup
+    from cs_system.engine.device import limit_threads, start_device
 
-    setup.limit_threads(None)
-    setup.start_device(None)
+    limit_threads(None)
+    start_device(None)
     engine, step = _engine(args.artifact, args.directory, args.num_csx, not args.travelling)
     began = time.process_time()
     engine.program()

@@ -40,12 +40,12 @@ def rates(artifact: Path, directory: Path) -> dict[str, float]:
         artifact: of a step in layers.
         directory: where state lies.
     """
-    from cs_system.engine import setup
+    from cs_system.engine.device import limit_threads, start_device
 
     os.environ["JAX_PLATFORMS"] = "cpu"
-    threads = setup.limit_threads(None)
-    setup.limit_threads(1)  # as in MemoryX
-    setup.start_device(None, dispatches_async=False)
+    threads = limit_threads(None)
+    limit_threads(1)  # as in MemoryX
+    start_device(None, dispatches_async=False)
     update, update_bytes = _update(artifact, directory, threads)
     triad, triad_bytes = _triad(threads)
     found: dict[str, list[float]] = {"update": [], "triad": []}

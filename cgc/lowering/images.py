@@ -11,7 +11,7 @@ two cores, float32, milliseconds, as the transpose of the forward convolution an
     32 x 32 x 32 x 3 -> 16, 7 x 7 / 2  57      0.3      11     1.0
 
 It has two of them: one (YNN) computes on a single thread, the other (Eigen) on all. On one thread the engine
-leaves the choice to XLA, on more it chooses the latter (`cs_system.engine.setup.compiler_options`). Few
+leaves the choice to XLA, on more it chooses the latter (`cs_system.engine.device.compiler_options`). Few
 channels are slow in it. Adjacent columns of the result are then computed as channels of one; CPU
 milliseconds:
 

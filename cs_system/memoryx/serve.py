@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cs_stream.sockets import name_of, tune
-from cs_system.engine import setup
+from cs_system.engine.device import limit_threads, start_device
 from cs_system.errors import BadOptionError, PortInUseError
 from cs_system.memoryx.server import Connection, Groups
 
@@ -82,10 +82,10 @@ def _start(
     listener: socket.socket, directory: Path, threads: int | None = None, xla_cache: Path | None = None
 ) -> threading.Thread:
     """Starts to serve."""
-    threads = setup.limit_threads(threads)
-    setup.limit_threads(1)  # for each function; the threads of updates call several at a time
+    threads = limit_threads(threads)
+    limit_threads(1)  # for each function; the threads of updates call several at a time
     # Calls are short, and other threads wait for memory meanwhile: handing them to one more costs a third.
-    setup.start_device(xla_cache, dispatches_async=False, on_cpu=True)
+    start_device(xla_cache, dispatches_async=False, on_cpu=True)
     accepting = threading.Thread(target=_accept, args=(listener, directory, threads, Groups()), daemon=True)
     accepting.start()
     return accepting

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from cs_system.engine.functions import Executables
+from cs_system.engine.executable import Executables
 from cs_system.errors import CsSystemError
 from cs_system.memoryx.client import Contributed, MemoryxClient, Results
 from cs_system.memoryx.reading import StateReader

@@ -17,8 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from cs_system.engine.device import compiler_options, computing_threads
 from cs_system.engine.executable import load_step
-from cs_system.engine.setup import compiler_options, computing_threads
 from cs_system.memoryx.frames import aligned_empty, views
 from cs_system.messages import dtype_named
 from cs_toolkit.schedule import Sweep

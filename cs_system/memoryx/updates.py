@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cs_system.engine.functions import Executables, Function, OneDevice
+from cs_system.engine.executable import Executables, Function, OneDevice
 from cs_system.memoryx.layout import layouts, replaced_by
 from cs_system.memoryx.store import MappedTensors
 from cs_system.memoryx.sweeps import PieceFunction, PreparedSweep

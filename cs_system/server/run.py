@@ -405,8 +405,7 @@ class Run:
         self, program: CompiledStep, data: Mapping[str, bytes], num_csx: int, max_wgt_servers: int | None
     ) -> None:
         # Imported in the thread of the device: JAX takes a second to import.
-        from cs_system.engine.base import make_engine
-        from cs_system.engine.sizing import ring_size
+        from cs_system.engine.base import make_engine, ring_size
 
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)

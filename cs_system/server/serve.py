@@ -21,7 +21,7 @@ import grpc.aio
 from cs_stream.errors import ListenError
 from cs_stream.receiver import Receiver
 from cs_system.address import host_port, is_loopback
-from cs_system.engine import setup
+from cs_system.engine.device import cpu_digest, limit_threads, start_device
 from cs_system.errors import BadOptionError, PortInUseError
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.server.artifacts import ExecutableStore, keep_newest
@@ -78,13 +78,13 @@ def serve(options: ServeOptions) -> int:
         BadOptionError: a file cannot be written, or an address is not for other hosts.
         GroupError: systems of the group do not come.
     """
-    threads = setup.limit_threads(options.threads)
+    threads = limit_threads(options.threads)
     if options.ready_file is not None:
         # One that a killed server left behind must not be taken for this one's.
         options.ready_file.unlink(missing_ok=True)
     device = ThreadPoolExecutor(1, thread_name_prefix="device")
     # The device starts in the background: the first program waits for it, the first call does not.
-    start = device.submit(setup.start_device, _xla_cache(options))
+    start = device.submit(start_device, _xla_cache(options))
     start.add_done_callback(lambda future: _log_device(future, threads))
     code, busy = asyncio.run(_serve(options, device))
     if busy:
@@ -101,7 +101,7 @@ def _xla_cache(options: ServeOptions) -> Path | None:
     """Directory of XLA's compiled programs, with the oldest removed; XLA itself sets no limit."""
     if options.cache_dir is None:
         return None
-    directory = options.cache_dir / "xla" / setup.cpu_digest()
+    directory = options.cache_dir / "xla" / cpu_digest()
     try:
         directory.mkdir(parents=True, exist_ok=True)
         keep_newest(directory, options.cache_bytes)

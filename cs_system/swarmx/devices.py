@@ -58,7 +58,7 @@ def _join(coordinator: str, count: int, rank: int) -> None:
 
 
 class GroupDevices:
-    """See `cs_system.engine.functions.Devices`: the sums over the batch are XLA's, in an order that stays.
+    """See `cs_system.engine.executable.Devices`: the sums over the batch are XLA's, in an order that stays.
 
     Args:
         coordinator: HOST:PORT where the processes of the group meet; the first one listens there.

@@ -17,8 +17,8 @@ import numpy as np
 from cs_stream.sockets import shut_down
 from cs_system.address import host_port
 from cs_system.engine.device import from_device
-from cs_system.engine.layered import LayeredEngine
-from cs_system.engine.micro import for_memory, share
+from cs_system.engine.layers import for_memory, share
+from cs_system.engine.streamed import LayeredEngine
 from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,

@@ -15,8 +15,7 @@ import numpy as np
 
 from cs_stream.sockets import shut_down, tune
 from cs_system.engine.device import device_errors
-from cs_system.engine.layers import Layers
-from cs_system.engine.micro import micro_batches
+from cs_system.engine.layers import Layers, micro_batches
 from cs_system.engine.streamed import executables_of
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError, SystemBugError
 from cs_system.memoryx.frames import (

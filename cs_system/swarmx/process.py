@@ -24,8 +24,8 @@ class WaferProcess(OwnProcess):
 
 
 def _compute(host: str, port: int, token: str, rank: int) -> int:
-    from cs_system.engine import setup
+    from cs_system.engine.device import limit_threads
     from cs_system.swarmx.member import serve
 
-    setup.limit_threads(None)
+    limit_threads(None)
     return serve((host, port), token, rank)

@@ -11,7 +11,7 @@ from streamed_steps import Streamed, stack_of_three
 from test_group import check_numbers
 
 from cs_system.engine.base import make_engine
-from cs_system.engine.micro import share
+from cs_system.engine.layers import share
 from cs_system.errors import ArtifactRefusedError
 from cs_system.memoryx.place import MemoryxPlace
 

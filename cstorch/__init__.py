@@ -24,12 +24,12 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
     )
     from cstorch.backends import backend, current_backend
     from cstorch.checkpoints import load, save
+    from cstorch.compatibility import accept_prefetch_factor
     from cstorch.compiled import use_cs
     from cstorch.config import configure
     from cstorch.core.annotation import device_annotation
     from cstorch.decompositions import register_decomposition
     from cstorch.executor import current_executor
-    from cstorch.loader_options import accept_prefetch_factor
     from cstorch.model import prepare as compile  # noqa: A004 - as torch.compile is called
     from cstorch.predict import predict
     from cstorch.scopes import (

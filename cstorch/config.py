@@ -13,7 +13,7 @@ from cs_runtime.options import DEFAULT_COMPILE_DIR, default_execution, local_com
 from cs_toolkit.replicas import ReplicaChoice, ReplicaChoiceError, check_replicas, replica_choice
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
 from cs_toolkit.streaming import Recompute, Streaming, streaming
-from cstorch.announcing import announce_unused
+from cstorch.compatibility import announce_unused
 from cstorch.errors import ConfigureError
 
 

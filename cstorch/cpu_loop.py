@@ -17,9 +17,9 @@ from cstorch.compiled import cpu_models
 from cstorch.config import configuration
 from cstorch.data import DataLoader
 from cstorch.errors import essence
+from cstorch.iterations import Schedule
 from cstorch.step_count import continue_at, steps_done
 from cstorch.turns import Turns
-from cstorch.utils.schedule import Schedule
 
 _LINE_EVERY_STEPS = 100
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cstorch.announcing import announce_unused
 from cstorch.backends import csx, current_backend, on_cpu
+from cstorch.compatibility import announce_unused
 from cstorch.config import MbsSetting as MbsSetting
 from cstorch.config import adjusted, micro_batch_size_of
 from cstorch.data import DataLoader
 from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import InputError, LoaderError
+from cstorch.iterations import Schedule, checkpoint_steps_of
 from cstorch.loop import running, turns
 from cstorch.start import start_workers
 from cstorch.utils.rates import Rate, RateTracker
-from cstorch.utils.schedule import Schedule, checkpoint_steps_of
 
 _FOLDERS = "executors"
 _LATEST = "latest"

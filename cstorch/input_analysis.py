@@ -14,8 +14,7 @@ from csrun.stand_ins import worker_variables
 from csrun.tasks.environment import variables
 from cstorch.config import configuration
 from cstorch.data import DataLoader, OwnNumbers
-from cstorch.job import task
-from cstorch.streaming import reading_as
+from cstorch.job import reading_as, task
 from input_rules.handover import InputProgram, Shard, take_over, wanted
 
 PATIENCE_S = 2.0

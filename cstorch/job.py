@@ -1,9 +1,11 @@
-"""The job of this process: a launcher's, or its own with the workers that it starts."""
+"""The job of this process: its tasks, and the part of the input that this process reads."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cs_runtime import terminal
@@ -30,3 +32,42 @@ def leave_to_chief() -> None:
             "nothing to do for worker %d: the program runs on the CPU of the chief", task().index
         )
         sys.exit(0)
+
+
+_reading: list[tuple[int, int]] = []
+"""(number of readers, index of this one), where that differs from the place of this task in its job."""
+
+
+def num_streamers() -> int:
+    """How many processes read the input of the run."""
+    return _reading[-1][0] if _reading else task().num_workers
+
+
+def get_streaming_rank() -> int:
+    """Which of them this is, from 0; 0 on the chief."""
+    return _reading[-1][1] if _reading else task().index
+
+
+def is_streamer() -> bool:
+    """Whether this process reads input for the system: a worker, or a chief that is its own worker."""
+    return task().role == "worker" or task().in_process_worker
+
+
+@contextmanager
+def whole_input_on_chief() -> Iterator[None]:
+    """In the body the chief has all of the data: it looks at the first batch, counts an epoch, evaluates."""
+    if task().role == "chief":
+        with reading_as(1, 0):
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def reading_as(count: int, index: int) -> Iterator[None]:
+    """In the body this process is the `index`-th of `count` that read the input."""
+    _reading.append((count, index))
+    try:
+        yield
+    finally:
+        _reading.pop()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cstorch.announcing import announce_unused
+from cstorch.compatibility import announce_unused
 
 
 def set_attribute(tensor: torch.Tensor, name: str, value: Any) -> None:

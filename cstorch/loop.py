@@ -29,6 +29,7 @@ from cstorch.cpu_loop import CpuLoop
 from cstorch.data import DataLoader
 from cstorch.errors import ClosureError, LoopLeftError, StateNotThereError, StepError
 from cstorch.execution import Ended, Execution, Outputs, Training, start
+from cstorch.iterations import CheckpointSteps, Schedule
 from cstorch.job import own_workers, task
 from cstorch.left_loops import note_left
 from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss
@@ -38,7 +39,6 @@ from cstorch.tracing.device import DeviceTensor, Owner, from_array, output_reade
 from cstorch.tracing.models import model_state
 from cstorch.tracing.values import META
 from cstorch.turns import Turns
-from cstorch.utils.schedule import CheckpointSteps, Schedule
 from cstorch.worker import serve_and_leave
 from input_rules.handover import wanted
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, ClassVar
 
-from cstorch.announcing import announce_unused
+from cstorch.compatibility import announce_unused
 
 log = logging.getLogger("cstorch")
 

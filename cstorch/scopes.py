@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from cstorch.announcing import announce_unused
+from cstorch.compatibility import announce_unused
 from cstorch.tracing.device import current_recording
 from cstorch.tracing.places import DEBUG_NAME
 

@@ -10,10 +10,10 @@ import torch
 from cstorch.config import configuration
 from cstorch.data import DataLoader
 from cstorch.input_analysis import hand_over
+from cstorch.iterations import Schedule, checkpoint_steps_of
 from cstorch.profiler import ProfilerRegistry
 from cstorch.step_count import steps_done
 from cstorch.utils.rates import RateTracker
-from cstorch.utils.schedule import Schedule, checkpoint_steps_of
 
 _SMOOTHING = 0.6
 """Weight of the newest rate: steps on the system come back several at a time."""

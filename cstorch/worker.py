@@ -26,8 +26,8 @@ from cstorch.backends.chosen import BackendType, choose, current_backend
 from cstorch.config import configuration
 from cstorch.data import DataLoader
 from cstorch.handed_input import HandedInput, InputFiles, files_of_job
+from cstorch.job import reading_as
 from cstorch.precision import mix_precision, name_half_dtype
-from cstorch.streaming import reading_as
 
 log = logging.getLogger("cstorch")
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cstorch.amp.half import autocast, enable_mixed_precision
-from cstorch.announcing import announce_unused
+from cstorch.compatibility import announce_unused
 from cstorch.precision import is_mixed, torch_half_dtype
 from cstorch.tracing.device import current_recording
 

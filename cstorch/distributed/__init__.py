@@ -17,8 +17,8 @@ from cstorch.distributed.tasks import (
     service_resolver,
 )
 from cstorch.distributed.worker_state import WorkerState, get_worker_state
+from cstorch.job import get_streaming_rank, is_streamer, num_streamers
 from cstorch.storage.serializers import ValueContext
-from cstorch.streaming import get_streaming_rank, is_streamer, num_streamers
 
 __all__ = [
     "WORKER_CACHE_ROOT",

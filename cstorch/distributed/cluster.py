@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cstorch.announcing import announce_unused
+from cstorch.compatibility import announce_unused
 
 _USED = ("mgmt_address", "num_csx", "max_act_per_csx", "max_wgt_servers", "num_workers_per_csx")
 

@@ -7,8 +7,7 @@ import os
 from dataclasses import dataclass
 
 from cs_runtime.tasks import shared_config
-from cstorch.job import task
-from cstorch.streaming import get_streaming_rank, num_streamers
+from cstorch.job import get_streaming_rank, num_streamers, task
 
 
 class TaskRole(enum.Enum):

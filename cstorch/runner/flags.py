@@ -11,7 +11,7 @@ import yaml
 
 from cs_runtime.errors import CallError
 from cs_toolkit.step import ExecutionChoice
-from cstorch.announcing import announce_unused
+from cstorch.compatibility import announce_unused
 
 EXECUTION_NAMES: Mapping[str, ExecutionChoice] = {
     "auto": "auto",

@@ -11,6 +11,7 @@ import torch
 from cstorch import data
 from cstorch.compiled import models
 from cstorch.errors import CheckpointError, ClosureError, SessionError
+from cstorch.iterations import checkpoint_steps_of
 from cstorch.recorded_step import ClosureCall, name_loss
 from cstorch.session.core import modes
 from cstorch.session.data import DataLoader
@@ -20,7 +21,6 @@ from cstorch.session.steps import Steps, count_figures, current_steps, enter, le
 from cstorch.step_count import continue_at
 from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.utils.nest import named_leaves
-from cstorch.utils.schedule import checkpoint_steps_of
 
 GLOBAL_STEP = "global_step"
 """Name of the number of steps in the state of a program."""

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from cs_toolkit.messages import Message
-from cstorch.announcing import announce_unused
+from cstorch.compatibility import announce_unused
 from cstorch.utils.nest import named_leaves
 from cstorch.utils.rates import RateTracker
 

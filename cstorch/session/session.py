@@ -19,6 +19,7 @@ from cstorch.config import change_configuration, configuration
 from cstorch.errors import SessionError
 from cstorch.execution import settings_of
 from cstorch.input_analysis import hand_over
+from cstorch.job import reading_as
 from cstorch.session import appliance_steps
 from cstorch.session.closures import step_closure
 from cstorch.session.core import modes
@@ -27,7 +28,6 @@ from cstorch.session.environment import env, is_worker_alone, use_cs
 from cstorch.session.preparing import optimizer
 from cstorch.session.rendezvous import count_place, wait_for_next_place
 from cstorch.session.steps import Steps, current_steps, enter, leave
-from cstorch.streaming import reading_as
 
 log = logging.getLogger("cstorch")
 

@@ -19,13 +19,13 @@ from cstorch.compiled import models
 from cstorch.config import configuration
 from cstorch.data import DataLoader
 from cstorch.errors import ClosureError, SessionError
+from cstorch.iterations import checkpoint_steps_of
 from cstorch.loop import Loop, call_closure, entered
 from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss
 from cstorch.session.comparison import difference
 from cstorch.session.core import modes
 from cstorch.session.process import RunConfig, state
 from cstorch.tracing.device import DeviceTensor, readers, value_of
-from cstorch.utils.schedule import checkpoint_steps_of
 
 KEPT_ELEMENTS = 1 << 16
 """The largest tensor whose value a program can read behind its step without a step closure."""

@@ -2,7 +2,7 @@
 
 from cstorch.distributed.cluster import CSConfig
 from cstorch.utils import benchmark, call_once, data, filters, nest, profiler, rates, run_phases, tensorboard
-from cstorch.utils.outputs import extract_loss
+from cstorch.utils.filters import extract_loss
 
 __all__ = [
     "CSConfig",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cstorch.announcing import announce_unused
+from cstorch.compatibility import announce_unused
 from cstorch.utils.datasets import infer_batch_size
 
 

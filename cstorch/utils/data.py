@@ -2,14 +2,13 @@
 
 from cstorch.data import DataLoader
 from cstorch.executor import DataExecutor, current_executor
+from cstorch.iterations import Range, Schedule, compute_num_steps
 from cstorch.utils.datasets import (
     DistributedSampler,
     RestartableDataLoader,
     SyntheticDataset,
     infer_batch_size,
 )
-from cstorch.utils.schedule import Range, Schedule
-from cstorch.utils.steps_to_run import compute_num_steps
 
 __all__ = [
     "DataExecutor",

@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cstorch.errors import InputError
-from cstorch.streaming import get_streaming_rank, is_streamer, num_streamers
+from cstorch.job import get_streaming_rank, is_streamer, num_streamers
 
 pad_index = -1
 """Stands for a sample of padding, where `DistributedSampler(pad_last=True)` fills the last batch."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
+
+from cstorch.errors import SessionError
 
 FilterCallable = Callable[[str, nn.Parameter], bool]
 """Chooses parameters by name and value."""
@@ -50,3 +53,24 @@ def make_param_filter(param_filter: Any) -> FilterCallable:
         )
     patterns = [convert_glob_to_regex(name) for name in names]
     return lambda name, param: any(pattern.search(name) for pattern in patterns)
+
+
+def extract_loss(outputs: Any) -> torch.Tensor:
+    """The loss among what a model returns: a tensor, the first of a sequence, `loss` of a mapping or object.
+
+    Raises:
+        SessionError: there is none.
+    """
+    found = outputs
+    if isinstance(outputs, Mapping):
+        found = outputs.get("loss")
+    elif not isinstance(outputs, torch.Tensor) and getattr(outputs, "loss", None) is not None:
+        found = outputs.loss
+    elif isinstance(outputs, list | tuple) and outputs:
+        found = outputs[0]
+    if not isinstance(found, torch.Tensor):
+        raise SessionError(
+            f"a model returned a {type(outputs).__name__} without a loss, expected a tensor, a sequence that "
+            "begins with one, or a mapping or object with `loss`"
+        )
+    return found

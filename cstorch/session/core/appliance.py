@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from cstorch import data, saver
-from cstorch.announcing import announce_unused
 from cstorch.checkpoints import load
+from cstorch.compatibility import announce_unused
 from cstorch.config import change_configuration, configuration
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import SessionError

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from cstorch import streaming
+from cstorch import job
 from cstorch.distributed.cache import WORKER_CACHE_ROOT, hit_worker_cache_limit
 from cstorch.distributed.tasks import get_streaming_batch_size, service_resolver
 from cstorch.errors import SessionError
@@ -115,7 +115,7 @@ def num_tasks() -> int:
 
 def num_streamers() -> int:
     """Tasks that stream batches."""
-    return streaming.num_streamers() if use_cs() else 1
+    return job.num_streamers() if use_cs() else 1
 
 
 def num_receivers() -> int:
@@ -125,7 +125,7 @@ def num_receivers() -> int:
 
 def get_streaming_rank() -> int:
     """The number of this task among those that stream; 0 on the chief."""
-    return streaming.get_streaming_rank() if use_cs() else 0
+    return job.get_streaming_rank() if use_cs() else 0
 
 
 def is_sync_mode() -> bool:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from cstorch.session.utils import data, nest
-from cstorch.utils.outputs import extract_loss
+from cstorch.utils.filters import extract_loss
 
 __all__ = ["data", "extract_loss", "nest"]

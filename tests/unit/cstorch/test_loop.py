@@ -22,7 +22,7 @@ from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.options import local_compile_dir
 from cs_system.testing import RunningSystem
 from csrun.tasks.roles import EXIT_REQUEUE
-from cstorch import config, left_loops, start, step_count, streaming
+from cstorch import config, job, left_loops, start, step_count
 from cstorch.errors import (
     CompileCallError,
     ConfigureError,
@@ -685,7 +685,7 @@ def test_names_of_the_session_api_tell_the_tasks_of_other_programs_too(configure
     assert not cm.use_cs()
     configure()
     assert cm.use_cs()
-    with streaming.reading_as(3, 2):
+    with job.reading_as(3, 2):
         assert (cm.num_streamers(), cm.get_streaming_rank(), cm.is_streamer()) == (3, 2, True)
     assert cm.rendezvous("alone", b"mine") == [b"mine"]
 

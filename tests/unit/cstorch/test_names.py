@@ -21,16 +21,16 @@ from torch.utils.data import TensorDataset
 import cerebras_pytorch
 import cerebras_pytorch.experimental
 import cstorch
-from cstorch.announcing import _announce
 from cstorch.backends import Device
 from cstorch.backends.csx import Settings
+from cstorch.compatibility import _announce
 from cstorch.distributed.cluster import ClusterConfig, CSConfig
 from cstorch.errors import ConfigureError
+from cstorch.iterations import checkpoint_steps_of
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.models import model_state, move_to_device
 from cstorch.tracing.step import trace
 from cstorch.utils.data import DataLoader, DistributedSampler, Range, Schedule, SyntheticDataset
-from cstorch.utils.schedule import checkpoint_steps_of
 
 ROOT = Path(__file__).parents[3]
 

@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
 from csrun.tasks.roles import EXIT_REQUEUE
-from cstorch.announcing import _announce
+from cstorch.compatibility import _announce
 from cstorch.metrics import AccuracyMetric
 from cstorch.runner import LossValueError, RunConfig, Runner, run
 from cstorch.runner.runner import newest_checkpoint

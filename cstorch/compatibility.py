@@ -1,11 +1,34 @@
-"""Options of torch's `DataLoader` that earlier releases took, as programs of their time give them."""
+"""Options of earlier releases that programs still pass: accepted, and without effect here."""
 
 from __future__ import annotations
 
-from functools import wraps
+import logging
+from collections.abc import Mapping
+from functools import cache, wraps
 from typing import Any
 
 from torch.utils.data import DataLoader
+
+log = logging.getLogger("cstorch")
+
+
+def announce_unused(caller: str, given: Mapping[str, Any], plain: Mapping[str, Any] | None = None) -> None:
+    """Names settings without effect that differ from their defaults.
+
+    Args:
+        caller: What the program has called.
+        given: Values by name.
+        plain: Defaults by name; None, False and what is empty are no settings, either.
+    """
+    names = [name for name, value in given.items() if value and value != (plain or {}).get(name)]
+    if names:
+        _announce(caller, ", ".join(names))
+
+
+@cache
+def _announce(caller: str, names: str) -> None:
+    log.warning("%s: %s of the original's cluster, without effect here", caller, names)
+
 
 _NUM_WORKERS = 4
 """Position of `num_workers` among the arguments after the dataset."""

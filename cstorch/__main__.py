@@ -1,6 +1,6 @@
 """A worker of a program that has started its workers itself."""
 
-from cstorch.own_workers import main
+from cstorch.input.workers import main
 
 if __name__ == "__main__":
     main()

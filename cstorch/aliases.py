@@ -31,7 +31,7 @@ _MOVED = {
     "saver.pt_h5_saver": "cstorch.saver",
     "utils.data.data_executor": "cstorch.executor",
     "utils.data.dataloader": "cstorch.utils.data",
-    "utils.data.sampler": "cstorch.utils.datasets",
+    "utils.data.sampler": "cstorch.input.datasets",
     "utils.data.utils": "cstorch.utils.data",
     "utils.kernel": "cstorch.core.annotation",
     "utils.num_kv_groups": "cstorch.core.annotation",

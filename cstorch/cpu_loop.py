@@ -15,8 +15,8 @@ from cs_runtime.progress import begin_training, end_training, log_how_to_resume,
 from cstorch import left_loops
 from cstorch.compiled import cpu_models
 from cstorch.config import configuration
-from cstorch.data import DataLoader
 from cstorch.errors import essence
+from cstorch.input.loader import DataLoader
 from cstorch.iterations import Schedule
 from cstorch.step_count import continue_at, steps_done
 from cstorch.turns import Turns

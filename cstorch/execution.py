@@ -21,15 +21,15 @@ from cs_system.client import StepOutputs
 from cs_toolkit.replicas import replica_choice
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.config import configuration
-from cstorch.data import DataLoader
-from cstorch.input_analysis import log_report
+from cstorch.input.analysis import log_report
+from cstorch.input.loader import DataLoader
+from cstorch.input.workers import job_files
 from cstorch.job import own_workers, task
 from cstorch.precision import precision_of
 from cstorch.recorded_step import RecordedStep
 from cstorch.start import system_address
 from cstorch.step_count import steps_done
 from cstorch.tracing.values import to_array
-from cstorch.worker import job_files
 
 Ended = Literal["completed", "requeued", "left"]
 """How a run without an error has ended: behind its last step, for another start of the job, by `break`."""

@@ -12,9 +12,9 @@ from cstorch.backends import csx, current_backend, on_cpu
 from cstorch.compatibility import announce_unused
 from cstorch.config import MbsSetting as MbsSetting
 from cstorch.config import adjusted, micro_batch_size_of
-from cstorch.data import DataLoader
 from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import InputError, LoaderError
+from cstorch.input.loader import DataLoader
 from cstorch.iterations import Schedule, checkpoint_steps_of
 from cstorch.loop import running, turns
 from cstorch.start import start_workers

@@ -13,7 +13,7 @@ from cs_runtime.tasks import current
 from csrun.tasks.roles import TaskInfo
 
 if TYPE_CHECKING:
-    from cstorch.own_workers import OwnWorkers
+    from cstorch.input.workers import OwnWorkers
 
 own_workers: list[OwnWorkers] = []
 """Those that this process has started, if any."""

@@ -26,9 +26,10 @@ from cstorch.backends import on_cpu
 from cstorch.backends.ltc_backend import announce
 from cstorch.compiled import models
 from cstorch.cpu_loop import CpuLoop
-from cstorch.data import DataLoader
 from cstorch.errors import ClosureError, LoopLeftError, StateNotThereError, StepError
 from cstorch.execution import Ended, Execution, Outputs, Training, start
+from cstorch.input.loader import DataLoader
+from cstorch.input.workers import serve_and_leave
 from cstorch.iterations import CheckpointSteps, Schedule
 from cstorch.job import own_workers, task
 from cstorch.left_loops import note_left
@@ -39,7 +40,6 @@ from cstorch.tracing.device import DeviceTensor, Owner, from_array, output_reade
 from cstorch.tracing.models import model_state
 from cstorch.tracing.values import META
 from cstorch.turns import Turns
-from cstorch.worker import serve_and_leave
 from input_rules.handover import wanted
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader as TorchLoader
 
 from cstorch.backends import current_backend
 from cstorch.compiled import cpu_models, models
-from cstorch.data import DataLoader
 from cstorch.errors import InputError
+from cstorch.input.loader import DataLoader
 from cstorch.model import prepare
 from cstorch.steps import compile_step, step_closure
 

@@ -13,9 +13,8 @@ from cs_runtime.embedded_system import EmbeddedSystem
 from cstorch import left_loops
 from cstorch.config import configuration
 from cstorch.errors import essence
+from cstorch.input.workers import OwnWorkers, job_directory, job_files, serve_and_leave
 from cstorch.job import own_workers, task
-from cstorch.own_workers import OwnWorkers
-from cstorch.worker import job_directory, job_files, serve_and_leave
 from input_rules.handover import wanted
 
 checkpoint_requests = CheckpointRequests()

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from cstorch.config import configuration
-from cstorch.data import DataLoader
-from cstorch.input_analysis import hand_over
+from cstorch.input.analysis import hand_over
+from cstorch.input.loader import DataLoader
 from cstorch.iterations import Schedule, checkpoint_steps_of
 from cstorch.profiler import ProfilerRegistry
 from cstorch.step_count import steps_done

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from cstorch import data
 from cstorch.compiled import models
 from cstorch.errors import CheckpointError, ClosureError, SessionError
+from cstorch.input import loader
 from cstorch.iterations import checkpoint_steps_of
 from cstorch.recorded_step import ClosureCall, name_loss
 from cstorch.session.core import modes
@@ -140,7 +140,9 @@ class ApplianceSteps(Steps):
             self._loop.leave()
         super().close()
 
-    def run(self, loader: data.DataLoader | None, total_steps: int, checkpoint_steps: int, mode: str) -> None:
+    def run(
+        self, loader: loader.DataLoader | None, total_steps: int, checkpoint_steps: int, mode: str
+    ) -> None:
         """Bring the compiled step onto the system, and run it for the first time.
 
         Args:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-from cstorch import data
 from cstorch.errors import InputError
+from cstorch.input import loader
 from cstorch.session.environment import use_cs
 
 _MANY_STEPS = 1 << 20
 """Of an epoch whose end is not known; the program's loop ends where its own loader does."""
 
 
-class DataLoader(data.DataLoader):
+class DataLoader(loader.DataLoader):
     """A loader whose batches are described in the loop of a session, and streamed by the workers.
 
     Where this process computes on its own CPU its batches are those of the loader.

@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 from cstorch.compiled import models
 from cstorch.config import configuration
-from cstorch.data import DataLoader
 from cstorch.errors import ClosureError, SessionError
+from cstorch.input.loader import DataLoader
 from cstorch.iterations import checkpoint_steps_of
 from cstorch.loop import Loop, call_closure, entered
 from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss

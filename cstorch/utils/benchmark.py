@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cstorch.compatibility import announce_unused
-from cstorch.utils.datasets import infer_batch_size
+from cstorch.input.datasets import infer_batch_size
 
 
 @dataclass

@@ -1,14 +1,14 @@
 """The input of a step, and loops over it."""
 
-from cstorch.data import DataLoader
 from cstorch.executor import DataExecutor, current_executor
-from cstorch.iterations import Range, Schedule, compute_num_steps
-from cstorch.utils.datasets import (
+from cstorch.input.datasets import (
     DistributedSampler,
     RestartableDataLoader,
     SyntheticDataset,
     infer_batch_size,
 )
+from cstorch.input.loader import DataLoader
+from cstorch.iterations import Range, Schedule, compute_num_steps
 
 __all__ = [
     "DataExecutor",

@@ -187,7 +187,7 @@ def _of_workers(parts: Parts, batch_bytes: int) -> dict[str, Value]:
     }
     if (samples := _epoch_samples(parts)) is not None:
         attributes["epoch_samples"] = samples
-    if (iterated := getattr(loader, "iterated", None)) is not None:  # see cstorch.input_analysis
+    if (iterated := getattr(loader, "iterated", None)) is not None:  # see cstorch.input.analysis
         attributes["iterated"] = type(iterated).__name__
     return attributes
 

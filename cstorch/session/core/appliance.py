@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
-from cstorch import data, saver
+from cstorch import saver
 from cstorch.checkpoints import load
 from cstorch.compatibility import announce_unused
 from cstorch.config import change_configuration, configuration
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import SessionError
+from cstorch.input import loader
 from cstorch.session.appliance_steps import ApplianceSteps, appliance_steps, end_steps
 from cstorch.session.closures import run_queued_closures
 from cstorch.session.core import modes
@@ -147,7 +148,7 @@ class ApplianceMode:
         initial = initial_checkpoint_file if initial_checkpoint_file is not None else (more[2:3] or [None])[0]
         steps = _steps("execute()")
         steps.load_state(self._initial_values(initial), mode, send_weights_grouper)
-        steps.run(data.DataLoader(input_fn, *arguments), total_steps, every, mode)
+        steps.run(loader.DataLoader(input_fn, *arguments), total_steps, every, mode)
         if cleanup_stack is not None:
             cleanup_stack.push(_end_with)
 

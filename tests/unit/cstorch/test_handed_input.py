@@ -19,12 +19,12 @@ import pytest
 import torch
 
 from cs_runtime.options import RunSettings
-from cstorch import data
-from cstorch.data import DataLoader, OwnNumbers
 from cstorch.errors import HandedInputError, InputNotSentError
-from cstorch.handed_input import HandedInput, InputFiles, files_of_job
+from cstorch.input import loader
+from cstorch.input.loader import DataLoader, OwnNumbers
+from cstorch.input.transfer import HandedInput, InputFiles, files_of_job
+from cstorch.input.workers import _runs, source_of
 from cstorch.utils.data import DistributedSampler
-from cstorch.worker import _runs, source_of
 
 SETTINGS = RunSettings("train", Path("model_dir"), 4)
 
@@ -86,7 +86,7 @@ def test_workers_together_read_from_a_position_what_one_process_reads(
     one = DataLoader(read)
     one.seed = 3
     expected = [batch.tolist() for (batch,) in islice(one.batches(0), 24)]
-    monkeypatch.setattr(data, "whole_input_on_chief", nullcontext)  # as in the process of a worker
+    monkeypatch.setattr(loader, "whole_input_on_chief", nullcontext)  # as in the process of a worker
     found: dict[int, list[int]] = {}
     for worker in range(3):
         with source_of(files.read(1), worker, 3) as source:

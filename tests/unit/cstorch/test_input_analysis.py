@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from cstorch import config, input_analysis
+from cstorch import config
 from cstorch.distributed import get_streaming_rank, num_streamers
+from cstorch.input import analysis
 from cstorch.utils.data import DataLoader, DistributedSampler
 from input_analyzer.measure.link import Order
 from input_analyzer.torch.examine import examine
@@ -42,7 +43,7 @@ def test_the_first_loop_hands_its_input_over_as_each_worker_reads_it(
         raise Taken
 
     monkeypatch.setenv(VARIABLE, "order.json")
-    monkeypatch.setattr(input_analysis, "take_over", take)
+    monkeypatch.setattr(analysis, "take_over", take)
     monkeypatch.setattr(config, "_configured", [config.Configuration(tmp_path)])
     with pytest.raises(Taken):
         next(iter(DataLoader(records, 24, num_steps=3)))
@@ -88,9 +89,7 @@ def generated() -> Iterator[torch.Tensor]:
 
 def examined(made: Any) -> dict[str, str]:
     """The findings, each with what it recommends."""
-    program = InputProgram(
-        "torch", Slow, lambda shard: input_analysis.data_loader_of(made), lambda shard: iter(())
-    )
+    program = InputProgram("torch", Slow, lambda shard: analysis.data_loader_of(made), lambda shard: iter(()))
     wanted = Order(purpose="examine", socket="", stage_seconds=0.1, cpus_per_task=2)
     found = examine(program, wanted, lambda doing: None).findings
     return {finding.id: finding.recommended for finding in found}
@@ -101,11 +100,11 @@ def test_objects_that_are_no_loader_are_examined() -> None:
     assert examined([torch.arange(8).view(4, 2) + 8 * n for n in range(3)]).keys() >= {"shard-missing"}
     assert "loader-batch-missing" not in examined(generated())
     inside = records(24)
-    assert input_analysis.data_loader_of(inside) is input_analysis.data_loader_of(Shuffling(inside)) is inside
+    assert analysis.data_loader_of(inside) is analysis.data_loader_of(Shuffling(inside)) is inside
 
 
 @pytest.mark.parametrize("made", [Slow(), [torch.zeros(4, 2)], Shuffling(records(24))])
 def test_the_log_of_a_run_takes_them(made: Any, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     with caplog.at_level(logging.INFO):
-        input_analysis.log_report(DataLoader(lambda: made))
+        analysis.log_report(DataLoader(lambda: made))
     assert "no Input Function Report" not in caplog.text

@@ -233,8 +233,8 @@ def test_shards_are_the_batches_of_one_process_in_turns(monkeypatch: pytest.Monk
     assert whole != list(data)
     batches = [whole[i : i + 2] for i in range(0, 20, 2)]
     for worker in range(3):
-        monkeypatch.setattr("cstorch.utils.datasets.num_streamers", lambda: 3)
-        monkeypatch.setattr("cstorch.utils.datasets.get_streaming_rank", lambda worker=worker: worker)
+        monkeypatch.setattr("cstorch.input.datasets.num_streamers", lambda: 3)
+        monkeypatch.setattr("cstorch.input.datasets.get_streaming_rank", lambda worker=worker: worker)
         mine = DistributedSampler(data, seed=3, batch_size=2)
         expected = list(chain.from_iterable(batches[worker::3]))
         assert len(mine) == len(expected)
@@ -249,12 +249,12 @@ def test_workers_take_turns_through_all_epochs_and_a_chief_counts_whole_ones(
     whole = DistributedSampler(range(9), batch_size=2, seed=3, drop_last=True)
     alone = [batch for _ in range(3) for batch in in_pairs(whole)]
     assert len(alone) == 12
-    monkeypatch.setattr("cstorch.utils.datasets.num_streamers", lambda: 3)
+    monkeypatch.setattr("cstorch.input.datasets.num_streamers", lambda: 3)
     for worker in range(3):
-        monkeypatch.setattr("cstorch.utils.datasets.get_streaming_rank", lambda worker=worker: worker)
+        monkeypatch.setattr("cstorch.input.datasets.get_streaming_rank", lambda worker=worker: worker)
         sampler = DistributedSampler(range(9), batch_size=2, seed=3, drop_last=True)
         assert [batch for _ in range(3) for batch in in_pairs(sampler)] == alone[worker::3]
-    monkeypatch.setattr("cstorch.utils.datasets.is_streamer", lambda: False)
+    monkeypatch.setattr("cstorch.input.datasets.is_streamer", lambda: False)
     assert len(DistributedSampler(range(9), batch_size=2, drop_last=True)) == 8
 
 

@@ -29,11 +29,11 @@ from cstorch.core.compile import register_trace_fn_post_hook, register_trace_fn_
 from cstorch.distributed import ClusterConfig, ClusterSpec, TaskRole, TaskSpec, cache
 from cstorch.errors import CheckpointError, InputError
 from cstorch.experimental.listener import create_listener, register_traced_tensor_hook
+from cstorch.input.datasets import pad_index
 from cstorch.nn.functional import one_hot, sparse_act_matmul, sparse_matmul
 from cstorch.saver import CerebrasStateDict, CheckpointReader, PyTorchH5Saver
 from cstorch.utils.call_once import call_once
 from cstorch.utils.data import DataExecutor, DataLoader, DistributedSampler
-from cstorch.utils.datasets import pad_index
 from cstorch.utils.filters import convert_glob_to_regex, make_param_filter
 from cstorch.utils.nest import recurse_spec, visit_torch_tensors
 from cstorch.utils.rates import RateTracker
@@ -430,8 +430,8 @@ def test_samplers_that_continue_and_pad(monkeypatch: pytest.MonkeyPatch) -> None
     assert list(DistributedSampler(range(10), seed=3, batch_size=3, num_samples=4)) == whole[:3]
     padded = list(DistributedSampler(range(10), seed=3, batch_size=3, pad_last=True))
     assert padded == [*whole, pad_index, pad_index]
-    monkeypatch.setattr("cstorch.utils.datasets.num_streamers", lambda: 2)
-    monkeypatch.setattr("cstorch.utils.datasets.get_streaming_rank", lambda: 1)
+    monkeypatch.setattr("cstorch.input.datasets.num_streamers", lambda: 2)
+    monkeypatch.setattr("cstorch.input.datasets.get_streaming_rank", lambda: 1)
     # Batch 2 of all was the last one read: batches 3 and 5 are those of worker 1.
     mine = DistributedSampler(range(20), shuffle=False, batch_size=3, start_index=9)
     assert list(mine) == [9, 10, 11, 15, 16, 17]

@@ -31,7 +31,7 @@ from cstorch.errors import (
     TensorReadError,
     ValueNotThereError,
 )
-from cstorch.input_analysis import log_report
+from cstorch.input.analysis import log_report
 from cstorch.session import rendezvous, state
 from cstorch.session.core import cb_model as cm
 from cstorch.session.core import modes

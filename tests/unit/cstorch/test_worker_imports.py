@@ -9,7 +9,7 @@ import sys
 def test_workers_load_no_compiler() -> None:
     """A worker runs the program up to where the step begins, so all that it imports is loaded."""
     program = (
-        "import cerebras_pytorch, cerebras_torch, cstorch.loop, cstorch.runner, cstorch.worker, sys\n"
+        "import cerebras_pytorch, cerebras_torch, cstorch.loop, cstorch.runner, cstorch.input.workers, sys\n"
         "import cstorch.session.utils.data, cerebras_pytorch.experimental\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from cstorch.utils import datasets
+from cstorch.input import datasets
 from models.bert.pytorch import data as bert
 from models.bert.pytorch.model import IGNORED
 from models.common.data import DataError

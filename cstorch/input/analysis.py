@@ -13,7 +13,7 @@ import cs_runtime.input_source
 from csrun.stand_ins import worker_variables
 from csrun.tasks.environment import variables
 from cstorch.config import configuration
-from cstorch.data import DataLoader, OwnNumbers
+from cstorch.input.loader import DataLoader, OwnNumbers
 from cstorch.job import reading_as, task
 from input_rules.handover import InputProgram, Shard, take_over, wanted
 

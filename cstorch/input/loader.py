@@ -22,15 +22,15 @@ from cs_toolkit.step import TensorSpec
 from cstorch.compiled import trains
 from cstorch.distributed.worker_state import get_worker_state
 from cstorch.errors import InputError
-from cstorch.handed_input import HandedInput
+from cstorch.input.datasets import DistributedSampler
+from cstorch.input.skipping import later, why_made
+from cstorch.input.transfer import HandedInput
 from cstorch.iterations import StepsToRun
 from cstorch.job import get_streaming_rank, whole_input_on_chief
 from cstorch.seed import program_seed
-from cstorch.skipping import later, why_made
 from cstorch.step_count import continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.values import array_type, dtype_name, to_array
-from cstorch.utils.datasets import DistributedSampler
 
 log = logging.getLogger("cstorch")
 

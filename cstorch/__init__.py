@@ -29,7 +29,17 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
     from cstorch.config import configure
     from cstorch.core.annotation import device_annotation
     from cstorch.decompositions import register_decomposition
-    from cstorch.executor import current_executor
+    from cstorch.loop.executor import current_executor
+    from cstorch.loop.steps import (
+        checkpoint_closure,
+        compile_step,
+        save_summaries,
+        scalar_summary,
+        step_closure,
+        summarize_scalar,
+        summarize_tensor,
+        trace,
+    )
     from cstorch.model import prepare as compile  # noqa: A004 - as torch.compile is called
     from cstorch.predict import predict
     from cstorch.scopes import (
@@ -41,8 +51,6 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
         set_debug_scope,
     )
     from cstorch.seed import manual_seed
-    from cstorch.steps import checkpoint_closure, compile_step, step_closure, trace
-    from cstorch.summaries import save_summaries, scalar_summary, summarize_scalar, summarize_tensor
     from cstorch.tensors import (
         current_torch_device,
         device,

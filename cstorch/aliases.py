@@ -29,7 +29,7 @@ _MOVED = {
     "backend": "cstorch.backends",
     "experimental.listener": "cstorch.experimental.listener",
     "saver.pt_h5_saver": "cstorch.saver",
-    "utils.data.data_executor": "cstorch.executor",
+    "utils.data.data_executor": "cstorch.loop.executor",
     "utils.data.dataloader": "cstorch.utils.data",
     "utils.data.sampler": "cstorch.input.datasets",
     "utils.data.utils": "cstorch.utils.data",

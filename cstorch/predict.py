@@ -18,8 +18,8 @@ from cstorch.backends import current_backend
 from cstorch.compiled import cpu_models, models
 from cstorch.errors import InputError
 from cstorch.input.loader import DataLoader
+from cstorch.loop.steps import compile_step, step_closure
 from cstorch.model import prepare
-from cstorch.steps import compile_step, step_closure
 
 _steps: WeakKeyDictionary[nn.Module, Callable[[Any], Any]] = WeakKeyDictionary()
 """One step for each model, so that it is recorded once for batches of one shape."""

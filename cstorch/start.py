@@ -10,11 +10,11 @@ from functools import cache
 from cs_runtime import exits, terminal
 from cs_runtime.checkpoint_requests import CheckpointRequests
 from cs_runtime.embedded_system import EmbeddedSystem
-from cstorch import left_loops
 from cstorch.config import configuration
 from cstorch.errors import essence
 from cstorch.input.workers import OwnWorkers, job_directory, job_files, serve_and_leave
 from cstorch.job import own_workers, task
+from cstorch.loop import base
 from input_rules.handover import wanted
 
 checkpoint_requests = CheckpointRequests()
@@ -60,7 +60,7 @@ def start_session() -> None:
 
 def _set_up() -> None:
     terminal.set_up("cstorch")
-    exits.report_at_exit(left_loops.tell, essence)
+    exits.report_at_exit(base.tell, essence)
 
 
 def take_requests() -> None:

@@ -174,7 +174,7 @@ def train_on_system(
 
 def preload() -> None:
     """Imports what all trainings need, before processes are forked; starts no thread."""
-    for name in ("cerebras_pytorch", "cgc.importers.aten", "cstorch.loop"):
+    for name in ("cerebras_pytorch", "cgc.importers.aten", "cstorch.loop.on_cs"):
         import_module(name)
     preload_compiler()
     torch.set_num_threads(1)

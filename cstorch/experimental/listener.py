@@ -51,7 +51,7 @@ def create_listener(listener_name: str, tensor_names: str | list[str], **setting
     Raises:
         ValueError: The kind is another one.
     """
-    from cstorch.summaries import summarize_tensor
+    from cstorch.loop.steps import summarize_tensor
 
     kind = settings.pop("listener", "summary")
     if settings or kind != "summary":

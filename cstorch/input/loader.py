@@ -103,7 +103,7 @@ class DataLoader:
         self.making_s = 0.0
 
     def __iter__(self) -> Iterator[Any]:
-        from cstorch.loop import turns
+        from cstorch.loop.on_cs import turns
 
         steps = self.steps
         if self._epoch is not None:

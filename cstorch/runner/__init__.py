@@ -15,8 +15,8 @@ from cs_runtime.errors import CallError
 from cs_runtime.files import write_text
 from cs_runtime.options import default_execution
 from cs_runtime.run_files import text_of
-from cstorch import left_loops
 from cstorch.errors import essence
+from cstorch.loop import base
 from cstorch.runner import flags
 from cstorch.runner.model import Model
 from cstorch.runner.runner import LossValueError, Runner
@@ -61,7 +61,7 @@ def run(
     """
     directory = Path(sys.argv[0]).resolve().parent
     args, own = flags.parse(directory, extra_args_parser_fn, argv)
-    exits.report_at_exit(left_loops.tell, essence)
+    exits.report_at_exit(base.tell, essence)
     params = flags.merged(args, own)
     if default_params_fn is not None:
         params = default_params_fn(params) or params

@@ -12,7 +12,7 @@ from cstorch.compiled import models
 from cstorch.errors import CheckpointError, ClosureError, SessionError
 from cstorch.input import loader
 from cstorch.iterations import checkpoint_steps_of
-from cstorch.recorded_step import ClosureCall, name_loss
+from cstorch.loop.execution import ClosureCall, name_loss
 from cstorch.session.core import modes
 from cstorch.session.data import DataLoader
 from cstorch.session.optim.lr_scheduler import follow_steps

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import ParamSpec, TypeVar
 
-from cstorch.recorded_step import ClosureCall
+from cstorch.loop.execution import ClosureCall
 from cstorch.session.process import state
 from cstorch.session.steps import recording_steps
 

@@ -17,9 +17,9 @@ from cs_runtime.worker import run_worker
 from csrun.tasks.roles import TaskInfo
 from cstorch.config import change_configuration, configuration
 from cstorch.errors import SessionError
-from cstorch.execution import settings_of
 from cstorch.input.analysis import hand_over
 from cstorch.job import reading_as
+from cstorch.loop.execution import settings_of
 from cstorch.session import appliance_steps
 from cstorch.session.closures import step_closure
 from cstorch.session.core import modes

@@ -20,8 +20,8 @@ from cstorch.config import configuration
 from cstorch.errors import ClosureError, SessionError
 from cstorch.input.loader import DataLoader
 from cstorch.iterations import checkpoint_steps_of
-from cstorch.loop import Loop, call_closure, entered
-from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss
+from cstorch.loop.execution import ClosureCall, RecordedStep, name_loss
+from cstorch.loop.on_cs import Loop, call_closure, entered
 from cstorch.session.comparison import difference
 from cstorch.session.core import modes
 from cstorch.session.process import RunConfig, state

@@ -1,6 +1,5 @@
 """The input of a step, and loops over it."""
 
-from cstorch.executor import DataExecutor, current_executor
 from cstorch.input.datasets import (
     DistributedSampler,
     RestartableDataLoader,
@@ -9,6 +8,7 @@ from cstorch.input.datasets import (
 )
 from cstorch.input.loader import DataLoader
 from cstorch.iterations import Range, Schedule, compute_num_steps
+from cstorch.loop.executor import DataExecutor, current_executor
 
 __all__ = [
     "DataExecutor",

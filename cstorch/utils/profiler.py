@@ -18,7 +18,7 @@ __all__ = ["Activity", "Profiler", "RateTracker", "RateTrackerActivity"]
 def __getattr__(name: str) -> Any:
     """Import what programs find here and other modules have, which need this one."""
     if name == "step_closure":
-        from cstorch.steps import step_closure
+        from cstorch.loop.steps import step_closure
 
         return step_closure
     if name == "current_backend_impl":

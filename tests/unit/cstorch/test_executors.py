@@ -25,7 +25,7 @@ from cstorch import job, start
 from cstorch.config import adjusted, configuration
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import ConfigureError, InputError
-from cstorch.summaries import _Summary
+from cstorch.loop.steps import _Summary
 from cstorch.testing import forget, values_by_step
 from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
 from cstorch.utils.tensorboard import SummaryReader, SummaryWriter

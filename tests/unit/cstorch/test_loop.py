@@ -22,7 +22,7 @@ from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.options import local_compile_dir
 from cs_system.testing import RunningSystem
 from csrun.tasks.roles import EXIT_REQUEUE
-from cstorch import config, job, left_loops, start, step_count
+from cstorch import config, job, start, step_count
 from cstorch.errors import (
     CompileCallError,
     ConfigureError,
@@ -33,6 +33,7 @@ from cstorch.errors import (
     TensorReadError,
     ValueNotThereError,
 )
+from cstorch.loop import base
 from cstorch.session.core import cb_model as cm
 from cstorch.utils.data import DataLoader
 
@@ -375,9 +376,9 @@ def test_a_loop_that_is_left_early_keeps_the_state_where_it_may_be_read(
         fail_behind_step_3()
     with pytest.raises(LoopLeftError, match="left its loop after step 3") as another:
         total(model)
-    left_loops.tell(another.value)
+    base.tell(another.value)
     assert summary(tmp_path)["status"] == "left"
-    left_loops.tell(caught.value)
+    base.tell(caught.value)
     assert (summary(tmp_path)["status"], summary(tmp_path)["error"]["type"]) == ("failed", "KeyError")
 
 

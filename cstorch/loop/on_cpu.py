@@ -12,14 +12,14 @@ from torch.utils import _pytree as pytree
 
 from cs_runtime import exits, terminal
 from cs_runtime.progress import begin_training, end_training, log_how_to_resume, record_step, report_step
-from cstorch import left_loops
 from cstorch.compiled import cpu_models
 from cstorch.config import configuration
 from cstorch.errors import essence
 from cstorch.input.loader import DataLoader
 from cstorch.iterations import Schedule
+from cstorch.loop import base
+from cstorch.loop.base import Turns
 from cstorch.step_count import continue_at, steps_done
-from cstorch.turns import Turns
 
 _LINE_EVERY_STEPS = 100
 
@@ -77,7 +77,7 @@ class CpuLoop(Turns):
     def leave(self) -> None:
         """See `Turns`."""
         if self.trains:
-            left_loops.note_left(log_how_to_resume)
+            base.note_left(log_how_to_resume)
 
     def abandon(self, error: BaseException | None) -> None:
         """See `Turns`."""
@@ -87,7 +87,7 @@ class CpuLoop(Turns):
 
     def _begin_lines(self) -> None:
         terminal.set_up("cstorch")
-        exits.report_at_exit(left_loops.tell, essence)
+        exits.report_at_exit(base.tell, essence)
         first = steps_done()
         begin_training(configuration().model_dir, first, first + self.steps, resumes=False)
         self._line_step, self._line_at_s = first, time.perf_counter()

@@ -16,7 +16,7 @@ from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import InputError, LoaderError
 from cstorch.input.loader import DataLoader
 from cstorch.iterations import Schedule, checkpoint_steps_of
-from cstorch.loop import running, turns
+from cstorch.loop.on_cs import running, turns
 from cstorch.start import start_workers
 from cstorch.utils.rates import Rate, RateTracker
 

@@ -25,21 +25,28 @@ from cs_toolkit.garbage import seldom_searched
 from cstorch.backends import on_cpu
 from cstorch.backends.ltc_backend import announce
 from cstorch.compiled import models
-from cstorch.cpu_loop import CpuLoop
 from cstorch.errors import ClosureError, LoopLeftError, StateNotThereError, StepError
-from cstorch.execution import Ended, Execution, Outputs, Training, start
 from cstorch.input.loader import DataLoader
 from cstorch.input.workers import serve_and_leave
 from cstorch.iterations import CheckpointSteps, Schedule
 from cstorch.job import own_workers, task
-from cstorch.left_loops import note_left
-from cstorch.recorded_step import ClosureCall, RecordedStep, name_loss
+from cstorch.loop.base import Turns, note_left
+from cstorch.loop.execution import (
+    ClosureCall,
+    Ended,
+    Execution,
+    Outputs,
+    RecordedStep,
+    Training,
+    name_loss,
+    start,
+)
+from cstorch.loop.on_cpu import CpuLoop
 from cstorch.start import checkpoint_requests
 from cstorch.step_count import StepsBehind, continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor, Owner, from_array, output_readers, value_of
 from cstorch.tracing.models import model_state
 from cstorch.tracing.values import META
-from cstorch.turns import Turns
 from input_rules.handover import wanted
 
 if TYPE_CHECKING:

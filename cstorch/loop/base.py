@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
+from cs_toolkit.source_files import is_users_file
 from cstorch.config import configuration
 from cstorch.input.analysis import hand_over
 from cstorch.input.loader import DataLoader
@@ -102,3 +105,29 @@ class Turns:
     def abandon(self, error: BaseException | None) -> None:
         """The loop ends with an error."""
         self.ended = True
+
+
+Failed = Callable[[BaseException], None]
+
+_left: list[tuple[CodeType, int, Failed]] = []
+
+
+def note_left(failed: Failed) -> None:
+    """The program leaves a loop here; `failed` is called if it ends by the error that has made it leave."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_users_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None:
+        _left.append((frame.f_code, frame.f_lasti, failed))
+
+
+def tell(error: BaseException) -> None:
+    """The program ends by this error."""
+    instructions = set()
+    trace = error.__traceback__
+    while trace is not None:
+        instructions.add((trace.tb_frame.f_code, trace.tb_lasti))
+        trace = trace.tb_next
+    for code, instruction, failed in _left:
+        if (code, instruction) in instructions:
+            failed(error)

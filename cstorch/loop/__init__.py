@@ -1,0 +1,1 @@
+"""The loop of a program over batches, on the CS system and on this CPU."""

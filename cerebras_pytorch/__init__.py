@@ -12,7 +12,7 @@ public_modules(__name__)
 
 def __getattr__(name: str) -> Any:
     """Return a name of the session API: in release 1.9 it was in this package too."""
-    from cstorch import session  # late: programs of release 2 need none of it
+    from cstorch.v1 import session  # late: programs of release 2 need none of it
 
     if name not in session.__all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,8 +10,8 @@ from cs_runtime import requeue, terminal
 from cstorch import compiled, config, precision, start, step_count
 from cstorch.backends import chosen
 from cstorch.metrics import Metric
-from cstorch.session import environment, rendezvous, session, state, steps
 from cstorch.tracing import names
+from cstorch.v1.session import environment, rendezvous, session, state, steps
 
 
 def forget() -> None:

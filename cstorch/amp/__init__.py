@@ -64,4 +64,4 @@ def __getattr__(name: str) -> Any:
     """Return a function of the session API, which releases 1.8 and 1.9 have in this module too."""
     if name not in _OF_SESSIONS:
         raise AttributeError(f"module 'cstorch.amp' has no attribute {name!r}")
-    return getattr(import_module("cstorch.session.amp"), name)
+    return getattr(import_module("cstorch.v1.session.amp"), name)

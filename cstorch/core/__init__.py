@@ -13,4 +13,4 @@ def __getattr__(name: str) -> Any:
     """Import a module of the session API when it is used."""
     if name not in ("appliance", "cb_model"):
         raise AttributeError(f"module 'cstorch.core' has no attribute {name!r}")
-    return import_module(f"cstorch.session.core.{name}")
+    return import_module(f"cstorch.v1.session.core.{name}")

@@ -2,4 +2,4 @@
 
 from cs_toolkit.aliases import alias
 
-alias(__name__, "cstorch.session.core.cb_model")
+alias(__name__, "cstorch.v1.session.core.cb_model")

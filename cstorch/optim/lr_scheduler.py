@@ -49,7 +49,7 @@ class LRScheduler(Scheduler):
     def __new__(cls, optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Make the schedule of releases 1.x for an optimizer of their API, where both have one name."""
         if cls.__module__ == __name__ and cls.__name__ in _NAMED_ALIKE and _declares(optimizer):
-            cls = getattr(import_module("cstorch.session.optim.lr_scheduler"), cls.__name__)
+            cls = getattr(import_module("cstorch.v1.session.optim.lr_scheduler"), cls.__name__)
         return super().__new__(cls)
 
     val = stored_as("learning_rate")
@@ -453,4 +453,4 @@ def __getattr__(name: str) -> Any:
     """Return a schedule of the session API, which release 1.9 has in this module too."""
     if name not in _OF_SESSIONS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("cstorch.session.optim.lr_scheduler"), name)
+    return getattr(import_module("cstorch.v1.session.optim.lr_scheduler"), name)

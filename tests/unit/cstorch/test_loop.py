@@ -34,8 +34,8 @@ from cstorch.errors import (
     ValueNotThereError,
 )
 from cstorch.loop import base
-from cstorch.session.core import cb_model as cm
 from cstorch.utils.data import DataLoader
+from cstorch.v1.session.core import cb_model as cm
 
 STEPS, FEATURES, CLASSES, BATCH = 25, 6, 4, 16
 

@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 
 import cerebras_pytorch
 import cstorch
-import cstorch.session
+import cstorch.v1.session
 from cs_system.testing import RunningSystem
 from cstorch.core.annotation import AnnotationMode, annotate, create_annotation, kernel_annotater
 from cstorch.core.compile import register_trace_fn_post_hook, register_trace_fn_pre_hook
@@ -104,7 +104,7 @@ def test_backend_is_a_function_and_a_module() -> None:
 
 
 def test_release_1_9_has_both_interfaces_in_one_package() -> None:
-    assert cerebras_pytorch.initialize is cstorch.session.initialize
+    assert cerebras_pytorch.initialize is cstorch.v1.session.initialize
     assert not hasattr(cerebras_pytorch, "nonsense")
 
 

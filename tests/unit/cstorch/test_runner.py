@@ -20,10 +20,10 @@ from cs_system.testing import RunningSystem
 from csrun.tasks.roles import EXIT_REQUEUE
 from cstorch.compatibility import _announce
 from cstorch.metrics import AccuracyMetric
-from cstorch.runner import LossValueError, RunConfig, Runner, run
-from cstorch.runner.runner import newest_checkpoint
-from cstorch.runner.settings import StepsReachedError
 from cstorch.testing import forget
+from cstorch.v1.runner import LossValueError, RunConfig, Runner, run
+from cstorch.v1.runner.runner import newest_checkpoint
+from cstorch.v1.runner.settings import StepsReachedError
 
 FEATURES, CLASSES, BATCH, EPOCH = 6, 4, 16, 8
 

@@ -32,16 +32,16 @@ from cstorch.errors import (
     ValueNotThereError,
 )
 from cstorch.input.analysis import log_report
-from cstorch.session import rendezvous, state
-from cstorch.session.core import cb_model as cm
-from cstorch.session.core import modes
-from cstorch.session.optim.lr_scheduler import count_step, take_schedule
-from cstorch.session.process import RunConfig
-from cstorch.session.utils import extract_loss, nest
 from cstorch.step_count import steps_done
 from cstorch.testing import forget
 from cstorch.tracing.device import DeviceTensor
 from cstorch.utils.rates import RateTracker
+from cstorch.v1.session import rendezvous, state
+from cstorch.v1.session.core import cb_model as cm
+from cstorch.v1.session.core import modes
+from cstorch.v1.session.environment import RunConfig
+from cstorch.v1.session.optim.lr_scheduler import count_step, take_schedule
+from cstorch.v1.session.utils import extract_loss, nest
 
 FEATURES, CLASSES, BATCH, STEPS = 6, 4, 16, 4
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -588,7 +588,7 @@ def worker_of_a_job(monkeypatch: pytest.MonkeyPatch, logs: Path) -> Path:
     """Make this process worker 0 of a job; return where its tasks meet."""
     for name, value in {"JOB_ID": "a", "JOB_TOKEN": "b", "NUM_TASKS": "2", "LOG_DIR": str(logs)}.items():
         monkeypatch.setenv(f"CSRUN_{name}", value)
-    monkeypatch.setattr("cstorch.session.session.run_worker", lambda *streamed: None)
+    monkeypatch.setattr("cstorch.v1.session.session.run_worker", lambda *streamed: None)
     monkeypatch.setenv("CSRUN_RANK", "1")
     directory = rendezvous._directory()
     assert directory is not None
@@ -602,7 +602,7 @@ def test_tasks_do_not_meet_from_the_loop_to_the_end_of_a_session(
     """The chief runs steps there while workers stream, so that neither comes to the other's places."""
     directory = worker_of_a_job(monkeypatch, tmp_path)
     (directory / "place").write_bytes(b"9")  # the chief comes to more loops and rendezvous
-    monkeypatch.setattr("cstorch.session.core.cb_model._meet", lambda name, payload: [b"met"])
+    monkeypatch.setattr("cstorch.v1.session.core.cb_model._meet", lambda name, payload: [b"met"])
     cbtorch.initialize(cs_ip=system.address)
     loader = cbtorch.dataloader(new_loader())
     for mode in ("train", "eval"):

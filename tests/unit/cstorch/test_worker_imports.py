@@ -9,9 +9,9 @@ import sys
 def test_workers_load_no_compiler() -> None:
     """A worker runs the program up to where the step begins, so all that it imports is loaded."""
     program = (
-        "import cerebras_pytorch, cerebras_torch, cstorch.runner, sys\n"
+        "import cerebras_pytorch, cerebras_torch, cstorch.v1.runner, sys\n"
         "import cstorch.loop.on_cs, cstorch.input.workers, cerebras_pytorch.experimental\n"
-        "import cstorch.session.utils.data\n"
+        "import cstorch.v1.session.utils.data\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

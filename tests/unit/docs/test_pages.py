@@ -19,7 +19,7 @@ from cs_system.commands import main as cs_system
 from cs_toolkit.errors import PACKAGES
 from csrun.commands import cpu, csrun, wse
 from csrun.site.model import Site
-from cstorch.runner import flags as runner_flags
+from cstorch.v1.runner import settings as runner_flags
 from input_analyzer import commands as analyzer
 from models.common.tf.params import Params
 from models.common.tf.program import Program

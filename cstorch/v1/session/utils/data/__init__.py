@@ -1,5 +1,5 @@
 """`cbtorch.utils.data`."""
 
-from cstorch.session.utils.data import dataloader
+from cstorch.v1.session.utils.data import dataloader
 
 __all__ = ["dataloader"]

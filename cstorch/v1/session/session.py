@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from types import TracebackType
 from typing import Any
 
@@ -16,18 +17,16 @@ from cs_runtime.tasks import current
 from cs_runtime.worker import run_worker
 from csrun.tasks.roles import TaskInfo
 from cstorch.config import change_configuration, configuration
-from cstorch.errors import SessionError
+from cstorch.errors import InputError, SessionError
+from cstorch.input import loader
 from cstorch.input.analysis import hand_over
 from cstorch.job import reading_as
 from cstorch.loop.execution import settings_of
-from cstorch.session import appliance_steps
-from cstorch.session.closures import step_closure
-from cstorch.session.core import modes
-from cstorch.session.data import DataLoader
-from cstorch.session.environment import env, is_worker_alone, use_cs
-from cstorch.session.preparing import optimizer
-from cstorch.session.rendezvous import count_place, wait_for_next_place
-from cstorch.session.steps import Steps, current_steps, enter, leave
+from cstorch.v1.session.core import appliance, modes
+from cstorch.v1.session.environment import env, is_worker_alone, use_cs
+from cstorch.v1.session.preparing import optimizer
+from cstorch.v1.session.rendezvous import count_place, wait_for_next_place
+from cstorch.v1.session.steps import Steps, current_steps, enter, leave, step_closure
 
 log = logging.getLogger("cstorch")
 
@@ -171,7 +170,7 @@ def is_in_steps() -> bool:
 def batches_of(loader: DataLoader) -> Iterator[Any]:
     """The batches of a loop: described ones on the chief, none in a worker, which streams them."""
     if env().appliance:
-        return appliance_steps.batches_of(loader)
+        return appliance.batches_of(loader)
     session = _sessions[-1] if _sessions else None
     config = configuration()
     only_compiled = config.compile_only or config.validate_only
@@ -250,3 +249,72 @@ def compile(fabric_config_file: str | None = None, validate_only: bool = False) 
     steps.close()
     leave(steps)
     return True
+
+
+_MANY_STEPS = 1 << 20
+"""Of an epoch whose end is not known; the program's loop ends where its own loader does."""
+
+
+class DataLoader(loader.DataLoader):
+    """A loader whose batches are described in the loop of a session, and streamed by the workers.
+
+    Where this process computes on its own CPU its batches are those of the loader.
+
+    Args:
+        loader: a `torch.utils.data.DataLoader`, or what gives batches each time it is iterated over.
+        use_parallel_loader: workers always stream beside the steps; kept for the program, without effect.
+    """
+
+    handed_over = False
+
+    def __init__(self, loader: Any, use_parallel_loader: bool = True) -> None:
+        if not hasattr(loader, "__iter__"):
+            raise InputError(
+                f"dataloader() got a {type(loader).__name__}, expected a torch.utils.data.DataLoader"
+            )
+        super().__init__(_given, loader)
+        self.use_parallel_loader = use_parallel_loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return batches_of(self) if use_cs() else iter(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_args":
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+        return getattr(self._args[0], name)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    @property
+    def steps(self) -> int:
+        """Batches of one epoch; many where the loader does not know."""
+        return self.epoch_steps(counted=False)
+
+    def epoch(self) -> Iterator[Any]:
+        """As many entries as the loader has batches; it is read itself where it does not know its length."""
+        try:
+            return iter(repeat(None, len(self)))
+        except TypeError:  # of an iterable dataset
+            return iter(self._loader)
+
+    def epoch_steps(self, *, counted: bool) -> int:
+        """Batches of one epoch.
+
+        Args:
+            counted: read a loader that does not know its length once to its end; else many are assumed.
+        """
+        try:
+            return len(self)
+        except TypeError:
+            return sum(1 for _ in self._loader) if counted else _MANY_STEPS
+
+
+def _given(loader: Any) -> Any:
+    """The input function: the same in all tasks, whatever their loaders are."""
+    return loader
+
+
+def dataloader(loader: Any, use_parallel_loader: bool = True) -> DataLoader:
+    """A loader for the loop of a session; see `DataLoader`."""
+    return loader if isinstance(loader, DataLoader) else DataLoader(loader, use_parallel_loader)

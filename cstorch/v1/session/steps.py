@@ -8,10 +8,12 @@ of this body, with its arguments. A value may be read as soon as the state is up
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -22,10 +24,12 @@ from cstorch.input.loader import DataLoader
 from cstorch.iterations import checkpoint_steps_of
 from cstorch.loop.execution import ClosureCall, RecordedStep, name_loss
 from cstorch.loop.on_cs import Loop, call_closure, entered
-from cstorch.session.comparison import difference
-from cstorch.session.core import modes
-from cstorch.session.process import RunConfig, state
 from cstorch.tracing.device import DeviceTensor, readers, value_of
+from cstorch.v1.session.core import modes
+from cstorch.v1.session.environment import RunConfig, state
+
+if TYPE_CHECKING:
+    from cgc.importers.aten import Graph, Node
 
 KEPT_ELEMENTS = 1 << 16
 """The largest tensor whose value a program can read behind its step without a step closure."""
@@ -290,3 +294,89 @@ def leave(steps: Steps) -> None:
     if steps in _current:
         readers.pop(_current.index(steps))
         _current.remove(steps)
+
+
+_CURE = (
+    "the step is compiled once, from the first turn. Numbers that change belong into tensors: learning rates "
+    "into a schedule of cbtorch.optim.lr_scheduler; what differs between steps otherwise belongs into a step "
+    "closure"
+)
+
+
+def difference(first: Graph, again: Graph, nodes: int) -> str | None:
+    """What a later recording of a step does otherwise than the first one; None where nothing.
+
+    Args:
+        first: of the first turn.
+        again: of a later one.
+        nodes: how many of the first are the program's.
+    """
+    expected = first.nodes[:nodes]
+    for old, new in zip(expected, again.nodes, strict=False):
+        if _facts(old) != _facts(new):
+            return f"{_line(new)}: {_named(new)} stands where the first turn had {_named(old)}; {_CURE}"
+    if nodes != len(again.nodes):
+        longer = max(expected, again.nodes, key=len)
+        extra = longer[min(nodes, len(again.nodes))]
+        who = "this turn alone" if longer is again.nodes else "the first turn alone"
+        return f"{_line(extra)}: {_named(extra)} is in {who}; {_CURE}"
+    for key, constant in first.constants.items():
+        if not np.array_equal(constant.array, again.constants[key].array):
+            user = next((node for node in again.nodes if _takes(node, key)), None)
+            where = "line unknown" if user is None else _line(user)
+            return f"{where}: a tensor of this CPU has other elements than in the first turn; {_CURE}"
+    if first.updates != again.updates:
+        return f"the body of the loop writes other state than in its first turn; {_CURE}"
+    return None
+
+
+def _facts(node: Node) -> Any:
+    return node.op, node.arguments, node.results
+
+
+def _named(node: Node) -> str:
+    numbers = [f"{name}={value}" for name, value in node.arguments.items() if isinstance(value, int | float)]
+    return f"{node.op}({', '.join(numbers)})"
+
+
+def _line(node: Node) -> str:
+    return node.source or "line unknown"
+
+
+def _takes(node: Node, key: int) -> bool:
+    return any(getattr(value, "id", None) == key for value in node.arguments.values())
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def step_closure(function: Callable[P, T]) -> Callable[P, T | None]:
+    """A function, or a method, that runs behind the step in which it is called, with values for tensors.
+
+    It returns None there. Where no step is recorded, as on this CPU, or within another closure, it is called
+    immediately; but a program that drives the appliance expects its calls before the step is compiled to wait
+    for `run_queued_closures`.
+    """
+
+    @wraps(function)
+    def closure(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        steps = recording_steps()
+        if steps is not None:
+            steps.add_closure(ClosureCall(function, (args, kwargs)))
+        elif state().queues_closures:
+            state().queued_closures.append(partial(function, *args, **kwargs))
+        else:
+            return function(*args, **kwargs)
+        return None
+
+    return closure
+
+
+def run_queued_closures() -> None:
+    """Call the step closures that were called before the step was compiled, in their order."""
+    here = state()
+    here.queues_closures = False
+    calls, here.queued_closures = here.queued_closures, []
+    for call in calls:
+        call()

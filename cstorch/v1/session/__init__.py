@@ -13,12 +13,15 @@ import torch
 from cstorch import load, save, saver
 from cstorch.model import prepare
 from cstorch.scopes import add_debug_name, get_debug_name, name_scope, set_debug_scope
-from cstorch.session import amp, core, data, nn, optim, utils
-from cstorch.session.data import DataLoader, dataloader
-from cstorch.session.environment import env, initialize, use_cs
-from cstorch.session.preparing import optimizer
-from cstorch.session.process import state
-from cstorch.session.session import Session, compile  # noqa: A004 - the name of the original
+from cstorch.v1.session import amp, core, data, nn, optim, utils
+from cstorch.v1.session.environment import env, initialize, state, use_cs
+from cstorch.v1.session.preparing import optimizer
+from cstorch.v1.session.session import (
+    DataLoader,
+    Session,
+    compile,  # noqa: A004 - the name of the original
+    dataloader,
+)
 
 __all__ = [
     "DataLoader",

@@ -11,17 +11,11 @@ from cs_runtime.errors import CallError
 from cstorch import optim
 from cstorch.errors import OptimizerArgumentError
 from cstorch.optim.optimizer import GLOBAL_STEP, continue_schedules
-from cstorch.session.amp import PENDING
-from cstorch.session.environment import use_cs
-from cstorch.session.optim.lr_scheduler import (
-    chain_schedules,
-    count_step,
-    follow_steps,
-    take_schedule,
-)
-from cstorch.session.process import state
 from cstorch.step_count import continue_at, steps_behind
 from cstorch.tracing.device import DeviceTensor
+from cstorch.v1.session.amp import PENDING
+from cstorch.v1.session.environment import state, use_cs
+from cstorch.v1.session.optim.lr_scheduler import chain_schedules, count_step, follow_steps, take_schedule
 
 
 def optimizer(given: torch.optim.Optimizer) -> torch.optim.Optimizer:
@@ -60,7 +54,7 @@ class _Prepared:
     """Its steps can be recorded: see `cstorch.optim.step_check`."""
 
     declares_schedules = True
-    """Its steps count on schedules: see `cstorch.session.optim.lr_scheduler`."""
+    """Its steps count on schedules: see `cstorch.v1.session.optim.lr_scheduler`."""
 
     @property
     def _optimizer(self) -> _Prepared:

@@ -9,33 +9,38 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
 
 import torch
+from torch.utils import _pytree as pytree
 
+from cs_runtime.progress import report_checkpoint
+from cs_runtime.tasks import is_chief
+from cs_toolkit.files import replacing
 from cstorch import job
 from cstorch.distributed.cache import WORKER_CACHE_ROOT, hit_worker_cache_limit
 from cstorch.distributed.tasks import get_streaming_batch_size, service_resolver
-from cstorch.errors import SessionError
+from cstorch.errors import CheckpointError, SessionError
 from cstorch.job import task
-from cstorch.session.appliance_steps import ApplianceSteps, appliance_steps
-from cstorch.session.checkpoints import save, to_cpu
-from cstorch.session.closures import step_closure
-from cstorch.session.environment import (
+from cstorch.step_count import steps_done
+from cstorch.tracing.device import DEVICE, DeviceTensor, to_device
+from cstorch.utils.rates import RateTracker
+from cstorch.v1.session.core.appliance import ApplianceSteps, appliance_steps
+from cstorch.v1.session.environment import (
+    RunConfig,
     choose_replicas,
     choose_seed,
     env,
     is_initialized,
     is_receiver,
     is_streamer,
+    state,
     use_cs,
 )
-from cstorch.session.process import RunConfig, state
-from cstorch.session.rendezvous import rendezvous as _meet
-from cstorch.session.session import is_in_steps, mark_step
-from cstorch.session.steps import recording_steps
-from cstorch.tracing.device import DEVICE, to_device
-from cstorch.utils.rates import RateTracker
+from cstorch.v1.session.rendezvous import rendezvous as _meet
+from cstorch.v1.session.session import is_in_steps, mark_step
+from cstorch.v1.session.steps import recording_steps, step_closure
 
 __all__ = [
     "METRIC_NAME_PREFIX",
@@ -299,3 +304,50 @@ def print_metrics_report() -> None:
     """Logs all figures of the run."""
     for name, value in sorted(state().counters.items()):
         log.info("%s: %g", name, value)
+
+
+def to_cpu(data: Any) -> Any:
+    """A nest whose tensors of the device are copies on this CPU."""
+    return pytree.tree_map_only(DeviceTensor, lambda tensor: tensor.cpu().clone(), data)
+
+
+@step_closure
+def save(
+    data: Any,
+    file_or_path: str | Path | BinaryIO,
+    master_only: bool = True,
+    post_transfer_callback: Callable[[Any], Any] | None = None,
+) -> None:
+    """Writes a nest of tensors and plain data as `torch.save` does; within a step, behind it.
+
+    The file is written beside its path and renamed, so a checkpoint is whole or not there.
+
+    Args:
+        data: dicts, lists, tensors.
+        file_or_path: a path, or a file open for writing.
+        master_only: workers write nothing.
+        post_transfer_callback: is given the nest on the CPU; what it returns is written.
+
+    Raises:
+        CheckpointError: the directory is not writable or full.
+        StateNotThereError: the system is at another step by now.
+    """
+    if master_only and not is_chief():
+        return
+    held = to_cpu(data)
+    if post_transfer_callback is not None:
+        held = post_transfer_callback(held)
+    if not isinstance(file_or_path, str | Path):
+        torch.save(held, file_or_path)
+        return
+    path = Path(file_or_path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, durable=True) as beside, beside.open("wb") as file:
+            torch.save(held, file)
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(
+            f"cannot write checkpoint '{path}': {error}; older checkpoints are as they were. Free space or "
+            "give a writable directory"
+        ) from error
+    report_checkpoint(steps_done(), path)

@@ -1,5 +1,5 @@
 """`cbtorch.utils.data.dataloader`."""
 
-from cstorch.session.data import DataLoader, dataloader
+from cstorch.v1.session.session import DataLoader, dataloader
 
 __all__ = ["DataLoader", "dataloader"]

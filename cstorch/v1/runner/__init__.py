@@ -17,15 +17,14 @@ from cs_runtime.options import default_execution
 from cs_runtime.run_files import text_of
 from cstorch.errors import essence
 from cstorch.loop import base
-from cstorch.runner import flags
-from cstorch.runner.model import Model
-from cstorch.runner.runner import LossValueError, Runner
-from cstorch.runner.settings import RunConfig
-from cstorch.session import initialize
-from cstorch.session.core import cb_model as cm
-from cstorch.session.core import modes
-from cstorch.session.environment import choose_execution, choose_replicas
 from cstorch.start import take_requests
+from cstorch.v1.runner import settings
+from cstorch.v1.runner.runner import LossValueError, Model, Runner
+from cstorch.v1.runner.settings import RunConfig
+from cstorch.v1.session import initialize
+from cstorch.v1.session.core import cb_model as cm
+from cstorch.v1.session.core import modes
+from cstorch.v1.session.environment import choose_execution, choose_replicas
 
 __all__ = ["LossValueError", "Model", "RunConfig", "Runner", "run"]
 
@@ -38,7 +37,7 @@ def run(
     train_data_fn: DataFn | None = None,
     eval_data_fn: DataFn | None = None,
     default_params_fn: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None,
-    extra_args_parser_fn: flags.ExtraParsers | None = None,
+    extra_args_parser_fn: settings.ExtraParsers | None = None,
     runner: type[Runner] = Runner,
     argv: Sequence[str] | None = None,
 ) -> Runner:
@@ -60,9 +59,9 @@ def run(
         CallError: flags or parameters that cannot be; a ValueError.
     """
     directory = Path(sys.argv[0]).resolve().parent
-    args, own = flags.parse(directory, extra_args_parser_fn, argv)
+    args, own = settings.parse(directory, extra_args_parser_fn, argv)
     exits.report_at_exit(base.tell, essence)
-    params = flags.merged(args, own)
+    params = settings.merged(args, own)
     if default_params_fn is not None:
         params = default_params_fn(params) or params
     config = RunConfig.of(params)

@@ -15,8 +15,7 @@ import torch
 from cstorch import amp
 from cstorch.amp.half import set_half_dtype, use_bfloat16
 from cstorch.precision import half_dtype, mix_precision, torch_half_dtype
-from cstorch.session.environment import use_cs
-from cstorch.session.process import state
+from cstorch.v1.session.environment import state, use_cs
 
 __all__ = [
     "GradScaler",

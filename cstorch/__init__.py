@@ -27,7 +27,15 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
     from cstorch.compatibility import accept_prefetch_factor
     from cstorch.compiled import use_cs
     from cstorch.config import configure
-    from cstorch.core.annotation import device_annotation
+    from cstorch.core.annotation import (
+        add_debug_name,
+        current_pol,
+        device_annotation,
+        get_debug_name,
+        name_scope,
+        pol,
+        set_debug_scope,
+    )
     from cstorch.decompositions import register_decomposition
     from cstorch.loop.executor import current_executor
     from cstorch.loop.steps import (
@@ -40,16 +48,8 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
         summarize_tensor,
         trace,
     )
+    from cstorch.model import predict
     from cstorch.model import prepare as compile  # noqa: A004 - as torch.compile is called
-    from cstorch.predict import predict
-    from cstorch.scopes import (
-        add_debug_name,
-        current_pol,
-        get_debug_name,
-        name_scope,
-        pol,
-        set_debug_scope,
-    )
     from cstorch.seed import manual_seed
     from cstorch.tensors import (
         current_torch_device,

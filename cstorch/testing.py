@@ -8,7 +8,7 @@ from typing import Any
 
 from cs_runtime import requeue, terminal
 from cstorch import compiled, config, precision, start, step_count
-from cstorch.backends import chosen
+from cstorch.backends import base_backend
 from cstorch.metrics import Metric
 from cstorch.tracing import names
 from cstorch.v1.session import environment, rendezvous, session, state, steps
@@ -17,7 +17,7 @@ from cstorch.v1.session import environment, rendezvous, session, state, steps
 def forget() -> None:
     """As if this process had configured, compiled and computed nothing, in a session neither."""
     config._configured.clear()
-    chosen._made.clear()
+    base_backend._made.clear()
     compiled.models.clear()
     compiled.cpu_models.clear()
     names._holders.clear()

@@ -1,7 +1,7 @@
 """What a process computes on: the CS system, or this CPU."""
 
 from cstorch.backends import csx, ltc_backend
-from cstorch.backends.chosen import (
+from cstorch.backends.base_backend import (
     Backend,
     BackendType,
     Device,

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from cstorch.core import annotation, compile, modes  # noqa: A004 - the original names
-from cstorch.scopes import name_scope
+from cstorch.core.annotation import name_scope
 
 __all__ = ["annotation", "compile", "modes", "name_scope"]
 

@@ -4,8 +4,11 @@ from cs_toolkit.units import bytes_to_human
 from cstorch.distributed import cluster_resolver
 from cstorch.distributed.cache import WORKER_CACHE_ROOT, get_dir_size, hit_worker_cache_limit
 from cstorch.distributed.cluster import ClusterConfig, CSConfig
-from cstorch.distributed.cluster_resolver import BaseServiceResolver, ClusterSpec, TaskRole, TaskSpec
-from cstorch.distributed.tasks import (
+from cstorch.distributed.cluster_resolver import (
+    BaseServiceResolver,
+    ClusterSpec,
+    TaskRole,
+    TaskSpec,
     get_ordinal,
     get_rank,
     get_streaming_batch_size,

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import torch
 
 from cstorch import load, save, saver
+from cstorch.core.annotation import add_debug_name, get_debug_name, name_scope, set_debug_scope
 from cstorch.model import prepare
-from cstorch.scopes import add_debug_name, get_debug_name, name_scope, set_debug_scope
 from cstorch.v1.session import amp, core, data, nn, optim, utils
 from cstorch.v1.session.environment import env, initialize, state, use_cs
 from cstorch.v1.session.preparing import optimizer

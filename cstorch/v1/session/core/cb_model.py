@@ -20,7 +20,7 @@ from cs_runtime.tasks import is_chief
 from cs_toolkit.files import replacing
 from cstorch import job
 from cstorch.distributed.cache import WORKER_CACHE_ROOT, hit_worker_cache_limit
-from cstorch.distributed.tasks import get_streaming_batch_size, service_resolver
+from cstorch.distributed.cluster_resolver import get_streaming_batch_size, service_resolver
 from cstorch.errors import CheckpointError, SessionError
 from cstorch.job import task
 from cstorch.step_count import steps_done

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from csrun.stand_ins import worker_config, worker_variables
+from csrun.schedulers.tasks import worker_config, worker_variables
 from csrun.tasks.environment import variables
 from estimator.input import InputSource, describe, read
 from input_rules.handover import InputProgram, Shard, take_over, wanted

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import cs_runtime.input_source
-from csrun.stand_ins import worker_config, worker_variables
+from csrun.schedulers.tasks import worker_config, worker_variables
 from csrun.tasks.environment import variables
 from estimator.input import InputSource, names_by
 from estimator.modes import ModeKeys

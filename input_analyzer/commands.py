@@ -19,6 +19,7 @@ from cs_toolkit.version import __version__
 from csrun.commands.completion import files
 from csrun.commands.flags import (
     DAY_S,
+    command_site,
     context_settings,
     count,
     directories,
@@ -27,10 +28,10 @@ from csrun.commands.flags import (
     no_mounts_notice,
     require_command,
     run_main,
+    site_config_option,
     working_directory,
 )
 from csrun.commands.scheduler_flags import Where, scheduler_flags
-from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDERR, STDOUT, occupy_closed_descriptors, say, wants_colour, write_text
 from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramRequest

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from cs_toolkit.errors import UsageError
-from csrun.stand_ins import worker_place, worker_variables
+from csrun.schedulers.tasks import worker_place, worker_variables
 from csrun.tasks.environment import variables
 from input_analyzer.imports import on_import
 from input_analyzer.measure.session import begin, keep_files_apart, refuse

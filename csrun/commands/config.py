@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from csrun.commands.site_flag import use_site_config_option
+from csrun.commands.flags import use_site_config_option
 from csrun.console import STDERR, STDOUT, write_text
 from csrun.schedulers.registry import choose
 from csrun.site.loading import LoadedSite, load_site, searched_files

@@ -14,23 +14,23 @@ import click
 from cs_toolkit.version import __version__
 from csrun.commands.completion import files
 from csrun.commands.flags import (
+    command_site,
     context_settings,
     flag_name,
     mount_dirs_option,
     no_mounts_notice,
     require_command,
     run_main,
+    site_config_option,
     true_or_false,
     working_directory,
 )
 from csrun.commands.scheduler_flags import Where, scheduler_flags
-from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDERR, STDOUT, say, write_text
 from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramPlan, ProgramRequest
 from csrun.schedulers.registry import LOCAL, scheduler
 from csrun.site.model import Site
-from csrun.system_watch import named_system
 from csrun.tasks.command import containerise
 from csrun.tasks.environment import EnvironmentChange, program_environment, this_toolkit, unset_notice
 
@@ -114,9 +114,9 @@ def build_command(site: Site) -> click.Command:
         if dry_run:
             write_text(STDOUT, describe(plan, change, cwd))
             return 0
-        if named_system(words) and not runner.has_nodes:
-            from csrun.system_check import check_system  # only here: --help starts no process
+        from csrun.system_status import check_system, named_system  # only here: --help starts no process
 
+        if named_system(words) and not runner.has_nodes:
             check_system(words, "", this_toolkit(), wait=False, certain=True)
         if logging:
             write_text(STDERR, f"Running: {join(words)}\n")

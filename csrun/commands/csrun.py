@@ -9,20 +9,19 @@ from typing import Any, NoReturn
 import click
 
 from cs_toolkit.version import __version__
-from csrun.commands.flags import context_settings, run_main
-from csrun.commands.site_flag import use_site_config_option
+from csrun.commands.flags import context_settings, run_main, use_site_config_option
 
 PROGRAM = "csrun"
 
 COMMANDS: Mapping[str, str] = {
-    "cancel": "csrun.commands.cancel",
+    "cancel": "csrun.commands.jobs",
     "completion": "csrun.commands.completion",
     "config": "csrun.commands.config",
     "doctor": "csrun.commands.doctor",
     "init": "csrun.commands.init",
-    "logs": "csrun.commands.logs",
+    "logs": "csrun.commands.jobs",
     "pip": "csrun.commands.pip",
-    "status": "csrun.commands.status",
+    "status": "csrun.commands.jobs",
 }
 """Module of every subcommand, with a click command of its name; only the one that runs is imported."""
 

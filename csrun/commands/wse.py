@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from cs_toolkit.version import __version__
 from csrun.commands.completion import files
 from csrun.commands.flags import (
+    EXIT_CTRL_C,
+    command_site,
     context_settings,
     count,
     mount_dirs_option,
     require_command,
     run_main,
     seconds,
+    site_config_option,
     working_directory,
 )
 from csrun.commands.scheduler_flags import Where, scheduler_flags
-from csrun.commands.site_flag import command_site, site_config_option
 from csrun.console import STDOUT, say, write_text
+from csrun.errors import LogDirError
 from csrun.jobs.layout import JobLayout, Recommendation, read_recommendation, resolve_layout
-from csrun.jobs.record import new_job_id
-from csrun.schedulers.base import LaunchContext, LaunchRequest
+from csrun.jobs.record import known_job, new_job_id, prepare_log_dir
+from csrun.jobs.registry import KnownJob, register
+from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest, Scheduler
 from csrun.site.model import Site
 from csrun.tasks.command import containerise
 from csrun.tasks.environment import SYSTEM_VARIABLE, this_toolkit
@@ -195,7 +199,7 @@ def build_command(site: Site) -> click.Command:
         plan = scheduler.plan(request, launch_context, survey)  # refuses what can never run
         _say(plan.notices)
         if not dry_run:
-            from csrun.system_check import check_system  # only here: --help starts no process
+            from csrun.system_status import check_system  # only here: --help starts no process
 
             here = scheduler.job_here(environment)
             certain = not queue.submit and (not scheduler.has_nodes or (here is not None and here.on_node))
@@ -217,7 +221,6 @@ def build_command(site: Site) -> click.Command:
         if dry_run:
             write_text(STDOUT, script)
             return 0
-        from csrun.commands.submission import submit  # only here: nothing else follows a log
 
         return submit(scheduler, script, plan, environment, follow=queue.follow)
 
@@ -259,3 +262,68 @@ class Wanted:
 def _say(notices: Iterable[str]) -> None:
     for notice in notices:
         say(PROGRAM, notice)
+
+
+SCRIPT_NAME = "job.sh"
+WHOLE_FILE_LINES = 1_000_000
+
+
+def submit(
+    scheduler: Scheduler[Any, Any],
+    script: str,
+    plan: LaunchPlan,
+    environment: Mapping[str, str],
+    *,
+    follow: bool,
+) -> int:
+    """Writes the script into the job's log directory, hands it to the queue, and registers the job.
+
+    Args:
+        scheduler: whose queue.
+        script: its text.
+        plan: of the job.
+        environment: of the launcher; the job inherits it.
+        follow: stay until the job has ended.
+
+    Returns:
+        The exit code: that of the job, if it was followed to its end.
+
+    Raises:
+        LogDirError: the script cannot be written.
+        ToolkitError: the scheduler refuses the job; nothing was submitted.
+    """
+    prepare_log_dir(plan.log_dir)
+    path = plan.log_dir / SCRIPT_NAME
+    try:
+        path.write_text(script, encoding="utf-8", errors="surrogateescape")
+        path.chmod(0o755)
+    except OSError as error:
+        raise LogDirError(
+            f"cannot write {path}: {error.strerror}; expected a writable log directory: give another one "
+            f"with --log-dir"
+        ) from error
+    job = replace(known_job(plan), scheduler_job_id=scheduler.submit(path, environment))
+    register(job, environment)
+    # As sbatch prints it, so that scripts that read sbatch's answer can read ours.
+    write_text(STDOUT, f"Submitted batch job {job.scheduler_job_id}\n")
+    say(PROGRAM, f"job {job.job_id}, script {path}")
+    return _follow(job, scheduler.output_file(job)) if follow else 0
+
+
+def _follow(job: KnownJob, output: Path) -> int:
+    """Shows what the job writes until it has ended; returns its exit code.
+
+    Ctrl-C ends the showing, not the job.
+    """
+    number = job.scheduler_job_id
+    try:
+        from csrun.commands.jobs import follow_log  # only here: nothing else follows a log
+
+        return follow_log(job, output, lines=WHOLE_FILE_LINES)
+    except KeyboardInterrupt:
+        say(
+            PROGRAM,
+            f"job {number} goes on: 'csrun status {number}', 'csrun logs --follow {number}', 'csrun cancel "
+            f"{number}' look after it",
+        )
+        return EXIT_CTRL_C

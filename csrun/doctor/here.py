@@ -15,7 +15,7 @@ from cs_toolkit.version import __version__
 from csrun.doctor.findings import Finding
 from csrun.site.loading import LoadedSite
 from csrun.site.model import Site
-from csrun.system_query import SystemQueryError, ask_system
+from csrun.system_status import SystemQueryError, ask_system
 from csrun.tasks.command import containerise, require_container
 from csrun.tasks.environment import Toolkit, program_environment, program_python
 

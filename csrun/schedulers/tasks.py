@@ -1,15 +1,17 @@
-"""The tasks of a job as all schedulers plan them. Pure."""
+"""The tasks of a job as all schedulers plan them, and simulated tasks of an input analysis."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from cs_toolkit.errors import UsageError
 from csrun.jobs.layout import JobLayout
 from csrun.jobs.record import log_name
 from csrun.schedulers.base import LaunchContext, LaunchRequest, PlannedTask
+from csrun.schedulers.registry import task_variables
 from csrun.tasks.environment import EnvironmentChange, Toolkit, program_environment
 from csrun.tasks.roles import TF_CONFIG_PORT_BASE, role_of_rank, tf_config
 
@@ -118,3 +120,27 @@ def _launcher_file(toolkit: Toolkit) -> Path:
 def plural(count: int, noun: str) -> str:
     """ "1 task", "2 tasks"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def worker_place(workers: int, index: int) -> tuple[int, int]:
+    """Rank of a worker and number of tasks; an only worker is all of its job, chief and worker at once."""
+    return (index + 1, workers + 1) if workers > 1 else (0, 1)
+
+
+def worker_config(workers: int, index: int) -> dict[str, Any]:
+    """TF_CONFIG of a worker in a job whose tasks are all on this machine."""
+    rank, tasks = worker_place(workers, index)
+    return tf_config(rank, ["127.0.0.1"] * tasks)
+
+
+def worker_variables(environment: Mapping[str, str], workers: int, index: int) -> dict[str, str]:
+    """TF_CONFIG, and what the scheduler that has started this process tells a task.
+
+    Args:
+        environment: of this process.
+        workers: of the job.
+        index: of the worker.
+    """
+    rank, tasks = worker_place(workers, index)
+    config = json.dumps(worker_config(workers, index))
+    return {"TF_CONFIG": config, **task_variables(environment, rank, tasks)}

@@ -10,7 +10,7 @@ from typing import Any
 import torch.utils.data
 
 import cs_runtime.input_source
-from csrun.stand_ins import worker_variables
+from csrun.schedulers.tasks import worker_variables
 from csrun.tasks.environment import variables
 from cstorch.config import configuration
 from cstorch.input.loader import DataLoader, OwnNumbers

@@ -13,7 +13,7 @@ from csrun.schedulers.tasks import (
     planned_tasks,
     plural,
 )
-from csrun.system_watch import system_address
+from csrun.system_status import system_address
 from csrun.tasks.environment import program_environment, unset_notice
 
 LOOPBACK = "127.0.0.1"

@@ -23,7 +23,7 @@ from csrun.jobs.record import JobRecord, known_job, prepare_log_dir
 from csrun.jobs.registry import register
 from csrun.jobs.supervisor import Supervisor
 from csrun.schedulers.base import LaunchPlan, PlannedTask
-from csrun.system_watch import PATIENCE_S, SystemWatch
+from csrun.system_status import PATIENCE_S, SystemWatch
 from csrun.tasks.command import find_command
 from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
 from csrun.tasks.signals import INTERRUPTS, LOOK_INTERVAL_S, PASSED_ON, SignalPipe, SignalRelay

@@ -54,7 +54,7 @@ from csrun.schedulers.slurm.guard import AGENTS_LIMIT_S, SRUN_LIMIT_S, SrunGuard
 from csrun.schedulers.slurm.plan import SlurmPlan
 from csrun.schedulers.slurm.srun_lines import SrunLines
 from csrun.schedulers.slurm.watch import QueueWatch
-from csrun.system_watch import PATIENCE_S, SystemWatch
+from csrun.system_status import PATIENCE_S, SystemWatch
 from csrun.tasks.roles import tf_config
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe
 

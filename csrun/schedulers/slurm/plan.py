@@ -14,7 +14,7 @@ from csrun.schedulers.slurm.components import components, with_whole_nodes
 from csrun.schedulers.slurm.names import job_name
 from csrun.schedulers.slurm.survey import ClusterSurvey
 from csrun.schedulers.tasks import check_number_of_tasks, common_change, job_log_dir, planned_tasks, plural
-from csrun.system_watch import system_address
+from csrun.system_status import system_address
 from csrun.tasks.environment import program_environment, unset_notice
 
 HOST_FILE_NAME = "hosts"

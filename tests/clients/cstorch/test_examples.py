@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cs_system.testing import RunningSystem
-from csrun.stand_ins import worker_variables
+from csrun.schedulers.tasks import worker_variables
 from cstorch.testing import forget
 from input_rules.handover import VARIABLE, InputProgram, Shard
 

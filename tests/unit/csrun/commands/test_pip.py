@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-BIN = Path(__file__).parents[3] / "bin"
+BIN = Path(__file__).parents[4] / "bin"
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -1,24 +1,80 @@
-"""csrun logs: what the tasks of a job have written."""
+"""csrun status, logs and cancel: the state of jobs, the output of their tasks, and their end."""
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from shlex import join
 
 import click
 
 from cs_toolkit.errors import UsageError
 from csrun.commands.completion import job_ids, tasks
-from csrun.commands.flags import count
+from csrun.commands.flags import count, seconds
 from csrun.console import STDOUT, say, write_text
 from csrun.errors import CsrunError
-from csrun.jobs.registry import KnownJob, find_job
+from csrun.jobs.registry import KnownJob, find_job, known_jobs, read_record
 from csrun.jobs.state import JobStatus
-from csrun.jobs.status import WaitLines, state_text, status_of
+from csrun.jobs.status import WaitLines, columns, state_text, status_of, status_text, statuses_of
+from csrun.schedulers.registry import scheduler
 
 PROGRAM = "csrun"
+DEFAULT_JOBS = "10"
+COMMAND_WIDTH = 60
+
+
+@click.command("status")
+@click.argument("job", required=False, shell_complete=job_ids)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--last",
+    callback=count(),
+    default=DEFAULT_JOBS,
+    show_default=True,
+    metavar="N",
+    help="Without JOB: show the newest N.",
+)
+def status(job: str | None, as_json: bool, last: int) -> int:
+    """Shows how JOB fares: state, nodes, tasks, and what it waits for. Without JOB: your newest jobs.
+
+    JOB is an id that csrun_wse has printed (or its beginning or end), the scheduler's number, or a log
+    directory.
+    """
+    if job is None:
+        found = statuses_of(known_jobs(os.environ)[:last], lambda error: say(PROGRAM, str(error)))
+        text = json.dumps([one.to_json() for one in found], indent=2) + "\n" if as_json else list_text(found)
+    else:
+        one = status_of(find_job(job, os.environ))
+        text = json.dumps(one.to_json(), indent=2) + "\n" if as_json else status_text(one)
+    write_text(STDOUT, text)
+    return 0
+
+
+def list_text(found: list[JobStatus]) -> str:
+    """A line for each job; pure."""
+    if not found:
+        return "no jobs are known; csrun_wse starts one\n"
+    rows = [("job", "number", "state", "command")]
+    rows += [
+        (
+            one.job.job_id,
+            one.scheduler_job_id or "-",
+            state_text(one, with_detail=False),
+            _shortened(join(one.job.command)),
+        )
+        for one in found
+    ]
+    return "\n".join(columns(rows)) + "\n"
+
+
+def _shortened(text: str) -> str:
+    plain = text.replace("\n", " ")
+    return plain if len(plain) <= COMMAND_WIDTH else plain[: COMMAND_WIDTH - 3] + "..."
+
+
 DEFAULT_LINES = "20"
 CHUNK_BYTES = 65_536
 PRINT_INTERVAL_S = 0.2
@@ -141,3 +197,43 @@ def _write(data: bytes) -> None:
     with suppress(BrokenPipeError):
         while data:
             data = data[os.write(STDOUT, data) :]
+
+
+CANCEL_POLL_S = 0.5
+WAIT_LIMIT_S = 60
+
+
+@click.command("cancel")
+@click.argument("job", shell_complete=job_ids)
+@click.option(
+    "--wait",
+    "limit_s",
+    callback=seconds,
+    default=str(WAIT_LIMIT_S),
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the end of the job.",
+)
+def cancel(job: str, limit_s: float) -> int:
+    """Ends JOB: its tasks are asked to end, and killed after their grace period. Waits for the end.
+
+    JOB is an id that csrun_wse has printed (or its beginning or end), the scheduler's number, or a log
+    directory.
+    """
+    known = find_job(job, os.environ)
+    found = status_of(known)
+    if found.over:
+        say(PROGRAM, f"job {known.job_id} has ended already: {state_text(found)}")
+        return 0
+    scheduler(known.launcher).cancel(known, read_record(known) or {}, os.environ)
+    deadline_s = time.monotonic() + limit_s
+    while not found.over and time.monotonic() < deadline_s:
+        time.sleep(CANCEL_POLL_S)
+        found = status_of(known)
+    if not found.over:
+        raise CsrunError(
+            f"job {known.job_id} is still {found.state} {limit_s:g} s after it was told to end; expected its "
+            f"end within the grace period: look at 'csrun logs {known.job_id}', or wait longer with --wait"
+        )
+    say(PROGRAM, f"job {known.job_id}: {state_text(found)}")
+    return 0

@@ -20,7 +20,7 @@ from csrun.jobs.state import QueueView, job_status
 from csrun.jobs.status import status_text
 from csrun.schedulers.slurm.state import view_of
 
-BIN = Path(__file__).resolve().parents[3] / "bin"
+BIN = Path(__file__).resolve().parents[4] / "bin"
 FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "GRES_")
 
 Call = Callable[..., subprocess.CompletedProcess[str]]

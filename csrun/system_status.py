@@ -1,13 +1,129 @@
-"""Looks after the CS system by connecting to it every few seconds, from a thread of its own."""
+"""The CS system of a job: asked before the start, and watched while the job runs."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
+
+from csrun.errors import CsrunError
+from csrun.tasks.environment import Toolkit
+
+_COMPILES = ("compile_only", "validate_only")
+
+
+def check_system(
+    command: Sequence[str],
+    site_address: str,
+    toolkit: Toolkit,
+    *,
+    wait: bool,
+    certain: bool,
+    variable: str = "",
+) -> str | None:
+    """Whether the system that a command will use answers and is free.
+
+    Args:
+        command: the user's words.
+        site_address: of the site's system, for a command that names none; "" for none.
+        toolkit: whose client asks.
+        wait: the job queues for a busy system.
+        certain: what is seen from this machine is what the job will see, now.
+        variable: what the user's `CS_IP` says; it names the system of a command that does not.
+
+    Returns:
+        What the user should know; None for nothing.
+
+    Raises:
+        CsrunError: the job cannot train: a wrong address, something else at the address, a busy system.
+    """
+    of_command = named_system(command)
+    named = variable if of_command is None else of_command
+    address = named or ("" if of_command is not None else site_address)
+    if not address:
+        return None
+    try:
+        status = ask_system(address, toolkit)
+    except SystemQueryError as error:
+        if not error.asked:
+            return str(error)
+        if error.exit_code == 2 and named:
+            raise
+        if named and certain:
+            raise
+        seen_from = "" if certain else ", seen from this machine"
+        return f"{error}{seen_from}"
+    run: Mapping[str, Any] | None = status.get("run")
+    if run is None or only_compiles(command) or not certain:
+        return None
+    held = f"the CS system at {address} is busy: held by {run['job']} since {_clock(run['since'])}"
+    if wait:
+        return f"{held}; the job waits for it before its first step"
+    if named:
+        raise CsrunError(
+            f"{held}; expected a free one: try again later, or queue for it with csrun_wse --wait"
+        )
+    return held
+
+
+def only_compiles(command: Sequence[str]) -> bool:
+    """Whether a command says that its program compiles or validates and does no more."""
+    words = [word.lstrip("-") for word in command]
+    modes = {f"{flag}={mode}" for flag in ("mode", "m") for mode in _COMPILES}
+    return any(word in modes or word in _COMPILES for word in words)
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+ANSWER_LIMIT_S = 20.0
+_PREFIX = "cs_system: error: "
+
+
+class SystemQueryError(CsrunError):
+    """The system does not answer, or something else is at its address.
+
+    Attributes:
+        exit_code: 2 for what is no address.
+        asked: the system's client has said so; else it could not be run, and nothing is known of the system.
+    """
+
+    def __init__(self, text: str, exit_code: int = 1, *, asked: bool = True) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+        self.asked = asked
+
+
+def ask_system(address: str, toolkit: Toolkit) -> Mapping[str, Any]:
+    """What `cs_system status --json` says of the system at an address.
+
+    Raises:
+        SystemQueryError: it is no address, nothing answers there, or something else does.
+    """
+    words = [str(toolkit.python), "-m", "cs_system", "status", "--json", f"--cs_ip={address}"]
+    # -m searches in the current directory first, so it has to be one that is ours.
+    cwd = toolkit.import_root or toolkit.bin_dir
+    try:
+        done = subprocess.run(
+            words, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SystemQueryError(f"the CS system at {address} was not asked: {error}", asked=False) from error
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+        if not said.startswith(_PREFIX):
+            raise SystemQueryError(f"the CS system at {address} was not asked: {said}", asked=False)
+        raise SystemQueryError(said.removeprefix(_PREFIX), done.returncode)
+    answer: Mapping[str, Any] = json.loads(done.stdout.splitlines()[0])
+    return answer
+
 
 PORT = 9000
 CONNECT_INTERVAL_S = 2.0

@@ -44,7 +44,7 @@ def test_a_command_that_is_not_there_gets_a_suggestion(
     assert capfd.readouterr().err.startswith(f"csrun: unknown command {said}")
 
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def crash(folder: Path) -> subprocess.CompletedProcess[str]:

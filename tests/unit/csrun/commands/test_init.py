@@ -16,8 +16,8 @@ import pytest
 from cs_toolkit.errors import UsageError
 from csrun.commands import init as command
 from csrun.commands.csrun import build_command
+from csrun.commands.init import FRAMEWORKS, FilesInTheWayError, Program, copy, programs, source_folder
 from csrun.errors import CsrunError
-from csrun.example_programs import FRAMEWORKS, FilesInTheWayError, Program, copy, programs, source_folder
 
 SOURCE = source_folder()
 PROGRAMS = programs(SOURCE)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.input_reader MODEL
 
-What measures in `cs_input_analyzer` starts it (see `input_rules.handover`) and reads it as a copy of an
+What measures in `cs_input_analyzer` starts it (see `input_rules.input_export`) and reads it as a copy of an
 analysis. In every second turn the batches do not get there: a bare loop reads and counts them. It is the same
 iterator of the same process, as what autotune has chosen differs from process to process by more than the
 instrumentation costs. The file that RATES_VARIABLE names gets a line with both rates, samples a second, for
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.example_step import MODELS
-from input_rules.handover import InputProgram, Shard, take_over
+from input_rules.input_export import InputProgram, Shard, take_over
 
 RATES_VARIABLE = "CS_BENCH_RATES"
 TURN_S = 0.4

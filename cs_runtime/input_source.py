@@ -20,8 +20,7 @@ from cs_runtime.terminal import announced
 from cs_toolkit.errors import EXIT_BUG, exit_code_of
 from cs_toolkit.random_numbers import random_numbers_kept
 from cs_toolkit.step import NARROWED, TensorSpec
-from input_rules.finding import Finding
-from input_rules.report import lines
+from input_rules.findings import Finding, lines
 
 Batch = tuple[np.ndarray, ...]
 

@@ -15,7 +15,7 @@ from cstorch.errors import essence
 from cstorch.input.workers import OwnWorkers, job_directory, job_files, serve_and_leave
 from cstorch.job import own_workers, task
 from cstorch.loop import base
-from input_rules.handover import wanted
+from input_rules.input_export import wanted
 
 checkpoint_requests = CheckpointRequests()
 """SIGUSR1 asks a program for a checkpoint, unless it takes that signal itself."""

@@ -13,7 +13,7 @@ from typing import Any
 from csrun.schedulers.tasks import worker_config, worker_variables
 from csrun.tasks.environment import variables
 from estimator.input import InputSource, describe, read
-from input_rules.handover import InputProgram, Shard, take_over, wanted
+from input_rules.input_export import InputProgram, Shard, take_over, wanted
 
 
 def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles: bool = False) -> None:

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from csrun.jobs.layout import RECOMMENDATION_VERSION
-from input_rules.finding import Finding, Gain
-from input_rules.pace import StageCost
+from input_rules.findings import Finding, Gain
 from input_rules.pipeline import Framework
+from input_rules.throughput import StageCost
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,10 @@ from input_analyzer.notes import (
 from input_analyzer.rate_model import Point, RateModel, fit
 from input_analyzer.recommend import USABLE_MEMORY, Limits, predictions, recommend
 from input_analyzer.target import target_of_report
-from input_rules.finding import Finding
-from input_rules.pace import StageCost, pace, unaccounted_us
+from input_rules.findings import Finding
 from input_rules.rules import by_rank
 from input_rules.rules.sharding import Split, uneven_split
+from input_rules.throughput import StageCost, pace, unaccounted_us
 
 Say = Callable[[str, float], None]
 """Is told what is being done, and what part of the whole analysis is over, 0 to 1."""

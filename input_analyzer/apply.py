@@ -14,7 +14,7 @@ from cs_toolkit.files import replace_file
 from csrun.console import STDERR, STDOUT, say, write_text
 from csrun.errors import CsrunError
 from input_analyzer.source_diff import Changed, changes
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 
 
 def show(program: str, findings: Sequence[Finding]) -> tuple[Changed, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from input_analyzer.analysis import Bottleneck
 from input_analyzer.report.words import rate
-from input_rules.pace import NEARLY_ALL, StageCost, time_us
+from input_rules.throughput import NEARLY_ALL, StageCost, time_us
 
 _FASTER = 1.005  # what is less is not worth a word
 _SOME = 0.05  # of a time, what is less is within its error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 
 PREFETCHING = frozenset({"prefetch-missing", "prefetch-not-last", "prefetch-empty"})
 """Findings that matter where something is done between two batches."""

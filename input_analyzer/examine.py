@@ -19,16 +19,14 @@ from input_analyzer.analysis import Component
 from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import Link, Order
 from input_analyzer.measure.session import FEWEST_BATCHES, check_length
-from input_rules.batches import SampleCount
-from input_rules.finding import Finding
-from input_rules.handover import InputProgram, Shard
-from input_rules.lanes import lanes
-from input_rules.pace import StageCost
+from input_rules.batches import SampleCount, text_notes
+from input_rules.findings import Finding
+from input_rules.formatting import display_path
+from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Pipeline, Stage, StageTime
 from input_rules.rules.context import flag, is_batched, number, records_at
 from input_rules.rules.sharding import Split
-from input_rules.source_lines import shown
-from input_rules.texts import text_notes
+from input_rules.throughput import StageCost, lanes
 
 FIRST_BATCHES_S = 3.0
 
@@ -217,6 +215,6 @@ def function_source(function: Any) -> str | None:
     try:
         function = inspect.unwrap(function)
         path = Path(inspect.getsourcefile(function) or "").absolute()
-        return f"{shown(str(path))}:{inspect.getsourcelines(function)[1]}"
+        return f"{display_path(str(path))}:{inspect.getsourcelines(function)[1]}"
     except (TypeError, OSError):
         return None

@@ -11,7 +11,7 @@ from input_analyzer.errors import InputAnalyzerError
 from input_analyzer.interleaved import Ratio, slower
 from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import Order
-from input_rules.finding import Finding, Gain
+from input_rules.findings import Finding, Gain
 from input_rules.rules import by_rank
 from input_rules.rules.expected_gains import counted_cpus, figure
 

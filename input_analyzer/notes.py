@@ -11,8 +11,8 @@ from input_analyzer.measure.rates import FEWEST_BATCHES, Plan
 from input_analyzer.rate_model import RateModel
 from input_analyzer.recommend import HEADROOM, Limits, layouts, nodes_for
 from input_analyzer.report.words import counted, percent
+from input_rules.formatting import format_bytes
 from input_rules.rules.sharding import Split
-from input_rules.words import size
 
 _BUSY_CPUS = 0.25
 _UNMEASURED_ERROR = 0.15
@@ -33,7 +33,7 @@ def cold_notes(cold: ColdFiles, measurements: Sequence[Measurement]) -> list[str
     """What was dropped for the first epoch, and what speaks against its being cold."""
     where = ", ".join(map(str, cold.folders))
     notes = [
-        f"Cold: {counted(cold.files, 'file')} below {where}, {size(cold.size_bytes)} in all, "
+        f"Cold: {counted(cold.files, 'file')} below {where}, {format_bytes(cold.size_bytes)} in all, "
         f"{'was' if cold.files == 1 else 'were'} dropped from the memory of the operating system before "
         "the first epoch. What another machine or the disk itself keeps in memory stays there."
     ]

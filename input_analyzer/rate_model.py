@@ -15,7 +15,7 @@ one copy. Where one number of CPUs was measured, what more of them give is taken
 
 That is so where one thread does what is slowest. Several, the worker processes of a torch DataLoader for
 instance, meet at the CPUs although there is CPU time to spare: t(c) then is that of a closed queue
-(`input_rules.queueing`).
+(`input_rules.throughput`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from input_rules.pace import Pace
-from input_rules.queueing import queueing_time
+from input_rules.throughput import Pace, queueing_time
 
 OVERLAPS = (1.0, 2.0, 4.0, 8.0)
 """Values that are tried for k; at 8 the slower of the two parts alone counts, within 9 %."""

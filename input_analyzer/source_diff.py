@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 from input_rules.rules.batching import DROPPING
 
 _AUTOTUNE = "tf.data.AUTOTUNE"

@@ -18,10 +18,10 @@ from csrun.schedulers.tasks import worker_place, worker_variables
 from csrun.tasks.environment import variables
 from input_analyzer.imports import on_import
 from input_analyzer.measure.session import begin, keep_files_apart, refuse
+from input_rules.batches import texts_of
 from input_rules.errors import ComponentError, WrongTypeError
-from input_rules.handover import VARIABLE, InputProgram, Shard, take_over
+from input_rules.input_export import VARIABLE, InputProgram, Shard, take_over
 from input_rules.pipeline import Framework
-from input_rules.texts import texts_of
 
 _NAMED = 10
 """So many functions of a module are named to somebody who asked for one that is not there."""

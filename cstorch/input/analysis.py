@@ -15,7 +15,7 @@ from csrun.tasks.environment import variables
 from cstorch.config import configuration
 from cstorch.input.loader import DataLoader, OwnNumbers
 from cstorch.job import reading_as, task
-from input_rules.handover import InputProgram, Shard, take_over, wanted
+from input_rules.input_export import InputProgram, Shard, take_over, wanted
 
 PATIENCE_S = 2.0
 """A run does not make an input once more for its report that took longer to make."""

@@ -47,7 +47,7 @@ from cstorch.step_count import StepsBehind, continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor, Owner, from_array, output_readers, value_of
 from cstorch.tracing.models import model_state
 from cstorch.tracing.values import META
-from input_rules.handover import wanted
+from input_rules.input_export import wanted
 
 if TYPE_CHECKING:
     from cstorch.tracing.record import Recording

@@ -36,7 +36,7 @@ from input_analyzer.measure import node
 from input_analyzer.measure.link import END, Link, Order, short_name
 from input_analyzer.measure.shared_memory import remove_segments
 from input_analyzer.measure.traces import users_stack
-from input_rules.handover import TAKER, VARIABLE
+from input_rules.input_export import TAKER, VARIABLE
 
 POLL_S = 0.05
 LOOK_AROUND_S = 0.2

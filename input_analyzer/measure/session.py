@@ -22,7 +22,7 @@ from input_analyzer.measure.batches import Shapes
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
 from input_analyzer.measure.node import host_name
 from input_analyzer.measure.traces import lost_a_worker, users_traceback
-from input_rules.handover import InputProgram, Shard
+from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Framework
 
 REPORT_S = 0.02

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from input_analyzer.analysis import Analysis
 from input_analyzer.report import chart, words
 from input_analyzer.report.definitions import DEFINITIONS
-from input_rules.words import size as size_in_words
+from input_rules.formatting import format_bytes as size_in_words
 
 
 def render_html(analysis: Analysis) -> str:

@@ -26,8 +26,8 @@ from input_analyzer.report.words import (
     unaccounted,
     verdict,
 )
-from input_rules.finding import Finding
-from input_rules.words import size
+from input_rules.findings import Finding
+from input_rules.formatting import format_bytes
 
 _SHOWN_LAYOUTS = 12
 _BAR, _LEAST_BAR = 24, len("first epoch only") - len(" 100 %")
@@ -70,7 +70,7 @@ def _head(analysis: Analysis, width: int) -> list[RenderableType]:
         subject(analysis),
         f"batches of {found.batch_size}: {shapes}",
         f"measured on {analysis.node.name}: {counted(analysis.node.cpus, 'CPU')}, "
-        f"{size(analysis.node.memory_bytes)}",
+        f"{format_bytes(analysis.node.memory_bytes)}",
     )
     return [_heading("Input analysis"), *(_wrapped(line, width, "", "  ") for line in lines)]
 
@@ -143,7 +143,7 @@ def _measured(one: Measurement) -> tuple[dict[str, str], dict[str, str], dict[st
         {
             "CPU us per sample": "-" if one.cpu_us_per_sample is None else rate(one.cpu_us_per_sample),
             "bytes per sample": rate(one.bytes_per_sample),
-            "memory per task": size(one.memory_per_task_bytes),
+            "memory per task": format_bytes(one.memory_per_task_bytes),
         },
     )
 

@@ -16,7 +16,7 @@ from input_analyzer.tf import private_caches
 from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
 from input_analyzer.tf.records import SEED, overlap_of_workers
 from input_analyzer.tf.timing import Timing, time_stages
-from input_rules.handover import InputProgram, Shard
+from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Pipeline
 from input_rules.rules import find
 from input_rules.rules.context import Context

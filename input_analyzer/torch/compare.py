@@ -12,7 +12,7 @@ from typing import Any
 from input_analyzer.errors import InputEndedError
 from input_analyzer.interleaved import Ratio, ratio_of
 from input_analyzer.torch.changed import changed
-from input_rules.handover import InputProgram, Shard
+from input_rules.input_export import InputProgram, Shard
 
 
 def compare(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from input_rules.finding import Finding, Gain
+from input_rules.findings import Finding, Gain
+from input_rules.formatting import format_bytes as in_bytes
 from input_rules.pipeline import Pipeline, Stage
 from input_rules.rules.context import Context, finding, flag, mixes_each_epoch, number, records_at
 from input_rules.rules.expected_gains import not_speed, spared
-from input_rules.words import size as in_bytes
 
 FITS = 0.5
 """Part of a worker's memory that a cache may take for it to be recommended."""

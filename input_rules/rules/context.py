@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from input_rules.finding import Finding, Gain, Severity
+from input_rules.findings import Finding, Gain, Severity
 from input_rules.pipeline import Pipeline, Stage, StageTime
 
 READERS = frozenset({"TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset"})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from input_rules.finding import Finding
-from input_rules.lanes import is_parallel
+from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline, Stage
 from input_rules.rules.context import Context, finding, flag, number, shuffles
 from input_rules.rules.expected_gains import not_speed
+from input_rules.throughput import is_parallel
 
 _CONTINUED = "a training that is continued sees each record of an epoch once"
 

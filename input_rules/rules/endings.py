@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline, Stage
 from input_rules.rules.context import Context, called, finding, flag, makes_records, number
 from input_rules.rules.expected_gains import not_speed, overlapped

@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from input_rules.finding import Gain
-from input_rules.lanes import lanes
-from input_rules.pace import NEARLY_ALL, StageCost, time_us
+from input_rules.findings import Gain
 from input_rules.pipeline import AUTOTUNE, Pipeline, Stage, StageTime, Value
 from input_rules.rules.context import AUTOTUNE_NAME, Context
+from input_rules.throughput import NEARLY_ALL, StageCost, lanes, time_us
 
 _NO_GAIN = 1.005
 _ABOUT = "about"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from input_rules.finding import Finding
-from input_rules.lanes import is_parallel, lanes
+from input_rules.findings import Finding
 from input_rules.pipeline import AUTOTUNE, Pipeline, Stage
 from input_rules.rules.batching import MUCH
 from input_rules.rules.context import Context, choosing_behind, finding, flag, number
@@ -16,6 +15,7 @@ from input_rules.rules.expected_gains import (
     most_cpus_for,
     side_by_side,
 )
+from input_rules.throughput import is_parallel, lanes
 
 _CALLING = ("map", "interleave")
 

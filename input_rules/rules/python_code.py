@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from input_rules.finding import Finding
-from input_rules.lanes import is_parallel
+from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline, Stage
 from input_rules.rules.context import AUTOTUNE_NAME, Context, finding, flag, number
 from input_rules.rules.expected_gains import spared
+from input_rules.throughput import is_parallel
 
 _INSTEAD = "operations of TensorFlow instead, or the work done once when the data are prepared"
 _LOCK_FREE = "files, a network, decoders and NumPy that give the lock up"

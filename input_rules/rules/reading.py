@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 from input_rules.pipeline import AUTOTUNE, Pipeline, Stage
 from input_rules.rules.context import READERS, Context, choosing_behind, finding, number
 from input_rules.rules.expected_gains import argument, files_at_once, side_by_side

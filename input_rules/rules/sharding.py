@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from input_rules.finding import Finding, Severity
+from input_rules.findings import Finding, Severity
 from input_rules.pipeline import Pipeline, Stage
 from input_rules.rules.batching import MUCH
 from input_rules.rules.context import (

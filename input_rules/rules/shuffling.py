@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline
 from input_rules.rules.context import (
     Context,

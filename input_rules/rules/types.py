@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from input_rules.finding import Finding, Gain
+from input_rules.findings import Finding, Gain
 from input_rules.pipeline import Pipeline, Stage, Tensor
 from input_rules.rules.context import Context, finding
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cs_toolkit.random_numbers import random_numbers_kept
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline
 from input_rules.rules import find
 from input_rules.rules.context import Context

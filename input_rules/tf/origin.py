@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from cs_toolkit.source_files import is_users_file
-from input_rules.source_lines import shown
+from input_rules.formatting import display_path
 
 # Functions that TensorFlow wraps others in.
 _DECORATORS = frozenset({"new_func", "wrapper", "tf_method_wrapper", "error_handler"})
@@ -67,7 +67,7 @@ def _origin(frames: Frames, name: str) -> Origin:
     called = next((frame for frame in frames[last + 1 :] if frame[2] not in _DECORATORS), None)
     path, line, _ = frames[last]
     return Origin(
-        f"{shown(path)}:{line}",
+        f"{display_path(path)}:{line}",
         _name_of(called) if called else None,
         frames,
         (frames[: last + 1], called[0] if called else None, called[2] if called else name),

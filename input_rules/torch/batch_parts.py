@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.utils import _pytree
 
+from input_rules.batches import texts_of
 from input_rules.errors import ComponentError
-from input_rules.texts import texts_of
 
 ELEMENT = "element"
 """Name of a batch that is a single tensor; those of others begin with it, as `element['x'][0]`."""

@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from input_rules.finding import Finding
-from input_rules.handover import InputProgram, Shard
+from input_rules.findings import Finding
+from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.context import Context
 from input_rules.torch.loader import pipeline_of
 from input_rules.torch.origin import noting_calls

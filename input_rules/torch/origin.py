@@ -13,7 +13,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from cs_toolkit.source_files import is_users_file
-from input_rules.source_lines import shown
+from input_rules.formatting import display_path
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _users_line(frame: FrameType | None, made: Any) -> str | None:
         # A class derived from DataLoader calls it in its own __init__: the line that made that is wanted.
         by_itself = any(value is made for value in frame.f_locals.values())
         if not by_itself and is_users_file(frame.f_code.co_filename):
-            return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+            return f"{display_path(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 
@@ -82,4 +82,4 @@ def source_of(function: Any) -> str | None:
         line = inspect.getsourcelines(target)[1]
     except (TypeError, OSError):
         return None
-    return f"{shown(path)}:{line}" if path is not None and is_users_file(path) else None
+    return f"{display_path(path)}:{line}" if path is not None and is_users_file(path) else None

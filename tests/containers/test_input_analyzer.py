@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys
 from pathlib import Path
-from input_rules.handover import InputProgram, take_over
+from input_rules.input_export import InputProgram, take_over
 
 def train_input(shard):
     data = Path(sys.argv[1])

@@ -20,7 +20,7 @@ SALLOC = ("salloc", "--nodes=2", "--ntasks=2", "--quiet")
 MISSING = """
 import os
 from pathlib import Path
-from input_rules.handover import InputProgram, take_over
+from input_rules.input_export import InputProgram, take_over
 
 def train_input(shard):
     node = os.environ["SLURMD_NODENAME"]

@@ -37,7 +37,7 @@ from cstorch.v1.session.core import cb_model as cm
 from cstorch.v1.session.core import modes
 from cstorch.v1.session.preparing import optimizer as prepared
 from cstorch.v1.session.session import DataLoader
-from input_rules.handover import wanted
+from input_rules.input_export import wanted
 
 log = logging.getLogger("cstorch")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from input_rules import rules
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline
 from input_rules.rules import Rule, types
 from input_rules.rules.context import Context

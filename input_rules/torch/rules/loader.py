@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from input_rules.finding import Finding, Severity
+from input_rules.findings import Finding, Severity
 from input_rules.pipeline import Pipeline
 from input_rules.rules.context import Context, finding, flag, number
 from input_rules.rules.expected_gains import not_speed, spared

@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from input_rules.finding import Finding, Gain, Severity
-from input_rules.lanes import lanes
-from input_rules.pace import StageCost, cpu_us, time_us
+from input_rules.findings import Finding, Gain, Severity
 from input_rules.pipeline import Pipeline
-from input_rules.queueing import queueing_time
 from input_rules.rules.context import Context, finding, flag, number
 from input_rules.rules.expected_gains import counted_cpus, figure, not_speed, overlapped
+from input_rules.throughput import StageCost, cpu_us, lanes, queueing_time, time_us
 
 WORKERS_PER_CPU = 4
 """No more than that are recommended to one who has fewer: each has the dataset, its open files and batches

@@ -14,7 +14,7 @@ import pytest
 from cs_system.testing import RunningSystem
 from csrun.schedulers.tasks import worker_variables
 from cstorch.testing import forget
-from input_rules.handover import VARIABLE, InputProgram, Shard
+from input_rules.input_export import VARIABLE, InputProgram, Shard
 
 ROOT = Path(__file__).parents[3]
 PARAMS = {

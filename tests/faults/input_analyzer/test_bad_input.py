@@ -16,7 +16,7 @@ from analyses import ANALYZER, analysis_of, inside, until
 HEAD = """
 import os, signal, sys, time
 import numpy as np
-from input_rules.handover import InputProgram, take_over
+from input_rules.input_export import InputProgram, take_over
 
 def batch(size=4, width=3):
     return (np.zeros([size, width], np.float32), np.zeros([size], np.int32))

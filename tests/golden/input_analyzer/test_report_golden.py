@@ -26,9 +26,8 @@ from input_analyzer.analysis import (
     Target,
 )
 from input_analyzer.report.text import print_report
-from input_rules.finding import Finding, Gain
-from input_rules.pace import StageCost
-from input_rules.report import lines
+from input_rules.findings import Finding, Gain, lines
+from input_rules.throughput import StageCost
 
 HERE = Path(__file__).parent
 

@@ -18,7 +18,7 @@ from cstorch.input import analysis
 from cstorch.utils.data import DataLoader, DistributedSampler
 from input_analyzer.measure.link import Order
 from input_analyzer.torch.examine import examine
-from input_rules.handover import VARIABLE, InputProgram, Shard
+from input_rules.input_export import VARIABLE, InputProgram, Shard
 
 
 class Taken(Exception):  # noqa: N818 - it stands for the end of the process

@@ -15,7 +15,7 @@ from estimator.input import InputSource
 from estimator.input_analysis import hand_over
 from input_analyzer.examine import examine
 from input_analyzer.measure.link import Order
-from input_rules.handover import VARIABLE, InputProgram, Shard
+from input_rules.input_export import VARIABLE, InputProgram, Shard
 
 
 class Silence:

@@ -14,7 +14,7 @@ import pytest
 from cs_toolkit.errors import UsageError
 from csrun.errors import CsrunError
 from input_analyzer import apply
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 
 BEFORE = b"import tensorflow as tf\r\n\r\nd = d.batch(8)\r\n"
 AFTER = b"import tensorflow as tf\r\n\r\nd = d.batch(8, drop_remainder=True)\r\n"

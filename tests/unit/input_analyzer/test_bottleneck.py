@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from input_analyzer.bottleneck import bottleneck_of
-from input_rules.lanes import Lane
-from input_rules.pace import StageCost, pace, time_us, unaccounted_us
+from input_rules.throughput import Lane, StageCost, pace, time_us, unaccounted_us
 
 
 def cost(name: str, us: float, lane: Lane, *, waits: bool = False, once: bool = False) -> StageCost:

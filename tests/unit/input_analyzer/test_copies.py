@@ -127,7 +127,7 @@ def test_a_copy_is_a_worker_for_slurm_too() -> None:
 _SAYS_A_LAST_WORD = """
 import os, sys, time
 from pathlib import Path
-from input_rules.handover import VARIABLE
+from input_rules.input_export import VARIABLE
 from input_analyzer.measure.session import begin
 order, link = begin(Path(os.environ[VARIABLE]))
 while not Path(sys.argv[1]).exists():

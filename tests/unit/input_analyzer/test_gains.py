@@ -18,8 +18,8 @@ from input_analyzer.gains import measure_gains, rate_gain, with_gains
 from input_analyzer.interleaved import compare_all
 from input_analyzer.measure.copies import Launch
 from input_analyzer.tf.compare import compare
-from input_rules.finding import Finding, Gain
-from input_rules.handover import InputProgram
+from input_rules.findings import Finding, Gain
+from input_rules.input_export import InputProgram
 
 
 def finding(identifier: str, gain: Gain | None = None) -> Finding:

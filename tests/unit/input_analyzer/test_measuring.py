@@ -20,12 +20,12 @@ from input_analyzer.measure.page_cache import ColdFiles
 from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan, Rates, plans
 from input_analyzer.measure.session import check_length
 from input_analyzer.rate_model import Point, fit
-from input_rules.handover import Shard
+from input_rules.input_export import Shard
 
 PROGRAM = """
 import os, sys, time
 import numpy as np
-from input_rules.handover import InputProgram, take_over
+from input_rules.input_export import InputProgram, take_over
 {head}
 def batch():
     return np.zeros([10, 5], np.float32), np.zeros([10], np.int32)

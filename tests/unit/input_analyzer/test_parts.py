@@ -23,8 +23,8 @@ from input_analyzer.standalone import check_arguments, framework_of, load, looks
 from input_analyzer.target import target_of_report
 from input_rules.batches import sample_count, size_bytes
 from input_rules.errors import WrongTypeError
+from input_rules.formatting import display_path
 from input_rules.pipeline import Pipeline, Stage
-from input_rules.source_lines import shown
 
 
 def report(folder: Path, name: str, rate: object, age: float) -> Path:
@@ -231,7 +231,7 @@ def test_the_name_and_place_of_a_function() -> None:
     assert function_name(test_the_name_and_place_of_a_function) == "test_the_name_and_place_of_a_function"
     source = function_source(test_the_name_and_place_of_a_function)
     assert source is not None
-    assert source.startswith(f"{shown(__file__)}:")
+    assert source.startswith(f"{display_path(__file__)}:")
     assert function_source(len) is None
 
 

@@ -19,8 +19,8 @@ from input_analyzer.examine import stage_costs
 from input_analyzer.measure.copies import Launch
 from input_analyzer.measure.rates import Effort, Plan, Rates
 from input_analyzer.rate_model import Point, fit
-from input_rules.pace import pace
 from input_rules.pipeline import StageTime
+from input_rules.throughput import pace
 from input_rules.torch.loader import pipeline_of
 
 FILE = Path(__file__).with_name("torch_pipelines.py")

@@ -7,8 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from input_analyzer.rate_model import Point, RateModel, fit
-from input_rules.pace import Pace
-from input_rules.queueing import queueing_time
+from input_rules.throughput import Pace, queueing_time
 
 times = st.floats(1e-7, 1e-2)
 contention = st.floats(0, 0.3)

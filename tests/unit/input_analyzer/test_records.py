@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from input_analyzer.measure.link import Order
 from input_analyzer.tf import examine as of_graphs
-from input_rules.handover import InputProgram
+from input_rules.input_export import InputProgram
 from input_rules.tf.inspection import inspect
 
 

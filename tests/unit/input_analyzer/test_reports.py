@@ -43,9 +43,9 @@ from input_analyzer.report.words import (
     training_command,
     verdict,
 )
-from input_rules.finding import Finding, Gain
-from input_rules.pace import StageCost
-from input_rules.words import size
+from input_rules.findings import Finding, Gain
+from input_rules.formatting import format_bytes
+from input_rules.throughput import StageCost
 
 STAGES = (
     StageCost("TFRecordDataset", "TFRecordDataset", 0, 12.0, 3.0, 9.0, False, "data.py:12"),
@@ -296,9 +296,9 @@ def test_no_bottleneck_without_times_and_none_that_only_the_first_epoch_has() ->
     [
         (rate(1559633.2), "1,559,633"),
         (rate(12.2511), "12.25"),
-        (size(500), "500 bytes"),
-        (size(700 << 20), "700 MiB"),
-        (size(3.5 * 2**30), "3.5 GiB"),
+        (format_bytes(500), "500 bytes"),
+        (format_bytes(700 << 20), "700 MiB"),
+        (format_bytes(3.5 * 2**30), "3.5 GiB"),
         (percent(0.85), "85 %"),
         (percent(0.0061), "0.61 %"),
         (percent(-0.935), "-94 %"),

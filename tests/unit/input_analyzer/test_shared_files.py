@@ -12,8 +12,8 @@ import tensorflow as tf
 from input_analyzer.analyze import Examined
 from input_analyzer.measure.link import Order
 from input_analyzer.tf.examine import examine
-from input_rules.finding import Finding, Gain
-from input_rules.handover import InputProgram
+from input_rules.findings import Finding, Gain
+from input_rules.input_export import InputProgram
 from input_rules.tf.inspection import inspect
 
 RECORDS = np.zeros((100, 4), np.float32)

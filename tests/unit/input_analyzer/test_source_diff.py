@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from input_analyzer.source_diff import changes
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 
 HEAD = "import tensorflow as tf\n"
 

@@ -28,8 +28,8 @@ from input_analyzer.torch.examine import examine as torch_examine
 from input_analyzer.torch.sharing import digest
 from input_rules.batches import SampleCount
 from input_rules.errors import ComponentError
-from input_rules.finding import Finding
-from input_rules.handover import InputProgram, Shard
+from input_rules.findings import Finding
+from input_rules.input_export import InputProgram, Shard
 from input_rules.torch.batch_parts import leaves_of
 from input_rules.torch.loader import pipeline_of
 

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from input_analyzer.source_diff import changes
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 
 HEAD = "import torch\n"
 

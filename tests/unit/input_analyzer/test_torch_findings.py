@@ -31,8 +31,8 @@ from input_analyzer.standalone import program_of, torch_batches
 from input_analyzer.torch.compare import compare
 from input_analyzer.torch.examine import examine
 from input_analyzer.torch.sharing import same_random_numbers
-from input_rules.finding import Finding
-from input_rules.handover import InputProgram, Shard
+from input_rules.findings import Finding
+from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.context import Context
 from input_rules.torch.loader import pipeline_of
 from input_rules.torch.rules import find

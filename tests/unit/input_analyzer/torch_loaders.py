@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 from input_analyzer.examine import Examination
 from input_analyzer.measure.link import Order
 from input_analyzer.torch.examine import examine
-from input_rules.finding import Finding
-from input_rules.handover import InputProgram, Shard
+from input_rules.findings import Finding
+from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import StageTime
 from input_rules.rules.context import Context
 from input_rules.torch.loader import pipeline_of

@@ -16,7 +16,7 @@ from rule_cases import (
     slices,
 )
 
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 from input_rules.pipeline import StageTime
 from input_rules.tf.inspection import inspect
 

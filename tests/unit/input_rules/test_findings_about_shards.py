@@ -18,7 +18,7 @@ from rule_cases import (
     slices,
 )
 
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 from input_rules.pipeline import StageTime
 from input_rules.rules import find
 from input_rules.rules.context import Context

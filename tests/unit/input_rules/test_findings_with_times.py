@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 from input_rules.pipeline import StageTime
 from input_rules.rules import find
 from input_rules.rules.context import Context

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_rules.finding import Finding
+from input_rules.findings import Finding
 from input_rules.rules import find
 from input_rules.rules.context import Context
 from input_rules.tf.graph import trace

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from input_rules.lanes import Lane, lanes
-from input_rules.pace import StageCost, pace
 from input_rules.pipeline import Pipeline, Stage
 from input_rules.tf.graph import trace
+from input_rules.throughput import Lane, StageCost, lanes, pace
 
 AUTOTUNE = tf.data.AUTOTUNE
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from input_rules.handover import TAKER, VARIABLE, InputProgram, take_over, wanted
+from input_rules.input_export import TAKER, VARIABLE, InputProgram, take_over, wanted
 
 
 def test_what_the_environment_names_takes_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from input_rules.findings import Finding
 from input_rules.formatting import display_path
 from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Pipeline, Stage, StageTime
-from input_rules.rules.context import flag, is_batched, number, records_at
+from input_rules.rules.base import flag, is_batched, number, records_at
 from input_rules.rules.sharding import Split
 from input_rules.throughput import StageCost, lanes
 

@@ -13,7 +13,7 @@ from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import Order
 from input_rules.findings import Finding, Gain
 from input_rules.rules import by_rank
-from input_rules.rules.expected_gains import counted_cpus, figure
+from input_rules.rules.base import counted_cpus, figure
 
 TOTAL_S = 16.0
 """All comparisons together take about so long at most."""

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from input_analyzer.tf.rebuild import as_dataset, create, rebuild, with_arguments
-from input_rules.rules.expected_gains import files_at_once, most_cpus_for
+from input_rules.rules.base import files_at_once, most_cpus_for
 from input_rules.tf.functions import library_of, traits
 from input_rules.tf.nodes import constant, input_lists
 

@@ -19,7 +19,7 @@ from input_analyzer.tf.timing import Timing, time_stages
 from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Pipeline
 from input_rules.rules import find
-from input_rules.rules.context import Context
+from input_rules.rules.base import Context
 from input_rules.tf.graph import called, trace
 from input_rules.tf.inspection import SHARING_UNKNOWN, inspect
 

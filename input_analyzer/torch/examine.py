@@ -14,7 +14,7 @@ from input_analyzer.torch import sharing
 from input_analyzer.torch.timing import time_stages
 from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Pipeline, StageTime, Value
-from input_rules.rules.context import Context
+from input_rules.rules.base import Context
 from input_rules.torch.loader import (
     COLLATE,
     GETITEM,

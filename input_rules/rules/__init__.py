@@ -6,44 +6,49 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline
-from input_rules.rules import (
-    batching,
-    caching,
-    determinism,
-    endings,
-    parallelism,
-    python_code,
-    reading,
-    sharding,
-    shuffling,
-    types,
-)
-from input_rules.rules.context import Context
+from input_rules.rules import batching, caching, order, parallelism, sharding
+from input_rules.rules.base import Context
 
 Rule = Callable[[Pipeline, Context], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
-    *sharding.RULES,
-    *shuffling.RULES,
-    *batching.RULES,
-    *endings.RULES,
-    *parallelism.RULES,
-    *reading.RULES,
-    *caching.RULES,
-    *python_code.RULES,
-    *determinism.RULES,
-    *types.RULES,
+    sharding.find_missing_shard,
+    sharding.find_late_shard,
+    sharding.find_uneven_files,
+    order.find_shuffle_after_batch,
+    order.find_small_shuffle_buffer,
+    batching.find_smaller_batches,
+    batching.find_unknown_sizes,
+    batching.find_map_before_batch,
+    batching.find_missing_repeat,
+    batching.find_missing_prefetch,
+    batching.find_empty_prefetch,
+    parallelism.find_sequential_calls,
+    parallelism.find_fixed_cycle_length,
+    parallelism.find_flat_map_of_files,
+    parallelism.find_sequential_reader,
+    caching.find_oversized_cache,
+    caching.find_shared_cache_file,
+    caching.find_cached_randomness,
+    caching.find_missing_cache,
+    parallelism.find_python_code,
+    order.find_nondeterministic_order,
+    order.find_stateful_randomness,
+    order.find_unseeded_shuffle,
+    batching.find_wide_types,
 )
+"""Rules about tf.data; findings of one severity are reported in this order."""
+
 _RANK = {"error": 0, "warning": 1, "info": 2}
 
 
 def find(pipeline: Pipeline, context: Context, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
-    """All findings, the gravest first, then in the order of the rules; by default those about tf.data."""
+    """Apply rules to a pipeline, by default those about tf.data; return all findings, the gravest first."""
     found = [finding for rule in rules for finding in rule(pipeline, context)]
-    # Two calls of one name on a line would say the same twice.
+    # Two calls of one name on a line give the same finding twice.
     return by_rank(dict.fromkeys(found))
 
 
 def by_rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Findings, the gravest first, else in their order."""
+    """Sort findings by severity, the gravest first, and keep their order within each."""
     return tuple(sorted(findings, key=lambda finding: _RANK[finding.severity]))

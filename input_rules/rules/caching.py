@@ -7,8 +7,16 @@ from collections.abc import Iterator
 from input_rules.findings import Finding, Gain
 from input_rules.formatting import format_bytes as in_bytes
 from input_rules.pipeline import Pipeline, Stage
-from input_rules.rules.context import Context, finding, flag, mixes_each_epoch, number, records_at
-from input_rules.rules.expected_gains import not_speed, spared
+from input_rules.rules.base import (
+    Context,
+    finding,
+    flag,
+    mixes_each_epoch,
+    not_speed,
+    number,
+    records_at,
+    spared,
+)
 
 FITS = 0.5
 """Part of a worker's memory that a cache may take for it to be recommended."""
@@ -20,7 +28,7 @@ MUCH = 0.25
 """Part of the measured time that a cache must save to be recommended."""
 
 
-def too_large(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_oversized_cache(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """A cache that fills the memory."""
     for stage in pipeline.stages:
         if stage.op != "cache" or stage.attributes.get("filename"):
@@ -40,7 +48,7 @@ def too_large(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             )
 
 
-def in_one_file(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_shared_cache_file(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """A cache on disk that all workers would write to the same place."""
     for stage in pipeline.stages:
         if stage.op == "cache" and stage.attributes.get("filename") in context.shared_caches:
@@ -55,7 +63,7 @@ def in_one_file(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             )
 
 
-def frozen(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_cached_randomness(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Random changes are made once and kept."""
     for stage in pipeline.stages:
         if stage.op != "cache":
@@ -74,7 +82,7 @@ def frozen(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             )
 
 
-def would_fit(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_missing_cache(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """What every epoch computes again fits into the memory, and takes much of the time."""
     if any(stage.op == "cache" for stage in pipeline.stages) or context.memory_bytes is None:
         return
@@ -126,6 +134,3 @@ def _size(pipeline: Pipeline, stage: Stage) -> int | None:
 
 
 _HANDING_ON = frozenset({"cache", "shuffle", "repeat", "prefetch", "take", "shard", "with_options"})
-
-
-RULES = (too_large, in_one_file, frozen, would_fit)

@@ -1,4 +1,4 @@
-"""Calls that run one at a time, or a fixed number of times at once."""
+"""Rules about parallel work: calls, reads of files, and Python code."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ from collections.abc import Iterator
 
 from input_rules.findings import Finding
 from input_rules.pipeline import AUTOTUNE, Pipeline, Stage
-from input_rules.rules.batching import MUCH
-from input_rules.rules.context import Context, choosing_behind, finding, flag, number
-from input_rules.rules.expected_gains import (
+from input_rules.rules.base import (
+    AUTOTUNE_NAME,
     FILES_AT_ONCE,
+    READERS,
+    Context,
     argument,
+    choosing_behind,
     files_at_once,
+    finding,
+    flag,
     most_cpus_for,
+    number,
     side_by_side,
+    spared,
 )
+from input_rules.rules.batching import MUCH
 from input_rules.throughput import is_parallel, lanes
 
 _CALLING = ("map", "interleave")
 
 
-def parallel_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_sequential_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """`num_parallel_calls` is left out, or fixed."""
     for stage in pipeline.stages:
         python = flag(stage, "python")
@@ -78,7 +85,7 @@ def _one_by_one(context: Context, stage: Stage, by_itself: bool) -> str:
     return "its calls run one after the other, on one CPU, however many the worker has"
 
 
-def cycle_length(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_fixed_cycle_length(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """An interleave over a fixed number of files, though it could be tuned."""
     for stage in pipeline.stages:
         length = number(stage, "cycle_length")
@@ -109,4 +116,90 @@ def _counted(number: int, stage: Stage) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-RULES = (parallel_calls, cycle_length)
+def find_flat_map_of_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Files one after the other, as the author wrote it."""
+    for stage in pipeline.stages:
+        if stage.op == "flat_map" and stage.attributes.get("reads"):
+            wanted = files_at_once(context.cpus)
+            yield finding(
+                "flat-map-of-files",
+                "warning",
+                stage,
+                "it reads one file after the other, each to its end, so nothing overlaps with the wait for "
+                "the file system",
+                f"interleave(..., cycle_length={argument(wanted)}, num_parallel_calls=CS_AUTOTUNE)",
+                side_by_side(pipeline, context, stage),
+                None if wanted == AUTOTUNE else wanted,
+                choosing_behind(pipeline, stage),
+            )
+
+
+def find_sequential_reader(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """A reader of several files reads one at a time; an evaluation needs them in their order."""
+    if not context.training:
+        return
+    for stage in pipeline.stages:
+        files = _files(pipeline, stage)
+        one_by_one = "FlatMapDataset" in stage.kinds
+        if stage.op in READERS and one_by_one and files != 1 and (files or stage.inputs):
+            wanted = files_at_once(context.cpus)
+            yield finding(
+                "parallel-reads-missing",
+                "info",
+                stage,
+                f"it reads its {f'{files} files' if files else 'files'} one after the other",
+                f"{stage.op}(..., num_parallel_reads={argument(wanted)})",
+                side_by_side(pipeline, context, stage),
+                None if wanted == AUTOTUNE else wanted,
+                choosing_behind(pipeline, stage),
+            )
+
+
+def _files(pipeline: Pipeline, stage: Stage) -> int | None:
+    """How many files a reader has: by its own list of names, or by a dataset of them that it is given."""
+    counts = (number(one, "files") for one in (stage, *pipeline.before(stage)))
+    return next((count for count in counts if count is not None), None)
+
+
+_INSTEAD = "operations of TensorFlow instead, or the work done once when the data are prepared"
+_LOCK_FREE = "files, a network, decoders and NumPy that give the lock up"
+"""What calls of Python can do side by side."""
+
+
+def find_python_code(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """`py_function`, `numpy_function` and generators."""
+    for stage in pipeline.stages:
+        if not flag(stage, "python"):
+            continue
+        gain = spared(pipeline, context, (stage,))
+        if stage.op == "from_generator":
+            yield finding(
+                "python-generator",
+                "warning",
+                stage,
+                "a Python generator makes the records: one at a time, and num_parallel_calls does not help",
+                "from_tensor_slices of arrays, or TFRecord files that are written once",
+                gain,
+            )
+        else:
+            yield finding("python-function", "warning", stage, *_function(context, stage), gain)
+
+
+def _function(context: Context, stage: Stage) -> tuple[str, str]:
+    """What is to be said of a function of Python, and what is recommended, by where its time goes."""
+    it_calls = "it calls Python (py_function or numpy_function)"
+    time = context.times.get(stage.name)
+    waits = time is not None and time.wait_us > time.cpu_us
+    if not waits:
+        said = (
+            f"{it_calls}, which computes one call at a time, as it holds a lock; only what waits without it "
+            f"({_LOCK_FREE}) is done side by side by several calls"
+        )
+        return said, _INSTEAD
+    said = (
+        f"{it_calls}, and mostly waits there: calls wait side by side, but each holds Python's one lock "
+        "while it computes"
+    )
+    if is_parallel(stage) or number(stage, "num_parallel_calls") is not None:
+        return said, _INSTEAD
+    return said, f"{stage.op}(..., num_parallel_calls={AUTOTUNE_NAME}) for what waits; {_INSTEAD}"

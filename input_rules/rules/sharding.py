@@ -7,21 +7,22 @@ from dataclasses import dataclass
 
 from input_rules.findings import Finding, Severity
 from input_rules.pipeline import Pipeline, Stage
-from input_rules.rules.batching import MUCH
-from input_rules.rules.context import (
+from input_rules.rules.base import (
     Context,
     called,
     finding,
     flag,
     is_batched,
     makes_records,
+    not_repeated,
+    not_speed,
     number,
     reads_batches,
     records_at,
     shuffles,
 )
-from input_rules.rules.determinism import is_unseeded
-from input_rules.rules.expected_gains import not_repeated, not_speed
+from input_rules.rules.batching import MUCH
+from input_rules.rules.order import is_unseeded
 
 EACH_ONCE = "all workers together read each record once an epoch"
 
@@ -97,7 +98,7 @@ def _multiples(files: int, workers: int) -> str:
     return f"{below} or {below + workers}" if below else str(workers)
 
 
-def missing(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_missing_shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Several workers, and all of them read the same records in the same order."""
     if any(stage.op == "shard" for stage in pipeline.stages) or context.sharded is not False:
         return
@@ -161,7 +162,7 @@ _CHOOSING = frozenset({"take", "skip", "take_while"})
 _BY_ORDER = frozenset({"scan", "enumerate", "window", "filter"})
 
 
-def late(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_late_shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """A shard of what was shuffled or batched before."""
     for stage in pipeline.stages:
         if stage.op != "shard":
@@ -270,7 +271,7 @@ def _shard_first(mixing: Stage) -> str:
     return f"{mixing.op}(..., shuffle=False), then shard(), then shuffle()"
 
 
-def uneven_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_uneven_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Files that cannot be split evenly among the workers."""
     source = _files_source(pipeline)
     files = None if source is None else number(source, "files")
@@ -298,6 +299,3 @@ def _least_and_most(fewest: int, most: int) -> str:
         return "every record is trained on as often as any other"
     more = 100 * (most / fewest - 1)
     return f"no record is trained on {more:.0f} % more often than others, as with {fewest} and {most} files"
-
-
-RULES = (missing, late, uneven_files)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from input_rules.rules.endings import ENDLESS
+from input_rules.rules.batching import ENDLESS
 from input_rules.tf.nodes import constant, dataset_inputs, input_lists
 from input_rules.tf.sizes import batch_facts
 

@@ -18,7 +18,7 @@ from tensorflow.python.data.util.structure import NoneTensorSpec
 
 from input_rules.errors import WrongTypeError
 from input_rules.pipeline import Pipeline, Stage, Tensor, Value
-from input_rules.rules.context import READERS, is_batched
+from input_rules.rules.base import READERS, is_batched
 from input_rules.tf.epochs import length, source_size
 from input_rules.tf.functions import traits
 from input_rules.tf.nodes import allow_any_order, dataset_inputs, in_order, input_lists, kind_of

@@ -16,7 +16,7 @@ from cs_toolkit.random_numbers import random_numbers_kept
 from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline
 from input_rules.rules import find
-from input_rules.rules.context import Context
+from input_rules.rules.base import Context
 from input_rules.rules.sharding import Split, split_of
 from input_rules.tf.fingerprint import fingerprint
 from input_rules.tf.functions import calls_python

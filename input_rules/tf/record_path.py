@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from input_rules.rules.context import READERS
+from input_rules.rules.base import READERS
 from input_rules.tf.functions import functions_of
 from input_rules.tf.nodes import dataset_inputs, in_order
 from input_rules.tf.sizes import BATCHING, is_nested

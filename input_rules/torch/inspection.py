@@ -8,7 +8,7 @@ from typing import Any
 
 from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
-from input_rules.rules.context import Context
+from input_rules.rules.base import Context
 from input_rules.torch.loader import pipeline_of
 from input_rules.torch.origin import noting_calls
 from input_rules.torch.rules import find

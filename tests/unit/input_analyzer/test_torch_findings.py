@@ -33,10 +33,9 @@ from input_analyzer.torch.examine import examine
 from input_analyzer.torch.sharing import same_random_numbers
 from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
-from input_rules.rules.context import Context
+from input_rules.rules.base import Context
 from input_rules.torch.loader import pipeline_of
-from input_rules.torch.rules import find
-from input_rules.torch.rules.workers import wanted_workers
+from input_rules.torch.rules import find, wanted_workers
 
 MIB = 1 << 20
 

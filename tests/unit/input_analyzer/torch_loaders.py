@@ -15,7 +15,7 @@ from input_analyzer.torch.examine import examine
 from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import StageTime
-from input_rules.rules.context import Context
+from input_rules.rules.base import Context
 from input_rules.torch.loader import pipeline_of
 from input_rules.torch.rules import find
 

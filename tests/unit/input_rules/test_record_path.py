@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from input_rules.rules import find
-from input_rules.rules.context import Context, is_batched
+from input_rules.rules.base import Context, is_batched
 from input_rules.tf.graph import trace
 
 RECORDS = np.zeros((100, 4), np.float32)

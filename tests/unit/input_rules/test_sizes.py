@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from input_rules.findings import Finding
 from input_rules.rules import find
-from input_rules.rules.context import Context
+from input_rules.rules.base import Context
 from input_rules.tf.graph import trace
 
 SIZES = ("drop-remainder-missing", "shape-unknown")

@@ -1,16 +1,168 @@
-"""Worker processes of a torch DataLoader: how many, what they keep, and what they have in common."""
+"""Rules about a torch DataLoader: its records, batches and worker processes. They import no torch."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from input_rules import rules
 from input_rules.findings import Finding, Gain, Severity
 from input_rules.pipeline import Pipeline
-from input_rules.rules.context import Context, finding, flag, number
-from input_rules.rules.expected_gains import counted_cpus, figure, not_speed, overlapped
+from input_rules.rules import Rule
+from input_rules.rules.base import (
+    Context,
+    counted_cpus,
+    figure,
+    finding,
+    flag,
+    not_speed,
+    number,
+    overlapped,
+    spared,
+)
+from input_rules.rules.batching import find_wide_types
 from input_rules.throughput import StageCost, cpu_us, lanes, queueing_time, time_us
+
+_COLLATE_SHARE = 0.2  # of the time of all stages
+
+
+def find_smaller_batches(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """The last batch of an epoch may be smaller."""
+    stage, order = pipeline.by_name["collate"], pipeline.stages[0]
+    if stage.attributes.get("drop_remainder") is not False:
+        return
+    records, size = number(order, "records"), number(stage, "batch_size")
+    if not records or not size:
+        severity: Severity = "warning"
+        smaller = "the last batch may be smaller, where the data end: nobody knows how many they are"
+    elif records % size:
+        severity = "error"
+        smaller = f"the last batch is smaller, as {records} records are not whole batches of {size}"
+    else:
+        return
+    iterable = flag(pipeline.by_name["getitem"], "iterable")
+    each = number(pipeline.by_name["workers"], "num_workers") if iterable else 0
+    yield about_loader(
+        pipeline,
+        "drop-remainder-missing",
+        severity,
+        f"{smaller}, and the CS system is programmed for one fixed shape",
+        "BatchSampler(..., drop_last=True)"
+        if flag(stage, "batch_sampler")
+        else "DataLoader(..., drop_last=True)",
+        not_speed(
+            "the program can be compiled; of an epoch at most the last incomplete batch"
+            f"{' of each worker process' if (each or 0) > 1 else ''} is left out"
+        ),
+    )
+
+
+def find_missing_batches(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Records one by one."""
+    stage = pipeline.by_name["workers"]
+    if stage.attributes.get("batched_by_dataset") is False:
+        yield about_loader(
+            pipeline,
+            "loader-batch-missing",
+            "warning",
+            "batch_size is None and the dataset does not make batches itself: every step would train on one "
+            "record",
+            "DataLoader(..., batch_size=N) with the batch size of the training",
+            not_speed("the program is compiled for batches"),
+        )
+
+
+def find_missing_shard(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Several tasks, and all of them read the same records."""
+    if context.sharded is False:
+        yield finding(
+            "shard-missing",
+            "error" if context.workers > 1 else "warning",
+            pipeline.stages[0],
+            "every task would read the same records: with several of them each record is trained on as often",
+            _own_part(pipeline),
+            not_speed("all tasks together read each record once an epoch"),
+        )
+
+
+def _own_part(pipeline: Pipeline) -> str:
+    """What gives each task a part of its own."""
+    if flag(pipeline.by_name["getitem"], "iterable"):
+        return "islice(records, task, None, tasks), or files split among the tasks, in the dataset"
+    kind = pipeline.stages[0].attributes.get("kind")
+    if kind in ("SequentialSampler", "RandomSampler"):
+        return "DistributedSampler(dataset, num_replicas=tasks, rank=task)"
+    return f"a task's part of {kind}, in an order that all tasks have in common"
+
+
+def find_unseeded_order(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Another order in every run."""
+    stage = pipeline.stages[0]
+    if context.seeded or not (context.training and flag(stage, "random")):
+        return
+    if stage.attributes.get("seeded") is not False:
+        return
+    identifier, generator = "shuffle-without-seed", "generator=torch.Generator().manual_seed(0)"
+    message = (
+        "without a generator of its own the order depends on all random numbers drawn before, so a training "
+        "that is continued leaves out other batches than those it has seen"
+    )
+    gain = not_speed("a training that is continued sees the batches of an unbroken one")
+    if flag(stage, "made_by_loader"):
+        yield about_loader(pipeline, identifier, "info", message, f"DataLoader(..., {generator})", gain)
+        return
+    kind = stage.attributes.get("kind")
+    recommended = f"{kind}(..., {generator})"  # that of the DataLoader has no effect on a sampler
+    if not flag(stage, "takes_generator"):
+        recommended = f"{kind} with a generator of its own that has a seed"
+    yield finding(identifier, "info", stage, message, recommended, gain)
+
+
+def find_slow_collate(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Much of the time goes into a collate function of the user's."""
+    stage = pipeline.by_name["collate"]
+    share = context.share((stage,))
+    if flag(stage, "users") and pipeline.samples_per_element > 1 and (share or 0.0) > _COLLATE_SHARE:
+        yield finding(
+            "loader-collate-slow",
+            "warning",
+            stage,
+            f"the collate function takes {100 * (share or 0.0):.0f} % of the time of the input",
+            "records that torch.stack can put together as they are, or a dataset that makes a whole batch at "
+            "once (__getitems__)",
+            spared(pipeline, context, (stage,)),
+        )
+
+
+_MANY_NUMBERS = 8
+_POSITION = re.compile(r"^(.+)\[\d+\]$")
+
+
+def find_lists_of_numbers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Records with lists of numbers, of which torch's collate function makes a tensor for each position."""
+    stage, size = pipeline.by_name["collate"], number(pipeline.by_name["collate"], "batch_size")
+    if flag(stage, "users") or not size:
+        return
+    vectors = Counter(
+        (place[1], tensor.dtype)
+        for tensor in pipeline.element
+        if tensor.shape == (size,) and (place := _POSITION.match(tensor.name))
+    )
+    for (name, dtype), count in vectors.items():
+        if count >= _MANY_NUMBERS:
+            yield about_loader(
+                pipeline,
+                "loader-lists",
+                "warning",
+                f"{name} is a list of {count} tensors with {size} numbers ({dtype}) each, one for every "
+                "position: so torch puts lists of numbers together",
+                "arrays or tensors in the records; of a dataset of Hugging Face with_format('torch')",
+                not_speed(f"one tensor of {size} times {count} numbers, which a model takes as it is"),
+            )
+
 
 WORKERS_PER_CPU = 4
 """No more than that are recommended to one who has fewer: each has the dataset, its open files and batches
@@ -42,7 +194,7 @@ def about_loader(
     return Finding(identifier, severity, "DataLoader", source, message, recommended, gain, value)
 
 
-def count(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_worker_count(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """No worker processes, too few of them, or too many."""
     stage = pipeline.by_name["workers"]
     present, cpus = number(stage, "num_workers") or 0, _cpus(pipeline, context)
@@ -177,7 +329,7 @@ def _repeats(pipeline: Pipeline) -> bool | None:
     return None if splits is None else not splits
 
 
-def restarted(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_restarted_workers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """All workers are started again for every epoch."""
     stage = pipeline.by_name["workers"]
     workers = number(stage, "num_workers")
@@ -193,7 +345,7 @@ def restarted(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         )
 
 
-def ahead(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_prefetch_factor(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Too few batches made ahead, or more than the memory has room for."""
     stage = pipeline.by_name["workers"]
     workers, factor = number(stage, "num_workers"), number(stage, "prefetch_factor")
@@ -224,7 +376,7 @@ def ahead(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             )
 
 
-def random_numbers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_shared_randomness(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """The same random numbers in every worker."""
     stage = pipeline.by_name["getitem"]
     if flag(stage, "same_random"):
@@ -239,7 +391,7 @@ def random_numbers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
         )
 
 
-def records_of_workers(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_records_read_twice(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """An iterable dataset that every worker reads as a whole, or of which workers read parts that overlap."""
     stage = pipeline.by_name["getitem"]
     workers = number(pipeline.by_name["workers"], "num_workers") or 0
@@ -266,7 +418,7 @@ def records_of_workers(pipeline: Pipeline, context: Context) -> Iterator[Finding
         yield finding(said[0], "error", stage, *said[1:], not_speed("each record is read once an epoch"))
 
 
-def handles(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_shared_handles(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """A file or connection that was open before the workers began."""
     stage = pipeline.by_name["getitem"]
     held = stage.attributes.get("held")
@@ -284,4 +436,24 @@ def handles(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     )
 
 
-RULES = (count, restarted, ahead, random_numbers, records_of_workers, handles)
+RULES: tuple[Rule, ...] = (
+    find_smaller_batches,
+    find_missing_batches,
+    find_missing_shard,
+    find_unseeded_order,
+    find_slow_collate,
+    find_lists_of_numbers,
+    find_worker_count,
+    find_restarted_workers,
+    find_prefetch_factor,
+    find_shared_randomness,
+    find_records_read_twice,
+    find_shared_handles,
+    find_wide_types,
+)
+"""Findings of one severity are reported in this order."""
+
+
+def find(pipeline: Pipeline, context: Context) -> tuple[Finding, ...]:
+    """Apply all rules to the pipeline of a loader; return the findings, the gravest first."""
+    return rules.find(pipeline, context, RULES)

@@ -21,7 +21,7 @@ from rule_cases import (
 from input_rules.findings import Finding
 from input_rules.pipeline import StageTime
 from input_rules.rules import find
-from input_rules.rules.context import Context
+from input_rules.rules.base import Context
 from input_rules.tf.inspection import inspect
 
 

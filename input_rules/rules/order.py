@@ -1,4 +1,4 @@
-"""A training that is continued sees the batches that an unbroken one would have seen."""
+"""Rules about the order of records: shuffles that mix well, and runs that can be repeated."""
 
 from __future__ import annotations
 
@@ -6,14 +6,74 @@ from collections.abc import Iterator
 
 from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline, Stage
-from input_rules.rules.context import Context, finding, flag, number, shuffles
-from input_rules.rules.expected_gains import not_speed
+from input_rules.rules.base import (
+    Context,
+    choosing_behind,
+    finding,
+    flag,
+    not_speed,
+    number,
+    reads_batches,
+    records_at,
+    shuffles,
+)
 from input_rules.throughput import is_parallel
+
+BATCHES_IN_BUFFER = 10
+"""A buffer of so many batches is what the input functions of the original's model zoo use by default."""
+
+
+def find_shuffle_after_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """Whole batches are shuffled."""
+    for stage in pipeline.stages:
+        if stage.op == "shuffle" and reads_batches(pipeline, stage):
+            yield finding(
+                "shuffle-after-batch",
+                "warning",
+                stage,
+                "it stands behind batch(): the order of batches is mixed, but always the same records are "
+                "together, and the buffer holds whole batches",
+                "shuffle() before batch()",
+                not_speed("batches have other records together in every epoch"),
+            )
+
+
+def find_small_shuffle_buffer(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+    """A buffer of few batches mixes records only with their neighbours."""
+    for stage in pipeline.stages:
+        if stage.op != "shuffle" or reads_batches(pipeline, stage):
+            continue
+        size = number(stage, "buffer_size")
+        later = list(pipeline.after(stage))
+        of_files = any(other.attributes.get("reads") for other in later)
+        if flag(stage, "part") and not of_files:
+            continue  # how many of these go into a record, and what it should be made of, is the author's
+        records = records_at(pipeline, pipeline.by_name[stage.inputs[0]]) if stage.inputs else None
+        wanted = BATCHES_IN_BUFFER * pipeline.samples_per_element
+        if of_files:
+            wanted = records or 0
+        elif records is not None:
+            wanted = min(wanted, records)
+        if size is not None and size < wanted:
+            of = "file names" if of_files else "records"
+            yield finding(
+                "shuffle-buffer-small",
+                "warning",
+                stage,
+                f"the buffer holds {size} {of}, batches have {pipeline.samples_per_element} records: records "
+                "are mixed only with those near to them, and training sees them almost in the order of the "
+                "data",
+                f"shuffle({wanted})",
+                not_speed("records are mixed with those far from them"),
+                wanted,
+                choosing_behind(pipeline, stage),
+            )
+
 
 _CONTINUED = "a training that is continued sees each record of an epoch once"
 
 
-def any_order(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_nondeterministic_order(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Elements come in the order in which they happen to be ready."""
     for stage in pipeline.stages:
         if flag(stage, "any_order") and any(map(_may_be_parallel, pipeline.before(stage))):
@@ -45,7 +105,7 @@ def _may_be_parallel(stage: Stage) -> bool:
     return stage.op in ("map", "interleave") or is_parallel(stage)
 
 
-def random_state(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_stateful_randomness(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Random numbers out of a state."""
     for stage in pipeline.stages:
         if flag(stage, "random"):
@@ -60,7 +120,7 @@ def random_state(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
             )
 
 
-def unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
+def find_unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
     """Another order in every run."""
     if not context.training:
         return
@@ -80,6 +140,3 @@ def unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
 def is_unseeded(stage: Stage) -> bool:
     """Whether a stage shuffles at its end in an order that no seed decides."""
     return shuffles(stage) and number(stage, "seed") == 0 and number(stage, "seed2") == 0
-
-
-RULES = (any_order, random_state, unseeded_shuffle)

@@ -15,8 +15,8 @@ from rule_cases import (
 )
 
 from input_rules.pipeline import Pipeline, Stage
-from input_rules.rules.context import records_at
-from input_rules.rules.endings import is_endless
+from input_rules.rules.base import records_at
+from input_rules.rules.batching import is_endless
 
 
 def test_what_stops_with_one_of_its_datasets_has_an_end() -> None:

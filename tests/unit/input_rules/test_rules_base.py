@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from input_rules.pipeline import Pipeline, Stage, StageTime
-from input_rules.rules.context import Context
-from input_rules.rules.expected_gains import not_repeated, side_by_side, spared
+from input_rules.rules.base import Context, not_repeated, side_by_side, spared
 
 
 def pipeline(*operations: str, **of_map: Any) -> Pipeline:

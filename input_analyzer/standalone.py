@@ -242,7 +242,7 @@ def _names_by(spec: Any) -> list[str]:
     """Names of the leaves of an `element_spec` in the order of `tf.nest.flatten`."""
     import tensorflow as tf
 
-    from input_rules.tf.graph import named_specs
+    from input_rules.tf.pipeline import named_specs
 
     leaves = tf.nest.flatten(spec)
     names = [name for name, _ in named_specs(spec)]

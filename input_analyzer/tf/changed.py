@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from input_analyzer.tf.rebuild import as_dataset, create, rebuild, with_arguments
 from input_rules.rules.base import files_at_once, most_cpus_for
-from input_rules.tf.functions import library_of, traits
-from input_rules.tf.nodes import constant, input_lists
+from input_rules.tf.operations import constant, input_lists, library_of, traits
 
 _IN_ORDER = {"deterministic": tf.compat.v1.AttrValue(s=b"true")}
 

@@ -18,7 +18,7 @@ from input_analyzer.tf.counting import initializers
 from input_analyzer.tf.eager_graph import in_graph
 from input_analyzer.tf.private_caches import with_own_files
 from input_rules.input_export import InputProgram, Shard
-from input_rules.tf.graph import called, trace
+from input_rules.tf.pipeline import called, trace
 
 
 def compare(

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from input_analyzer.errors import InputEndedError
 from input_analyzer.tf.rebuild import as_dataset, copied, rebuild, structure, without_buffers
-from input_rules.tf.graph import Traced
-from input_rules.tf.nodes import dataset_inputs
+from input_rules.tf.operations import dataset_inputs
+from input_rules.tf.pipeline import Traced
 
 FEWEST, MOST = 3, 64
 """Elements of the last stage that are drawn to count those of the others."""

@@ -23,7 +23,7 @@ from input_analyzer.tf.mapped_data import mapped
 from input_analyzer.tf.rebuild import as_dataset
 from input_analyzer.tf.recording import Made, made, recorded
 from input_rules.errors import WrongTypeError
-from input_rules.tf.origin import Frames, remember, source_of
+from input_rules.tf.operations import Frames, remember, source_of
 
 _STATELESS = frozenset({"DummyMemoryCache", "DummySeedGenerator", "DummyIterationCounter"})
 """Resources that hold nothing."""

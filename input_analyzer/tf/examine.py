@@ -20,8 +20,8 @@ from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Pipeline
 from input_rules.rules import find
 from input_rules.rules.base import Context
-from input_rules.tf.graph import called, trace
 from input_rules.tf.inspection import SHARING_UNKNOWN, inspect
+from input_rules.tf.pipeline import called, trace
 
 _UNSHARED = {
     None: "batches are all alike, others each time, or could not be read",

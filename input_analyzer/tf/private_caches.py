@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
 from input_analyzer.tf.rebuild import as_dataset, rebuild, with_arguments
-from input_rules.tf.nodes import input_lists, kind_of
+from input_rules.tf.operations import input_lists, kind_of
 
 _MAKING = {
     **dict.fromkeys(("cache_dataset", "cache_dataset_v2"), (gen_dataset_ops, "filename")),

@@ -8,8 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from input_rules.tf.functions import has_control_flow
-from input_rules.tf.nodes import dataset_inputs, in_order, input_lists, is_dataset
+from input_rules.tf.operations import dataset_inputs, has_control_flow, in_order, input_lists, is_dataset
 
 Change = Callable[[Any, list[Any]], Any]
 """Gets an operation and the tensors of the datasets that it is to read; returns the tensor of the dataset to

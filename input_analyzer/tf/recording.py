@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework import op_callbacks
 
-from input_rules.tf.origin import Frames
+from input_rules.tf.operations import Frames
 
 _KEPT = (tf.variant, tf.resource)
 

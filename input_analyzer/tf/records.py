@@ -14,8 +14,8 @@ import tensorflow as tf
 from input_analyzer.overlap import Overlap, Reading, overlap
 from input_analyzer.tf.counting import initializers
 from input_analyzer.tf.rebuild import as_dataset, rebuild, without_caches
-from input_rules.tf.graph import Traced
 from input_rules.tf.inspection import random_numbers_alike
+from input_rules.tf.pipeline import Traced
 
 MOST = 16
 """Batches of each worker that are compared."""

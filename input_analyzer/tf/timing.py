@@ -33,8 +33,8 @@ from input_analyzer.tf.rebuild import (
     without_buffers,
 )
 from input_rules.pipeline import Stage, StageTime
-from input_rules.tf.graph import Traced
-from input_rules.tf.nodes import dataset_inputs
+from input_rules.tf.operations import dataset_inputs
+from input_rules.tf.pipeline import Traced
 
 CHUNK_S = 0.02
 """A measurement draws as many elements as take about so long."""

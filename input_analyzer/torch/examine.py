@@ -21,10 +21,10 @@ from input_rules.torch.loader import (
     SAMPLER,
     WORKERS,
     held_open,
+    noting_calls,
     parts_of,
     pipeline_of,
 )
-from input_rules.torch.origin import noting_calls
 from input_rules.torch.rules import find
 
 _ALWAYS = frozenset({SAMPLER, GETITEM, COLLATE, WORKERS})

@@ -1,1 +1,1 @@
-"""What the analyzer knows of tf.data; the only part of it that imports TensorFlow."""
+"""Reads the pipeline of a tf.data Dataset; imports TensorFlow."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from cs_toolkit.random_numbers import random_numbers_kept
 from input_rules.findings import Finding
@@ -18,10 +21,8 @@ from input_rules.pipeline import Pipeline
 from input_rules.rules import find
 from input_rules.rules.base import Context
 from input_rules.rules.sharding import Split, split_of
-from input_rules.tf.fingerprint import fingerprint
-from input_rules.tf.functions import calls_python
-from input_rules.tf.graph import InGraph, Traced, called, trace
-from input_rules.tf.listed_files import with_listed_files
+from input_rules.tf.operations import calls_python, input_lists
+from input_rules.tf.pipeline import InGraph, Traced, called, trace
 
 NOT_COMPARED = "It was not looked at whether the workers read different records: {}."
 SHARING_UNKNOWN = "Whether the workers read different records cannot be told: {}."
@@ -179,3 +180,95 @@ def _files(pipeline: Pipeline) -> int | None:
         if isinstance(count, int):
             return count
     return None
+
+
+MAPPED_FILE = "memory_region_name"
+"""Attribute of an operation with the path of a file, which is named after what is in it."""
+
+# Names differ from one trace to the next; they say nothing about the data.
+_NAMES = frozenset(
+    {"token", "container", "shared_name", "debug_name", "metadata", "stateful_state", "f_name"}
+)
+
+
+def fingerprint(graph: Any) -> str:
+    """A digest of all operations and constants of a graph and of its functions, without any names."""
+    definition = graph.as_graph_def()
+    parts = [_digest(definition.node)]
+    # The numbers in names of functions count up, so the order of the library is no order.
+    parts += sorted(_digest(function.node_def) for function in definition.library.function)
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def _digest(nodes: Iterable[Any]) -> str:
+    """A digest of operations (NodeDef), without any names and what they read."""
+    digest = hashlib.sha256()
+    # Nodes of functions come in an order that differs from one trace to the next.
+    for text in sorted(map(_node, nodes)):
+        digest.update(text)
+    return digest.hexdigest()
+
+
+def _node(node: Any) -> bytes:
+    kept = sorted((name, value) for name, value in node.attr.items() if _says_something(name, value))
+    described = b"".join(name.encode() + _value(name, value) for name, value in kept)
+    return str(node.op).encode() + b"\0" + hashlib.sha256(described).digest()
+
+
+def _value(name: str, value: Any) -> bytes:
+    if name == MAPPED_FILE:  # its folder is another one in every process
+        return Path(value.s.decode()).name.encode()
+    serialized: bytes = value.SerializeToString(deterministic=True)
+    return serialized
+
+
+def _says_something(name: str, value: Any) -> bool:
+    is_function = value.HasField("func") or bool(value.list.func)
+    return not (is_function or name in _NAMES or name.startswith("_"))
+
+
+_HANDING_ON = ("Identity", "Reshape")
+
+
+def names_of(node: Any) -> tuple[str, ...] | None:
+    """The names of files that an operation delivers one by one; None where it delivers something else.
+
+    What matches the pattern of `list_files` is looked up, as the run would.
+    """
+    if not node.type.startswith("TensorSlice"):
+        return None
+    components = input_lists(node)["components"]
+    if len(components) != 1 or components[0].dtype != tf.string:
+        return None
+    tensor = components[0]
+    value = tf.get_static_value(tensor)
+    while value is None and tensor.op.type in _HANDING_ON:
+        tensor = tensor.op.inputs[0]
+        value = tf.get_static_value(tensor)
+    if value is not None:
+        return tuple(name.decode(errors="replace") for name in value.reshape(-1).tolist())
+    return _matching(tensor.op) if tensor.op.type == "MatchingFiles" else None
+
+
+def _matching(node: Any) -> tuple[str, ...] | None:
+    patterns = tf.get_static_value(node.inputs[0])
+    if patterns is None:
+        return None
+    try:
+        return tuple(tf.io.gfile.glob([pattern.decode() for pattern in patterns.reshape(-1).tolist()]))
+    except (tf.errors.OpError, UnicodeDecodeError):
+        return None  # the run itself will say what is wrong with it
+
+
+def with_listed_files(traced: Traced) -> Traced:
+    """The same with `files` and `records`, the number of files, where a stage lists them by a pattern."""
+    stages = []
+    for stage in traced.pipeline.stages:
+        nodes = traced.nodes[stage.name]
+        if not stage.inputs and not {"files", "records", "reads"} & set(stage.attributes):
+            names = names_of(nodes[0])
+            if names is not None and all(node.type.startswith("Shuffle") for node in nodes[1:]):
+                count = len(names)
+                stage = replace(stage, attributes={**stage.attributes, "files": count, "records": count})
+        stages.append(stage)
+    return replace(traced, pipeline=replace(traced.pipeline, stages=tuple(stages)))

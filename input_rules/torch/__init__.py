@@ -1,1 +1,1 @@
-"""A pipeline read from a torch DataLoader, and the rules that say what such a loader could do better."""
+"""Reads the pipeline of a torch DataLoader, and the rules about loaders."""

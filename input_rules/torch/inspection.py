@@ -9,8 +9,7 @@ from typing import Any
 from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import Context
-from input_rules.torch.loader import pipeline_of
-from input_rules.torch.origin import noting_calls
+from input_rules.torch.loader import noting_calls, pipeline_of
 from input_rules.torch.rules import find
 
 _NOT_COMPARED = "Whether the workers read different records shows cs_input_analyzer alone."

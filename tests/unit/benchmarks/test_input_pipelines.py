@@ -11,7 +11,7 @@ from benchmarks import input_pipelines
 from benchmarks.input_analysis import GROUPS, TRUTH, Profiled, advice, chosen
 from benchmarks.input_profile import hint_for
 from input_analyzer.tf.eager_graph import in_graph
-from input_rules.tf.graph import trace
+from input_rules.tf.pipeline import trace
 
 
 @pytest.mark.parametrize("name", TRUTH)

@@ -20,8 +20,8 @@ from input_analyzer.standalone import called, program_of
 from input_analyzer.tf.counting import count, initializers
 from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
 from input_rules.input_export import Shard
-from input_rules.tf.fingerprint import fingerprint
-from input_rules.tf.graph import Traced, trace
+from input_rules.tf.inspection import fingerprint
+from input_rules.tf.pipeline import Traced, trace
 
 OUTSIDE = tf.constant(2, tf.int64)
 

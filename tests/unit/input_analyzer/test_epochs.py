@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from input_analyzer.examine import epoch_samples
-from input_rules.tf.graph import trace
+from input_rules.tf.pipeline import trace
 
 
 def samples_of(make: Callable[[], Any]) -> int | None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 from input_analyzer.tf import mapped_data
 from input_analyzer.tf.counting import initializers
 from input_analyzer.tf.eager_graph import in_graph
-from input_rules.tf.fingerprint import fingerprint
+from input_rules.tf.inspection import fingerprint
 
 ROWS = 1000
 

@@ -25,7 +25,7 @@ from input_analyzer.measure.rates import Effort, Plan, Rates
 from input_analyzer.rate_model import Point, fit
 from input_analyzer.tf.eager_graph import in_graph
 from input_rules.pipeline import StageTime
-from input_rules.tf.graph import trace
+from input_rules.tf.pipeline import trace
 from input_rules.throughput import pace
 
 FILE = Path(__file__).with_name("pipelines.py")

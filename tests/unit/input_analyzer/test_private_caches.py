@@ -19,7 +19,7 @@ from input_analyzer.tf import private_caches
 from input_analyzer.tf.compare import compare
 from input_analyzer.tf.records import overlap_of_workers
 from input_rules.input_export import InputProgram
-from input_rules.tf.graph import Traced, trace
+from input_rules.tf.pipeline import Traced, trace
 
 Make = Callable[[str], Any]
 

@@ -25,7 +25,7 @@ from input_analyzer.tf import timing as tf_timing
 from input_analyzer.tf.counting import count
 from input_analyzer.tf.eager_graph import in_graph
 from input_analyzer.tf.timing import time_stages
-from input_rules.tf.graph import called, trace
+from input_rules.tf.pipeline import called, trace
 
 AUTOTUNE = tf.data.AUTOTUNE
 TOLERANCE = 0.15

@@ -28,8 +28,7 @@ from input_analyzer.torch.timing import time_stages
 from input_analyzer.torch.watching import watched
 from input_rules.pipeline import StageTime
 from input_rules.torch.layers import layers_of
-from input_rules.torch.loader import pipeline_of
-from input_rules.torch.origin import noting_calls
+from input_rules.torch.loader import noting_calls, pipeline_of
 
 TOLERANCE = 0.15
 CALL_US = 100.0

@@ -12,7 +12,7 @@ from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline
 from input_rules.rules import find
 from input_rules.rules.base import Context
-from input_rules.tf.graph import trace
+from input_rules.tf.pipeline import trace
 
 AUTOTUNE = tf.data.AUTOTUNE
 

@@ -16,7 +16,7 @@ from input_rules.findings import Finding
 from input_rules.pipeline import StageTime
 from input_rules.rules import find
 from input_rules.rules.base import Context
-from input_rules.tf.graph import trace
+from input_rules.tf.pipeline import trace
 
 
 def test_nothing_is_said_of_a_good_pipeline() -> None:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from input_rules.pipeline import Pipeline, Stage
-from input_rules.tf.graph import trace
+from input_rules.tf.pipeline import trace
 from input_rules.throughput import Lane, StageCost, lanes, pace
 
 AUTOTUNE = tf.data.AUTOTUNE

@@ -19,12 +19,25 @@ from tensorflow.python.data.util.structure import NoneTensorSpec
 from input_rules.errors import WrongTypeError
 from input_rules.pipeline import Pipeline, Stage, Tensor, Value
 from input_rules.rules.base import READERS, is_batched
-from input_rules.tf.epochs import length, source_size
-from input_rules.tf.functions import traits
-from input_rules.tf.nodes import allow_any_order, dataset_inputs, in_order, input_lists, kind_of
-from input_rules.tf.origin import Origin, origin
-from input_rules.tf.record_path import random_numbers, record_path
-from input_rules.tf.sizes import UnknownSizes, batch_facts, unknown_sizes
+from input_rules.tf.elements import (
+    UnknownSizes,
+    batch_facts,
+    length,
+    random_numbers,
+    record_path,
+    source_size,
+    unknown_sizes,
+)
+from input_rules.tf.operations import (
+    Origin,
+    allow_any_order,
+    dataset_inputs,
+    in_order,
+    input_lists,
+    kind_of,
+    origin,
+    traits,
+)
 
 _READERS = tuple(READERS)
 _MAKE_ONE = frozenset(

@@ -15,9 +15,8 @@ import tensorflow as tf
 
 from input_rules.errors import WrongTypeError
 from input_rules.pipeline import AUTOTUNE, Pipeline, Stage
-from input_rules.tf.fingerprint import fingerprint
-from input_rules.tf.graph import trace
-from input_rules.tf.inspection import inspect
+from input_rules.tf.inspection import fingerprint, inspect
+from input_rules.tf.pipeline import trace
 
 
 def pipeline_of(make: Callable[[], Any], seed: int | None = None) -> Pipeline:

@@ -1,17 +1,83 @@
-"""What the function of a `map`, `interleave` or the like does, told by the operations in it."""
+"""Dataset operations of a graph: kinds, inputs, constants, functions, and the lines that made them."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import tensorflow as tf
+from tensorflow.core.framework import dataset_options_pb2
 from tensorflow.python.framework import op_def_registry
 
+from cs_toolkit.source_files import is_users_file
+from input_rules.formatting import display_path
 from input_rules.pipeline import Value
-from input_rules.tf.nodes import kind_of
+
+_VALUES = re.compile("Ragged|Serialize|TensorList|EmptyTensor|TensorMap|Optional")
+"""What makes variants of other kinds: ragged, sparse and optional values, lists and maps of tensors."""
+
+
+def kind_of(operation: str) -> str:
+    """The name of an operation without its version."""
+    return re.sub(r"V\d+$", "", operation)
+
+
+def constant(node: Any, name: str) -> int | None:
+    """A number that an operation is given; None where it is computed, or the operation has none so named."""
+    lists = input_lists(node)
+    value = tf.get_static_value(lists[name][0]) if name in lists else None
+    return None if value is None else int(value)
+
+
+def dataset_inputs(node: Any) -> list[Any]:
+    """The operations of the datasets that a dataset reads, in the order of its arguments."""
+    return [tensor.op for tensor in node.inputs if is_dataset(tensor)]
+
+
+def is_dataset(tensor: Any) -> bool:
+    """Whether a tensor is a dataset, and no variant of another kind."""
+    return tensor.dtype == tf.variant and not _VALUES.match(tensor.op.type)
+
+
+def in_order(last: Any) -> Iterator[Any]:
+    """All dataset operations that one depends on, and itself, inputs first."""
+    seen: set[str] = set()
+    stack: list[tuple[Any, bool]] = [(last, False)]
+    while stack:
+        node, inputs_done = stack.pop()
+        if inputs_done:
+            yield node
+        elif node.name not in seen:
+            seen.add(node.name)
+            stack.append((node, True))
+            stack.extend((other, False) for other in reversed(dataset_inputs(node)))
+
+
+def input_lists(node: Any) -> dict[str, list[Any]]:
+    """The inputs of an operation by the names of its definition; each is a list."""
+    tensors = list(node.inputs)
+    result = {}
+    for argument in node.op_def.input_arg:
+        count = 1
+        if argument.number_attr:
+            count = node.get_attr(argument.number_attr)
+        elif argument.type_list_attr:
+            count = len(node.get_attr(argument.type_list_attr))
+        result[argument.name], tensors = tensors[:count], tensors[count:]
+    return result
+
+
+def allow_any_order(node: Any) -> bool:
+    """Whether the options of an operation say that the order of elements does not matter."""
+    options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
+    return bool(options.WhichOneof("optional_deterministic")) and not options.deterministic
+
 
 PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"})
 FILES = re.compile(r"File|Record|TextLine|FixedLength|Csv|CSV|SQL|LMDB|Reader|Load|Restore|Snapshot")
@@ -184,3 +250,84 @@ def _python_name(name: str) -> str | None:
     """`__inference_Dataset_map_convert_12` -> `convert`; None for names of another form."""
     match = re.match(r"__inference_Dataset_[a-z]+(?:_[a-z]+)*?_(.+?)_\d+$", name)
     return match.group(1) if match and match.group(1).isidentifier() else None
+
+
+# Functions that TensorFlow wraps others in.
+_DECORATORS = frozenset({"new_func", "wrapper", "tf_method_wrapper", "error_handler"})
+
+Frames = tuple[tuple[str, int, str], ...]
+"""A traceback: `(file, line, function)` of each call, the outermost first."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an operation comes from.
+
+    Attributes:
+        source: The user's line, `file:line`; None where no user's code is involved.
+        function: The function or class of a library that this line called; None where the operation was made
+            there.
+        frames: The whole traceback, `(file, line, function)`, the outermost first.
+        call: Equal for operations that one call on one line made.
+    """
+
+    source: str | None
+    function: str | None
+    frames: Frames
+    call: tuple[Any, ...]
+
+
+_FRAMES: WeakKeyDictionary[Any, dict[str, Frames]] = WeakKeyDictionary()
+
+
+def remember(operation: Any, frames: Frames) -> None:
+    """Says who has called what an operation of a graph stands for, where that is not who has made it."""
+    _FRAMES.setdefault(operation.graph, {})[operation.name] = frames
+
+
+def origin(operation: Any) -> Origin:
+    """Reads the traceback of an operation of a graph."""
+    frames = _FRAMES.get(operation.graph, {}).get(operation.name)
+    if frames is None:
+        frames = tuple((frame.filename, frame.lineno, frame.name) for frame in operation.traceback)
+    return _origin(frames, operation.name)
+
+
+def source_of(frames: Frames) -> str | None:
+    """The user's line, `file:line`, that has made a call; None where no user's code is involved."""
+    return _origin(frames, "").source
+
+
+def _origin(frames: Frames, name: str) -> Origin:
+    own = [index for index, frame in enumerate(frames) if is_users_file(frame[0])]
+    if not own:
+        return Origin(None, None, frames, (name,))
+    last = own[-1]
+    called = next((frame for frame in frames[last + 1 :] if frame[2] not in _DECORATORS), None)
+    path, line, _ = frames[last]
+    return Origin(
+        f"{display_path(path)}:{line}",
+        _name_of(called) if called else None,
+        frames,
+        (frames[: last + 1], called[0] if called else None, called[2] if called else name),
+    )
+
+
+def _name_of(called: tuple[str, int, str]) -> str:
+    """What a user has called: of a constructor the class."""
+    path, line, name = called
+    if name != "__init__":
+        return name
+    around = [(end - first, known) for first, end, known in _classes(path) if first <= line <= end]
+    return re.sub(r"V\d+$", "", min(around)[1]) if around else name
+
+
+@cache
+def _classes(path: str) -> tuple[tuple[int, int, str], ...]:
+    """First and last line and name of all classes of a file; none where it cannot be read."""
+    try:
+        tree = ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ()
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return tuple((node.lineno, node.end_lineno or node.lineno, node.name) for node in found)

@@ -155,7 +155,7 @@ def serve(
     from cs_system.server.serve import ServeOptions
     from cs_system.server.serve import serve as run_server
     from cs_system.server.system import SystemOptions
-    from cs_system.swarmx.place import group_place
+    from cs_system.swarmx.membership import group_place
     from cs_toolkit.fabric import FabricError, load_fabric
 
     set_up_logs()
@@ -227,7 +227,7 @@ def member(group_file: Path) -> None:
 
 
 def _be_member(group_file: Path, number: int = 1) -> NoReturn:
-    from cs_system.swarmx.host import serve as follow
+    from cs_system.swarmx.membership import serve as follow
 
     try:
         code = follow(group_file, number)
@@ -271,8 +271,8 @@ def memoryx_serve(
       cs_system memoryx serve --port=9002 --memoryx-dir=/scratch
       cs_system serve --memoryx=127.0.0.1:9002
     """
-    from cs_system.memoryx.serve import MemoryxOptions
-    from cs_system.memoryx.serve import serve as run_memoryx
+    from cs_system.memoryx.server import MemoryxOptions
+    from cs_system.memoryx.server import serve as run_memoryx
     from cs_system.processes import end_process, set_up_logs
 
     set_up_logs()

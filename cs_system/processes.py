@@ -191,7 +191,7 @@ def end_process(code: int) -> NoReturn:
 
 log = logging.getLogger("cs_system")
 
-_IMPORTED = ("cs_system.memoryx.serve", "cs_system.swarmx.member")
+_IMPORTED = ("cs_system.memoryx.server", "cs_system.swarmx.member")
 _MOST_BYTES, _MOST_DESCRIPTORS = 1 << 16, 8
 
 

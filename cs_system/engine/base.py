@@ -10,8 +10,8 @@ import numpy as np
 
 from cs_system.errors import ArtifactRefusedError, DeviceMemoryError
 from cs_system.memoryx.place import MemoryxPlace
+from cs_system.swarmx.health import Pace
 from cs_system.swarmx.hosts import Machines
-from cs_system.swarmx.pace import Pace
 from cs_toolkit.schedule import ScheduleError, schedule_from_json
 from cs_toolkit.step import CompiledStep, StepInterface, device_bytes
 

@@ -14,12 +14,11 @@ from cs_system.engine.device import as_device, check_state, device_errors, from_
 from cs_system.engine.executable import Executables, OneDevice
 from cs_system.engine.layers import Layers, for_memory, micro_batches
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError, WrongOrderError
-from cs_system.memoryx.place import MemoryxPlace
-from cs_system.memoryx.process import OwnMemoryx, started_memoryx
-from cs_system.memoryx.sharded import ShardedMemoryx, ShardedReader
+from cs_system.memoryx.client import ShardedMemoryx, ShardedReader
+from cs_system.memoryx.place import MemoryxPlace, OwnMemoryx, started_memoryx
+from cs_system.memoryx.protocol import PATIENCE_S
 from cs_system.memoryx.weights import Transfer
-from cs_system.patience import PATIENCE_S
-from cs_system.swarmx.pace import Pace
+from cs_system.swarmx.health import Pace
 from cs_toolkit.schedule import Schedule, Update
 from cs_toolkit.step import CompiledStep, StepInterface, TensorSpec
 from cs_toolkit.traffic import traffic

@@ -1,8 +1,8 @@
-"""One wafer's connection to MemoryX: its state comes, steps are streamed, gradients are taken, state goes.
+"""The MemoryX process: it serves wafers, whose state comes, whose steps are streamed, and updates the state.
 
-Three threads: the reader takes frames; the streamer sends the weights of a step in the order in which the
-wafer computes; the updater computes the update when all gradients of a step are here. Weights of a layer go
-to the wafer again as soon as the layer is updated, while those behind it are not.
+Three threads serve a wafer: the reader takes frames; the streamer sends the weights of a step in the order in
+which the wafer computes; the updater computes the update when all gradients of a step are here. Weights of a
+layer go to the wafer again as soon as the layer is updated, while those behind it are not.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import queue
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -20,13 +21,16 @@ from pathlib import Path
 
 import numpy as np
 
-from cs_stream.sockets import PeerGoneError, shut_down
-from cs_system.errors import CsSystemError, MemoryxError, SystemBugError
-from cs_system.memoryx.frames import (
+from cs_stream.sockets import PeerGoneError, name_of, shut_down, tune
+from cs_system.engine.device import limit_threads, start_device
+from cs_system.errors import BadOptionError, CsSystemError, MemoryxError, PortInUseError, SystemBugError
+from cs_system.memoryx.protocol import (
     MAX_TEXT_BYTES,
     MAX_TOKEN_BYTES,
     FrameType,
     Header,
+    Line,
+    Opening,
     receive_fresh,
     receive_header,
     receive_payload,
@@ -34,18 +38,104 @@ from cs_system.memoryx.frames import (
     send_frame,
     send_tensors,
 )
-from cs_system.memoryx.line import Line
-from cs_system.memoryx.messages import Opening
-from cs_system.memoryx.sharing import SharedFiles, sent_all_the_same
-from cs_system.memoryx.snapshot import Snapshot
-from cs_system.memoryx.totals import is_first, put_results
+from cs_system.memoryx.store import SharedFiles, Snapshot, is_first, put_results, sent_all_the_same
 from cs_system.memoryx.updates import Memory, Values, compiled_functions
 from cs_toolkit.shards import shards
 
 log = logging.getLogger("cs_system.memoryx")
 
+_BACKLOG = 16
+
 _MAX_FUNCTION_BYTES = 2 << 30
+
 _JOIN_TIMEOUT_S = 120.0
+
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True)
+class MemoryxOptions:
+    """Flags of `cs_system memoryx serve`.
+
+    Attributes:
+        host, port: To listen on; port 0 takes any free one.
+        directory: Where state and gradients lie while a model trains.
+        threads: That compute; None: one for each CPU.
+        xla_cache: Directory of compiled functions; None keeps nothing.
+    """
+
+    host: str
+    port: int
+    directory: Path
+    threads: int | None
+    xla_cache: Path | None
+
+
+def serve(options: MemoryxOptions) -> int:
+    """Runs MemoryX until SIGTERM or SIGINT.
+
+    Returns:
+        The exit code: 0 after SIGTERM, 130 after SIGINT.
+
+    Raises:
+        PortInUseError: the port cannot be listened on.
+        BadOptionError: there is no such directory.
+    """
+    _check(options.directory)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # in all threads that follow
+    try:
+        listener = socket.create_server((options.host, options.port), backlog=_BACKLOG)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise PortInUseError.at(options.host, options.port, "--port", reason) from error
+    _start(listener, options.directory, options.threads, options.xla_cache)
+    place = name_of(listener.getsockname())
+    log.info("MemoryX ready: --memoryx=%s, state in %s", place, options.directory)
+    caught = signal.sigwait(_ENDING)
+    return 130 if caught == signal.SIGINT else 0
+
+
+def serve_own(listener: socket.socket, directory: Path) -> int:
+    """Is the MemoryX of a CS system, on a socket that listens already, until something ends the process.
+
+    Raises:
+        BadOptionError: there is no such directory.
+    """
+    _check(directory)
+    _start(listener, directory).join()
+    return 0
+
+
+def _check(directory: Path) -> None:
+    if not directory.is_dir():
+        raise BadOptionError(f"--memoryx-dir={directory}: expected a directory that exists")
+
+
+def _start(
+    listener: socket.socket, directory: Path, threads: int | None = None, xla_cache: Path | None = None
+) -> threading.Thread:
+    """Starts to serve."""
+    threads = limit_threads(threads)
+    limit_threads(1)  # for each function; the threads of updates call several at a time
+    # Calls are short, and other threads wait for memory meanwhile: handing them to one more costs a third.
+    start_device(xla_cache, dispatches_async=False, on_cpu=True)
+    accepting = threading.Thread(target=_accept, args=(listener, directory, threads, Groups()), daemon=True)
+    accepting.start()
+    return accepting
+
+
+def _accept(listener: socket.socket, directory: Path, threads: int, groups: Groups) -> None:
+    while True:
+        sock, address = listener.accept()
+        tune(sock)
+        log.info("wafer at %s", name_of(address))
+        threading.Thread(target=_serve, args=(sock, directory, threads, groups), daemon=True).start()
+
+
+def _serve(sock: socket.socket, directory: Path, threads: int, groups: Groups) -> None:
+    with sock:
+        Connection(sock, directory, threads, groups).serve()
+    log.info("the wafer has hung up")
 
 
 @dataclass

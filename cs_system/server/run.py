@@ -36,8 +36,8 @@ from cs_system.errors import (
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.messages import InputIdentity, samples_per_step
 from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
+from cs_system.swarmx.health import NOT_SLOW, Pace
 from cs_system.swarmx.hosts import Machines
-from cs_system.swarmx.pace import NOT_SLOW, Pace
 from cs_toolkit.step import CompiledStep
 
 if TYPE_CHECKING:

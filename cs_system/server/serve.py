@@ -27,9 +27,7 @@ from cs_system.proto import cs_system_pb2_grpc
 from cs_system.server.artifacts import ExecutableStore, keep_newest
 from cs_system.server.service import Service
 from cs_system.server.system import System, SystemOptions
-from cs_system.swarmx.host import JOIN_TIMEOUT_S
-from cs_system.swarmx.leader import Members
-from cs_system.swarmx.place import GroupPlace
+from cs_system.swarmx.membership import JOIN_TIMEOUT_S, GroupPlace, Members
 from cs_system.transport import SERVER_OPTIONS
 from cs_toolkit.files import replace_file
 from cs_toolkit.version import __version__ as TOOLKIT_VERSION

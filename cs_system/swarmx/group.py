@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
+import logging
 import queue
 import secrets
 import signal
@@ -14,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from cs_stream.sockets import shut_down
+from cs_stream.sockets import name_of, set_time_limit, shut_down, tune
 from cs_system.address import host_port
 from cs_system.engine.device import from_device
 from cs_system.engine.layers import for_memory, share
@@ -23,13 +25,17 @@ from cs_system.errors import (
     ArtifactRefusedError,
     CsSystemError,
     ExecutionError,
+    MemoryxError,
     ProgramError,
     StorageFullError,
     WaferLostError,
     from_wire,
 )
-from cs_system.memoryx.frames import (
+from cs_system.memoryx.client import ShardedReader
+from cs_system.memoryx.place import MemoryxPlace, OwnMemoryx, started_memoryx
+from cs_system.memoryx.protocol import (
     MAX_TEXT_BYTES,
+    PATIENCE_S,
     FrameType,
     receive_fresh,
     receive_header,
@@ -37,19 +43,15 @@ from cs_system.memoryx.frames import (
     send_frame,
     send_tensors,
 )
-from cs_system.memoryx.place import MemoryxPlace
-from cs_system.memoryx.process import OwnMemoryx, started_memoryx
-from cs_system.memoryx.sharded import ShardedReader
 from cs_system.messages import samples_per_step
-from cs_system.patience import PATIENCE_S
-from cs_system.swarmx.gathering import gathered
+from cs_system.swarmx.health import Pace, Pulse, Work
 from cs_system.swarmx.hosts import Hosts, Machines, OneMachine, Wafer
-from cs_system.swarmx.orders import Order, cut_inputs
-from cs_system.swarmx.pace import Pace, Work
-from cs_system.swarmx.pulse import Pulse
+from cs_system.swarmx.protocol import Order, cut_inputs, notice_loss
 from cs_toolkit.schedule import Schedule
 from cs_toolkit.step import CompiledStep
 from cs_toolkit.traffic import traffic
+
+log = logging.getLogger("cs_system.server")
 
 _LOOK_S = 0.5
 _STRANGERS = 64
@@ -59,6 +61,11 @@ _CAUSE_S = 1.0
 
 _CODE_S = 0.5
 """So long the exit code of a wafer that has hung up is waited for."""
+
+_ACCEPT_S = 0.2
+
+_WORD_S = 1.0
+"""A stranger that connects and says nothing holds the others up for so long."""
 
 Arrays = list[np.ndarray]
 _Arriving = queue.SimpleQueue[Arrays | CsSystemError]
@@ -348,3 +355,67 @@ def _held_port(hosts: Hosts) -> Iterator[int]:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind((hosts.listen, 0))
         yield int(holder.getsockname()[1])
+
+
+def gathered(
+    listener: socket.socket, token: str, wafers: Sequence[Wafer], pulse: Pulse
+) -> list[socket.socket]:
+    """The connections of all wafers, in their order; whoever else connects is sent away.
+
+    Args:
+        listener: Where they come to.
+        token: Their secret.
+        wafers: Which have been started.
+        pulse: Is told of each one that has come.
+
+    Raises:
+        WaferLostError: one has ended, or does not come.
+    """
+    found: dict[int, socket.socket] = {}
+    listener.settimeout(_ACCEPT_S)
+    try:
+        while len(found) < len(wafers):
+            _check(wafers, found, pulse)
+            try:
+                sock, address = listener.accept()
+            except TimeoutError:
+                continue
+            rank = _rank_of(sock, name_of(address), token)
+            if rank is None or rank in found or rank >= len(wafers):
+                sock.close()
+            else:
+                found[rank] = sock
+    except BaseException:
+        for sock in found.values():
+            sock.close()
+        raise
+    return [found[rank] for rank in range(len(wafers))]
+
+
+def _check(wafers: Sequence[Wafer], found: dict[int, socket.socket], pulse: Pulse) -> None:
+    for rank, wafer in enumerate(wafers):
+        if wafer.has_ended:
+            raise WaferLostError.at_start(rank, len(wafers), wafer.exit_code, wafer.host)
+        if rank in found:
+            pulse.heard(rank)  # it speaks, and nobody listens before all are here
+    overdue = pulse.overdue()
+    if overdue is not None:
+        rank, silent_s = overdue
+        raise WaferLostError.silent(rank, len(wafers), silent_s)
+
+
+def _rank_of(sock: socket.socket, address: str, token: str) -> int | None:
+    """The place of a wafer in its group; None for a stranger."""
+    tune(sock)
+    notice_loss(sock)
+    try:
+        set_time_limit(sock, socket.SO_RCVTIMEO, _WORD_S)
+        header = receive_header(sock)
+        word = bytes(receive_payload(sock, header, len(token)))
+        # A model is compiled for minutes, in which nothing comes; `Pulse` looks for what is late.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
+    except (ConnectionError, MemoryxError) as error:
+        log.warning("%s is no wafer of the group: %s", address, error)
+        return None
+    is_known = header.type is FrameType.JOIN and hmac.compare_digest(word, token.encode())
+    return header.index if is_known else None

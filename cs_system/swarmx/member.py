@@ -8,17 +8,24 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from typing import Any
 
+import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cs_stream.sockets import shut_down, tune
+from cs_system.address import SystemAddress, is_loopback, parse_address
 from cs_system.engine.device import device_errors
 from cs_system.engine.layers import Layers, micro_batches
 from cs_system.engine.streamed import executables_of
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError, SystemBugError
-from cs_system.memoryx.frames import (
+from cs_system.memoryx.client import ShardedListener, ShardedMemoryx
+from cs_system.memoryx.protocol import (
     MAX_TEXT_BYTES,
     FrameType,
     Header,
@@ -29,12 +36,8 @@ from cs_system.memoryx.frames import (
     send_frame,
     send_tensors,
 )
-from cs_system.memoryx.sharded import ShardedListener, ShardedMemoryx
-from cs_system.swarmx.channel import notice_loss
-from cs_system.swarmx.clock import CallClock
-from cs_system.swarmx.devices import GroupDevices
-from cs_system.swarmx.orders import Order, cut_inputs
-from cs_system.swarmx.pace import Work
+from cs_system.swarmx.health import Work
+from cs_system.swarmx.protocol import Order, cut_inputs, notice_loss
 from cs_toolkit.schedule import schedule_from_json
 from cs_toolkit.step import TensorSpec
 from cs_toolkit.traffic import traffic
@@ -43,6 +46,27 @@ ALIVE_EVERY_S = 1.0
 """A wafer tells the CS system so often that it is there."""
 
 _MAX_EXECUTABLE_BYTES = 2 << 30
+
+_AXIS = "csx"
+
+_POLL_S = 0.01
+
+# JAX does not annotate it.
+_block_until_ready: Callable[[Any], Any] = jax.block_until_ready
+
+_PartitionSpec: Callable[..., Any] = PartitionSpec
+
+_initialize: Callable[..., None] = jax.distributed.initialize
+
+_from_parts: Callable[..., Any] = jax.make_array_from_single_device_arrays
+
+_devices: Callable[[], Any] = jax.devices
+
+_local_devices: Callable[[], Any] = jax.local_devices
+
+_jax: Any = import_module("jaxlib._jax")
+
+_make_gloo: Callable[..., Any] = _jax.make_gloo_tcp_collectives
 
 
 def serve(address: tuple[str, int], token: str, rank: int) -> int:
@@ -219,3 +243,102 @@ class _Wafer:
 
 def _share(spec: TensorSpec, count: int) -> TensorSpec:
     return TensorSpec(spec.name, spec.dtype, (spec.shape[0] // count, *spec.shape[1:]))
+
+
+class CallClock:
+    """Notes when calls of the device have ended, in a thread of its own: who makes them waits for others.
+
+    Attributes:
+        computing_s: seconds of all calls so far that have no sums over wafers.
+    """
+
+    def __init__(self) -> None:
+        self.computing_s = 0.0
+        self._calls: queue.SimpleQueue[tuple[float, Sequence[Any], bool]] = queue.SimpleQueue()
+        threading.Thread(target=self._watch, name="clock", daemon=True).start()
+
+    def called(self, began_s: float, results: Sequence[Any], has_sums: bool) -> None:
+        """A call has been made.
+
+        Args:
+            began_s: Monotonic time before it.
+            results: Of the call.
+            has_sums: Whether it waits for other wafers.
+        """
+        self._calls.put((began_s, results, has_sums))
+
+    def _watch(self) -> None:
+        ended_s = 0.0
+        while True:
+            began_s, results, has_sums = self._calls.get()
+            try:
+                _block_until_ready(results)
+            except Exception:
+                return  # told by whoever reads the results
+            del results
+            before_s, ended_s = ended_s, time.monotonic()
+            if not has_sums:
+                self.computing_s += ended_s - max(began_s, before_s)
+
+
+def _meet_at(address: str) -> None:
+    """Where gloo listens; it would take what the name of the machine stands for, which may be its loopback.
+
+    No public name of JAX says it.
+    """
+    _jax.make_gloo_tcp_collectives = partial(_make_gloo, hostname=address)
+
+
+def wait_for_listener(address: SystemAddress, timeout_s: float = 60.0) -> bool:
+    """Whether somebody listens there in time. JAX, where nobody does yet, calls again only after a second."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with suppress(OSError), socket.create_connection((address.host, address.port), timeout_s):
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _join(coordinator: str, count: int, rank: int) -> None:
+    """The first process lets the others come to it, on loopback alone if that is where they are."""
+    address = parse_address(coordinator)
+    options = {}
+    if rank:
+        wait_for_listener(address)  # JAX says what is wrong where nobody does
+    elif is_loopback(address.host):
+        options["coordinator_bind_address"] = coordinator
+    _initialize(coordinator, count, rank, **options)
+
+
+class GroupDevices:
+    """See `cs_system.engine.executable.Devices`: the sums over the batch are XLA's, in an order that stays.
+
+    Args:
+        coordinator: HOST:PORT where the processes of the group meet; the first one listens there.
+        count: Of wafers.
+        rank: Of this one, from 0.
+        address: Of this machine, under which the others reach it.
+    """
+
+    def __init__(self, coordinator: str, count: int, rank: int, address: str) -> None:
+        settings: Any = jax.config
+        _meet_at(address)
+        settings.update("jax_cpu_collectives_implementation", "gloo")
+        _join(coordinator, count, rank)
+        mesh = Mesh(np.array(_devices()), (_AXIS,))
+        self.whole: Any = NamedSharding(mesh, _PartitionSpec())
+        self.by_sample: Any = NamedSharding(mesh, _PartitionSpec(_AXIS))
+        (self._device,) = _local_devices()
+
+    def put(self, array: np.ndarray) -> Any:
+        """A value that is the same on all."""
+        return _from_parts(array.shape, self.whole, [jax.device_put(array, self._device)])
+
+    def put_share(self, share: np.ndarray, shape: tuple[int, ...]) -> Any:
+        """A value of which each wafer has the samples of its own.
+
+        Args:
+            share: Those of this one.
+            shape: Of all.
+        """
+        return _from_parts(shape, self.by_sample, [jax.device_put(share, self._device)])

@@ -10,9 +10,9 @@ from streamed_steps import Streamed
 
 from cs_system.engine.base import Engine
 from cs_system.memoryx.place import MemoryxPlace
-from cs_system.patience import PATIENCE_S
+from cs_system.memoryx.protocol import PATIENCE_S
 from cs_system.swarmx.group import GroupEngine
-from cs_system.swarmx.process import WaferProcess
+from cs_system.swarmx.hosts import WaferProcess
 
 
 @contextmanager

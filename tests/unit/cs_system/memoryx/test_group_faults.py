@@ -18,11 +18,10 @@ from groups import group, pids_of, train
 from streamed_steps import Streamed, running_memoryx
 
 from cs_system.errors import MemoryxError, StorageFullError, WaferLostError, WrongOrderError
-from cs_system.memoryx.frames import FrameType, send_frame
 from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.protocol import FrameType, send_frame
 from cs_system.swarmx.group import GroupEngine
-from cs_system.swarmx.hosts import Hosts, Wafer
-from cs_system.swarmx.process import WaferProcess
+from cs_system.swarmx.hosts import Hosts, Wafer, WaferProcess
 
 
 def check_gone(pids: list[int]) -> None:

@@ -17,7 +17,7 @@ from streamed_steps import Streamed, wide_network
 from cgc.layers.pieces import PIECE_ELEMENTS
 from cs_system.engine.streamed import StreamedEngine
 from cs_system.errors import MemoryxError, StateMismatchError, WrongOrderError
-from cs_system.memoryx import silence
+from cs_system.memoryx import weights
 from cs_system.memoryx.place import MemoryxPlace
 
 Outputs = list[dict[str, np.ndarray]]
@@ -160,7 +160,7 @@ def test_a_killed_memoryx_is_named_and_the_state_is_lost(own: StreamedEngine, st
 def test_a_memoryx_that_stands_still_is_named_waited_for_and_ended_in_the_end(
     stack: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(silence, "LATE_S", 1.5)
+    monkeypatch.setattr(weights, "LATE_S", 1.5)
     caplog.set_level("INFO")
     place = MemoryxPlace((), tmp_path)
     engine = StreamedEngine(stack.compiled, stack.schedule, stack.data, place, patience_s=4.0)

@@ -8,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cs_system.memoryx.layout import Layout
-from cs_system.memoryx.snapshot import Snapshot
-from cs_system.memoryx.store import MappedTensors
+from cs_system.memoryx.store import Layout, MappedTensors, Snapshot
 from cs_toolkit.step import TensorSpec
 
 SIZE = 1000

@@ -9,7 +9,7 @@ import pytest
 
 from cs_system.client import StepStream
 from cs_system.proto import cs_system_pb2 as pb
-from cs_system.swarmx.pace import Pace, Work
+from cs_system.swarmx.health import Pace, Work
 
 
 def pace(*seconds: tuple[float, float], last_s: int = 8) -> Pace:

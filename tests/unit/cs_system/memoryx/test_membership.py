@@ -21,8 +21,7 @@ from cs_system.errors import BadOptionError, GroupError, WaferLostError
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import Machines
-from cs_system.swarmx.leader import Members
-from cs_system.swarmx.place import GroupPlace, Meeting, group_place
+from cs_system.swarmx.membership import GroupPlace, Meeting, Members, group_place
 from cs_system.testing import parts_of
 
 LIMIT_S = 60.0

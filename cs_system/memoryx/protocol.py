@@ -39,19 +39,25 @@ reads them where they were received.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
 from cs_stream.sockets import receive_scattered, send_gathered
 from cs_system.errors import MemoryxError
 from cs_system.messages import dtype_named
-from cs_toolkit.step import TensorSpec, device_dtype
+from cs_toolkit.errors import ToolkitError
+from cs_toolkit.schedule import Schedule, schedule_from_json
+from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 ALIGNMENT = 64
 """Bytes: arrays at such addresses are taken by XLA without a copy."""
@@ -65,6 +71,14 @@ _MAGIC = b"CSMX"
 _VERSION = 1
 _FORMAT = struct.Struct("<4sBBHIIQ")
 _PADDING = bytes(ALIGNMENT)
+
+ALIVE_EVERY_S = 1.0
+
+LATE_S = 5.0
+"""A part that is silent for so long is named."""
+
+PATIENCE_S = 60.0
+"""One that is silent for so long is ended. Less than the 100 s after which JAX ends a whole group."""
 
 
 class FrameType(IntEnum):
@@ -218,3 +232,105 @@ def aligned_empty(nbytes: int) -> np.ndarray:
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + nbytes]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A model.
+
+    Attributes:
+        schedule: of its step.
+        functions: of those that MemoryX computes, by number, what goes in and out; their bytes follow in
+            this order.
+        token: by which other wafers join, that get the same weights, and readers of the state.
+        listeners: how many other wafers.
+        shard: which part of the model this process has.
+        shards: how many parts there are.
+    """
+
+    schedule: Schedule
+    functions: dict[int, StepInterface]
+    token: str
+    listeners: int = 0
+    shard: int = 0
+    shards: int = 1
+
+    def to_json(self) -> bytes:
+        """As text."""
+        functions = {
+            number: [_to_json(interface.state), _to_json(interface.inputs), _to_json(interface.outputs)]
+            for number, interface in self.functions.items()
+        }
+        fields: dict[str, Any] = {"schedule": self.schedule.to_json(), "functions": functions}
+        fields |= {"token": self.token, "listeners": self.listeners}
+        return json.dumps({**fields, "shard": self.shard, "shards": self.shards}).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Opening:
+        """The inverse of `to_json`.
+
+        Raises:
+            MemoryxError: the text is none of these.
+        """
+        try:
+            fields = json.loads(text)
+            functions = {
+                int(number): StepInterface(_from_json(inputs), _from_json(state), _from_json(outputs), ())
+                for number, (state, inputs, outputs) in fields["functions"].items()
+            }
+            schedule = schedule_from_json(fields["schedule"])
+            numbers = (int(fields[name]) for name in ("listeners", "shard", "shards"))
+            return cls(schedule, functions, str(fields["token"]), *numbers)
+        except (ValueError, TypeError, KeyError, ToolkitError) as error:
+            raise MemoryxError(f"the wafer told no model that MemoryX understands: {error!r}") from error
+
+
+def _to_json(specs: tuple[TensorSpec, ...]) -> list[list[Any]]:
+    return [[spec.name, spec.dtype, list(spec.shape)] for spec in specs]
+
+
+def _from_json(specs: list[list[Any]]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in specs)
+
+
+class Line:
+    """The sending side of a connection.
+
+    Args:
+        sock: Connected.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._sending = threading.Lock()
+
+    def frame(self, kind: FrameType, index: int, payload: bytes = b"") -> None:
+        """Sends a frame whose payload is no tensor; raises as `send_frame`."""
+        with self._sending:
+            send_frame(self.sock, kind, index, payload)
+
+    def tensors(self, kind: FrameType, index: int, arrays: Sequence[np.ndarray]) -> None:
+        """Sends tensors; raises as `send_tensors`."""
+        with self._sending:
+            send_tensors(self.sock, kind, index, arrays)
+
+    @contextlib.contextmanager
+    def alive(self) -> Iterator[None]:
+        """Says every second of the body that MemoryX is there."""
+        has_ended = threading.Event()
+        thread = threading.Thread(target=self._stay_alive, args=(has_ended,), name="alive", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            has_ended.set()
+
+    def _stay_alive(self, has_ended: threading.Event) -> None:
+        with contextlib.suppress(ConnectionError):
+            while not has_ended.wait(ALIVE_EVERY_S):
+                # A frame under way says so, too.
+                if self._sending.acquire(blocking=False):
+                    try:
+                        send_frame(self.sock, FrameType.ALIVE, 0)
+                    finally:
+                        self._sending.release()

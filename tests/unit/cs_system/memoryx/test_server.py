@@ -16,10 +16,8 @@ import pytest
 from streamed_steps import Streamed, running_memoryx
 
 from cs_system.errors import BadOptionError, MemoryxError, StorageFullError
-from cs_system.memoryx.layout import Layout, layouts
 from cs_system.memoryx.place import MemoryxPlace, memoryx_address
-from cs_system.memoryx.sharing import SharedFiles
-from cs_system.memoryx.store import MappedTensors
+from cs_system.memoryx.store import Layout, MappedTensors, SharedFiles, layouts
 from cs_toolkit.shards import shards
 from cs_toolkit.step import TensorSpec
 

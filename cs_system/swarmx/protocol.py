@@ -1,4 +1,6 @@
-"""What the leader of a group and its members on other hosts say to each other: JSON, a line a message.
+"""The messages of a group of CS systems: between its leader and members on other hosts, and to its wafers.
+
+Leader and members speak JSON, a line a message:
 
     member  leader
     hello ------->   host, number, version and a nonce
@@ -20,10 +22,14 @@ import json
 import secrets
 import socket
 import threading
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cs_stream.sockets import PeerGoneError, PeerSilentError, shut_down, tune
 from cs_system.errors import GroupError
+from cs_system.messages import step_from_wire, step_to_wire
+from cs_system.proto import cs_system_pb2 as pb
+from cs_toolkit.step import CompiledStep
 from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
 HANDSHAKE_S = 5.0
@@ -163,3 +169,43 @@ def _proof(token: str, side: str, nonce: str) -> str:
 
 def _is_proof(message: dict[str, Any], token: str, side: str, nonce: str) -> bool:
     return hmac.compare_digest(str(message.get("proof")).encode(), _proof(token, side, nonce).encode())
+
+
+@dataclass(frozen=True)
+class Order:
+    """The place of a wafer in its group, and what it computes; executables follow in the order of the step.
+
+    Attributes:
+        rank: of the wafer, from 0; the first one sends gradients.
+        count: of wafers.
+        coordinator: HOST:PORT where their processes meet.
+        memoryx: host and port of each MemoryX.
+        token: by which the others join the first one there.
+    """
+
+    rank: int
+    count: int
+    coordinator: str
+    memoryx: tuple[tuple[str, int], ...]
+    token: str
+
+    def to_bytes(self, step: CompiledStep) -> bytes:
+        """As bytes, with the step."""
+        head = json.dumps(asdict(self)).encode()
+        body: bytes = step_to_wire(step).SerializeToString()
+        return len(head).to_bytes(4, "little") + head + body
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> tuple[Order, CompiledStep]:
+        """The inverse of `to_bytes`."""
+        end = 4 + int.from_bytes(data[:4], "little")
+        fields = json.loads(data[4:end])
+        order = cls(**{**fields, "memoryx": tuple((host, port) for host, port in fields["memoryx"])})
+        return order, step_from_wire(pb.ArtifactOffer.FromString(data[end:]))
+
+
+def cut_inputs(step: CompiledStep) -> tuple[bool, ...]:
+    """Of each tensor of a batch whether it is cut along its samples."""
+    inputs = step.interface.inputs
+    samples = inputs[0].shape[0] if inputs and inputs[0].shape else 0
+    return tuple(bool(spec.shape) and spec.shape[0] == samples for spec in inputs)

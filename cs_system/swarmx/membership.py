@@ -1,0 +1,409 @@
+"""A group of CS systems on several hosts: its file, the leader, which starts wafers, and the members."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cs_stream.sockets import name_of, shut_down
+from cs_system.errors import BadOptionError, GroupError, PortInUseError
+from cs_system.swarmx.hosts import Hosts, WaferProcess
+from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, greet, welcome
+from cs_toolkit.files import replace_file
+
+log = logging.getLogger("cs_system.server")
+
+_BACKLOG = 64
+
+_MISSING_S = 5.0
+"""So long a run waits for a member that has gone and may come back."""
+
+_END_TIMEOUT_S = 7.0
+"""A member takes up to 5 s to end a wafer."""
+
+JOIN_TIMEOUT_S = 120.0
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class GroupPlace:
+    """A group whose systems are on several hosts.
+
+    Attributes:
+        count: Of systems, the leader among them.
+        number: Of the process in its Slurm step; 0 leads.
+        file: Written by the leader, read by the others.
+        step_nodes: Nodes of the Slurm step; 0 where there is none.
+    """
+
+    count: int
+    number: int
+    file: Path
+    step_nodes: int = 0
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What is in the file.
+
+    Attributes:
+        host, port: Where the leader waits for the others.
+        token: Of the group: who knows it may join, and is obeyed.
+    """
+
+    host: str
+    port: int
+    token: str
+
+    def write(self, file: Path) -> None:
+        """For the user alone.
+
+        Raises:
+            BadOptionError: the file cannot be written.
+        """
+        try:
+            replace_file(file, json.dumps(asdict(self)) + "\n", 0o600)
+        except OSError as error:
+            raise BadOptionError(
+                f"--group-file={file}: cannot be written: {error.strerror}; name a file in a directory that "
+                "all hosts of the group share"
+            ) from error
+
+    @classmethod
+    def read(cls, file: Path) -> Meeting:
+        """The inverse.
+
+        Raises:
+            OSError: the file cannot be read; it may come yet.
+            GroupError: it has something else.
+        """
+        text = file.read_text()
+        try:
+            fields = json.loads(text)
+            return cls(str(fields["host"]), int(fields["port"]), str(fields["token"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise GroupError(f"{file}: this is no file of a group of CS systems") from error
+
+
+def group_place(num_csx: int, file: Path | None, environment: Mapping[str, str]) -> GroupPlace | None:
+    """The group that `cs_system serve` belongs to; None where all its systems are on this machine.
+
+    Args:
+        num_csx: Systems of the group.
+        file: Where its hosts meet, if the user says it.
+        environment: With Slurm's variables in a task of a step.
+
+    Raises:
+        BadOptionError: the numbers of systems and tasks differ; a single system has no group.
+    """
+    if num_csx == 1:
+        if file is not None:
+            raise BadOptionError(f"--group-file={file}: expected --num-csx=2 or more with it, got 1")
+        return None
+    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
+    if tasks == 1:
+        return None if file is None else GroupPlace(num_csx, 0, file)
+    if tasks != num_csx:
+        raise BadOptionError(
+            f"--num-csx={num_csx} in a Slurm step of {tasks} tasks: each task is a CS system of the group; "
+            f"give --num-csx={tasks}, or srun --ntasks={num_csx} (--ntasks=1: all on one machine)"
+        )
+    name = f"cs_group-{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}.json"
+    nodes = int(environment["SLURM_STEP_NUM_NODES"])
+    return GroupPlace(num_csx, int(environment["SLURM_PROCID"]), file or Path(name), nodes)
+
+
+class Members:
+    """See `Machines`: a wafer of a run is on this machine, the others are on the hosts that have joined.
+
+    Args:
+        place: Of the group, whose file is written.
+        host: Address to listen on, on any free port.
+        name: The host that the others use.
+
+    Raises:
+        PortInUseError: it cannot be listened on.
+        BadOptionError: the file cannot be written.
+    """
+
+    def __init__(self, place: GroupPlace, host: str, name: str) -> None:
+        self._place, self._host = place, host
+        self._token = secrets.token_hex(32)
+        self._changed = threading.Condition()
+        self._members: list[_Member] = []
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._listener = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
+        except OSError as error:
+            raise PortInUseError.at(host, 0, "--host", error.strerror or str(error)) from error
+        try:
+            Meeting(name, self._listener.getsockname()[1], self._token).write(place.file)
+        except BaseException:
+            self._listener.close()
+            raise
+        threading.Thread(target=self._accept, daemon=True).start()
+        log.info("waiting for %d more CS systems of the group: %s", place.count - 1, place.file)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all systems of the group are there."""
+        return len(self._members) >= self._place.count - 1
+
+    def missing(self, count: int) -> GroupError:
+        """Not so many systems are there."""
+        here = ["this one", *(member.host for member in self._members)]
+        return GroupError(
+            f"{len(here)} of {count} CS systems of the group are there ({', '.join(here)}); look at the logs "
+            "of the others, and start them again (`cs_system member --group-file=FILE`, or the Slurm step)"
+        )
+
+    def gather(self, count: int) -> Hosts:
+        """See `Machines`."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._members) >= count - 1, _MISSING_S):
+                raise self.missing(count)
+            members = sorted(self._members, key=lambda member: member.number)[: count - 1]
+        return Hosts(self._host, members[0].channel.own_host, members)
+
+    def close(self) -> None:
+        """Lets the members go; removes the file."""
+        _remove(self._place.file)
+        shut_down(self._listener)
+        self._listener.close()
+        with self._changed:
+            members, self._members = self._members, []
+        for member in members:
+            with contextlib.suppress(ConnectionError):
+                member.channel.send("bye")
+            member.channel.close()
+
+    # The threads
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                sock, address = self._listener.accept()
+                arguments = (sock, name_of(address))
+                threading.Thread(target=self._serve, args=arguments, daemon=True).start()
+
+    def _serve(self, sock: socket.socket, address: str) -> None:
+        channel = Channel(sock)
+        channel.limit(HANDSHAKE_S)
+        try:
+            host, number = welcome(channel, self._token)
+        except (ConnectionError, ValueError, TypeError) as error:
+            log.warning("%s is no member of the group: %s", address, error)
+            channel.close()
+            return
+        channel.limit(None)
+        member = _Member(channel, host, number)
+        self._add(member)
+        try:
+            while True:
+                member.take(channel.receive())
+        except ConnectionError as error:
+            member.lost()
+            self._lose(member, error)
+        channel.close()
+
+    def _add(self, member: _Member) -> None:
+        with self._changed:
+            self._members.append(member)
+            self._changed.notify_all()
+            log.info("CS system %d of %d: %s", len(self._members) + 1, self._place.count, member.host)
+            if self.is_complete and self._place.step_nodes:
+                _remove(self._place.file)  # tasks of a step do not come back
+
+    def _lose(self, member: _Member, error: ConnectionError) -> None:
+        with self._changed:
+            if member in self._members:
+                self._members.remove(member)
+                log.error("the CS system on %s has gone: %s", member.host, error)
+
+
+class _Member:
+    """See `Member`; and the wafer there, of which there is one at a time: see `Wafer`."""
+
+    exit_code = None
+
+    def __init__(self, channel: Channel, host: str, number: int) -> None:
+        self.channel, self.host, self.number = channel, host, number
+        self._token = ""
+        self._ended = threading.Event()
+
+    def take(self, message: dict[str, Any]) -> None:
+        """What the member says."""
+        if message["kind"] == "ended" and message.get("token") == self._token:
+            self._ended.set()
+
+    def lost(self) -> None:
+        """Says that the host has gone, and the wafer with it."""
+        self._token = ""
+        self._ended.set()
+
+    def start(self, port: int, token: str, rank: int) -> _Member:
+        """See `Member`.
+
+        Raises:
+            GroupError: the host has gone.
+        """
+        self._token = token
+        self._ended.clear()
+        try:
+            self.channel.send("start", port=port, token=token, rank=rank)
+        except ConnectionError:
+            raise GroupError(f"the CS system on {self.host} has gone; start the job again") from None
+        return self
+
+    @property
+    def has_ended(self) -> bool:
+        """See `Wafer`."""
+        return self._ended.is_set()
+
+    def kill(self) -> None:
+        """See `Wafer`."""
+        with contextlib.suppress(ConnectionError):
+            self.channel.send("end")
+
+    def end(self) -> None:
+        """See `Wafer`."""
+        with contextlib.suppress(ConnectionError):
+            self.channel.send("end")
+            self._ended.wait(_END_TIMEOUT_S)
+
+
+def _remove(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink()
+
+
+class _EndedError(Exception):
+    """By a signal."""
+
+    def __init__(self, number: int) -> None:
+        self.code = 130 if number == signal.SIGINT else 0
+
+
+def serve(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -> int:
+    """Is a member of a group until its leader ends, or SIGTERM or SIGINT comes.
+
+    Args:
+        file: Of the group.
+        number: By which the members are in order.
+        timeout_s: How long the leader is waited for.
+
+    Returns:
+        The exit code: 0 at the leader's end and after SIGTERM, 130 after SIGINT.
+
+    Raises:
+        GroupError: there is no leader, it refuses this host, or it has gone without a word.
+    """
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, _on_signal)
+    wafer = _Wafer()
+    try:
+        channel, leader = joined(file, number, timeout_s)
+        log.info("a member of the group of CS systems that %s leads", leader)
+        try:
+            _follow(channel, leader, wafer)
+        except ConnectionError as error:
+            raise GroupError(
+                f"the CS system at {leader}, which leads the group, has gone: {error}; start it again, and "
+                "its members"
+            ) from error
+        log.info("the group has ended")
+    except _EndedError as ended:
+        return ended.code
+    finally:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        wafer.end(0.0)
+    return 0
+
+
+def joined(file: Path, number: int, timeout_s: float) -> tuple[Channel, str]:
+    """A connection to the leader, and its host.
+
+    The file is read again and again: a job that was requeued may have left an old one, of the same name.
+
+    Raises:
+        GroupError: there is none in time, or it refuses this host.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            meeting = Meeting.read(file)
+            return _connected(meeting, number), meeting.host
+        except OSError as error:
+            fault = f"{file}: {error.strerror or error}"
+        if time.monotonic() > deadline:
+            raise GroupError(
+                f"no group of CS systems to join within {timeout_s:g} s: {fault}; look at the log of its "
+                "leader (`cs_system serve --num-csx=N`); --group-file must be a file that all hosts share"
+            )
+        time.sleep(_POLL_S)
+
+
+def _connected(meeting: Meeting, number: int) -> Channel:
+    channel = Channel(socket.create_connection((meeting.host, meeting.port), HANDSHAKE_S))
+    try:
+        channel.limit(HANDSHAKE_S)
+        greet(channel, meeting.token, socket.gethostname(), number)
+        channel.limit(None)
+    except BaseException:
+        channel.close()
+        raise
+    return channel
+
+
+def _follow(channel: Channel, leader: str, wafer: _Wafer) -> None:
+    """Does what the leader says until its end; raises ConnectionError where it has gone."""
+    while True:
+        message = channel.receive()
+        if message["kind"] == "start":
+            token = message["token"]
+            process = wafer.start((leader, message["port"]), token, message["rank"])
+            threading.Thread(target=_report, args=(process, channel, token), daemon=True).start()
+        elif message["kind"] == "end":
+            wafer.end()
+        elif message["kind"] == "bye":
+            return
+
+
+def _report(process: WaferProcess, channel: Channel, token: str) -> None:
+    """Tells the leader when a wafer has ended."""
+    process.wait()
+    with contextlib.suppress(ConnectionError):
+        channel.send("ended", token=token)
+
+
+class _Wafer:
+    """Of the run under way."""
+
+    def __init__(self) -> None:
+        self._process: WaferProcess | None = None
+
+    def start(self, leader: tuple[str, int], token: str, rank: int) -> WaferProcess:
+        self.end(0.0)
+        self._process = WaferProcess(leader, token, rank)
+        return self._process
+
+    def end(self, timeout_s: float = 5.0) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.end(timeout_s)
+
+
+def _on_signal(number: int, _: object) -> NoReturn:
+    raise _EndedError(number)

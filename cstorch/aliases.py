@@ -44,7 +44,7 @@ _MOVED = {
 _DEFINITIONS = {
     "cstorch": """core.device core.name_scope core.tensor decomp.registry storage.load storage.save
         utils.constant utils.device_annotation utils.pol utils.step_closures utils.tensor""",
-    "cstorch.amp": "amp.amp amp.autocast amp.conditional_update amp.grad_scaler",
+    "cstorch.amp": "amp.amp amp.autocast amp.conditional_update amp.grad_scaler amp.optimizer_step",
     "cstorch.backends": "backend.base_backend",
     "cstorch.experimental": "experimental.compression",
     "cstorch.metrics": """metrics.accuracy metrics.auc metrics.dice_coefficient metrics.fbeta_score

@@ -3,30 +3,27 @@
 from importlib import import_module
 from typing import Any
 
-from cstorch.amp.casts import (
-    disable_casts,
-    float_function,
-    half_function,
-    init,
-    promote_function,
-    register_float_function,
-    register_half_function,
-    register_promote_function,
-)
 from cstorch.amp.half import (
     autocast,
+    disable_casts,
     enable_mixed_precision,
+    float_function,
     get_floating_point_dtype,
     get_floating_point_dtype_str,
     get_half_dtype,
     get_half_dtype_str,
+    half_function,
+    init,
     is_cbfloat16_tensor,
     mixed_precision,
+    promote_function,
+    register_float_function,
+    register_half_function,
+    register_promote_function,
     set_half_dtype,
     use_bfloat16,
 )
-from cstorch.amp.optimizer_step import optimizer_step
-from cstorch.amp.scaler import GradScaler, isfinite, setup_optimizer, update_if_finite
+from cstorch.amp.loss_scaling import GradScaler, isfinite, optimizer_step, setup_optimizer, update_if_finite
 from cstorch.precision import HALF_DTYPES, half_dtype
 
 __all__ = [

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from cs_toolkit.step import OPTIMIZER_STATE
-from cstorch.amp.scaler import update_if_finite
+from cstorch.amp.loss_scaling import update_if_finite
 from cstorch.compiled import beside_models
 from cstorch.sparse.algorithm import SparseParameter, SparsityAlgorithm
 from cstorch.sparse.masks import kept_count, largest

@@ -24,7 +24,7 @@ from cs_runtime.files import write_json
 from cs_runtime.requeue import checkpoint_of_job, last_step_of_job, note_checkpoint
 from cs_runtime.tasks import current
 from cstorch import optim
-from cstorch.amp.gradients import clip_by_norm, clip_by_value, gradients
+from cstorch.amp.loss_scaling import clip_by_norm, clip_by_value, gradients
 from cstorch.checkpoints import load
 from cstorch.metrics import compute_all_metrics, get_all_metrics
 from cstorch.start import checkpoint_requests

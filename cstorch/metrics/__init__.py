@@ -1,14 +1,22 @@
 """Metrics of an evaluation."""
 
-from cstorch.metrics.classes import (
+from cstorch.metrics.classification import (
+    AUCMetric,
     DiceCoefficientMetric,
     FBetaScoreMetric,
     MeanIOUMetric,
     MeanPerClassAccuracyMetric,
+    PrecisionAtKMetric,
+    RecallAtKMetric,
 )
-from cstorch.metrics.means import AccuracyMetric, MeanMetric, PerplexityMetric
-from cstorch.metrics.metric import Metric, compute_all_metrics, get_all_metrics
-from cstorch.metrics.ranking import AUCMetric, PrecisionAtKMetric, RecallAtKMetric
+from cstorch.metrics.metric import (
+    AccuracyMetric,
+    MeanMetric,
+    Metric,
+    PerplexityMetric,
+    compute_all_metrics,
+    get_all_metrics,
+)
 
 Accuracy = AccuracyMetric
 AUC = AUCMetric

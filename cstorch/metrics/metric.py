@@ -1,7 +1,8 @@
-"""What all metrics share: states that a step writes in place, and the list of the metrics there are."""
+"""The base class of metrics, and the metrics that are a sum over a count: accuracy, perplexity, mean."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from functools import wraps
 from itertools import count
@@ -13,6 +14,7 @@ from torch import nn
 
 from cs_toolkit.step import METRIC_STATE
 from cstorch.compiled import beside_models
+from cstorch.tracing.device import current_recording
 from cstorch.tracing.names import register
 
 Value = TypeVar("Value")
@@ -154,3 +156,188 @@ def get_all_metrics() -> NamedValues[Metric]:
         for name, sharing in by_name.items()
         for i, metric in enumerate(sharing)
     )
+
+
+def _count(labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor | int:
+    """Return the number of weights above 0; of labels without weights."""
+    return labels.numel() if weights is None else (weights > 0).sum()
+
+
+class AccuracyMetric(Metric):
+    """Share of the tokens whose prediction is their label; weights of 0 leave tokens out."""
+
+    def __init__(self, name: str, compute_on_system: bool = True) -> None:
+        super().__init__(name, compute_on_system)
+        self.register_state("total_correct_predictions", torch.tensor(0.0))
+        self.register_state("total_num_tokens", torch.tensor(0.0))
+        self.total_correct_predictions: torch.Tensor
+        self.total_num_tokens: torch.Tensor
+
+    def update(
+        self,
+        labels: torch.Tensor,
+        predictions: torch.Tensor,
+        weights: torch.Tensor | float | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Adds a batch.
+
+        Args:
+            labels: classes, of any shape.
+            predictions: classes, one for each label.
+            weights: of each token. The sum of those that are right is divided by the number of weights
+                above 0.
+            dtype: element type of the value.
+
+        Raises:
+            ValueError: predictions are more or fewer than labels.
+        """
+        right = (labels == shaped_like(labels, "predictions", predictions)).float()
+        given = None if weights is None else as_tensor(weights)
+        self.total_correct_predictions.add_((right if given is None else right * given).sum())
+        self.total_num_tokens.add_(_count(labels, given))
+        self._dtype = dtype
+
+    def compute(self) -> torch.Tensor:
+        """Share of right tokens; nan without tokens."""
+        return self._typed(self.total_correct_predictions / self.total_num_tokens)
+
+
+class PerplexityMetric(Metric):
+    """Exponential of the loss for each token."""
+
+    def __init__(self, name: str, compute_on_system: bool = True) -> None:
+        super().__init__(name, compute_on_system)
+        self.register_state("total_loss", torch.tensor(0.0))
+        self.register_state("total_num_tokens", torch.tensor(0.0))
+        self.total_loss: torch.Tensor
+        self.total_num_tokens: torch.Tensor
+
+    def update(
+        self,
+        labels: torch.Tensor,
+        loss: torch.Tensor | float,
+        weights: torch.Tensor | float | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Adds a batch.
+
+        Args:
+            labels: says how many tokens there are; of any shape.
+            loss: cross entropy in nats, summed over the tokens.
+            weights: of each token; only tokens with a weight above 0 count.
+            dtype: element type of the value.
+        """
+        self.total_loss.add_(loss)
+        self.total_num_tokens.add_(_count(labels, None if weights is None else as_tensor(weights)))
+        self._dtype = dtype
+
+    def compute(self) -> torch.Tensor:
+        """Perplexity; nan without tokens."""
+        return self._typed(torch.exp(self.total_loss / self.total_num_tokens))
+
+
+class MeanMetric(Metric):
+    """Weighted mean of all values."""
+
+    def __init__(self, name: str, compute_on_system: bool = True) -> None:
+        super().__init__(name, compute_on_system)
+        self.register_state("mean_value", torch.tensor(0.0))
+        self.register_state("weight", torch.tensor(0.0))
+        self.mean_value: torch.Tensor
+        self.weight: torch.Tensor
+
+    def update(
+        self,
+        value: torch.Tensor | float,
+        weight: torch.Tensor | float | None = 1.0,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Adds values.
+
+        Args:
+            value: a number, or a tensor of any shape.
+            weight: one for all values, or one for each.
+            dtype: element type of the mean.
+        """
+        values = as_tensor(value)
+        given = as_tensor(1.0 if weight is None else weight).expand(values.shape)
+        self.mean_value.add_((values * given).sum())
+        self.weight.add_(given.sum())
+        self._dtype = dtype
+
+    def compute(self) -> torch.Tensor:
+        """The mean; nan without weight."""
+        return self._typed(self.mean_value / self.weight)
+
+
+def same_shapes(**tensors: torch.Tensor | None) -> None:
+    """Refuses tensors of different shapes; None is left out.
+
+    Raises:
+        ValueError: two shapes differ.
+    """
+    given = {name: tuple(tensor.shape) for name, tensor in tensors.items() if tensor is not None}
+    if len(set(given.values())) > 1:
+        raise ValueError(
+            f"got {_listed(**given)}; expected one shape for all, an entry for each sample or token"
+        )
+
+
+def shaped_like(labels: torch.Tensor, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in the shape of the labels, with a warning where it has another one of their size.
+
+    Raises:
+        ValueError: it has another number of entries.
+    """
+    if tensor.shape == labels.shape:
+        return tensor
+    shapes = _listed(**{"labels": tuple(labels.shape), name: tuple(tensor.shape)})
+    if tensor.numel() != labels.numel():
+        raise ValueError(f"got {shapes}; expected an entry of {name} for each label")
+    warnings.warn(f"got {shapes}: {name} are taken in the shape of the labels", stacklevel=4)
+    return tensor.reshape(labels.shape)
+
+
+def refuse_outside(name: str, tensor: torch.Tensor, low: float, high: float, expected: str) -> None:
+    """Refuse values outside of [low, high], where they can be read: a step on the CS system cannot look.
+
+    Raises:
+        ValueError: there are some.
+    """
+    if tensor.device.type != "cpu" or not tensor.numel():
+        return
+    least, most = tensor.min().item(), tensor.max().item()
+    if least < low or most > high:
+        raise ValueError(f"got {name} from {least:g} to {most:g}, expected {expected}")
+
+
+def positive_count(name: str, value: int) -> int:
+    """Refuses counts below 1.
+
+    Raises:
+        ValueError: the count is not at least 1.
+    """
+    if value < 1:
+        raise ValueError(f"got {name}={value}, expected at least 1")
+    return value
+
+
+def ratio(numerator: torch.Tensor, denominator: torch.Tensor) -> torch.Tensor:
+    """A quotient, 0 where the denominator is 0."""
+    there = denominator != 0
+    return torch.where(there, numerator / torch.where(there, denominator, 1.0), 0.0)
+
+
+def as_number(value: torch.Tensor) -> torch.Tensor | float:
+    """Return a Python number, but the tensor itself in a recorded step, where it has no value."""
+    return value if current_recording() is not None else float(value)
+
+
+def as_tensor(value: torch.Tensor | float) -> torch.Tensor:
+    """Return a tensor as it is, and a number as a tensor without dimensions."""
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value)
+
+
+def _listed(**shapes: tuple[int, ...]) -> str:
+    return ", ".join(f"{name} of shape {shape}" for name, shape in shapes.items())

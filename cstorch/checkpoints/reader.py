@@ -17,9 +17,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from cstorch.checkpoints import nest, objects
-from cstorch.checkpoints.hdf5 import data_set, read_array, text
-from cstorch.checkpoints.layout import (
+from cstorch.checkpoints import encoding
+from cstorch.checkpoints.hdf5 import (
     ARRAY,
     BYTES,
     LINKED,
@@ -32,6 +31,9 @@ from cstorch.checkpoints.layout import (
     TENSOR,
     VERSION,
     VERSION_KEY,
+    data_set,
+    read_array,
+    text,
 )
 from cstorch.errors import CheckpointError
 
@@ -72,7 +74,7 @@ class _Reader:
                     f"{self._path}: the program that wrote it was stopped before its end; expected the mark "
                     f"{SUCCESS}, load an older checkpoint"
                 )
-            found = nest.from_text(text(self._file.id, SPEC), self._leaf)
+            found = encoding.decode_tree(text(self._file.id, SPEC), self._leaf)
         elif version == _OLD_VERSION:
             found = _without_spec({key: self._old_leaf(key) for key in _data_sets(self._file)})
         else:
@@ -125,8 +127,8 @@ class _Reader:
         """Decode an object that consists of plain data; None stands for any other."""
         try:
             if hexadecimal is not None:
-                return objects.decode(bytes.fromhex(_text(hexadecimal)))
-            return objects.decode(self._file[key].attrs[BYTES].tobytes())
+                return encoding.decode_object(bytes.fromhex(_text(hexadecimal)))
+            return encoding.decode_object(self._file[key].attrs[BYTES].tobytes())
         except (KeyError, ValueError):
             self._objects.append(key)
             return None

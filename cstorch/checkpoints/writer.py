@@ -15,10 +15,8 @@ import torch
 
 from cs_toolkit.files import replacing
 from cs_toolkit.version import __version__
-from cstorch.checkpoints import nest, objects
-from cstorch.checkpoints.elements import Elements, array_dtype, write_elements
-from cstorch.checkpoints.hdf5 import make_array, make_bytes, put_mark, put_text
-from cstorch.checkpoints.layout import (
+from cstorch.checkpoints import encoding
+from cstorch.checkpoints.hdf5 import (
     ARRAY,
     BYTES,
     LINKED,
@@ -33,6 +31,13 @@ from cstorch.checkpoints.layout import (
     VERSION,
     VERSION_KEY,
     WIRE_TYPES,
+    Elements,
+    array_dtype,
+    make_array,
+    make_bytes,
+    put_mark,
+    put_text,
+    write_elements,
 )
 from cstorch.errors import CheckpointError
 from cstorch.tracing.device import DeviceTensor
@@ -43,7 +48,7 @@ _ALIGNMENT = 64
 
 def write(state: Any, path: Path) -> None:
     """Writes a nest beside the path, waits until it is on the disk, and renames it."""
-    entries = list(nest.leaves(state))
+    entries = list(encoding.tree_leaves(state))
     if not isinstance(state, dict | list | tuple):
         raise CheckpointError(
             f"{path}: the state is a {type(state).__name__}, expected a dict, list or tuple; save "
@@ -67,7 +72,7 @@ def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
     with file:
         file.attrs[VERSION_KEY] = VERSION
         file.attrs["__cstorch_version__"] = __version__
-        file.attrs[SPEC] = nest.to_text(state)
+        file.attrs[SPEC] = encoding.encode_tree(state)
         writer = _Writer(file)
         for key, leaf in entries:
             writer.put(key, leaf)
@@ -107,7 +112,7 @@ class _Writer:
     def put_descriptions(self) -> None:
         """Writes what all leaves are; behind their data sets, because HDF5 takes longer in between."""
         for key, described in self._described.items():
-            spec = {SPEC: nest.leaf_spec(key), "__objects__": [key], key + METADATA: described}
+            spec = {SPEC: encoding.leaf_spec(key), "__objects__": [key], key + METADATA: described}
             put_text(self._file.id, key + METADATA, json.dumps(spec))
 
     def _describe(self, key: str, leaf: Any) -> dict[str, Any]:
@@ -122,7 +127,7 @@ class _Writer:
         value = leaf.item() if isinstance(leaf, np.generic) else leaf
         if isinstance(value, bool | int | float):
             return _plain(SCALAR, scalar_value=value)
-        if isinstance(value, objects.WRITTEN):
+        if isinstance(value, encoding.OBJECT_TYPES):
             make_bytes(self._file, key, OBJECT, BYTES, _encoded(key, value))
             return {"__TYPE__": OBJECT, BYTES: True}
         raise CheckpointError(
@@ -171,7 +176,7 @@ class _Writer:
 
 def _encoded(key: str, value: Any) -> bytes:
     try:
-        return objects.encode(value)
+        return encoding.encode_object(value)
     except Exception as error:  # pickle raises what the objects in it raise
         raise CheckpointError(
             f"entry {key} is a {type(value).__name__} that cannot be stored ({error}); expected one of "

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import cstorch.checkpoints as cp
-from cstorch.checkpoints import nest, objects
+from cstorch.checkpoints import encoding
 from cstorch.errors import CheckpointError
 from cstorch.optim import SGD
 from cstorch.optim.lr_scheduler import ConstantLR
@@ -212,16 +212,16 @@ def test_objects_that_json_lacks_keep_their_types(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", OBJECTS)
 def test_objects_of_every_protocol_are_decoded(name: str, protocol: int) -> None:
     value = OBJECTS[name]
-    assert objects.decode(pickle.dumps(value, protocol)) == value
+    assert encoding.decode_object(pickle.dumps(value, protocol)) == value
 
 
 @pytest.mark.parametrize("value", [Path("a"), nn.ReLU(), len, json.loads, {Path("a")}])
 def test_objects_that_are_more_than_data_are_not_built(value: Any) -> None:
-    with pytest.raises(objects.NoDataError):
-        objects.decode(pickle.dumps(value))
+    with pytest.raises(encoding.NoDataError):
+        encoding.decode_object(pickle.dumps(value))
     for damaged in (b"", b"zz", b"\x80", pickle.dumps({1})[:-2]):
-        with pytest.raises(objects.NoDataError):
-            objects.decode(damaged)
+        with pytest.raises(encoding.NoDataError):
+            encoding.decode_object(damaged)
 
 
 def _old_file(path: Path) -> None:
@@ -369,7 +369,7 @@ def test_safetensors_and_cut_off_ones(tmp_path: Path) -> None:
 def test_builtin_types_in_pickles_of_dill() -> None:
     call = b"\x8c\ndill._dill\x8c\n_load_type\x93\x8c\x07complex\x85R"
     numbers = b"G" + struct.pack(">d", 1) + b"G" + struct.pack(">d", 2)
-    assert objects.decode(b"\x80\x04" + call + numbers + b"\x86R.") == 1 + 2j
+    assert encoding.decode_object(b"\x80\x04" + call + numbers + b"\x86R.") == 1 + 2j
 
 
 def test_trees_as_recent_and_older_releases_of_pytorch_describe_them() -> None:
@@ -378,4 +378,4 @@ def test_trees_as_recent_and_older_releases_of_pytorch_describe_them() -> None:
     factory = {"default_factory_module": "builtins", "default_factory_name": "list", "dict_context": keys}
     for context in (factory, json.dumps(factory)):
         spec = {"type": "collections.defaultdict", "context": context, "children_spec": [leaf]}
-        assert nest.from_text(json.dumps([None, json.dumps([1, spec])]), str.upper) == {"a": "A"}
+        assert encoding.decode_tree(json.dumps([None, json.dumps([1, spec])]), str.upper) == {"a": "A"}

@@ -3,9 +3,7 @@
 from torch.nn import Buffer, Parameter, SmoothL1Loss, modules
 
 from cstorch.nn import functional
-from cstorch.nn.dice import DiceCELoss
-from cstorch.nn.markers import Scope, StripPadding
-from cstorch.nn.selective_grad import SelectiveGrad
+from cstorch.nn.layers import DiceCELoss, Scope, SelectiveGrad, StripPadding
 
 __all__ = [
     "Buffer",

@@ -25,8 +25,8 @@ def example_step(
     """
     from cs_toolkit.loader import load_model
     from estimator import CSRunConfig, import_tensorflow
-    from estimator.front_end import TensorFlowFrontEnd
-    from estimator.input import InputSource
+    from estimator.cs.program import TensorFlowFrontEnd
+    from estimator.input.dataset import InputSource
 
     import_tensorflow()
     network, data, schema = (

@@ -125,8 +125,8 @@ def _engine(batches: tuple[np.ndarray, np.ndarray]) -> Steps:
     from cgc.passes.pipeline import run_pipeline
     from cs_system.engine.pipelined import PipelinedEngine
     from estimator import CSRunConfig, ModeKeys
-    from estimator.front_end import TensorFlowFrontEnd
-    from estimator.input import InputSource
+    from estimator.cs.program import TensorFlowFrontEnd
+    from estimator.input.dataset import InputSource
 
     def input_fn() -> Any:
         return tf.data.Dataset.from_tensors((batches[0][0], batches[1][0])).repeat()

@@ -39,7 +39,7 @@ def program(model: str) -> InputProgram:
     """The training input of an example program."""
     from cs_toolkit.loader import load_model
     from estimator import CSRunConfig, import_tensorflow
-    from estimator.input import InputSource, read
+    from estimator.input.dataset import InputSource, read
 
     import_tensorflow()
     data, schema = (import_module(f"models.{model}.tf.{part}") for part in ("data", "params"))

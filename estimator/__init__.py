@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cs_runtime.run_files import write_params
-    from estimator.alternation import train_and_evaluate
-    from estimator.cli import report_errors
-    from estimator.cs_estimator import CerebrasEstimator
+    from estimator.config import CSRunConfig, RunConfig
     from estimator.early_stopping import (
         make_early_stopping_hook,
         stop_if_higher_hook,
@@ -20,14 +18,20 @@ if TYPE_CHECKING:
         stop_if_no_decrease_hook,
         stop_if_no_increase_hook,
     )
-    from estimator.importing import import_tensorflow
-    from estimator.keras_estimator import KerasEstimator
-    from estimator.keras_graph import keras_model_fn
+    from estimator.errors import report_errors
+    from estimator.estimators import CerebrasEstimator, train_and_evaluate
+    from estimator.keras import KerasEstimator, keras_model_fn
     from estimator.loss_scaling import loss_scale_optimizer
     from estimator.model_fusion import ModelInfo, MultiModelFusion
-    from estimator.modes import ModeKeys
-    from estimator.run_config import CSRunConfig, RunConfig
-    from estimator.spec import CSEstimatorSpec, EstimatorSpec, EvalSpec, TrainSpec, WarmStartSettings
+    from estimator.spec import (
+        CSEstimatorSpec,
+        EstimatorSpec,
+        EvalSpec,
+        ModeKeys,
+        TrainSpec,
+        WarmStartSettings,
+    )
+    from estimator.startup import import_tensorflow
 
 CS_AUTOTUNE = -1
 """The value of `tf.data.AUTOTUNE`, by the name that programs for CS systems use."""
@@ -61,27 +65,27 @@ __all__ = [
 
 _HOMES = {
     "CSEstimatorSpec": "estimator.spec",
-    "CSRunConfig": "estimator.run_config",
-    "CerebrasEstimator": "estimator.cs_estimator",
+    "CSRunConfig": "estimator.config",
+    "CerebrasEstimator": "estimator.estimators",
     "EstimatorSpec": "estimator.spec",
     "EvalSpec": "estimator.spec",
-    "KerasEstimator": "estimator.keras_estimator",
-    "ModeKeys": "estimator.modes",
+    "KerasEstimator": "estimator.keras",
+    "ModeKeys": "estimator.spec",
     "ModelInfo": "estimator.model_fusion",
     "MultiModelFusion": "estimator.model_fusion",
-    "RunConfig": "estimator.run_config",
+    "RunConfig": "estimator.config",
     "TrainSpec": "estimator.spec",
     "WarmStartSettings": "estimator.spec",
-    "import_tensorflow": "estimator.importing",
-    "keras_model_fn": "estimator.keras_graph",
+    "import_tensorflow": "estimator.startup",
+    "keras_model_fn": "estimator.keras",
     "loss_scale_optimizer": "estimator.loss_scaling",
     "make_early_stopping_hook": "estimator.early_stopping",
-    "report_errors": "estimator.cli",
+    "report_errors": "estimator.errors",
     "stop_if_higher_hook": "estimator.early_stopping",
     "stop_if_lower_hook": "estimator.early_stopping",
     "stop_if_no_decrease_hook": "estimator.early_stopping",
     "stop_if_no_increase_hook": "estimator.early_stopping",
-    "train_and_evaluate": "estimator.alternation",
+    "train_and_evaluate": "estimator.estimators",
     "write_params": "cs_runtime.run_files",
 }
 

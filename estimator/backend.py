@@ -1,6 +1,6 @@
 """Where the calls of an estimator run: the protocol of its backends, and what they are made with.
 
-`estimator.cpu` runs them on this CPU, `estimator.on_cs` on the CS system, which compiles too.
+`estimator.cpu` runs them on this CPU, `estimator.cs.run` on the CS system, which compiles too.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 
 from cs_runtime import tasks
 from cs_runtime.options import InputPosition
-from estimator.input import FEATURES_AND_LABELS, InputSource
-from estimator.input_states import StateFolder
-from estimator.modes import ModeKeys
-from estimator.run_config import CSRunConfig
+from estimator.config import CSRunConfig
+from estimator.input.dataset import FEATURES_AND_LABELS, InputSource
+from estimator.input.iterator_state import StateFolder
+from estimator.spec import ModeKeys
 
 Batches = Generator[dict[str, np.ndarray], None, None]
 """Predictions of one batch after the other; closing it early stops the run."""

@@ -1,17 +1,18 @@
-"""Calling the user's functions with the arguments that they declare.
-
-Each call gets a copy of the parameters of its own, as tf.estimator gave it: programs write into them.
-"""
+"""Calling the user's functions with the arguments that they declare, and the graph they build."""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 
 from estimator.errors import CallError, InputFnError, ModelFnError
-from estimator.spec import EstimatorSpec
+from estimator.spec import EstimatorSpec, metrics_of
 
 MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 INPUT_FN_ARGUMENTS = ("params", "mode", "config", "input_context")
@@ -162,3 +163,121 @@ def _required_names(function: Callable[..., Any]) -> list[str]:
 
 def _name(function: Any) -> str:
     return str(getattr(function, "__name__", function))
+
+
+_GLOBAL_STEP_ASSIGNMENTS = ("AssignAddVariableOp", "AssignVariableOp")
+_BRANCHES = {"If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch")}
+
+
+@contextmanager
+def model_graph(seed: int | None) -> Iterator[Any]:
+    """A new default graph with the seed set, resource variables, and the global step; yields the latter."""
+    import tensorflow as tf
+
+    keras = sys.modules.get("keras")
+    if keras is not None:
+        # Keras counts the layers of a process: without this the variables of a second graph of the same
+        # model would have other names, and no checkpoint would fit them.
+        # Not tf.keras, which may be tf_keras: that counts by graph.
+        # In a thread, as it refuses to be called in a graph, and a hook may evaluate in that of its training.
+        forgetting = Thread(target=keras.utils.clear_session, kwargs={"free_memory": False})
+        forgetting.start()
+        forgetting.join()
+    with tf.Graph().as_default(), _keras_seed(seed), _control_flow_v2():
+        tf.compat.v1.set_random_seed(seed)
+        # Programs written for tf.compat.v1 may have turned resource variables off; the importer, and sane
+        # read-after-write order, need them.
+        with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), use_resource=True):
+            yield tf.compat.v1.train.create_global_step()
+
+
+@contextmanager
+def _keras_seed(seed: int | None) -> Iterator[None]:
+    """Keras draws the seeds of its layers from Python's generator: here from `seed`, if there is one."""
+    before = random.getstate()
+    if seed is not None:
+        random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+@contextmanager
+def _control_flow_v2() -> Iterator[None]:
+    """Branches as `If` ops, also in programs that have turned off all of TensorFlow 2."""
+    import tensorflow as tf
+
+    if tf.compat.v1.control_flow_v2_enabled():
+        yield
+        return
+    tf.compat.v1.enable_control_flow_v2()
+    try:
+        yield
+    finally:
+        tf.compat.v1.disable_control_flow_v2()
+
+
+def with_mean_loss(spec: EstimatorSpec) -> dict[str, tuple[Any, Any]]:
+    """The metrics of a spec and `loss`, its mean over the batches.
+
+    Raises:
+        ModelFnError: a metric of that name is there already.
+    """
+    import tensorflow as tf
+
+    metrics = metrics_of(spec)
+    for reserved in ("loss", "global_step"):
+        if reserved in metrics:
+            raise ModelFnError(
+                f"eval_metric_ops has the key '{reserved}', which evaluate() reports itself; rename it"
+            )
+    return {**metrics, "loss": tf.compat.v1.metrics.mean(spec.loss)}
+
+
+def check_advances(train_op: Any, global_step: Any) -> None:
+    """Refuses a train op that does not advance the global step, as the run would never end.
+
+    Raises:
+        ModelFnError: it does not.
+    """
+    if not assignments_to(train_op, global_step):
+        raise ModelFnError(
+            f"train_op '{train_op.name}' does not advance the global step; pass it to the optimizer: "
+            "optimizer.minimize(loss, global_step=tf.compat.v1.train.get_or_create_global_step())"
+        )
+
+
+def assignments_to(train_op: Any, variable: Any) -> list[Any]:
+    """The assignments to a variable among all that running an op runs."""
+    handle = variable.handle
+    waiting = [getattr(train_op, "op", train_op)]
+    seen = set()
+    found = []
+    while waiting:
+        op = waiting.pop()
+        if op.name in seen:
+            continue
+        seen.add(op.name)
+        if _assigns(op, handle.name):
+            found.append(op)
+        waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    return found
+
+
+def _assigns(op: Any, handle_name: str) -> bool:
+    """Whether an op assigns to a variable, itself or in one of its branches.
+
+    An optimizer with a dynamic loss scale has its whole update, the global step too, in a branch.
+    """
+    if op.type in _GLOBAL_STEP_ASSIGNMENTS:
+        return bool(op.inputs[0].name == handle_name)
+    for attribute in _BRANCHES.get(op.type, ()):
+        # No public way leads from a branch to its graph.
+        body = op.graph._get_function(op.get_attr(attribute).name).graph
+        arguments = [
+            b.name for b, given in zip(body.inputs, op.inputs[1:], strict=True) if given.name == handle_name
+        ]
+        if any(_assigns(inner, name) for name in arguments for inner in body.get_operations()):
+            return True
+    return False

@@ -16,10 +16,10 @@ from estimator.errors import CheckpointReadError, CheckpointWriteError, Estimato
 
 log = logging.getLogger("estimator")
 
-PREFIX = "model.ckpt"
+CHECKPOINT_PREFIX = "model.ckpt"
 
 
-def latest(model_dir: Path | str) -> str | None:
+def latest_checkpoint(model_dir: Path | str) -> str | None:
     """Prefix of the newest checkpoint of a directory; None where there is none.
 
     Where the `checkpoint` file is damaged or gone, the checkpoint of the highest step: starting again beside
@@ -32,7 +32,7 @@ def latest(model_dir: Path | str) -> str | None:
         return str(found)
     by_step = {
         int(path.stem.rpartition("-")[2]): str(path.with_suffix(""))
-        for path in Path(model_dir).glob(f"{PREFIX}-*.index")
+        for path in Path(model_dir).glob(f"{CHECKPOINT_PREFIX}-*.index")
         if path.stem.rpartition("-")[2].isdigit()
     }
     if not by_step:
@@ -42,17 +42,17 @@ def latest(model_dir: Path | str) -> str | None:
     return newest
 
 
-def chosen(given: str | None, model_dir: Path) -> str | None:
+def resolve_checkpoint(given: str | None, model_dir: Path) -> str | None:
     """The checkpoint that a user means: a prefix, the newest of a directory, or the newest of `model_dir`.
 
     Raises:
         CheckpointReadError: a directory without a checkpoint.
     """
     if given is None:
-        return latest(model_dir)
+        return latest_checkpoint(model_dir)
     if not Path(given).is_dir():
         return given
-    newest = latest(given)
+    newest = latest_checkpoint(given)
     if newest is None:
         raise CheckpointReadError(given, "the directory has no checkpoint")
     return newest
@@ -64,15 +64,15 @@ def all_of(model_dir: Path | str) -> list[str]:
 
     state = tf.train.get_checkpoint_state(str(model_dir))
     known = list(state.all_model_checkpoint_paths) if state else []
-    return [prefix for prefix in known if exists(prefix)]
+    return [prefix for prefix in known if checkpoint_exists(prefix)]
 
 
-def exists(prefix: str) -> bool:
+def checkpoint_exists(prefix: str) -> bool:
     """Whether a checkpoint lies under a prefix; its index file is written last."""
     return Path(f"{prefix}.index").is_file()
 
 
-def step_of(prefix: str | None) -> int:
+def checkpoint_step(prefix: str | None) -> int:
     """Global step that a checkpoint holds; 0 for None or a checkpoint without one.
 
     Raises:
@@ -80,12 +80,12 @@ def step_of(prefix: str | None) -> int:
     """
     if prefix is None:
         return 0
-    with reading(prefix) as reader:
+    with open_checkpoint(prefix) as reader:
         return int(reader.get_tensor("global_step")) if reader.has_tensor("global_step") else 0
 
 
 @contextmanager
-def reading(prefix: str) -> Iterator[Any]:
+def open_checkpoint(prefix: str) -> Iterator[Any]:
     """A reader of a checkpoint, or of the newest one of a directory.
 
     Raises:
@@ -102,7 +102,7 @@ def reading(prefix: str) -> Iterator[Any]:
 
 
 @contextmanager
-def restoring(prefix: str | None) -> Iterator[None]:
+def explain_restore_errors(prefix: str | None) -> Iterator[None]:
     """Says which checkpoint it was when the body fails to restore it; None restores nothing.
 
     Raises:
@@ -124,8 +124,8 @@ def _restore_failure(prefix: str, error: Exception) -> str:
     """What is wrong with a checkpoint that this graph cannot be restored from."""
     import tensorflow as tf
 
-    if exists(prefix):
-        with reading(prefix) as reader:
+    if checkpoint_exists(prefix):
+        with open_checkpoint(prefix) as reader:
             known = reader.get_variable_to_shape_map()
         lacking = [v.op.name for v in tf.compat.v1.global_variables() if v.op.name not in known]
         if lacking:
@@ -139,7 +139,7 @@ def check_shapes(prefix: str, variables: Iterable[Any]) -> None:
     Raises:
         CheckpointReadError: it is missing or damaged, or a variable has another shape in it.
     """
-    with reading(prefix) as reader:
+    with open_checkpoint(prefix) as reader:
         shapes = reader.get_variable_to_shape_map()
     for variable in variables:
         name = variable.op.name
@@ -210,7 +210,7 @@ class CheckpointWriter:
         """
         for listener in self._listeners:
             listener.before_save(session, step)
-        prefix = str(self._model_dir / f"{PREFIX}-{step}")
+        prefix = str(self._model_dir / f"{CHECKPOINT_PREFIX}-{step}")
         log.info("Saving checkpoints for %d into %s.", step, prefix)
         self._write_files(session, step, prefix)
         self.last_step = step
@@ -228,11 +228,13 @@ class CheckpointWriter:
         import tensorflow as tf
 
         older = [known for known in all_of(self._model_dir) if known != prefix]
-        rewritten = exists(prefix)
+        rewritten = checkpoint_exists(prefix)
         try:
             self._model_dir.mkdir(parents=True, exist_ok=True)
             with self._graph.as_default():
-                self._saver.save(session, str(self._model_dir / PREFIX), global_step=step, write_state=False)
+                self._saver.save(
+                    session, str(self._model_dir / CHECKPOINT_PREFIX), global_step=step, write_state=False
+                )
             kept = older[max(0, len(older) + 1 - self._keep_max) :] if self._keep_max else older
             write_text(self._model_dir / "checkpoint", _state_text([*kept, prefix]))
         except (tf.errors.OpError, OSError, ValueError, RuntimeError, ModelDirError) as error:

@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import logging
+import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from cs_runtime import tasks
 from cs_runtime.checkpoint_requests import CheckpointRequests, leave_for_requeue
+from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.files import write_text
-from cs_runtime.progress import log_how_to_resume
+from cs_runtime.progress import begin_training, end_training, log_how_to_resume, record_step, report_step
 from cs_runtime.requeue import last_step_of_job
 from cs_runtime.run_files import write_params
-from estimator import checkpoints
 from estimator.backend import Batches, Setup
-from estimator.calling import call_model_fn
-from estimator.capture import check_advances, model_graph, with_mean_loss
-from estimator.cpu_limits import told_as_limits
-from estimator.errors import CallError
-from estimator.evaluation import report
-from estimator.input import InputSource, in_model_graph
-from estimator.input_report import log_report
-from estimator.left_sessions import LeavingCreator, close_left
-from estimator.modes import ModeKeys
-from estimator.spec import EstimatorSpec, WarmStartSettings, checked_hooks, named_predictions
-from estimator.training_loop import SessionKeeper, TrainingLoop
-from estimator.warm_start import warm_start
+from estimator.calling import call_model_fn, check_advances, model_graph, with_mean_loss
+from estimator.checkpoints import (
+    CheckpointWriter,
+    check_shapes,
+    checkpoint_step,
+    explain_restore_errors,
+    latest_checkpoint,
+    model_saver,
+    resolve_checkpoint,
+)
+from estimator.config import CSRunConfig
+from estimator.errors import CallError, CpuLimitError, essence
+from estimator.input.analysis import log_report
+from estimator.input.dataset import InputSource, LeavingCreator, close_left, in_model_graph
+from estimator.spec import (
+    EstimatorSpec,
+    ModeKeys,
+    WarmStartSettings,
+    checked_hooks,
+    named_predictions,
+    warm_start,
+)
+from estimator.summaries import EventWriter, report
 
 log = logging.getLogger("estimator")
 
@@ -79,7 +94,7 @@ class CpuBackend:
         if not is_mine("train"):
             return
         model_dir = self._setup.model_dir
-        newest = checkpoints.latest(model_dir)
+        newest = latest_checkpoint(model_dir)
         last_step = self._last_step(newest, steps, max_steps)
         write_params(model_dir, self._setup.params)
         source = self._setup.whole_input(input_fn, ModeKeys.TRAIN)
@@ -125,7 +140,7 @@ class CpuBackend:
         checkpoint = self._checkpoint(checkpoint_path, "evaluating")
         with self._built(self._setup.whole_input(input_fn, ModeKeys.EVAL)) as built:
             metrics = with_mean_loss(built.spec)
-            saver = checkpoints.model_saver(built.spec.scaffold)
+            saver = model_saver(built.spec.scaffold)
             keeper = SessionKeeper()
             every_hook = (keeper, *own_hooks, *built.spec.evaluation_hooks)
             session = self._open_session(built, checkpoint, saver, every_hook)
@@ -146,7 +161,7 @@ class CpuBackend:
         checkpoint = self._checkpoint(checkpoint_path, "predicting with")
         with self._built(self._setup.whole_input(input_fn, ModeKeys.PREDICT)) as built:
             named = named_predictions(built.spec)
-            saver = checkpoints.model_saver(built.spec.scaffold)
+            saver = model_saver(built.spec.scaffold)
             every_hook = (*own_hooks, *built.spec.prediction_hooks)
             session = self._open_session(built, checkpoint, saver, every_hook)
         # No default graph is left on the stack while the caller has the generator suspended.
@@ -171,12 +186,12 @@ class CpuBackend:
         """The global step at which a training ends; None where it ends with the input."""
         if steps is None and max_steps is None:
             return None
-        first_step = checkpoints.step_of(newest)
+        first_step = checkpoint_step(newest)
         return last_step_of_job(self._setup.model_dir, tasks.current(), first_step, steps, max_steps)
 
     def _checkpoint(self, given: str | None, doing: str) -> str | None:
         model_dir = self._setup.model_dir
-        checkpoint = checkpoints.chosen(given, model_dir)
+        checkpoint = resolve_checkpoint(given, model_dir)
         if checkpoint is None:
             log.warning("there is no checkpoint in '%s': %s freshly initialized variables", model_dir, doing)
         return checkpoint
@@ -225,8 +240,8 @@ class CpuBackend:
         )
         close_left()
         if checkpoint is not None:
-            checkpoints.check_shapes(checkpoint, v1.global_variables())
-        with checkpoints.restoring(checkpoint), told_as_limits(built.graph):
+            check_shapes(checkpoint, v1.global_variables())
+        with explain_restore_errors(checkpoint), told_as_limits(built.graph):
             return v1.train.MonitoredSession(session_creator=creator, hooks=list(hooks))
 
 
@@ -298,3 +313,297 @@ def _out_of_range() -> type[Exception]:
 
     kind: type[Exception] = tf.errors.OutOfRangeError
     return kind
+
+
+class SessionKeeper:
+    """A session hook that keeps the bare session, in which a read runs no hooks.
+
+    It has the methods of `tf.compat.v1.train.SessionRunHook`, which calls them by name.
+    """
+
+    session: Any = None
+
+    def begin(self) -> None:
+        """Nothing to add to the graph."""
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Keeps the session; called again when TensorFlow had to make a new one."""
+        self.session = session
+
+    def before_run(self, run_context: Any) -> None:
+        """Fetches nothing more."""
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Nothing to do."""
+
+    def end(self, session: Any) -> None:
+        """Nothing to do."""
+
+
+@dataclass
+class _Pace:
+    """Steps and samples, in all and since the last log line."""
+
+    step: int
+    samples: int = 0
+    started: float = field(default_factory=time.perf_counter)
+    line_step: int = field(init=False)
+    line_samples: int = 0
+    line_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.line_step, self.line_at = self.step, self.started
+
+    def rates(self) -> tuple[float, float]:
+        """Steps and samples a second since the last log line."""
+        seconds = max(time.perf_counter() - self.line_at, 1e-9)
+        return (self.step - self.line_step) / seconds, (self.samples - self.line_samples) / seconds
+
+    def new_line(self) -> None:
+        """Counts from 0 again: a log line has been written."""
+        self.line_step, self.line_samples, self.line_at = self.step, self.samples, time.perf_counter()
+
+
+class TrainingLoop:
+    """Runs steps, and writes a log line, summaries or a checkpoint where one is due.
+
+    Made while the graph can still be changed, as it adds what it fetches.
+
+    Args:
+        config: Says how often what is due.
+        model_dir: Where checkpoints and events go.
+        features: What `model_fn` got; their first dimension is the batch.
+        loss: The loss tensor.
+        train_op: The op of a step.
+        global_step: The variable that counts steps.
+        scaffold: The user's scaffold, or None.
+        saving_listeners: `CheckpointSaverListener`s of the user.
+    """
+
+    def __init__(
+        self,
+        config: CSRunConfig,
+        model_dir: Path,
+        features: Any,
+        loss: Any,
+        train_op: Any,
+        global_step: Any,
+        scaffold: Any,
+        saving_listeners: Sequence[Any],
+    ) -> None:
+        import tensorflow as tf
+
+        self._config = config
+        self._model_dir = model_dir
+        self._global_step = global_step
+        with tf.control_dependencies([train_op]):
+            step_after = global_step.read_value()
+        self._fetches = {"step": step_after, "loss": loss, "samples": batch_size(features)}
+        merged = tf.compat.v1.summary.merge_all()
+        self._summary_fetches = {} if merged is None else {"summary": merged}
+        self.saver = model_saver(scaffold)
+        self.events = EventWriter(model_dir)
+        self._writer = CheckpointWriter(
+            model_dir,
+            self.saver,
+            tf.compat.v1.get_default_graph(),
+            config.keep_checkpoint_max,
+            saving_listeners,
+            config.keep_checkpoint_every_n_hours,
+        )
+
+    def run(
+        self,
+        session: Any,
+        keeper: SessionKeeper,
+        last_step: int | None,
+        requests: CheckpointRequests,
+        *,
+        stop_on_request: bool,
+    ) -> int | None:
+        """Runs steps until the global step is `last_step`, the input ends, or a hook or listener stops.
+
+        Args:
+            session: The monitored session.
+            keeper: Of the bare one.
+            last_step: Where to end; None: with the input.
+            requests: A checkpoint is written when one asks for it.
+            stop_on_request: The loop ends after such a checkpoint.
+
+        Returns:
+            The global step at which a request has ended the loop before its time; else None.
+
+        Raises:
+            NonFiniteLossError: the loss became NaN or infinite.
+            CheckpointWriteError: no space or permission.
+        """
+        import tensorflow as tf
+
+        pace = _Pace(int(keeper.session.run(self._global_step)))
+        first_step, loss = pace.step, math.nan
+        if first_step == 0:
+            if self._config.save_summary_steps:
+                self.events.graph(self._global_step.graph)
+            self._writer.write(keeper.session, 0)
+        else:
+            log.info("off the CS system nothing of the input is skipped where a training continues")
+        begin_training(self._model_dir, first_step, last_step)
+        saved_at = time.perf_counter()
+        stop = asked = False
+        while not stop and (last_step is None or pace.step < last_step) and not session.should_stop():
+            with_summary = _is_due(pace.step + 1, self._config.save_summary_steps)
+            try:
+                result = session.run({**self._fetches, **(self._summary_fetches if with_summary else {})})
+            except tf.errors.OutOfRangeError:
+                break
+            loss = self._count(pace, result)
+            record_step(pace.step)
+            if with_summary:
+                self._write_events(pace, loss, result.get("summary"))
+            every = self._config.log_step_count_steps
+            if _is_due(pace.step, every) or (every and pace.step == first_step + 1):
+                report_step(pace.step, loss, *pace.rates())
+                pace.new_line()
+            asked = requests.pending
+            if asked or self._save_is_due(pace.step, time.perf_counter() - saved_at):
+                stop = self._writer.write(keeper.session, pace.step)
+                saved_at = time.perf_counter()
+            if asked:
+                log.info("checkpoint at global step %d, as SIGUSR1 asked for", pace.step)
+                requests.done()
+                stop = stop or stop_on_request
+        if pace.step > first_step and self._writer.last_step != pace.step:
+            self._writer.write(keeper.session, pace.step)
+        self._writer.end(keeper.session, pace.step)
+        _log_end(pace, loss)
+        end_training(pace.step)
+        return pace.step if asked and stop_on_request and pace.step != last_step else None
+
+    def _count(self, pace: _Pace, result: dict[str, Any]) -> float:
+        pace.step = int(result["step"])
+        pace.samples += int(result["samples"])
+        loss = float(result["loss"])
+        if not math.isfinite(loss):
+            raise NonFiniteLossError(pace.step, loss, self._model_dir)
+        return loss
+
+    def _write_events(self, pace: _Pace, loss: float, summary: bytes | None) -> None:
+        if summary is not None:
+            self.events.serialized(pace.step, summary)
+        steps_per_s, samples_per_s = pace.rates()
+        values = {"loss": loss, "global_step/sec": steps_per_s, "samples/sec": samples_per_s}
+        self.events.scalars(pace.step, values)
+
+    def _save_is_due(self, step: int, seconds_since: float) -> bool:
+        if self._config.save_checkpoints_steps:
+            return _is_due(step, self._config.save_checkpoints_steps)
+        every_s = self._config.save_checkpoints_secs
+        return bool(every_s) and seconds_since >= every_s
+
+
+def batch_size(features: Any) -> Any:
+    """First dimension of the first dense feature, as a tensor of the present graph; 1 where it has none."""
+    import tensorflow as tf
+
+    composite = (tf.SparseTensor, tf.RaggedTensor)
+    dense = [leaf for leaf in tf.nest.flatten(features) if not isinstance(leaf, composite)]
+    if not dense or tf.convert_to_tensor(dense[0]).shape.rank == 0:
+        return tf.constant(1)
+    return tf.shape(dense[0])[0]
+
+
+def _log_end(pace: _Pace, loss: float) -> None:
+    seconds = time.perf_counter() - pace.started
+    log.info(
+        "Training finished with %d samples in %.3f seconds, %.2f samples/second.",
+        pace.samples,
+        seconds,
+        pace.samples / max(seconds, 1e-9),
+    )
+    if not math.isnan(loss):
+        log.info("Loss for final step: %.6g.", loss)
+
+
+def _is_due(step: int, every: int | None) -> bool:
+    return every is not None and every > 0 and step % every == 0
+
+
+_CAUSE_LENGTH = 160  # TensorFlow lists all labels of a batch
+_CHANNELS_FIRST = (b"NCHW", b"NCDHW")
+_CHANNELS_LAST = re.compile(r"\bN(H|DH)WC\b")
+_LABEL = re.compile(r"Received a label value of -1 ")
+_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+_NO_KERNEL = re.compile(r"No OpKernel was registered|Could not find device for node|no supported kernel")
+
+
+@contextmanager
+def told_as_limits(graph: Any) -> Iterator[None]:
+    """Turns errors of TensorFlow from what it cannot do on a CPU into messages; others pass as they are.
+
+    Those are labels of -1 and images whose channels come first, which the CS system takes, and types for
+    which an op has no kernel. Which convolutions with channels first there are is up to CPU and oneDNN.
+
+    Args:
+        graph: What the body runs.
+
+    Raises:
+        CpuLimitError: one of them.
+    """
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:
+        op = _op(error, graph)
+        told = op and _limit(error, op)
+        if not told:
+            raise
+        raise _error(op, *told, shorten(essence(error), _CAUSE_LENGTH, placeholder=" ...")) from None
+
+
+def _limit(error: Any, op: Any) -> tuple[str, str] | None:
+    """What it cannot do, and what to do off the CS system; None for errors of another kind."""
+    import tensorflow as tf
+
+    if _LABEL.search(error.message):
+        return (
+            "has no labels of -1",
+            "Off the CS system, which leaves them out, give them the label 0 and a weight of 0",
+        )
+    if _is_channels_first(op) and _CHANNELS_LAST.search(error.message):
+        return (
+            f"has no {op.type} of {_type(op)} whose channels come first",
+            "Off the CS system, build the model with channels last (data_format)",
+        )
+    if isinstance(error, tf.errors.UnimplementedError) or _NO_KERNEL.search(error.message):
+        return (
+            f"has no {op.type} of {_type(op)}",
+            "Off the CS system, cast to float32 around it, or build the model without it",
+        )
+    return None
+
+
+def _error(op: Any, limit: str, advice: str, cause: str) -> CpuLimitError:
+    from cgc.importers.tensorflow.source import user_line
+
+    return CpuLimitError("TensorFlow", limit, op.name, user_line(op), cause, advice)
+
+
+def _op(error: Any, graph: Any) -> Any:
+    """The op that failed; None where the error does not say."""
+    if error.op is not None:
+        return error.op
+    named = _NODE.search(error.message)
+    try:
+        return graph.get_operation_by_name(named[1]) if named else None
+    except KeyError:  # in the body of a branch or loop, or made by TensorFlow itself
+        return None
+
+
+def _is_channels_first(op: Any) -> bool:
+    return op.node_def.attr["data_format"].s in _CHANNELS_FIRST
+
+
+def _type(op: Any) -> str:
+    floats = (tensor.dtype for tensor in (*op.outputs, *op.inputs) if tensor.dtype.is_floating)
+    return str(next((dtype.name for dtype in floats), "such tensors"))

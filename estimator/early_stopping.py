@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator.errors import CallError
-from estimator.facade import EstimatorFacade
+from estimator.estimators import EstimatorFacade
 
 log = logging.getLogger("estimator")
 

@@ -5,8 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from estimator.errors import CallError, ModelFnError, UnknownFieldError, suggestion
-from estimator.modes import MODES, ModeKeys
+from cs_toolkit.step import Mode
+from estimator.errors import (
+    CallError,
+    CheckpointReadError,
+    ModelFnError,
+    UnknownFieldError,
+    essence,
+    suggestion,
+)
+
+
+class ModeKeys:
+    """Standard names for the modes of a `model_fn`, with the values that `tf.estimator.ModeKeys` had."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+
+PROGRAM_MODES: Mapping[str, Mode] = {
+    ModeKeys.TRAIN: "train",
+    ModeKeys.EVAL: "eval",
+    ModeKeys.PREDICT: "infer",
+}
+"""What the compiler calls them."""
+
 
 SINGLE = ""
 """Key under which predictions travel when `model_fn` predicts one tensor and no dict."""
@@ -265,3 +291,32 @@ def checked_hooks(name: str, hooks: Sequence[Any] | None) -> tuple[Any, ...]:
         if not all(hasattr(hook, method) for method in ("begin", "before_run", "after_run", "end")):
             raise CallError(f"{name} must hold session hooks, got {hook!r}")
     return tuple(hooks or ())
+
+
+def settings_of(given: Any) -> WarmStartSettings | None:
+    """A path, or settings like `tf.estimator.WarmStartSettings`, as our settings.
+
+    Raises:
+        CallError: neither of them.
+    """
+    if given is None or isinstance(given, WarmStartSettings):
+        return given
+    if isinstance(given, str):
+        return WarmStartSettings(given)
+    if hasattr(given, "ckpt_to_initialize_from"):
+        return WarmStartSettings(*(getattr(given, name) for name in WarmStartSettings._fields))
+    raise CallError(f"warm_start_from must be a path or WarmStartSettings, got {given!r}")
+
+
+def warm_start(settings: WarmStartSettings) -> None:
+    """Makes the initializers of the present graph's variables read a checkpoint.
+
+    Raises:
+        CheckpointReadError: the checkpoint is missing, damaged, or lacks a variable.
+    """
+    import tensorflow as tf
+
+    try:
+        tf.compat.v1.train.warm_start(*settings)
+    except (tf.errors.OpError, ValueError, KeyError) as error:
+        raise CheckpointReadError(settings.ckpt_to_initialize_from, essence(error)) from error

@@ -27,7 +27,7 @@ from benchmarks.zoo.training import (
 def preload() -> None:
     """Imports what all trainings need, before processes are forked; starts no thread."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    for name in ("estimator", "estimator.on_cs", "estimator.keras_front_end"):
+    for name in ("estimator", "estimator.cs.run", "estimator.cs.keras_program"):
         import_module(name)
     preload_compiler()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from cs_compat.appliance.CSConfig import CSConfig
-from estimator import run_config
+from estimator import config
 
 
-class CSRunConfig(run_config.CSRunConfig):
+class CSRunConfig(config.CSRunConfig):
     """`estimator.CSRunConfig` whose CS system is that of a `CSConfig`.
 
     Args:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator import CerebrasEstimator
-from estimator.run_config import as_cs_config
+from estimator.config import as_cs_config
 
 
 class Estimator(CerebrasEstimator):

@@ -20,7 +20,7 @@ from cs_toolkit.import_hooks import append_user_paths, on_import
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
-_OWN_IMPORTS = frozenset({"estimator", "estimator.importing"})
+_OWN_IMPORTS = frozenset({"estimator", "estimator.startup"})
 """Modules of the front end that are imported here."""
 
 
@@ -77,7 +77,7 @@ def end_program(kind: type[BaseException], error: BaseException, trace: Tracebac
     Errors of programs that do not use the toolkit are Python's matter, but for a missing module.
     """
     if any(name.startswith("estimator.") for name in sys.modules.keys() - _OWN_IMPORTS):
-        from estimator.cli import told
+        from estimator.errors import told
 
         # Python takes the exit code of a SystemExit that its hook raises.
         raise SystemExit(told(error.with_traceback(trace)))
@@ -112,7 +112,7 @@ def _first_import(module: ModuleType) -> Iterator[None]:
 
     The tasks of a job keep all lines in their logs, and the job's terminal leaves them out.
     """
-    from estimator.importing import only_what_is_used, without_start_up_lines
+    from estimator.startup import only_what_is_used, without_start_up_lines
 
     choose_keras(module)
     quiet = nullcontext() if os.environ.get("CSRUN_LOG_DIR") else without_start_up_lines()

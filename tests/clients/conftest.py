@@ -15,7 +15,7 @@ import pytest
 
 from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig
-from estimator.importing import only_what_is_used
+from estimator.startup import only_what_is_used
 
 with only_what_is_used():  # the first import in a worker of the tests: Keras then imports no scikit-learn
     import tensorflow as tf

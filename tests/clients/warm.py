@@ -34,7 +34,7 @@ with seldom_searched():
     from tensorflow.python.autograph.core.converter import ConversionOptions, ProgramContext
     from tensorflow.python.autograph.impl import api
 
-    import estimator.on_cs
+    import estimator.cs.run
     from estimator.testing import optimise_graphs
 
 TIMEOUT_S = 600.0
@@ -176,7 +176,7 @@ def main(folder, packages):
     own = task()[0]
     search_seldom()  # else programs search what was imported for a quarter of their time
     optimise_graphs(False)
-    assert all((estimator.on_cs, tf.keras.layers.Layer))
+    assert all((estimator.cs.run, tf.keras.layers.Layer))
     load("cs_runtime", "estimator", "input_rules")
     if own == "chief-0":
         load_compiler()

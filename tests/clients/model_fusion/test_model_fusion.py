@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, ModelInfo, MultiModelFusion
+from estimator.config import MULTI_MODEL_STACK_KEY
 from estimator.errors import (
     CallError,
     CheckpointReadError,
@@ -19,7 +20,6 @@ from estimator.errors import (
     ModelFnError,
     UnsupportedOnCsError,
 )
-from estimator.run_config import MULTI_MODEL_STACK_KEY
 
 v1 = tf.compat.v1
 

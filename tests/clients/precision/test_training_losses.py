@@ -25,8 +25,8 @@ from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline
 from cs_toolkit.step import Precision
 from estimator import CSRunConfig
-from estimator.front_end import TensorFlowFrontEnd
-from estimator.input import InputSource
+from estimator.cs.program import TensorFlowFrontEnd
+from estimator.input.dataset import InputSource
 
 LAST = 20
 

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 import cs_system.client.reservation
 from cs_system.testing import RunningSystem
-from estimator import CerebrasEstimator, CSRunConfig, large_state
+from estimator import CerebrasEstimator, CSRunConfig
+from estimator.cs import state
 from estimator.errors import CheckpointReadError
 
 Example = Callable[[str], AbstractContextManager[dict[str, ModuleType]]]
@@ -27,8 +28,8 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Makes every state a large one, of many parts."""
 
     def change() -> None:
-        monkeypatch.setattr(large_state, "LARGE_BYTES", 0)
-        monkeypatch.setattr(large_state, "PART_BYTES", PART_BYTES)
+        monkeypatch.setattr(state, "LARGE_BYTES", 0)
+        monkeypatch.setattr(state, "PART_BYTES", PART_BYTES)
         monkeypatch.setattr(cs_system.client.reservation, "LARGE_STATE_BYTES", 0)
 
     return change
@@ -109,4 +110,4 @@ def test_which_first_values_can_be_computed_in_parts(values: Callable[[], list[A
         for number, value in enumerate(values()):
             if value.op.type != "VarHandleOp":
                 tf.compat.v1.get_variable(f"v{number}", initializer=value, use_resource=True)
-        assert large_state.begins_in_parts(tf.compat.v1.global_variables()) is expected
+        assert state.begins_in_parts(tf.compat.v1.global_variables()) is expected

@@ -15,14 +15,14 @@ import tensorflow as tf
 from cs_runtime.errors import ModelDirError, NonFiniteLossError
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, ModeKeys, WarmStartSettings
 from estimator.checkpoints import all_of
+from estimator.cs.program import TensorFlowFrontEnd
 from estimator.errors import (
     CheckpointReadError,
     CheckpointWriteError,
     InputShapeError,
     UnsupportedOnCsError,
 )
-from estimator.front_end import TensorFlowFrontEnd
-from estimator.input import InputSource
+from estimator.input.dataset import InputSource
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]

@@ -16,8 +16,8 @@ from cs_system.client import StepOutputs
 from cs_system.testing import RunningSystem
 from csrun.tasks.roles import TaskInfo
 from estimator import CSRunConfig, EstimatorSpec
-from estimator.front_end import TensorFlowFrontEnd
-from estimator.input import InputSource
+from estimator.cs.program import TensorFlowFrontEnd
+from estimator.input.dataset import InputSource
 
 v1 = tf.compat.v1
 BATCHES, BATCH_SIZE = 12, 8

@@ -24,9 +24,9 @@ from estimator import (
     stop_if_no_increase_hook,
     train_and_evaluate,
 )
+from estimator.cs.hooks import _INSTEAD
 from estimator.errors import CallError, UnsupportedOnCsError
-from estimator.events import EventWriter
-from estimator.hooks import _INSTEAD
+from estimator.summaries import EventWriter
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]

@@ -12,7 +12,7 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module, print_module
 from cs_runtime.step_program import count_skipped_steps
 from estimator import loss_scale_optimizer
-from estimator.capture import check_advances
+from estimator.calling import check_advances
 from estimator.errors import ModelFnError
 
 v1 = tf.compat.v1

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, EstimatorSpec
-from estimator.announcing import _announce
+from estimator.cs.program import _announce
 from estimator.summaries import HISTOGRAM_ELEMENTS
 
 Tiny = Callable[..., CerebrasEstimator]

@@ -17,8 +17,8 @@ spec = importlib.util.spec_from_file_location("tiny", sys.argv[1])
 tiny = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(tiny)
 from estimator import CerebrasEstimator, CSRunConfig, ModeKeys
-from estimator.front_end import TensorFlowFrontEnd
-from estimator.input import InputSource
+from estimator.cs.program import TensorFlowFrontEnd
+from estimator.input.dataset import InputSource
 
 model_dir = pathlib.Path(sys.argv[2])
 params = {"learning_rate": 0.05}

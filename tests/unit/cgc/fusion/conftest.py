@@ -21,7 +21,7 @@ def step_of(example: Callable[[str], Any]) -> Callable[[str], ModuleOp]:
     from cgc.importers.tensorflow import import_step
     from cs_toolkit.loader import load_model
     from estimator import ModeKeys
-    from estimator.capture import model_graph
+    from estimator.calling import model_graph
 
     def build(name: str) -> ModuleOp:
         with example(name) as modules:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from test_public_style import imported, kernels_and_rate
 from xdsl.dialects.builtin import ModuleOp
 
-from estimator.capture import model_graph
+from estimator.calling import model_graph
 
 v1 = tf.compat.v1
 

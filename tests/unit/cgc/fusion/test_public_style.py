@@ -25,7 +25,7 @@ from cgc.placement import place
 from cgc.report import compile_report
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.step import Precision
-from estimator.capture import model_graph
+from estimator.calling import model_graph
 from models.common.tf import layers as own
 from models.common.tf.optimizers import minimize
 from models.common.tf.transformer import BlockShape, attention, causal_bias, feed_forward

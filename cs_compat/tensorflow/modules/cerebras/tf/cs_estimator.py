@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from estimator import cs_estimator
+from estimator import estimators
+from estimator.config import as_cs_config
 from estimator.errors import UnsupportedOnCsError
-from estimator.run_config import as_cs_config
 
 
-class CerebrasEstimator(cs_estimator.CerebrasEstimator):
+class CerebrasEstimator(estimators.CerebrasEstimator):
     """`estimator.CerebrasEstimator` with the arguments in the order of tf.estimator.Estimator.
 
     Programs written for it compute themselves what their input leaves out when a training continues. So the

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from estimator import EstimatorSpec, KerasEstimator, keras_model_fn
-from estimator.run_config import as_cs_config
+from estimator.config import as_cs_config
 
 
 def KerasModelToCerebrasEstimator(  # noqa: N802 - the original name

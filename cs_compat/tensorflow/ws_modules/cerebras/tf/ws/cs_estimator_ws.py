@@ -6,7 +6,7 @@ from typing import Any
 
 from cerebras.tf import cs_estimator  # type: ignore[import-not-found]  # in another folder
 
-from estimator.run_config import as_cs_config
+from estimator.config import as_cs_config
 
 
 class CerebrasEstimator(cs_estimator.CerebrasEstimator):  # type: ignore[misc]

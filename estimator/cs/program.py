@@ -1,0 +1,353 @@
+"""The TensorFlow side of a run on the CS system: a traced step, its batches, its state, its checkpoints."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cs_runtime.files import write_text
+from cs_runtime.input_source import described_function, input_facts
+from cs_runtime.program import StepProgram
+from cs_toolkit.garbage import seldom_searched
+from cs_toolkit.step import TensorSpec
+from estimator.checkpoints import checkpoint_step, resolve_checkpoint
+from estimator.config import CSRunConfig
+from estimator.cs.graph import HostMetrics, TracedModel, trace
+from estimator.cs.hooks import StepHooks, Watched
+from estimator.cs.state import LargeState, ModelState, Renamed, StateOptions, fits_parts
+from estimator.input.dataset import Element, InputSource, describe, read
+from estimator.spec import PROGRAM_MODES, EstimatorSpec, ModeKeys, named_predictions
+from estimator.summaries import Summaries
+
+if TYPE_CHECKING:
+    from cgc.errors import GraphImportError
+    from cgc.importers.tensorflow import ImportedStep
+
+log = logging.getLogger("estimator")
+
+PREDICTION = "prediction"
+
+
+class ProgramInput:
+    """Implements `cs_runtime.input_source.InputSource` for an `input_fn`; no model is built for it.
+
+    Args:
+        source: The input of the run.
+    """
+
+    def __init__(self, source: InputSource) -> None:
+        self._source = source
+
+    @cached_property
+    def element(self) -> Element:
+        """A batch: its structure and its tensors."""
+        return describe(self._source)
+
+    @property
+    def input_names(self) -> list[str]:
+        """What the user calls the tensors of a batch."""
+        return [component.name for component in self.element.components]
+
+    @property
+    def batch_size(self) -> int:
+        """First dimension of the first component that has one; 1 where none has."""
+        return next((c.shape[0] for c in self.element.components if c.shape), 1)
+
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The tensors of one batch in streaming order, with the types that `input_fn` declares."""
+        return tuple(
+            TensorSpec(f"input_{index}", component.dtype.name, component.shape)
+            for index, component in enumerate(self.element.components)
+        )
+
+    def input_facts(self) -> dict[str, str]:
+        """See `cs_runtime.input_source.input_facts`."""
+        tensors = (f"{c.name} {c.dtype.name}{list(c.shape)}" for c in self.element.components)
+        return input_facts(self._source.mode, self._source.input_fn, tensors)
+
+    def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
+        """A freshly built input without its first `skip` batches."""
+        return read(self._source, self._source.config.tf_random_seed, skip)
+
+
+class TensorFlowFrontEnd(ProgramInput):
+    """Implements `cs_runtime.program.MeasuredFrontEnd` for a `model_fn` and an `input_fn`.
+
+    The graph is built when `program` or a state is asked for first.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        source: InputSource,
+        params: Mapping[str, Any],
+        config: CSRunConfig,
+        model_dir: Path,
+        options: StateOptions | None = None,
+        hooks: Sequence[Any] = (),
+    ) -> None:
+        super().__init__(source)
+        self._model_fn = model_fn
+        self._params = params
+        self._config = config
+        self._model_dir = model_dir
+        self._options = options or StateOptions()
+        self._own_hooks = tuple(hooks)
+        self._state: ModelState | None = None
+        self._host_metrics: HostMetrics | None = None
+
+    @seldom_searched()
+    def program(self) -> StepProgram:
+        """Traces the step.
+
+        Raises:
+            estimator.errors.EstimatorError: `model_fn` or `input_fn` cannot be used on the CS system.
+            cgc.errors.CompileError: the graph has something that the compiler does not know.
+        """
+        return self._program
+
+    def initial_state(self) -> Mapping[str, np.ndarray]:
+        """Arrays by resource name; those of a large model are read when they are asked for.
+
+        Raises:
+            CheckpointReadError: the checkpoint cannot be read or is of another model.
+        """
+        checkpoint = resolve_checkpoint(self._options.checkpoint, self._model_dir)
+        if checkpoint is None and self._source.mode != ModeKeys.TRAIN:
+            log.warning(
+                "there is no checkpoint in '%s': running with freshly initialized variables", self._model_dir
+            )
+        variables = self._imported.variables
+        if self._source.mode == ModeKeys.TRAIN:
+            write_text(self._model_dir / "graph.pbtxt", str(self._model.graph.as_graph_def()))
+        if self._large_state is not None:
+            return self._large_state.start(checkpoint, _keys(variables))
+        state = self._model_state
+        state.start(checkpoint)
+        values = state.read([_key(name) for name in variables.values()])
+        # Only metrics may be float64, which the importer makes float32.
+        narrow = [value.astype(np.float32) if value.dtype == np.float64 else value for value in values]
+        return dict(zip(variables, narrow, strict=True))
+
+    def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
+        """Writes `model.ckpt-<step>`; returns whether one of the user's listeners asks to stop.
+
+        Raises:
+            CheckpointWriteError: no space or permission; older checkpoints are as they were.
+        """
+        variables = self._imported.variables
+        if self._large_state is not None:
+            names = {key: name for name, key in _keys(variables).items() if name in state}
+            return self._large_state.save(step, Renamed(state, names))
+        known = {_key(variables[name]): value for name, value in state.items() if name in variables}
+        self._model_state.assign(known)
+        return self._model_state.save(step)
+
+    def add_to_metrics(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Shows the session hooks a step of an evaluation; counts it where metrics are computed here."""
+        self.hooks.watch(outputs)
+        if self._host_metrics is not None:
+            self._host_metrics.update(outputs)
+
+    def metric_values(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Values of the metrics for the totals in a state; NumPy arrays and scalars by name."""
+        if self._host_metrics is not None:
+            return self._host_metrics.values()
+        variables = self._imported.variables
+        self._model_state.assign({_key(variables[name]): value for name, value in state.items()})
+        values = {name: value for name, (value, _) in self._model.metrics.items()}
+        return self._model_state.evaluate(values)
+
+    def close(self) -> None:
+        """Frees the sessions that hold variables, metrics and summaries."""
+        if "summaries" in vars(self):
+            self.summaries.close()
+        if self._host_metrics is not None:
+            self._host_metrics.close()
+        if self._state is not None:
+            self._state.close()
+
+    @cached_property
+    def _program(self) -> StepProgram:
+        from cs_runtime.step_program import step_program  # late: workers have no compiler
+
+        mode = PROGRAM_MODES[self._source.mode]
+        model = described_function(self._model_fn)
+        program = step_program(self._imported.module, mode, self.batch_size, self.input_names, model)
+        if self._source.mode != ModeKeys.TRAIN:
+            return program
+        steps = self._config.save_summary_steps
+        return replace(program, every={f"output_{name}": steps for name in self.summaries.shown})
+
+    @cached_property
+    def _model(self) -> TracedModel:
+        return trace(self._model_fn, self.element, self._source.mode, self._params, self._config)
+
+    @property
+    def graph(self) -> Any:
+        """What TensorBoard shows of the model."""
+        return self._model.graph
+
+    @cached_property
+    def summaries(self) -> Summaries:
+        """Of a training."""
+        return Summaries(self._model.graph, shows_tensors=bool(self._config.save_summary_steps))
+
+    @cached_property
+    def hooks(self) -> StepHooks:
+        """The session hooks of the call and of the `model_fn`; traces the step.
+
+        Raises:
+            UnsupportedOnCsError: one of them cannot run on the CS system.
+        """
+        model, mode = self._model, self._source.mode
+        known = {tensor.name: name for name, tensor in self._own_outputs().items()}
+        checkpoint = resolve_checkpoint(self._options.checkpoint, self._model_dir)
+        watched = Watched(model.graph, known, True, model.global_step, checkpoint_step(checkpoint))
+        hooks = StepHooks((*self._own_hooks, *_hooks_of(model.spec, mode)), watched, self._model_dir)
+        listeners = (*self._options.saving_listeners, *hooks.listeners)
+        self._options = replace(self._options, saving_listeners=listeners)
+        return hooks
+
+    @cached_property
+    def _imported(self) -> ImportedStep:
+        from cgc.errors import GraphImportError  # late: workers have no compiler
+
+        while True:
+            try:
+                imported = self._import()
+            except GraphImportError as error:
+                if not self._can_do_without(error):
+                    raise
+            else:
+                announce_dropped(imported.dropped)
+                return imported
+
+    def _can_do_without(self, error: GraphImportError) -> bool:
+        """Whether a step may be what is asked for without what cannot be imported; another import tells."""
+        faults = error.details
+        if self._source.mode == ModeKeys.TRAIN:
+            left_out = self.summaries.leave_out([fault.node for fault in faults if fault.node])
+            if left_out:
+                log.warning(
+                    "the CS system cannot compute the summaries %s: they are not written", ", ".join(left_out)
+                )
+            return bool(left_out)
+        if self._source.mode != ModeKeys.EVAL or not self._model.spec.host_call or self._host_metrics:
+            return False
+        self._host_metrics = HostMetrics(self._model.spec)
+        ops = ", ".join(sorted({fault.op for fault in faults if fault.op}))
+        log.info("the metrics of host_call are computed on this host: the CS system lacks %s", ops)
+        return True
+
+    def _own_outputs(self) -> dict[str, Any]:
+        """What a step puts out for the `model_fn`, without summaries that are no numbers."""
+        spec, mode = self._model.spec, self._source.mode
+        if mode == ModeKeys.TRAIN:
+            return {"loss": spec.loss, **self.summaries.scalars}
+        if mode == ModeKeys.EVAL:
+            # Metrics are read from their totals at the end; a step has to put out something.
+            return {"loss": spec.loss}
+        return {prediction_output(name): tensor for name, tensor in named_predictions(spec).items()}
+
+    def _import(self) -> ImportedStep:
+        from cgc.importers.tensorflow import import_step
+
+        model, mode = self._model, self._source.mode
+        return import_step(
+            model.graph,
+            inputs=model.inputs,
+            outputs={
+                **self._own_outputs(),
+                **(self.summaries.shown if mode == ModeKeys.TRAIN else {}),
+                **(self._host_metrics.outputs if self._host_metrics is not None else {}),
+                **self.hooks.outputs,
+            },
+            updates=_updates(model, mode) if self._host_metrics is None else [],
+            mode=PROGRAM_MODES[mode],
+            # Without a seed the initial weights differ from run to run. The masks of dropout do not: a seed
+            # drawn here would be another program, to be compiled again every time.
+            seed=self._config.tf_random_seed or 0,
+            global_step=model.global_step,
+        )
+
+    @cached_property
+    def _large_state(self) -> LargeState | None:
+        """For a training whose state is large and needs no session: nobody is shown one."""
+        scaffold, options = self._model.spec.scaffold, self._options
+        shown = options.saving_listeners or options.warm_start or (scaffold is not None and scaffold.saver)
+        if self._source.mode != ModeKeys.TRAIN or shown:
+            return None
+        graph, keys = self._model.graph, _keys(self._imported.variables).values()
+        return LargeState(graph, self._model_dir, self._config) if fits_parts(graph, keys) else None
+
+    @property
+    def _model_state(self) -> ModelState:
+        if self._state is None:
+            model = self._model
+            self._state = ModelState(
+                model.graph, model.spec.scaffold, self._model_dir, self._config, self._options
+            )
+        return self._state
+
+
+def announce_dropped(dropped: Iterable[str]) -> None:
+    """Names what a step on the CS system leaves out, each once.
+
+    Args:
+        dropped: As `cgc.importers.tensorflow.ImportedStep.dropped`.
+    """
+    for what in dropped:
+        _announce(what)
+
+
+@cache
+def _announce(what: str) -> None:
+    log.warning(
+        "%s is left out on the CS system, where a step cannot reach this host; on this CPU it runs. Look at "
+        "numbers of every step by a hook or a summary (docs/hooks.md)",
+        what,
+    )
+
+
+def _hooks_of(spec: EstimatorSpec, mode: str) -> tuple[Any, ...]:
+    """The session hooks that a `model_fn` returns for a mode."""
+    if mode == ModeKeys.TRAIN:
+        return (*spec.training_hooks, *spec.training_chief_hooks)
+    return spec.evaluation_hooks if mode == ModeKeys.EVAL else spec.prediction_hooks
+
+
+def prediction_output(name: str) -> str:
+    """Name of the step's output that carries a prediction."""
+    return f"{PREDICTION}/{name}" if name else PREDICTION
+
+
+def prediction_name(output_name: str) -> str | None:
+    """The prediction that an output of the step carries: inverse of `prediction_output`; None for others."""
+    kind, _, name = output_name.removeprefix("output_").partition("/")
+    return name if kind == PREDICTION else None
+
+
+def _updates(model: TracedModel, mode: str) -> Sequence[Any]:
+    if mode == ModeKeys.TRAIN:
+        return [model.spec.train_op]
+    from cgc.importers.tensorflow import variable_writes
+
+    # Of an update only what it writes: its own value may need what the system cannot compute.
+    return variable_writes([update for _, update in model.metrics.values()])
+
+
+def _keys(variables: Mapping[str, str]) -> dict[str, str]:
+    """Names in a checkpoint by resource name."""
+    return {name: _key(variable) for name, variable in variables.items()}
+
+
+def _key(variable_name: str) -> str:
+    """`dense/kernel:0` -> `dense/kernel`."""
+    return variable_name.split(":")[0]

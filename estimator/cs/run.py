@@ -1,0 +1,342 @@
+"""The calls of an estimator on the CS system."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+import cs_runtime.inference
+import cs_runtime.training
+from cs_runtime import tasks
+from cs_runtime.exits import noted_failures
+from cs_runtime.options import Command, RunSettings
+from cs_runtime.program import MeasuredFrontEnd
+from cs_runtime.progress import StepEvents
+from cs_runtime.run_files import plain, write_params
+from cs_toolkit.garbage import leave_at_exit, seldom_searched
+from cs_toolkit.messages import Message
+from cs_toolkit.streaming import streaming
+from estimator.backend import Batches, Setup
+from estimator.checkpoints import checkpoint_step, resolve_checkpoint
+from estimator.config import MULTI_MODEL_STACK_KEY, STREAMING, CSRunConfig
+from estimator.cs.hooks import OF_HOOKS, StepHooks, says_when_to_stop
+from estimator.cs.program import prediction_name
+from estimator.cs.state import StateOptions
+from estimator.errors import UnsupportedOnCsError
+from estimator.input.analysis import log_report
+from estimator.input.dataset import InputSource
+from estimator.spec import ModeKeys, WarmStartSettings, checked_hooks
+from estimator.summaries import SHOWN, EventWriter, Summaries, report
+
+if TYPE_CHECKING:
+    from cs_system.client import StepOutputs
+
+log = logging.getLogger("estimator")
+
+
+class EstimatorFrontEnd(MeasuredFrontEnd, Protocol):
+    """The TensorFlow side of a run, of a `model_fn` or of a Keras model."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in one batch."""
+        ...
+
+    @property
+    def hooks(self) -> StepHooks:
+        """The session hooks of the run; traces the step."""
+        ...
+
+    @property
+    def summaries(self) -> Summaries | None:
+        """Those that are no numbers, of a training; None where there cannot be any."""
+        ...
+
+    @property
+    def graph(self) -> Any:
+        """What TensorBoard shows of the model."""
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds of TensorFlow."""
+        ...
+
+
+MakeFrontEnd = Callable[[InputSource, StateOptions, tuple[Any, ...]], EstimatorFrontEnd]
+"""From the input of a run, its state and its session hooks."""
+
+
+class CsBackend:
+    """Runs the calls of an estimator on the CS system; each takes all tasks of a job.
+
+    Args:
+        setup: Of the estimator.
+        make_front_end: Makes the TensorFlow side of a run for an input.
+        warm_start: First values of a training without a checkpoint.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        make_front_end: MakeFrontEnd,
+        warm_start: WarmStartSettings | None = None,
+    ) -> None:
+        self._setup = setup
+        self._make_front_end = make_front_end
+        self._warm_start = warm_start
+
+    @seldom_searched()
+    def compile(self, input_fn: Callable[..., Any], mode: str, *, validate_only: bool) -> None:
+        """Validates or compiles; needs no CS system, but asks the one at `cs_ip` for its fabric."""
+        if not tasks.is_chief():
+            log.info("nothing to do for worker %d: the chief compiles", tasks.current().index)
+            return
+        from cs_runtime.compile import compile_program, validate_program  # late: workers have no compiler
+
+        log.info("TF_CONFIG environment variable: {}")
+        log.info("Running %s for the CS system", "validate" if validate_only else "compile")
+        announce_unused(self._setup.config)
+        write_params(self._setup.model_dir, self._setup.params)
+        source = self._setup.input_of_no_job(input_fn, mode)
+        log_report(source, shared=mode == ModeKeys.TRAIN)
+        front_end = self._make_front_end(source, StateOptions(), ())
+        if validate_only:
+            validate_program(front_end, self._settings(front_end, "validate_only"))
+        else:
+            compile_program(front_end, self._settings(front_end, "compile_only"))
+        leave_at_exit()
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None,
+        steps: int | None,
+        max_steps: int | None,
+        saving_listeners: Sequence[Any] | None,
+    ) -> None:
+        """Trains so many more steps, or to that global step; streams where this task is a worker."""
+        own_hooks = checked_hooks("hooks", hooks)
+        if steps is None and max_steps is None and not any(map(says_when_to_stop, own_hooks)):
+            raise UnsupportedOnCsError(
+                "train() on the CS system needs the number of steps, got neither steps nor max_steps; "
+                "give one of them, or a StopAtStepHook among the hooks"
+            )
+        self._announce("train")
+        setup = self._setup
+        source = setup.training_input(input_fn)
+        if tasks.is_chief():
+            log_report(source)
+            write_params(setup.model_dir, setup.params)
+        options = StateOptions(None, self._warm_start, tuple(saving_listeners or ()))
+        with closing(self._make_front_end(source, options, own_hooks)) as front_end:
+            settings = self._settings(front_end, "train", steps, max_steps)
+            with EventWriter(setup.model_dir) as writer:
+                events = StepEvents(writer, setup.config.save_summary_steps, settings.batch_size)
+                observer = _Observer(events, writer, front_end, setup.config.save_summary_steps or 0)
+                cs_runtime.training.train(front_end, settings, observer, observer.adjusted)
+                observer.end()
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None,
+        hooks: Sequence[Any] | None,
+        checkpoint_path: str | None,
+        name: str | None,
+    ) -> dict[str, Any]:
+        """Metrics over `steps` batches; empty in a worker.
+
+        The system keeps the running totals of the metrics; their values are computed here, from the last
+        totals. A host call that it cannot compute runs here, after every step.
+        """
+        if steps is None:
+            raise UnsupportedOnCsError(
+                "evaluate() on the CS system needs the number of steps, got None; give steps"
+            )
+        own_hooks = checked_hooks("hooks", hooks)
+        self._announce("eval")
+        source = self._setup.whole_input(input_fn, ModeKeys.EVAL)
+        with closing(self._make_front_end(source, StateOptions(checkpoint_path), own_hooks)) as front_end:
+            results = cs_runtime.inference.evaluate(front_end, self._settings(front_end, "eval"), steps)
+            if tasks.is_chief():
+                front_end.hooks.end()
+        if not results:
+            return {}
+        model_dir = self._setup.model_dir
+        results["global_step"] = checkpoint_step(resolve_checkpoint(checkpoint_path, model_dir))
+        return report(model_dir, results, name)
+
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None,
+        checkpoint_path: str | None,
+        num_samples: int | None,
+    ) -> Batches:
+        """Predictions of the batches that hold so many samples, or of all of the input; none in a worker."""
+        own_hooks = checked_hooks("hooks", hooks)
+        self._announce("predict")
+        source = self._setup.whole_input(input_fn, ModeKeys.PREDICT)
+        with closing(self._make_front_end(source, StateOptions(checkpoint_path), own_hooks)) as front_end:
+            steps = None if num_samples is None else -(-num_samples // front_end.batch_size)
+            settings = self._settings(front_end, "predict")
+            with closing(cs_runtime.inference.run(front_end, settings, steps)) as every_output:
+                for outputs in every_output:
+                    stop = front_end.hooks.see(front_end.hooks.first_step, outputs)
+                    yield _predictions(outputs)
+                    if stop:
+                        break
+            if tasks.is_chief():
+                front_end.hooks.end()
+
+    def _announce(self, command: Command) -> None:
+        log.info("TF_CONFIG environment variable: %s", json.dumps(tasks.shared_config()))
+        config = self._setup.config
+        name = f" {config.system_name}" if config.system_name else ""
+        log.info("Running %s on the CS system%s at %s", command, name, config.cs_ip)
+        if tasks.is_chief():
+            announce_unused(config)
+
+    def _settings(
+        self,
+        front_end: EstimatorFrontEnd,
+        command: Command,
+        steps: int | None = None,
+        last_step: int | None = None,
+    ) -> RunSettings:
+        setup, config = self._setup, self._setup.config
+        return RunSettings(
+            mode=command,
+            model_dir=setup.model_dir,
+            batch_size=self._batch_size(front_end),
+            compile_dir=setup.compile_dir,
+            cs_ip=config.cs_ip,
+            steps=steps,
+            last_step=last_step,
+            save_every_steps=config.save_checkpoints_steps,
+            save_every_s=config.save_checkpoints_secs,
+            log_every_steps=config.log_step_count_steps,
+            seed=config.tf_random_seed,
+            precision=config.precision,
+            execution=config.execution,
+            num_replicas=config.num_replicas,
+            streaming=streaming(**{name: getattr(config, name) for name in STREAMING}),
+            max_wgt_servers=config.max_wgt_servers,
+            input_position=setup.input_position,
+            params=plain(setup.params),
+        )
+
+    def _batch_size(self, front_end: EstimatorFrontEnd) -> int:
+        """The batch size, for which the input is built: what is wrong with it shows here first."""
+        if not tasks.is_chief():
+            return front_end.batch_size
+        with noted_failures(self._setup.artifact_dir):
+            return front_end.batch_size
+
+
+class _Observer:
+    """Of a training: writes events, and shows the session hooks every step.
+
+    Args:
+        events: Of the run.
+        writer: Where they go.
+        front_end: Has hooks and summaries; asked for them when the step has been traced, in the chief alone.
+        every_steps: Step distance between two entries; 0 writes none.
+    """
+
+    def __init__(
+        self, events: StepEvents, writer: EventWriter, front_end: EstimatorFrontEnd, every_steps: int
+    ) -> None:
+        self._events = events
+        self._writer = writer
+        self._front_end = front_end
+        self._every_steps = every_steps
+        self._hooks: StepHooks | None = None
+
+    def adjusted(self, settings: RunSettings) -> RunSettings:
+        """The settings of the run with what hooks say of its end and its checkpoints."""
+        self._hooks = self._front_end.hooks
+        if self._hooks.first_step == 0 and self._every_steps:
+            self._writer.graph(self._front_end.graph)
+        return self._hooks.adjusted(settings)
+
+    def steps(self, outputs: StepOutputs) -> bool:
+        """See `cs_runtime.program.Observer`."""
+        values = outputs.outputs
+        self._show(outputs, {name: rows for name, rows in values.items() if name.startswith(SHOWN)})
+        every_step = replace(
+            outputs, outputs={n: rows for n, rows in values.items() if not n.startswith(SHOWN)}
+        )
+        numbers = {n: rows for n, rows in every_step.outputs.items() if not n.startswith(OF_HOOKS)}
+        self._events.steps(replace(outputs, outputs=numbers))
+        return self._hooks is not None and self._hooks.see_all(every_step)
+
+    def end(self) -> None:
+        """The training has ended well."""
+        if self._hooks is not None:
+            self._hooks.end()
+
+    def _show(self, outputs: StepOutputs, shown: dict[str, np.ndarray]) -> None:
+        """Writes the summaries that are no numbers, of the steps at which they are due."""
+        summaries = self._front_end.summaries
+        if not shown or summaries is None:
+            return
+        first = outputs.first_step - outputs.first_step % self._every_steps + self._every_steps
+        for row in range(len(next(iter(shown.values())))):
+            values = {name.removeprefix("output_"): rows[row] for name, rows in shown.items()}
+            for summary in summaries.serialized(values):
+                self._writer.serialized(first + row * self._every_steps, summary)
+
+
+def _predictions(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Predictions by name among the outputs of a step."""
+    named = {prediction_name(name): np.asarray(value) for name, value in outputs.items()}
+    return {name: value for name, value in named.items() if name is not None}
+
+
+def announce_unused(config: CSRunConfig) -> None:
+    """Names, once, what a program has set of the original stack's options and nothing here reads."""
+    unused = [
+        *_unused("cs_config", config.cs_config, _READ_OF_CS_CONFIG),
+        *_unused("stack_params", config.stack_params, _READ_OF_STACK_PARAMS),
+    ]
+    if unused:
+        _announce_unused(", ".join(unused))
+
+
+_READ_OF_CS_CONFIG = frozenset({"use_cbfloat16"})
+_READ_OF_STACK_PARAMS = frozenset({"config.target_num_replicas", MULTI_MODEL_STACK_KEY})
+
+
+def _unused(name: str, given: Any, read: Collection[str]) -> list[str]:
+    """The options that are set, as dotted names, without those that are read."""
+    return [f"{name}.{path}" for path in _paths(given) if not any(_is_in(path, known) for known in read)]
+
+
+def _is_in(path: str, known: str) -> bool:
+    return path == known or path.startswith(f"{known}.")
+
+
+def _paths(given: Any) -> Iterator[str]:
+    """Dotted names of what is set in a message or mapping; what is false or empty is not set."""
+    values = given.as_dict() if isinstance(given, Message) else given
+    if not isinstance(values, Mapping):
+        return
+    for name, value in values.items():
+        inner = list(_paths(value))
+        if inner:
+            yield from (f"{name}.{path}" for path in inner)
+        elif value and not isinstance(value, Message | Mapping):
+            yield str(name)
+
+
+@cache
+def _announce_unused(names: str) -> None:
+    log.warning("%s: options of the original stack, without effect here", names)

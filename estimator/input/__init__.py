@@ -1,0 +1,1 @@
+"""The input of a TensorFlow program: reading it, its position, and its analysis."""

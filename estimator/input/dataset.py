@@ -1,0 +1,326 @@
+"""The input function of a program: the structure of its batches, and reading them."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cs_runtime import tasks
+from cs_runtime.input_source import narrowed
+from cs_toolkit.garbage import leave_at_exit
+from estimator.calling import call_input_fn
+from estimator.errors import ComponentTypeError, InputFnError, InputShapeError
+from estimator.input.iterator_state import StateFolder
+from estimator.input.position import PositionedDataset, PositionedTensors
+from estimator.spec import ModeKeys
+
+_FIXED_SHAPE = "Use batch(batch_size, drop_remainder=True), and pad or set_shape() what varies in size"
+_CAST_ADVICE = {"float64": "float32", "uint16": "int32", "int16": "int32", "complex64": "float32"}
+FEATURES_AND_LABELS = ("features", "labels")
+
+
+class WeightedLabels(NamedTuple):
+    """Labels, and how much each sample counts."""
+
+    labels: Any
+    sample_weight: Any
+
+
+@dataclass(frozen=True)
+class InputSource:
+    """An input function with all that it is called with.
+
+    Attributes:
+        input_fn: The user's function.
+        mode: One of ModeKeys.
+        params: The estimator's parameters.
+        config: The estimator's configuration.
+        tf_config: The TF_CONFIG that the function sees; empty for none.
+        num_shards: Number of tasks that read input.
+        shard: Index of this task among them.
+        parts: Names of the members that a batch may have, in their order; a batch is a tuple of all of them
+            or of the first ones.
+        states: Where states of the input are kept, for runs that continue; None for nowhere.
+    """
+
+    input_fn: Callable[..., Any]
+    mode: str
+    params: Mapping[str, Any]
+    config: Any
+    tf_config: dict[str, Any]
+    num_shards: int = 1
+    shard: int = 0
+    parts: tuple[str, ...] = FEATURES_AND_LABELS
+    states: StateFolder | None = None
+
+    def call(self) -> Any:
+        """Calls the function in the present graph."""
+        with tasks.exported(self.tf_config):
+            return call_input_fn(
+                self.input_fn, self.mode, self.params, self.config, self.num_shards, self.shard
+            )
+
+
+@dataclass(frozen=True)
+class Component:
+    """One tensor of a batch: where it stands in the element, its TensorFlow dtype, its shape."""
+
+    name: str
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Element:
+    """A batch of the input: the structure that `model_fn` gets, and its tensors in streaming order.
+
+    Attributes:
+        structure: `(features,)`, `(features, labels)` and so on with a leaf for every tensor.
+        components: The leaves in the order of `tf.nest.flatten`.
+        graph_ops: Number of operations that the input adds to a graph it is read in.
+    """
+
+    structure: tuple[Any, ...]
+    components: tuple[Component, ...]
+    graph_ops: int
+
+    def pack(self, tensors: list[Any]) -> tuple[Any, Any]:
+        """`(features, labels)` made of one tensor a component; labels are None where there are none."""
+        import tensorflow as tf
+
+        packed = tf.nest.pack_sequence_as(self.structure, tensors)
+        return (packed[0], packed[1]) if len(packed) == 2 else (packed[0], None)
+
+
+def describe(source: InputSource) -> Element:
+    """What the batches of an input look like; calls the input function in a graph of its own.
+
+    Raises:
+        InputShapeError: a component has an unknown size.
+        InputFnError: the result is no dataset and no tensors, or a component cannot be streamed.
+    """
+    import tensorflow as tf
+
+    with tf.Graph().as_default() as graph:
+        tf.compat.v1.set_random_seed(source.config.tf_random_seed)
+        result = source.call()
+        structure = _parts(_spec(result), source.parts, source.mode)
+        leaves = tf.nest.flatten(structure)
+        names = component_names(structure, source.parts)
+        components = tuple(_component(name, leaf) for name, leaf in zip(names, leaves, strict=True))
+        indices = tf.nest.pack_sequence_as(structure, list(range(len(leaves))))
+        read_in_graph(result)
+    return Element(indices, components, len(graph.get_operations()))
+
+
+def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """Batches of a freshly built input without the first `skip`, one array a component.
+
+    64-bit integers come as 32-bit ones. Works with and without eager execution, in any thread. Whoever closes
+    the iterator does not wait for what the input is doing.
+
+    Raises:
+        InputFnError: an integer does not fit 32 bits.
+        Exception: whatever the input raises, unchanged.
+    """
+    import tensorflow as tf
+
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.compat.v1.set_random_seed(seed)
+        result = source.call()
+        if isinstance(result, tf.data.Dataset):
+            way: PositionedDataset | PositionedTensors = PositionedDataset(result, skip, source.states)
+        else:
+            way = PositionedTensors(result, skip)
+        structure = _parts(way.element, source.parts, source.mode)
+        names = component_names(structure, source.parts)
+        tensors = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure)]
+        tables = tf.compat.v1.tables_initializer()
+    close_left()
+    session = tf.compat.v1.Session(graph=graph)
+    try:
+        session.run(tables)
+        take = session.make_callable(tensors)
+        arrays = way.first(session, take)
+        for number in itertools.count(skip + 1):
+            yield tuple(narrowed(name, array) for name, array in zip(names, arrays, strict=True))
+            way.passed(session, number)
+            arrays = take()
+    except tf.errors.OutOfRangeError:
+        return
+    finally:
+        leave(session)
+
+
+def in_model_graph(source: InputSource) -> tuple[Any, Any]:
+    """`(features, labels)` as tensors of the present graph; labels are None where there are none.
+
+    The iterator starts with the graph's tables, so that any session that initializes them can read.
+    """
+    return features_and_labels(read_in_graph(source.call()), source.mode, source.parts)
+
+
+def features_and_labels(
+    element: Any, mode: str = ModeKeys.TRAIN, parts: tuple[str, ...] = FEATURES_AND_LABELS
+) -> tuple[Any, Any]:
+    """The two parts of an element; labels are None where there are none, and to predict.
+
+    Labels with a third part, of those that Keras models take, are `WeightedLabels`.
+
+    Raises:
+        InputFnError: it has more members than `parts`.
+    """
+    features, *others = _parts(element, parts, mode)
+    if len(others) > 1:
+        return features, WeightedLabels(*others)
+    return features, others[0] if others else None
+
+
+def read_in_graph(result: Any) -> Any:
+    """The next element of a Dataset as tensors of the present graph; tensors as they are."""
+    import tensorflow as tf
+
+    if not isinstance(result, tf.data.Dataset):
+        return result
+    iterator = tf.compat.v1.data.make_initializable_iterator(result)
+    tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    return iterator.get_next()
+
+
+def component_names(structure: tuple[Any, ...], parts: Sequence[str] = FEATURES_AND_LABELS) -> list[str]:
+    """Names of the leaves in the order of `tf.nest.flatten`, e.g. `features/image`, `labels`."""
+    names: list[str] = []
+    for name, part in zip(parts, structure, strict=False):
+        names += _leaf_names(name, part)
+    return names
+
+
+def names_by(source: InputSource, spec: Any) -> list[str]:
+    """Names of the components of a Dataset that has such an `element_spec`.
+
+    Raises:
+        InputFnError: the run cannot read such elements.
+    """
+    return component_names(_parts(spec, source.parts, source.mode), source.parts)
+
+
+def _leaf_names(prefix: str, part: Any) -> list[str]:
+    if isinstance(part, Mapping):
+        # tf.nest walks mappings in the order of their sorted keys.
+        return [leaf for key in sorted(part) for leaf in _leaf_names(f"{prefix}/{key}", part[key])]
+    if isinstance(part, tuple) and hasattr(part, "_fields"):
+        return [leaf for key in part._fields for leaf in _leaf_names(f"{prefix}/{key}", getattr(part, key))]
+    if isinstance(part, (tuple, list)):
+        return [leaf for index, item in enumerate(part) for leaf in _leaf_names(f"{prefix}/{index}", item)]
+    return [prefix]
+
+
+def _spec(result: Any) -> Any:
+    import tensorflow as tf
+
+    return result.element_spec if isinstance(result, tf.data.Dataset) else result
+
+
+def _parts(element: Any, names: Sequence[str], mode: str) -> tuple[Any, ...]:
+    """`(features,)`, `(features, labels)` and so on; to predict, all but the features is left out."""
+    if element is None:
+        raise InputFnError("input_fn returned None, expected a Dataset, tensors, or (features, labels)")
+    if isinstance(element, (tuple, list)) and not hasattr(element, "_fields"):
+        if not 2 <= len(element) <= len(names):
+            members = " or ".join(f"({', '.join(names[:n])})" for n in range(2, len(names) + 1))
+            raise InputFnError(
+                f"input_fn must give {members}; got a tuple of {len(element)} members. "
+                "Put several features into one dict"
+            )
+        if mode == ModeKeys.PREDICT:
+            return (element[0],)
+        *others, last = element
+        return (*others,) if last is None else (*others, last)
+    return (element,)
+
+
+def _component(name: str, leaf: Any) -> Component:
+    import tensorflow as tf
+
+    if not isinstance(leaf, tf.TensorSpec) and not (tf.is_tensor(leaf) and isinstance(leaf, tf.Tensor)):
+        raise InputFnError(
+            f"component '{name}' of the input is {type(leaf).__name__}, expected a dense tensor; "
+            "convert it, e.g. with tf.data.Dataset.from_tensor_slices, tf.constant, tf.sparse.to_dense or "
+            "to_tensor(shape=...)"
+        )
+    if leaf.dtype in (tf.string, tf.resource, tf.variant):
+        raise ComponentTypeError(name, leaf.dtype.name, "convert it to numbers in input_fn")
+    if leaf.dtype.name in _CAST_ADVICE:
+        advice = f"cast it in input_fn: tf.cast(x, tf.{_CAST_ADVICE[leaf.dtype.name]})"
+        raise ComponentTypeError(name, leaf.dtype.name, advice)
+    if leaf.shape.rank is None:
+        raise InputShapeError(name, None, _FIXED_SHAPE)
+    if not leaf.shape.is_fully_defined():
+        raise InputShapeError(name, leaf.shape.as_list(), _FIXED_SHAPE)
+    return Component(name, leaf.dtype, tuple(leaf.shape.as_list()))
+
+
+_left: list[Any] = []
+_lock = threading.Lock()
+
+
+def leave(session: Any) -> None:
+    """Nobody needs the session any more, and nobody waits for its end."""
+    _cut_exit_short()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))  # else Python's end would close it, and wait
+    with _lock:
+        _left.append(session)
+
+
+class LeavingCreator:
+    """Creates sessions for a monitored one, which leaves them where it would close them.
+
+    It has the method of `tf.compat.v1.train.SessionCreator`.
+    """
+
+    def __init__(self, creator: Any) -> None:
+        self._creator = creator
+
+    def create_session(self) -> Any:
+        """A session."""
+        session = self._creator.create_session()
+
+        def close() -> None:
+            del session.close  # from now on it is TensorFlow's
+            leave(session)
+
+        session.close = close
+        return session
+
+
+def close_left() -> None:
+    """Closes what was left, beside the caller: the process goes on."""
+    with _lock:
+        sessions, _left[:] = list(_left), []
+    if sessions:
+        # No daemon: TensorFlow aborts a process whose interpreter ends while a thread is in such a call.
+        threading.Thread(target=_close, args=(sessions,), name="close-sessions").start()
+
+
+def _close(sessions: list[Any]) -> None:
+    for session in sessions:
+        session.close()
+        ctypes.pythonapi.Py_DecRef(ctypes.py_object(session))
+
+
+@cache
+def _cut_exit_short() -> None:
+    """Has the process end with its exit code before TensorFlow's own part of its end; glibc can do that."""
+    leave_at_exit()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):
+        libc.on_exit(libc._exit, None)
+        libc.__cxa_atexit(libc.fflush, None, None)  # comes before, as it is registered behind

@@ -1,0 +1,403 @@
+"""Keras models: KerasEstimator, and a Keras model as a `model_fn`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cs_toolkit.step import METRIC_STATE, MODEL_STATE, OPTIMIZER_STATE
+from estimator.backend import Backend, Batches, Setup
+from estimator.checkpoints import open_checkpoint, resolve_checkpoint
+from estimator.errors import CallError, CheckpointReadError, ModelFnError
+from estimator.estimators import EstimatorFacade
+from estimator.input.dataset import WeightedLabels
+from estimator.layer_lines import line_of, watch_layers
+from estimator.spec import EstimatorSpec, ModeKeys
+
+if TYPE_CHECKING:
+    from estimator.cpu import CpuBackend
+    from estimator.cs.keras_program import KerasFrontEnd
+    from estimator.cs.run import CsBackend
+    from estimator.cs.state import StateOptions
+    from estimator.input.dataset import InputSource
+
+
+class KerasEstimator(EstimatorFacade):
+    """Compiles, trains, evaluates and predicts on the CS system what `fit` does on a CPU.
+
+    A step is one call of the model's `train_step`; logged values are those that `fit` shows, means since the
+    start of the run. A batch is x, (x, y) or (x, y, sample_weight). A training continues from the newest
+    checkpoint of `model_dir`; `evaluate` and `predict` take that, or another one, in this process or a later
+    one, on the CS system or this CPU, and leave the model as it is.
+
+    After `train` the model has the trained weights, so that its own `evaluate`, `predict` and `save` follow
+    on this CPU. In another process `load_checkpoint()` puts them there.
+
+    Args:
+        model: A Keras 3 or tf_keras model, built, and compiled with optimizer and loss.
+        model_dir: Where checkpoints, events and summaries go; that of the config, else a temporary directory.
+        compile_dir: Where compile artifacts go; `model_dir` when None.
+        config: A CSRunConfig with `cs_ip`.
+        params: Given to `input_fn`; copied.
+    """
+
+    _parts = ("features", "labels", "sample_weight")
+
+    def __init__(
+        self,
+        model: Any,
+        model_dir: str | Path | None = None,
+        compile_dir: str | Path | None = None,
+        config: Any = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(model_dir, compile_dir, config, params)
+        self.model = model
+
+    @property
+    def model_fn(self) -> Callable[..., EstimatorSpec]:
+        """The model as a `model_fn`, see `keras_model_fn`."""
+        return keras_model_fn(self.model)
+
+    def load_checkpoint(self, checkpoint_path: str | None = None) -> Any:
+        """Puts a checkpoint into the model, and into its optimizer where it is compiled.
+
+        `estimator.load_checkpoint().evaluate(x, y)` then is Keras' own evaluation of what was trained, and
+        `fit` trains on.
+
+        Args:
+            checkpoint_path: The checkpoint, or a directory for the newest in it; None for the newest of
+                `model_dir`.
+
+        Returns:
+            The model.
+
+        Raises:
+            CheckpointReadError: there is none, it cannot be read, or it is of another model.
+        """
+
+        prefix = resolve_checkpoint(checkpoint_path, self._model_dir)
+        if prefix is None:
+            raise CheckpointReadError(self.model_dir, "the directory has no checkpoint")
+        load_into(self.model, prefix)
+        return self.model
+
+    def _cpu(self) -> Backend:
+        return _KerasOnCpu(self._setup(), self.model)
+
+    def _cs(self) -> CsBackend:
+        from estimator.cs.run import CsBackend
+
+        return CsBackend(self._setup(), self._front_end)
+
+    def _front_end(self, source: InputSource, options: StateOptions, hooks: tuple[Any, ...]) -> KerasFrontEnd:
+        from estimator.cs.keras_program import KerasFrontEnd
+
+        return KerasFrontEnd(self.model, source, self._config, self._model_dir, options, hooks)
+
+
+class _KerasOnCpu:
+    """Evaluates and predicts on this CPU from checkpoints; training there is the model's own `fit`."""
+
+    def __init__(self, setup: Setup, model: Any) -> None:
+        self._setup = setup
+        self._model = model
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None,
+        steps: int | None,
+        max_steps: int | None,
+        saving_listeners: Sequence[Any] | None,
+    ) -> None:
+        """Refuses.
+
+        Raises:
+            CallError: in the chief.
+        """
+        from estimator.cpu import is_mine
+
+        if is_mine("train"):
+            cause = "config.cs_ip is None" if self._setup.config.cs_ip is None else "use_cs is False"
+            raise CallError(
+                f"train() of a KerasEstimator runs on the CS system, and {cause}; on this CPU call fit() of "
+                "the Keras model itself, behind load_checkpoint() to train on"
+            )
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None,
+        hooks: Sequence[Any] | None,
+        checkpoint_path: str | None,
+        name: str | None,
+    ) -> dict[str, Any]:
+        """As `CpuBackend.evaluate`, with a graph of the model's `test_step`."""
+        return self._backend().evaluate(input_fn, steps, hooks, checkpoint_path, name)
+
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[Any] | None,
+        checkpoint_path: str | None,
+        num_samples: int | None,
+    ) -> Batches:
+        """As `CpuBackend.predict`, with a graph of the model's `predict_step`."""
+        yield from self._backend().predict(input_fn, hooks, checkpoint_path, num_samples)
+
+    def _backend(self) -> CpuBackend:
+        from estimator.cpu import CpuBackend
+
+        return CpuBackend(self._setup, keras_model_fn(self._model))
+
+
+watch_layers()
+
+_LOSS = "loss"
+_PREDICTION = "prediction"
+_TRACED_MODES = {ModeKeys.TRAIN: "train", ModeKeys.EVAL: "eval", ModeKeys.PREDICT: "infer"}
+
+
+def keras_model_fn(keras_model: Any) -> Callable[..., EstimatorSpec]:
+    """A `model_fn(features, labels, mode, params)` whose step is that of a Keras model.
+
+    A step is one call of the model's `train_step`, `test_step` or `predict_step`, with the optimizer, losses
+    and metrics that it is compiled with, on `features` or `(features, labels)`. `loss` is that of the batch,
+    and so are the other values that `fit` shows, which are written as summaries; metrics of an evaluation run
+    over all its batches. Predictions have the form in which the model gives them. `params` are not used.
+
+    Variables start from the values that the model has, and their Keras paths are their names in checkpoints;
+    the model itself keeps its values (`KerasEstimator` puts the trained ones back).
+
+    Args:
+        keras_model: A Keras 3 or tf_keras model, compiled with optimizer and loss unless it only predicts.
+
+    Raises:
+        ModelFnError: it is no Keras model that this works for; from the `model_fn` when it is not compiled.
+    """
+    has_steps = all(callable(getattr(keras_model, step, None)) for step in ("train_step", "predict_step"))
+    if not has_steps or any("training_v1" in kind.__module__ for kind in type(keras_model).__mro__):
+        raise ModelFnError(
+            "expected a Keras model with train_step and predict_step, as eager execution makes it, "
+            f"got {keras_model!r}. Make it outside of graphs and without tf.compat.v1.disable_v2_behavior()"
+        )
+
+    def model_fn(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
+        return _KerasGraph(keras_model, features, labels, mode).spec()
+
+    return model_fn
+
+
+class _KerasGraph:
+    """Builds the step of one mode in the present graph."""
+
+    def __init__(self, model: Any, features: Any, labels: Any, mode: str) -> None:
+        self._model = model
+        self._mode = mode
+        others = labels if isinstance(labels, WeightedLabels) else (labels,)
+        self._batch = features if labels is None else (features, *others)
+        self._variables: dict[int, Any] = {}  # by the identity of the tf.Variable that has the first value
+
+    def spec(self) -> EstimatorSpec:
+        """What the `model_fn` returns."""
+        if self._mode == ModeKeys.PREDICT:
+            predictions = _predictions(self._call(self._model.predict_step, self._batch))
+            return EstimatorSpec(self._mode, predictions=predictions)
+        if not _is_compiled(self._model):
+            raise ModelFnError(
+                f"the Keras model '{self._model.name}' is not compiled; to train or evaluate it call "
+                "model.compile(optimizer, loss) first"
+            )
+        return self._training() if self._mode == ModeKeys.TRAIN else self._evaluation()
+
+    def _training(self) -> EstimatorSpec:
+        import tensorflow as tf
+
+        logs = self._call(_after_reset(self._model, "train_step"), self._batch)
+        loss = _loss(logs, "train_step")
+        for name, value in logs.items():
+            if name != _LOSS and value.shape.rank == 0:
+                tf.compat.v1.summary.scalar(name, value)
+        with tf.control_dependencies([loss]):  # given by the call of the whole step
+            train_op = tf.compat.v1.train.get_or_create_global_step().assign_add(1, read_value=False)
+        return EstimatorSpec(self._mode, loss=loss, train_op=train_op)
+
+    def _evaluation(self) -> EstimatorSpec:
+        import tensorflow as tf
+
+        with tf.__internal__.eager_context.eager_mode():
+            self._model.reset_metrics()  # else the totals of the model's last call would be the first values
+        loss = _loss(self._call(_after_reset(self._model, "test_step"), self._batch), "test_step")
+        values = self._call(lambda _: self._model.get_metrics_result(), ())
+        # The loss is given by the call of the whole step.
+        metrics = {name: (value, loss.op) for name, value in values.items() if name != _LOSS}
+        return EstimatorSpec(self._mode, loss=loss, eval_metric_ops=metrics)
+
+    def _call(self, step: Callable[[Any], Any], batch: Any) -> dict[str, Any]:
+        """The results by name of a step of the model, called in the present graph on variables of it."""
+        import tensorflow as tf
+
+        from cgc.importers.tensorflow import trace_keras_step
+
+        specs = tf.nest.map_structure(lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), batch)
+        # The model and its variables live outside of all graphs.
+        with tf.__internal__.eager_context.eager_mode():
+            traced = trace_keras_step(
+                self._model,
+                specs,
+                mode=_TRACED_MODES[self._mode],
+                step=step,
+                layer_line=line_of,
+            )
+            constants = traced.constants()
+        captures = [
+            self._captured(outer, inner, traced.captured, constants) for outer, inner in traced.body.captures
+        ]
+        traced.function.set_external_captures(captures)
+        return dict(traced.named(traced.function(batch)))
+
+    def _captured(
+        self, outer: Any, inner: Any, variables: Mapping[str, Any], constants: Mapping[str, Any]
+    ) -> Any:
+        """What takes the place of a tensor from outside in the call."""
+        import tensorflow as tf
+
+        if inner.op.name in variables:
+            variable, holder = variables[inner.op.name]
+            return self._variable(variable.name, variable.resource_name, holder).handle
+        if inner.name in constants:
+            return tf.constant(constants[inner.name])
+        raise ModelFnError(
+            f"the Keras model '{self._model.name}' uses {outer!r}, which is no variable and no number; "
+            "look strings up in input_fn"
+        )
+
+    def _variable(self, name: str, resource_name: str, holder: Any) -> Any:
+        """A variable of the present graph that starts from the value of one of the model's."""
+        import tensorflow as tf
+
+        from cgc.importers.tensorflow import OPTIMIZER_VARIABLES
+
+        v1 = tf.compat.v1
+        keys = v1.GraphKeys
+        if id(holder) in self._variables:
+            return self._variables[id(holder)]
+        is_metric = resource_name.startswith(METRIC_STATE)
+        collections = [keys.LOCAL_VARIABLES, keys.METRIC_VARIABLES] if is_metric else [keys.GLOBAL_VARIABLES]
+        if resource_name.startswith(OPTIMIZER_STATE):
+            collections.append(OPTIMIZER_VARIABLES)
+        dtype = holder.dtype.base_dtype
+        self._variables[id(holder)] = v1.get_variable(
+            name,
+            holder.shape,
+            dtype,
+            # Read when it is needed: as a constant the values of all weights would be part of the graph.
+            lambda shape, dtype, partition_info=None: _value_of(holder, shape, dtype),
+            trainable=holder.trainable and resource_name.startswith(MODEL_STATE),
+            collections=collections,
+            use_resource=True,
+        )
+        return self._variables[id(holder)]
+
+
+def _value_of(holder: Any, shape: Any, dtype: Any) -> Any:
+    import tensorflow as tf
+
+    value = tf.numpy_function(lambda: holder.numpy(), [], dtype)
+    value.set_shape(shape)
+    return value
+
+
+def _after_reset(model: Any, step: str) -> Callable[[Any], Any]:
+    """A step of a model that begins with new totals of those metrics that the step gives for the batch alone.
+
+    In an evaluation that is the loss: the estimator makes the mean of all batches itself.
+    """
+
+    def reset_and_step(data: Any) -> Any:
+        for metric in model.metrics:
+            if step == "train_step" or metric.name == _LOSS:
+                metric.reset_state()
+        return getattr(model, step)(data)
+
+    return reset_and_step
+
+
+def _is_compiled(model: Any) -> bool:
+    """Keras 3 says it in public, tf_keras does not."""
+    return bool(getattr(model, "compiled", getattr(model, "_is_compiled", True)))
+
+
+def _loss(logs: Mapping[str, Any], step: str) -> Any:
+    if _LOSS not in logs:
+        raise ModelFnError(
+            f"{step} of the Keras model returns {', '.join(logs) or 'nothing'}, "
+            f"expected the loss among it, as '{_LOSS}'"
+        )
+    return logs[_LOSS]
+
+
+def _predictions(outputs: Mapping[str, Any]) -> Any:
+    """A single tensor as it is, several by name or position."""
+    if _PREDICTION in outputs:
+        return outputs[_PREDICTION]
+    return {name.removeprefix(f"{_PREDICTION}/"): tensor for name, tensor in outputs.items()}
+
+
+log = logging.getLogger("estimator")
+
+_STEP = "global_step"
+
+
+def load_into(model: Any, prefix: str) -> None:
+    """Puts the values of a checkpoint into a Keras model, and into its optimizer where it is compiled.
+
+    Variables that the checkpoint lacks keep their values, unless they are trained: those of layers that the
+    step does not use.
+
+    Raises:
+        CheckpointReadError: it cannot be read, or is of another model; the model is as it was.
+    """
+    from cgc.importers.tensorflow import keras_variables
+
+    variables = keras_variables(model)
+    with open_checkpoint(prefix) as reader:
+        shapes = reader.get_variable_to_shape_map()
+        _check(model, prefix, variables, shapes)
+        for name, variable in variables.items():
+            if name in shapes:
+                variable.assign(reader.get_tensor(name))
+        iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
+        if iterations is not None and _STEP in shapes and not _has_own_count(variables, iterations, shapes):
+            iterations.assign(reader.get_tensor(_STEP))
+    log.info("Restoring parameters from %s", prefix)
+
+
+def _check(model: Any, prefix: str, variables: dict[str, Any], shapes: dict[str, Any]) -> None:
+    handles = {id(variable.handle): name for name, variable in variables.items()}
+    trained = [v if hasattr(v, "handle") else v.value for v in model.trainable_variables]
+    unnamed = [v for v in trained if id(v.handle) not in handles]
+    if unnamed:
+        raise CheckpointReadError(
+            prefix,
+            f"several variables of the model are called '{unnamed[0].name}'; give layers names of their own",
+        )
+    lacking = [handles[id(v.handle)] for v in trained if handles[id(v.handle)] not in shapes]
+    if lacking:
+        raise CheckpointReadError(prefix, f"it lacks the variables {', '.join(lacking)}")
+    for name, variable in variables.items():
+        if name in shapes and not variable.shape.is_compatible_with(shapes[name]):
+            raise CheckpointReadError(
+                prefix,
+                f"variable '{name}' has the shape {tuple(shapes[name])} in it, "
+                f"the model's has {tuple(variable.shape.as_list())}",
+            )
+
+
+def _has_own_count(variables: dict[str, Any], iterations: Any, shapes: dict[str, Any]) -> bool:
+    """Whether the checkpoint has the optimizer's count beside that of the steps."""
+    holder = iterations if hasattr(iterations, "handle") else iterations.value
+    return any(v.handle is holder.handle and name in shapes for name, v in variables.items())

@@ -24,8 +24,8 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
+from cs_stream.batches import Array, byte_view
 from cs_stream.errors import EndOfInput
-from cs_stream.payload import Array, byte_view
 from cs_stream.receiver import BatchLayout, Receiver, RunSpec
 from cs_stream.sender import Sender, WorkerIdentity
 

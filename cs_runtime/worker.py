@@ -13,8 +13,8 @@ from cs_runtime.errors import NoSystemError
 from cs_runtime.input_source import Batch, InputSource
 from cs_runtime.options import InputPosition, RunSettings
 from cs_runtime.terminal import WaitLog
-from cs_stream.cursor import count_before
-from cs_stream.layout import BatchLayout
+from cs_stream.batches import BatchLayout
+from cs_stream.run_state import count_before
 from cs_stream.sender import STOPPED_HERE, Sender, SendSummary, WorkerIdentity
 from cs_system.client import join_run, parse_address
 from cs_system.errors import InputFailedError

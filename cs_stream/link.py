@@ -11,9 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from cs_stream.batches import Slot, digest
 from cs_stream.frames import HEADER_BYTES
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
-from cs_stream.payload import Slot, digest
 from cs_stream.protocol import (
     HelloReceived,
     ReadControl,

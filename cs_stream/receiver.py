@@ -24,8 +24,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
+from cs_stream.batches import BatchLayout, Field
 from cs_stream.errors import ChecksumError, ListenError, ProtocolError, StreamingError
-from cs_stream.layout import BatchLayout, Field
 from cs_stream.link import ServerLink
 from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.protocol import BatchReceived, ErrorReceived, InputEnded, ServerEvent

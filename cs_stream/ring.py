@@ -7,12 +7,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cs_stream.cursor import position_of
+from cs_stream.batches import Array, RingMemory, Slot
 from cs_stream.errors import RingClosedError, StallError
 from cs_stream.link import ServerLink
 from cs_stream.messages import ErrorCode, Failure, Hello
-from cs_stream.payload import Array, RingMemory, Slot
-from cs_stream.run_state import RunSpec, RunState, RunStats
+from cs_stream.run_state import RunSpec, RunState, RunStats, position_of
 
 _log = logging.getLogger(__name__)
 

@@ -1,18 +1,24 @@
-"""What the system knows of one run's input: pure state, no I/O, no clock, no thread.
+"""The state of one run's input on the system: no I/O, no clock, no thread.
 
-Positions are taken in order (`cursor.py`). From the released frontier to the frontier plus the number of
-slots lie the positions whose slot may be written: that window, seen by one worker, is its credit. So whatever
-is received, or taken and not yet released, lies in the window, and no two of it share a slot.
+The order of the input is fixed. Position p (the p-th batch of the run) is batch number `p // N` of worker
+`p % N`, where N is the number of workers; a worker's own batch number is called `seq`; both count from 0. So
+the state of the whole input is one integer, the cursor, and any run with the same N sees the same batches in
+the same order.
 
-A position of a worker that has ended before it is a hole. The cursor never rests on a hole while a batch can
-still come behind it: holes are skipped, and released, by whatever event makes them reachable.
+Positions are taken in order. Slots may be written for the positions from the released frontier up to the
+frontier plus the number of slots; the part of that window that belongs to a worker is its credit. Everything
+that is received, or taken and not yet released, is therefore inside the window, and no two positions in it
+share a slot.
+
+A position after the end of its worker's input is a hole. The cursor never stays on a hole while a batch can
+still follow: the event that makes holes reachable skips and releases them.
 """
 
 import hmac
 from dataclasses import dataclass, field
 from enum import Enum
 
-from cs_stream.cursor import count_before, position_of
+from cs_stream.batches import BatchLayout
 from cs_stream.errors import (
     ChecksumError,
     EndOfInputError,
@@ -23,8 +29,21 @@ from cs_stream.errors import (
     WorkerLostError,
 )
 from cs_stream.frames import VERSION
-from cs_stream.layout import BatchLayout
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
+
+
+def position_of(worker: int, seq: int, num_workers: int) -> int:
+    """The position of a worker's batch."""
+    return seq * num_workers + worker
+
+
+def count_before(worker: int, num_workers: int, position: int) -> int:
+    """How many positions below `position` belong to `worker`.
+
+    This is the first seq that a worker sends in a run resumed at `position`, and, for the first position that
+    has no free slot, the seq up to which (exclusive) it has credit.
+    """
+    return max(0, -(-(position - worker) // num_workers))
 
 
 @dataclass(frozen=True)

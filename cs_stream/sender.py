@@ -19,11 +19,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+from cs_stream.batches import ALIGNMENT_BYTES, Array, BatchLayout, byte_view, conform, digest, wire_buffers
 from cs_stream.errors import ConnectError, ProtocolError, RefusedError, ReplacedError
 from cs_stream.frames import ForeignBytesError
-from cs_stream.layout import ALIGNMENT_BYTES, BatchLayout
 from cs_stream.messages import ErrorCode, Failure, Hello
-from cs_stream.payload import Array, byte_view, conform, digest, wire_buffers
 from cs_stream.protocol import RunEnded
 from cs_stream.session import Session, SessionEnd, SessionOverError, StoppedHereError
 from cs_stream.sockets import name_of, tune

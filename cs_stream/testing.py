@@ -20,14 +20,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from cs_stream.cursor import position_of
+from cs_stream.batches import Array, BatchLayout, byte_view, digest, wire_buffers
 from cs_stream.errors import EndOfInput
 from cs_stream.frames import FLAG_CHECKSUM, Frame, FrameBuffer, FrameType, Header
-from cs_stream.layout import BatchLayout
 from cs_stream.messages import Failure, Hello, Welcome
-from cs_stream.payload import Array, byte_view, digest, wire_buffers
 from cs_stream.receiver import Receiver, RunSpec
 from cs_stream.ring import BatchRing
+from cs_stream.run_state import position_of
 from cs_stream.sender import Sender, SendSummary, WorkerIdentity
 
 _PRIME = 251

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from cs_stream import errors as streaming_errors
-from cs_stream.layout import BatchLayout
+from cs_stream.batches import BatchLayout
 from cs_stream.receiver import BatchRing, Receiver, RunSpec, WorkerPhase, WorkerStats
 from cs_system.errors import (
     CsSystemError,

@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cs_stream.cursor import count_before
+from cs_stream.run_state import count_before
 from estimator.checkpoints import latest_checkpoint
 
 log = logging.getLogger("estimator")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cs_stream import link
+from cs_stream.batches import BatchLayout
 from cs_stream.errors import ChecksumError, WorkerLostError
 from cs_stream.frames import HEADER_BYTES, FrameType
-from cs_stream.layout import BatchLayout
 from cs_stream.messages import ErrorCode, Welcome
 from cs_stream.protocol import HelloReceived, ReadControl, ServerConnection, ServerState
 from cs_stream.sockets import receive_scattered

@@ -14,7 +14,7 @@ import pytest
 from cgc.artifact import Artifact
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileOptions, compile_step
-from cs_stream.layout import BatchLayout
+from cs_stream.batches import BatchLayout
 from cs_stream.sender import Sender, SendSummary, WorkerIdentity
 from cs_system.client import Reservation, SystemClient, join_run, parse_address
 from cs_system.messages import InputIdentity

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cs_stream.layout import BatchLayout
+from cs_stream.batches import BatchLayout
 from cs_system.client import SystemClient, parse_address
 from cs_system.errors import ConnectionLostError, SystemStoppingError
 from cs_system.testing import running_system

@@ -19,7 +19,7 @@ WORKER = """
 import sys
 import numpy as np
 from cs_system.client import join_run, parse_address
-from cs_stream.layout import BatchLayout
+from cs_stream.batches import BatchLayout
 from cs_stream.sender import Sender, WorkerIdentity
 
 address, token, digest, worker = sys.argv[1:]

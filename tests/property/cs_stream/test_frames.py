@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from cs_stream.batches import BatchLayout, Field, RingMemory, byte_view, conform, digest, wire_buffers
 from cs_stream.errors import ProtocolError
 from cs_stream.frames import FLAG_CHECKSUM, FLAG_PONG, HEADER_BYTES, FrameType, Header, decode_header
-from cs_stream.layout import BatchLayout, Field
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
-from cs_stream.payload import RingMemory, byte_view, conform, digest, wire_buffers
 from cs_stream.protocol import (
     ReadControl,
     ReadPayload,

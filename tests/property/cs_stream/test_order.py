@@ -4,11 +4,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cs_stream.cursor import position_of
+from cs_stream.batches import BatchLayout
 from cs_stream.errors import EndOfInput
-from cs_stream.layout import BatchLayout
 from cs_stream.messages import Hello
-from cs_stream.run_state import RunSpec, RunState
+from cs_stream.run_state import RunSpec, RunState, position_of
 
 LAYOUT = BatchLayout.of([("x", "int32", (4,))])
 

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from cs_stream.cursor import count_before, position_of
+from cs_stream.batches import BatchLayout
 from cs_stream.errors import ChecksumError, EndOfInput, LayoutError, WorkerFailedError, WorkerLostError
-from cs_stream.layout import BatchLayout
 from cs_stream.messages import ErrorCode, Failure, Hello
-from cs_stream.run_state import RunSpec, RunState, WorkerPhase
+from cs_stream.run_state import RunSpec, RunState, WorkerPhase, count_before, position_of
 
 LAYOUT = BatchLayout.of([("x", "int32", (4,))])
 SPEC = RunSpec("job", "secret", 2, LAYOUT, "digest", chunk_batches=4, chunks=2, reconnect_s=30.0)

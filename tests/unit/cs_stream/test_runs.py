@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cs_stream.batches import BatchLayout
 from cs_stream.errors import (
     BatchShapeError,
     EndOfInput,
@@ -16,7 +17,6 @@ from cs_stream.errors import (
     WorkerFailedError,
     WorkerLostError,
 )
-from cs_stream.layout import BatchLayout
 from cs_stream.receiver import RunStats, WorkerPhase
 from cs_stream.testing import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from cs_stream.cursor import count_before
+from cs_stream.run_state import count_before
 from estimator.config import CSRunConfig
 from estimator.input.dataset import InputSource, read
 from estimator.input.iterator_state import StateFolder

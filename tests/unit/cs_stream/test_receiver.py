@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from cs_stream.batches import BatchLayout
 from cs_stream.errors import ConnectError, ListenError, ProtocolError, RefusedError, StreamingError
 from cs_stream.frames import FrameType
-from cs_stream.layout import BatchLayout
 from cs_stream.messages import ErrorCode, Failure
 from cs_stream.receiver import Receiver, RunSpec
 from cs_stream.sender import Sender

@@ -3,12 +3,13 @@
 A group of CIRH ops becomes one function of xDSL's own dialects: `linalg.generic` and `linalg.fill` over
 tensors, with bodies of `arith`, `math` and `tensor.extract` on scalars.
 
+    dialect     `linalg.generic`, questions about it, and calls of what linalg cannot express
+    build       scalars, tensors and loops, from which `elementwise`, `indexing` and `reduction` make nests
     lower       a group of CIRH ops -> func.func
-    fuse, cse, dce   the passes `lair-fuse`, `lair-cse`, `lair-dce`
+    passes      `lair-fuse`, `lair-cse`, `lair-dce`
     nest        func.func -> loop nests as plain data: extents, access maps, work of a point
     polyhedra   sets of iterations, images of tiles, dependences, counted by islpy
                 (`cgc.kernels.nests.cost` makes cycles and memory of them)
-    interpret   what a function computes, in numpy
 
 Conventions beyond MLIR's own:
 * 64-bit integers are 32-bit ones, as on the device. Unsigned integers are signless; ops say how to read them.
@@ -16,5 +17,5 @@ Conventions beyond MLIR's own:
   loop of the kind "reduction": the running value is a second result without that loop.
 * An output map need not cover its tensor: elements that no iteration writes keep their initial value. So
   padding and concatenation are loops that write a part.
-* What linalg cannot express is a call of a private function, see `cgc.lair.extern`.
+* What linalg cannot express is a call of a private function, see `cgc.lair.dialect`.
 """

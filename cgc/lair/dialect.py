@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Hashable, Sequence
 from typing import Self
 
+from xdsl.dialects import arith
 from xdsl.dialects.arith import Arith
-from xdsl.dialects.builtin import AffineMapAttr, ArrayAttr, StringAttr
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    ArrayAttr,
+    DenseArrayBase,
+    DictionaryAttr,
+    FunctionType,
+    StringAttr,
+    i64,
+)
+from xdsl.dialects.func import FuncOp
 from xdsl.dialects.linalg import Linalg
 from xdsl.dialects.linalg import ops as linalg
 from xdsl.dialects.linalg.attrs import IteratorType, IteratorTypeAttr
+from xdsl.dialects.linalg.ops import IndexOp, YieldOp
 from xdsl.dialects.math import Math
 from xdsl.dialects.tensor import Tensor
-from xdsl.ir import Attribute, Dialect, SSAValue
-from xdsl.ir.affine import AffineMap
+from xdsl.ir import Attribute, Block, Dialect, Region, SSAValue, TypeAttribute
+from xdsl.ir.affine import AffineDimExpr, AffineMap
 from xdsl.parser import Parser
+from xdsl.rewriter import Rewriter
+
+from cgc.cirh.base import CirhOp
+from cgc.cirh.facts import Order
+from cgc.cirh.ops import ALL_OPS
+from cgc.cirh.types import shape_of
+from cgc.errors import LoweringError
 
 PARALLEL = IteratorTypeAttr(IteratorType.PARALLEL)
 REDUCTION = IteratorTypeAttr(IteratorType.REDUCTION)
@@ -99,3 +118,210 @@ def _linalg() -> Dialect:
 
 LAIR_DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (Arith, Math, Tensor, _linalg())}
 """What a context needs beside builtin and func, by name."""
+
+
+def loop_extents(op: GenericOp) -> tuple[int, ...]:
+    """The number of iterations of every loop.
+
+    Raises:
+        LoweringError: no operand tells that of a loop.
+    """
+    found: dict[int, int] = {}
+    for operand, mapping in zip(op.operands, op.maps, strict=True):
+        for size, expr in zip(shape_of(operand), mapping.results, strict=True):
+            if isinstance(expr, AffineDimExpr):
+                found[expr.position] = size
+    missing = set(range(len(op.iterator_types))) - found.keys()
+    if missing:
+        raise LoweringError(f"linalg.generic: no operand tells the extent of loop d{min(missing)}")
+    return tuple(found[loop] for loop in range(len(op.iterator_types)))
+
+
+def points(op: GenericOp) -> int:
+    """The number of iterations."""
+    return math.prod(loop_extents(op))
+
+
+def gives_every_loop(maps: Sequence[AffineMap], loops: int) -> bool:
+    """Whether every loop is a dimension of some operand by itself, which tells its extent."""
+    alone = {expr.position for mapping in maps for expr in mapping.results if isinstance(expr, AffineDimExpr)}
+    return len(alone) == loops
+
+
+def is_move(op: GenericOp) -> bool:
+    """Whether it computes nothing: it gives elements of its inputs, or constants, at other places."""
+    return all(isinstance(inner, arith.ConstantOp | IndexOp | YieldOp) for inner in op.body.block.ops)
+
+
+def reads_outputs(op: GenericOp) -> bool:
+    """Whether an iteration depends on what its place in an output held before."""
+    return any(argument.uses for argument in op.body.block.args[len(op.inputs) :])
+
+
+def yielded(op: GenericOp) -> YieldOp:
+    """The end of the body."""
+    last = op.body.block.last_op
+    if not isinstance(last, YieldOp):
+        raise LoweringError("the body of a linalg.generic does not end in linalg.yield")
+    return last
+
+
+def replaced(
+    op: GenericOp,
+    inputs: Sequence[SSAValue],
+    outputs: Sequence[SSAValue],
+    maps: Sequence[AffineMap],
+    body: Block,
+) -> GenericOp:
+    """A nest of the same loops with other operands and body, put in front of `op`."""
+    new = GenericOp(
+        inputs,
+        outputs,
+        Region(body),
+        [AffineMapAttr(mapping) for mapping in maps],
+        op.iterator_types,
+        [output.type for output in outputs],
+    )
+    block = op.parent_block()
+    assert block is not None
+    block.insert_op_before(new, op)
+    return new
+
+
+def with_operands(
+    op: GenericOp, inputs: Sequence[int], merged: dict[int, int], outputs: Collection[int]
+) -> GenericOp:
+    """The nest with some of its operands; `op` is erased.
+
+    Args:
+        op: the nest.
+        inputs: positions of the inputs that stay.
+        merged: for other inputs that the body reads, the input that stands for it.
+        outputs: positions of the outputs that stay; the others are not used by anyone.
+    """
+    first = len(op.inputs)
+    kept_inputs = list(inputs)
+    kept = [*kept_inputs, *(first + position for position in sorted(outputs))]
+    end = yielded(op)
+    block = op.body.detach_block(0)
+    for old, other in merged.items():
+        block.args[old].replace_all_uses_with(block.args[other])
+    block.add_op(YieldOp(*(end.operands[place] for place in sorted(outputs))))
+    block.erase_op(end)
+    for position in sorted(set(range(len(block.args))).difference(kept), reverse=True):
+        block.erase_arg(block.args[position])
+    new = replaced(
+        op,
+        [op.inputs[position] for position in kept_inputs],
+        [op.outputs[position] for position in sorted(outputs)],
+        [op.maps[position] for position in kept],
+        block,
+    )
+    for position, result in zip(sorted(outputs), new.results, strict=True):
+        op.results[position].replace_all_uses_with(result)
+    Rewriter.erase_op(op)
+    return new
+
+
+def with_distinct_inputs(op: GenericOp) -> GenericOp:
+    """Inputs that are read at the same place become one."""
+    first: dict[Hashable, int] = {}
+    merged: dict[int, int] = {}
+    for position, operand in enumerate(op.inputs):
+        known = first.setdefault((operand, op.maps[position]), position)
+        if known != position:
+            merged[position] = known
+    if not merged:
+        return op
+    return with_operands(op, list(first.values()), merged, range(len(op.outputs)))
+
+
+OP = "lair.op"
+ATTRIBUTES = "lair.attributes"
+TYPES = "lair.types"
+DOMAIN = "lair.domain"
+WORK = "lair.work"
+
+WORK_OF_A_POINT: dict[str, tuple[tuple[str, int], ...]] = {
+    "simple": (("simple", 1),),
+    "random": (("random", 1),),
+    "scatter": (("simple", 1), ("stream", 1)),
+    "sort": (("simple", 1), ("stream", 1)),
+    "stages": (("simple", 2), ("stream", 1)),
+}
+"""The kinds of `lair.work`, as numbers of the kinds of work in `cgc.kernels.coefficients`."""
+
+
+def declaration(
+    name: str, op: CirhOp, inputs: Sequence[TypeAttribute], outputs: Sequence[TypeAttribute]
+) -> FuncOp:
+    """The private function that stands for an op.
+
+    Args:
+        name: of the function.
+        op: the op; where it comes from is left out.
+        inputs: types of LAIR of its operands.
+        outputs: types of LAIR of its results.
+    """
+    domain, work = iteration_domain(op)
+    function = FuncOp(name, (list(inputs), list(outputs)), Region(), "private")
+    function.attributes.update(
+        {
+            OP: StringAttr(op.name),
+            ATTRIBUTES: DictionaryAttr(dict(sorted(op.properties.items()))),
+            TYPES: FunctionType.from_lists([*op.operand_types], [*op.result_types]),
+            DOMAIN: DenseArrayBase.from_list(i64, list(domain)),
+            WORK: StringAttr(work),
+        }
+    )
+    return function
+
+
+def iteration_domain(op: CirhOp) -> tuple[tuple[int, ...], str]:
+    """(sizes of the loops, the work of a point).
+
+    A sort of n elements is log2(n) merges of n, and other ops visit all elements in several stages. A scatter
+    visits its updates. All others visit the largest tensor that they read or write.
+    """
+    if op.FACTS.order is Order.SORTS:
+        shape = shape_of(op.operands[0])
+        last = shape[-1] if shape else 1
+        return (*shape, max(1, (last - 1).bit_length())), "sort"
+    if op.FACTS.order is Order.SCATTERS:
+        return shape_of(op.operands[-1]), "scatter"
+    if op.FACTS.order is Order.STAGES:
+        largest = max((shape_of(value) for value in (*op.results, *op.operands)), key=math.prod, default=())
+        return (*largest, op.stages()), "stages"
+    shapes = [shape_of(value) for value in (*op.results, *op.operands)]
+    largest = max(shapes, key=math.prod, default=())
+    return largest, "random" if op.FACTS.work.random else "simple"
+
+
+def carried_loops_of_work(work: str, loops: int) -> tuple[int, ...]:
+    """The loops of a domain that depend on one another.
+
+    The merges of a sort and the elements that they compare; the stages of other ops; the updates of a
+    scatter, of which several may name one place.
+    """
+    return {"sort": tuple(range(loops))[-2:], "scatter": (0,)[:loops], "stages": (loops - 1,)}.get(work, ())
+
+
+def original(function: FuncOp) -> CirhOp:
+    """The op of CIRH that a declaration stands for, on operands of its own."""
+    name, attributes, types = (function.attributes.get(key) for key in (OP, ATTRIBUTES, TYPES))
+    if not (
+        isinstance(name, StringAttr)
+        and isinstance(attributes, DictionaryAttr)
+        and isinstance(types, FunctionType)
+    ):
+        raise LoweringError(
+            f"@{function.sym_name.data} has no meaning: {OP}, {ATTRIBUTES} or {TYPES} is missing"
+        )
+    op_type = next((known for known in ALL_OPS if known.name == name.data), None)
+    if op_type is None:
+        raise LoweringError(f"@{function.sym_name.data}: {OP} is {name.data!r}, which is no op of CIRH")
+    return op_type.create(
+        operands=Block(arg_types=types.inputs.data).args,
+        result_types=types.outputs.data,
+        properties=dict(attributes.data),
+    )

@@ -1,18 +1,43 @@
-"""CIRH ops that treat every element by itself, as scalar arithmetic; the formulas of `cgc.lowering`."""
+"""Loop nests of elementwise ops, activations and optimizer updates: scalar formulas as in `cgc.lowering`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
+from xdsl.ir import Block
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
+from cgc.cirh.composite import COMPOSITES
 from cgc.cirh.ops import (
+    AdamOp,
+    AdamWOp,
+    ArangeOp,
     CastOp,
     CompareOp,
+    CompositeOp,
+    GeluGradOp,
+    LeakyReluGradOp,
+    LeakyReluOp,
+    MomentumOp,
 )
 from cgc.cirh.types import tensor_of
-from cgc.lair.scalar import FLOAT_NAMES, Scalar, dtype_of
-from cgc.lair.structure import Formula
+from cgc.lair.affine import affine_map, dim, identity
+from cgc.lair.build import (
+    FLOAT_NAMES,
+    Array,
+    Builder,
+    Formula,
+    Read,
+    Rule,
+    Scalar,
+    dtype_of,
+    indexed,
+    loop_index,
+    result_dtype,
+)
 
 
 def _function(name: str) -> Formula:
@@ -82,6 +107,158 @@ def _truncated(x: Scalar, target: str) -> Scalar:
     return grown.select(bits - 1, bits).bits_as(target)
 
 
+def sigmoid(x: Scalar) -> Scalar:
+    """`1 / (1 + exp(-x))`."""
+    return x.constant(1) / ((-x).apply("exp") + 1)
+
+
+def _softplus(_op: CirhOp, x: Scalar) -> Scalar:
+    return x.max(0) + (-x.abs()).apply("exp").apply("log1p")
+
+
+def _relu_grad(_op: CirhOp, grad: Scalar, features: Scalar) -> Scalar:
+    return features.compare("GT", 0).select(grad, 0)
+
+
+def _leaky_relu(op: LeakyReluOp, x: Scalar) -> Scalar:
+    return x.compare("GT", 0).select(x, x * op.alpha)
+
+
+def _leaky_relu_grad(op: LeakyReluGradOp, grad: Scalar, features: Scalar) -> Scalar:
+    return features.compare("GT", 0).select(grad, grad * op.alpha)
+
+
+def _elu(_op: CirhOp, x: Scalar) -> Scalar:
+    return x.compare("GT", 0).select(x, x.min(0).apply("expm1"))
+
+
+def _elu_grad(op: ops.EluGradOp, grad: Scalar, x: Scalar) -> Scalar:
+    slope = x.min(0).apply("exp") if op.from_features else x + 1
+    return x.compare("LT", 0).select(grad * slope, grad)
+
+
+def gelu(x: Scalar, approximate: bool) -> Scalar:
+    """`x * Phi(x)`, or its tanh formula."""
+    if approximate:
+        return x * 0.5 * (_gelu_inner(x).apply("tanh") + 1)
+    return x * 0.5 * ((x * math.sqrt(0.5)).apply("erf") + 1)
+
+
+def _gelu_grad(op: GeluGradOp, grad: Scalar, x: Scalar) -> Scalar:
+    if op.approximate:
+        tanh = _gelu_inner(x).apply("tanh")
+        slope = (x * x * (3 * 0.044715) + 1) * math.sqrt(2 / math.pi)
+        return grad * ((tanh + 1) * 0.5 + x * 0.5 * (x.constant(1) - tanh * tanh) * slope)
+    distribution = ((x * math.sqrt(0.5)).apply("erf") + 1) * 0.5
+    density = (x * x * -0.5).apply("exp") * (1 / math.sqrt(2 * math.pi))
+    return grad * (distribution + x * density)
+
+
+def _gelu_inner(x: Scalar) -> Scalar:
+    return (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+
+
+def _hard_sigmoid(_op: CirhOp, x: Scalar) -> Scalar:
+    return (x * (1 / 6) + 0.5).max(0).min(1)
+
+
+def _hard_sigmoid_grad(_op: CirhOp, grad: Scalar, features: Scalar) -> Scalar:
+    return features.abs().compare("LT", 3).select(grad * (1 / 6), 0)
+
+
+def bias_activation(builder: Builder, op: CompositeOp, x: Array, bias: Array) -> Array:
+    """The activation of x plus bias."""
+    kind, approximation = COMPOSITES[op.function]
+    reads = [Read(x, identity(x.rank)), Read(bias, affine_map(x.rank, [dim(x.rank - 1)]))]
+    if kind is ops.GeluOp:
+        return builder.parallel(
+            x.shape,
+            reads,
+            x.dtype,
+            lambda element, term: gelu(element + term, approximation == "TANH"),
+        )
+    formula = FORMULAS[kind]
+    return builder.parallel(x.shape, reads, x.dtype, lambda element, term: formula(op, element + term))
+
+
+def _gradient_descent(_op: CirhOp, param: Scalar, lr: Scalar, grad: Scalar) -> Scalar:
+    return param - grad * lr
+
+
+def _momentum(
+    op: MomentumOp, param: Scalar, accum: Scalar, lr: Scalar, grad: Scalar, momentum: Scalar
+) -> Sequence[Scalar]:
+    new = accum * momentum + grad
+    step = grad * lr + new * momentum * lr if op.use_nesterov else new * lr
+    return param - step, new
+
+
+def _adam(
+    op: AdamOp | AdamWOp,
+    param: Scalar,
+    m: Scalar,
+    v: Scalar,
+    beta1_power: Scalar,
+    beta2_power: Scalar,
+    lr: Scalar,
+    beta1: Scalar,
+    beta2: Scalar,
+    epsilon: Scalar,
+    grad: Scalar,
+) -> Sequence[Scalar]:
+    one = param.constant(1)
+    new_m = m + (grad - m) * (one - beta1)
+    new_v = v + (grad * grad - v) * (one - beta2)
+    direction = grad * (one - beta1) + beta1 * new_m if op.use_nesterov else new_m
+    if op.corrected_epsilon:
+        rate, root = lr / (one - beta1_power), (new_v / (one - beta2_power)).apply("sqrt")
+    else:
+        rate, root = lr * (one - beta2_power).apply("sqrt") / (one - beta1_power), new_v.apply("sqrt")
+    return param - direction * rate / (root + epsilon), new_m, new_v
+
+
+def _adam_w(op: AdamWOp, param: Scalar, m: Scalar, v: Scalar, *rest: Scalar) -> Sequence[Scalar]:
+    *hyperparameters, weight_decay = rest
+    lr = hyperparameters[2]
+    return _adam(op, param - param * (lr * weight_decay), m, v, *hyperparameters)
+
+
+def _rms_prop(
+    _op: CirhOp,
+    param: Scalar,
+    ms: Scalar,
+    mom: Scalar,
+    lr: Scalar,
+    rho: Scalar,
+    momentum: Scalar,
+    epsilon: Scalar,
+    grad: Scalar,
+) -> Sequence[Scalar]:
+    new_ms = ms + (grad * grad - ms) * (rho.constant(1) - rho)
+    new_mom = mom * momentum + grad * lr / (new_ms + epsilon).apply("sqrt")
+    return param - new_mom, new_ms, new_mom
+
+
+def _adagrad(_op: CirhOp, param: Scalar, accum: Scalar, lr: Scalar, grad: Scalar) -> Sequence[Scalar]:
+    new = accum + grad * grad
+    return param - grad * lr * new.apply("rsqrt"), new
+
+
+def arange(builder: Builder, op: ArangeOp) -> Array:
+    """`start + step * i`."""
+    dtype = result_dtype(op)
+    unsigned = dtype.startswith("u")
+    counted = "uint32" if unsigned else "int32"
+    start, step = (
+        int(np.array(n, np.int64).astype(counted)) for n in (op.start, op.step)
+    )  # wraps, as the sum
+
+    def body(block: Block, *_old: Scalar) -> Scalar:
+        return (loop_index(block, 0).to(counted) * step + start).to(dtype)
+
+    return indexed(builder, op, [], body)
+
+
 FORMULAS: dict[type[CirhOp], Formula] = {
     ops.AddOp: lambda _op, x, y: x + y,
     ops.SubOp: lambda _op, x, y: x - y,
@@ -122,9 +299,30 @@ FORMULAS: dict[type[CirhOp], Formula] = {
     ops.CastOp: _cast,
     ops.ExtSIOp: _extend_signed,
     ops.ExtUIOp: _extend_unsigned,
+    ops.ReluOp: lambda _op, x: x.max(0),
+    ops.EluOp: _elu,
+    ops.SoftplusOp: _softplus,
+    ops.GeluOp: lambda op, x: gelu(x, op.approximate),
+    ops.LeakyReluOp: _leaky_relu,
+    ops.HardSigmoidOp: _hard_sigmoid,
+    ops.ReluGradOp: _relu_grad,
+    ops.LeakyReluGradOp: _leaky_relu_grad,
+    ops.GeluGradOp: _gelu_grad,
+    ops.SoftplusGradOp: lambda _op, grad, features: grad * sigmoid(features),
+    ops.SigmoidGradOp: lambda _op, outputs, grad: grad * outputs * (outputs.constant(1) - outputs),
+    ops.TanhGradOp: lambda _op, outputs, grad: grad * (outputs.constant(1) - outputs * outputs),
+    ops.EluGradOp: _elu_grad,
+    ops.HardSigmoidGradOp: _hard_sigmoid_grad,
+    ops.GradientDescentOp: _gradient_descent,
+    ops.MomentumOp: _momentum,
+    ops.AdamOp: _adam,
+    ops.AdamWOp: _adam_w,
+    ops.RMSPropOp: _rms_prop,
+    ops.AdagradOp: _adagrad,
 }
 
 
-def sigmoid(x: Scalar) -> Scalar:
-    """`1 / (1 + exp(-x))`."""
-    return x.constant(1) / ((-x).apply("exp") + 1)
+RULES: dict[type[CirhOp], Rule] = {
+    ops.CompositeOp: bias_activation,
+    ops.ArangeOp: arange,
+}

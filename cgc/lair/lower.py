@@ -17,37 +17,15 @@ from cgc.cirh.dense import dense_attr
 from cgc.cirh.ops import ConstOp
 from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
 from cgc.errors import LoweringError
-from cgc.lair import (
-    activation,
-    composite,
-    constant,
-    elementwise,
-    indexing,
-    layer_norm,
-    linear,
-    optimizer,
-    reduction,
-    shape,
-    softmax,
-)
-from cgc.lair.build import Array, Builder
-from cgc.lair.extern import declaration
-from cgc.lair.scalar import FMOD, dtype_of, lair_tensor, scalar_type
+from cgc.lair import elementwise, indexing, reduction
+from cgc.lair.build import FMOD, Array, Builder, dtype_of, lair_tensor, scalar_type
+from cgc.lair.dialect import declaration
 from cgc.lowering.dtypes import narrowed
 
-FORMULAS = elementwise.FORMULAS | activation.FORMULAS | optimizer.FORMULAS
+FORMULAS = elementwise.FORMULAS
 """Ops that treat every element by itself."""
 
-RULES = (
-    shape.RULES
-    | constant.RULES
-    | indexing.RULES
-    | linear.RULES
-    | reduction.RULES
-    | softmax.RULES
-    | layer_norm.RULES
-    | composite.RULES
-)
+RULES = indexing.RULES | reduction.RULES | elementwise.RULES
 """Ops that are loop nests of their own."""
 
 
@@ -167,7 +145,7 @@ class _Lowering:
         return self._call(op, operands)
 
     def _call(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
-        """The extern form, see `cgc.lair.extern`."""
+        """The extern form, see `cgc.lair.dialect`."""
         dtypes = [dtype_of(tensor_of(result)) for result in op.results]
         types = [
             lair_tensor(shape_of(result), dtype) for result, dtype in zip(op.results, dtypes, strict=True)

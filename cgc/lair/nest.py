@@ -15,10 +15,9 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from cgc.cirh.types import numpy_dtype, tensor_of
-from cgc.lair import extern
+from cgc.lair import dialect
 from cgc.lair.affine import identity
-from cgc.lair.dialect import GenericOp
-from cgc.lair.generic import loop_extents, reads_outputs
+from cgc.lair.dialect import GenericOp, loop_extents, reads_outputs
 from cgc.lair.polyhedra import carried_loops
 
 _LETTERS = "ijklmnopqrstuvwxyz"
@@ -217,8 +216,8 @@ class _Reader:
         reads = [Access(self._number(operand), None) for operand in op.operands]
         writes = [Access(self._number(result), None, writes=True) for result in op.results]
         wide = any(self._values[access.value].element_bytes > 2 for access in writes)
-        work = extern.WORK_OF_A_POINT[kind]
-        carried = extern.carried_loops(kind, len(extents))
+        work = dialect.WORK_OF_A_POINT[kind]
+        carried = dialect.carried_loops_of_work(kind, len(extents))
         return LoopNest(
             extents, carried, (), (*reads, *writes), work, sum(times for _, times in work), wide, name
         )
@@ -235,8 +234,8 @@ def _is_start_of_sum(op: FillOp) -> bool:
 
 def _extern(function: FuncOp) -> tuple[tuple[int, ...], str, str]:
     """Loops, kind of work and mnemonic of a declaration."""
-    extents, work = function.attributes[extern.DOMAIN], function.attributes[extern.WORK]
-    name = function.attributes[extern.OP]
+    extents, work = function.attributes[dialect.DOMAIN], function.attributes[dialect.WORK]
+    name = function.attributes[dialect.OP]
     assert isinstance(extents, DenseArrayBase)
     assert isinstance(work, StringAttr)
     assert isinstance(name, StringAttr)

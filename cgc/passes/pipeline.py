@@ -14,10 +14,8 @@ from xdsl.utils.exceptions import ArgSpecParseError
 from cgc.cirh.text import make_context
 from cgc.cirh.verify import Verifier
 from cgc.errors import CompileError, InvalidModuleError, PipelineError
-from cgc.lair.cse import LairCsePass
-from cgc.lair.dce import LairDcePass
-from cgc.lair.fuse import LairFusePass
 from cgc.lair.lower import LowerToLairPass
+from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
 from cgc.passes.canonicalize import CanonicalizePass
 from cgc.passes.constant_fold import ConstantFoldPass
 from cgc.passes.cse import CsePass

@@ -22,11 +22,9 @@ from cgc.cirh.text import print_module
 from cgc.kernels.graph import KernelGraph
 from cgc.kernels.nests.schedule import GeneratedKernel
 from cgc.kernels.program import Program
-from cgc.lair.cse import LairCsePass
-from cgc.lair.dce import LairDcePass
-from cgc.lair.fuse import LairFusePass
 from cgc.lair.lower import lower_group
 from cgc.lair.nest import LoopProgram, loop_program
+from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
 
 KERNELS = "cs.kernels"
 """Attribute of a function in `lair.mlir`: the kernels that run it."""

@@ -16,6 +16,7 @@ import pytest
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from lair_interpreter import run
 from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -25,14 +26,10 @@ from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.text import parse_module, print_module
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
-from cgc.lair.cse import LairCsePass
-from cgc.lair.dce import LairDcePass
-from cgc.lair.dialect import REDUCTION, GenericOp
-from cgc.lair.fuse import LairFusePass
-from cgc.lair.generic import loop_extents, points
-from cgc.lair.interpret import run
+from cgc.lair.dialect import REDUCTION, GenericOp, loop_extents, points
 from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
+from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
 from cgc.lair.polyhedra import carried_loops, count, domain
 from cgc.lowering.jax_table import lower
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from lair_interpreter import run
 from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.ir import Block
@@ -16,12 +17,9 @@ from xdsl.ir import Block
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.types import tensor_type
-from cgc.lair.cse import LairCsePass
-from cgc.lair.dce import LairDcePass
-from cgc.lair.fuse import LairFusePass
-from cgc.lair.interpret import run
 from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
+from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
 from cgc.lowering.jax_table import lower
 
 Make = Callable[..., CirhOp]

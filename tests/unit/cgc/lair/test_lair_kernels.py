@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from lair_interpreter import run
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -27,10 +28,9 @@ from cgc.kernels.families import configurations
 from cgc.kernels.nests.cost import nest_configurations
 from cgc.kernels.nests.generated import lair_text
 from cgc.kernels.nests.schedule import GeneratedKernel, timed
-from cgc.lair.fuse import LairFusePass
-from cgc.lair.interpret import run
 from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
+from cgc.lair.passes import LairFusePass
 from cgc.report import kernel_list_text
 
 Shape = tuple[int, ...]

@@ -24,10 +24,8 @@ from xdsl.ir.affine import AffineMap
 from cgc.cirh.dense import dense_array
 from cgc.cirh.types import checked_tensor, numpy_dtype, tensor_of
 from cgc.errors import LoweringError
-from cgc.lair.dialect import PARALLEL, GenericOp
-from cgc.lair.extern import original
-from cgc.lair.generic import loop_extents
-from cgc.lair.scalar import dtype_of
+from cgc.lair.build import dtype_of
+from cgc.lair.dialect import PARALLEL, GenericOp, loop_extents, original
 from cgc.lowering.jax_table import lower
 
 Values: TypeAlias = NDArray[Any]

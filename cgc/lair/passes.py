@@ -1,15 +1,16 @@
-"""Fusion of loop nests: what a nest reads is computed where it is read."""
+"""Passes over loop nests: fusion, common subexpressions, dead code."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects import arith
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.dialects.linalg.ops import FillOp, IndexOp, YieldOp
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import (
     AffineBinaryOpExpr,
     AffineBinaryOpKind,
@@ -20,11 +21,13 @@ from xdsl.ir.affine import (
 )
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
+from xdsl.traits import Commutative, IsTerminator
 
 from cgc.cirh.types import shape_of
 from cgc.lair.affine import composed, inverse_permutation, partial
-from cgc.lair.dialect import GenericOp
-from cgc.lair.generic import (
+from cgc.lair.build import Scalar, constant, loop_index
+from cgc.lair.dialect import (
+    GenericOp,
     gives_every_loop,
     is_move,
     loop_extents,
@@ -32,8 +35,8 @@ from cgc.lair.generic import (
     reads_outputs,
     replaced,
     with_distinct_inputs,
+    with_operands,
 )
-from cgc.lair.scalar import Scalar, constant, loop_index
 
 
 @dataclass(frozen=True)
@@ -222,3 +225,100 @@ def _index(block: Block, expr: AffineExpr) -> Scalar:
     if expr.kind is AffineBinaryOpKind.FloorDiv:
         return left / right
     return left - (left / right) * right
+
+
+@dataclass(frozen=True)
+class LairCsePass(ModulePass):
+    """Keeps the first of several ops that compute the same; every op of LAIR is pure, calls included."""
+
+    name = "lair-cse"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrites all functions in place."""
+        for function in list(op.walk()):
+            if isinstance(function, FuncOp) and function.body.blocks:
+                _eliminate(function.body.block)
+
+
+def _eliminate(block: Block) -> None:
+    known: dict[Hashable, Operation] = {}
+    for op in list(block.ops):
+        if isinstance(op, GenericOp):
+            op = with_distinct_inputs(op)
+            _eliminate(op.body.block)
+        if op.has_trait(IsTerminator):
+            continue
+        first = known.setdefault(_op_key(op), op)
+        if first is not op:
+            for old, new in zip(op.results, first.results, strict=True):
+                old.replace_all_uses_with(new)
+            block.erase_op(op)
+
+
+def _op_key(op: Operation, inside: dict[SSAValue, int] | None = None) -> Hashable:
+    """Equal for ops that compute the same; values of an enclosing body are known by their numbers."""
+    numbers = inside or {}
+    operands: list[Hashable] = [numbers.get(operand, id(operand)) for operand in op.operands]
+    if op.has_trait(Commutative):
+        operands.sort(key=hash)
+    regions = tuple(_block_key(block, numbers) for region in op.regions for block in region.blocks)
+    properties = frozenset(op.properties.items())
+    attributes = frozenset(op.attributes.items())
+    return op.name, tuple(operands), properties, attributes, tuple(op.result_types), regions
+
+
+def _block_key(block: Block, outer: dict[SSAValue, int]) -> Hashable:
+    numbers = dict(outer)
+    for argument in block.args:
+        numbers[argument] = -1 - len(numbers)
+    keys = []
+    for op in block.ops:
+        keys.append(_op_key(op, numbers))
+        for result in op.results:
+            numbers[result] = -1 - len(numbers)
+    return tuple(argument.type for argument in block.args), tuple(keys)
+
+
+@dataclass(frozen=True)
+class LairDcePass(ModulePass):
+    """Removes what no function returns, inputs that no body reads, and functions that are not called."""
+
+    name = "lair-dce"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Rewrites the module in place; functions with a body stay, and so do their arguments."""
+        functions = [inner for inner in op.walk() if isinstance(inner, FuncOp)]
+        for function in functions:
+            if function.body.blocks:
+                _clean(function.body.block)
+        called = {inner.callee.root_reference.data for inner in op.walk() if isinstance(inner, CallOp)}
+        for function in functions:
+            if not function.body.blocks and function.sym_name.data not in called:
+                Rewriter.erase_op(function)
+
+
+def _clean(block: Block) -> None:
+    for op in reversed(list(block.ops)):
+        if op.has_trait(IsTerminator):
+            continue
+        if not any(result.uses for result in op.results):
+            block.erase_op(op)
+        elif isinstance(op, GenericOp):
+            _clean_nest(op)
+
+
+def _clean_nest(op: GenericOp) -> None:
+    _clean(op.body.block)
+    arguments = op.body.block.args
+    first = len(op.inputs)
+    outputs = [
+        position
+        for position, result in enumerate(op.results)
+        if result.uses or arguments[first + position].uses
+    ]
+    inputs = [position for position in range(first) if arguments[position].uses]
+    if len(inputs) + len(outputs) == len(op.operands):
+        return
+    maps = [op.maps[position] for position in (*inputs, *(first + place for place in outputs))]
+    if gives_every_loop(maps, len(op.iterator_types)):
+        _clean_nest(with_operands(op, inputs, {}, outputs))

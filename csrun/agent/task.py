@@ -21,7 +21,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from cs_toolkit.errors import ToolkitError
-from csrun.agent.link import Link
+from csrun.agent.connection import Link
 from csrun.agent.log import LogWriter
 from csrun.agent.protocol import (
     BEAT_INTERVAL_S,

@@ -16,7 +16,7 @@ from csrun.console import STDERR, STDOUT, write_text
 from csrun.schedulers.registry import choose
 from csrun.site.loading import LoadedSite, load_site, searched_files
 from csrun.site.model import Site, SiteError
-from csrun.site.variables import VARIABLES
+from csrun.site.values import VARIABLES
 
 EXIT_FAULTS = 2
 

@@ -12,7 +12,7 @@ import click
 from csrun.commands.flags import count, working_directory
 from csrun.commands.scheduler_flags import launcher_option
 from csrun.console import STDOUT, wants_colour, write_text
-from csrun.doctor import here
+from csrun.doctor import machine
 from csrun.doctor.findings import Finding, line, to_json, verdict
 from csrun.schedulers.base import Examination, Scheduler
 from csrun.schedulers.registry import choose, schedulers
@@ -55,12 +55,12 @@ def _examine(launcher: str | None, cs_ip: str, nodes: int | None, *, probe: bool
         return
     site, toolkit, cwd = loaded.site, this_toolkit(), working_directory()
     scheduler = choose(launcher, site, os.environ)
-    yield here.site_finding(loaded, scheduler.name, _others(scheduler, site))
+    yield machine.site_finding(loaded, scheduler.name, _others(scheduler, site))
     if not scheduler.has_nodes or site.container == "none":  # else only the nodes need to have it
-        yield here.python_finding(os.environ, toolkit, site, cwd)
-        yield here.container_finding(os.environ, toolkit, site, cwd)
-    yield here.system_finding(cs_ip or site.cs_ip, toolkit)
-    yield from here.logs_finding(cwd)
+        yield machine.python_finding(os.environ, toolkit, site, cwd)
+        yield machine.container_finding(os.environ, toolkit, site, cwd)
+    yield machine.system_finding(cs_ip or site.cs_ip, toolkit)
+    yield from machine.logs_finding(cwd)
     yield from scheduler.checks(Examination(site, toolkit, cwd, os.environ, nodes, probe))
 
 

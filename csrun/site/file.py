@@ -12,7 +12,7 @@ from cs_toolkit.loader import ConfigError, read_document, validate_document
 from csrun.schedulers.registry import check_name as check_launcher
 from csrun.site import values
 from csrun.site.model import Container
-from csrun.site.variables import VARIABLES
+from csrun.site.values import VARIABLES
 
 
 def _checked(check: Callable[[Any], Any]) -> AfterValidator:

@@ -17,7 +17,7 @@ from typing import Any
 
 from cs_toolkit import config_file
 from csrun.site.model import CONTAINERS, SITE_CONFIG_VARIABLE, Site, SiteError
-from csrun.site.variables import read_variables
+from csrun.site.values import read_variables
 
 DEFAULT = "default"
 """Origin of a value that nobody has set."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from csrun.schedulers.slurm.step_variables import step_variables
+from csrun.schedulers.slurm.allocation import step_variables
 
 BIN = Path(__file__).resolve().parents[2] / "bin"
 ANALYZER = "cs_input_analyzer"

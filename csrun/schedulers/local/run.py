@@ -1,8 +1,4 @@
-"""Runs a planned job on this machine: processes, pipes, logs and signals around the `Supervisor`.
-
-One loop waits for what comes first: output of a task, a signal (a task's end is one, SIGCHLD), a deadline.
-Threads: this one, the console's writer, and the watch of the CS system.
-"""
+"""Runs a planned job, or one program, on this machine."""
 
 from __future__ import annotations
 
@@ -14,17 +10,17 @@ import time
 from collections.abc import Mapping
 from secrets import token_hex
 from shlex import join
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
-from csrun.console import STDERR, occupy_closed_descriptors, write_text
+from csrun.console import STDERR, flush_standard_streams, occupy_closed_descriptors, write_text
 from csrun.errors import LogDirError
 from csrun.jobs.output import CONSOLE_POLL_S, PROGRESS_INTERVAL_S, JobReport, cast
 from csrun.jobs.record import JobRecord, known_job, prepare_log_dir
 from csrun.jobs.registry import register
 from csrun.jobs.supervisor import Supervisor
-from csrun.schedulers.base import LaunchPlan, PlannedTask
+from csrun.schedulers.base import LaunchPlan, PlannedTask, ProgramPlan
 from csrun.system_status import PATIENCE_S, SystemWatch
-from csrun.tasks.command import find_command
+from csrun.tasks.command import find_command, start_refused
 from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
 from csrun.tasks.signals import INTERRUPTS, LOOK_INTERVAL_S, PASSED_ON, SignalPipe, SignalRelay
 
@@ -265,3 +261,21 @@ class _LocalRun:
             time.sleep(ENDING_POLL_S)
             for _ in reap():
                 pass
+
+
+def run_program(plan: ProgramPlan) -> NoReturn:
+    """Makes this process the program.
+
+    Raises:
+        CsrunError: there is no such program, or it cannot be executed.
+    """
+    file = find_command(plan.words[0], plan.environment["PATH"])
+    flush_standard_streams()
+    # Python ignores these two, and an ignored signal stays ignored across exec: `csrun_cpu yes | head` would
+    # complain about a broken pipe instead of ending.
+    for signum in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(signum, signal.SIG_DFL)
+    try:
+        os.execve(file, plan.words, plan.environment)
+    except OSError as error:
+        raise start_refused(plan.words[0], error) from error

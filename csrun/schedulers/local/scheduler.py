@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cs_toolkit.errors import UsageError
 from csrun.doctor.findings import Finding
 from csrun.jobs.registry import KnownJob
 from csrun.jobs.state import QueueView
@@ -22,6 +24,7 @@ from csrun.schedulers.base import (
     Survey,
 )
 from csrun.site.model import Site
+from csrun.tasks.command import require_container
 
 
 class LocalScheduler:
@@ -44,77 +47,88 @@ class LocalScheduler:
     def task_variables(
         self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
     ) -> Mapping[str, str]:
-        """Nothing: csrun has told everything."""
+        """Return nothing: the launcher itself sets all variables of a local task."""
         return {}
 
     def survey(self, asked: Asked) -> Survey:
-        """See `csrun.schedulers.local.survey`."""
-        from csrun.schedulers.local.survey import survey
+        """Return the site's defaults and the number of CPUs that this process may use.
 
-        return survey(asked)
+        Raises:
+            CsrunError: the site's container cannot be used here.
+        """
+        if not asked.dry_run:
+            require_container(asked.site, asked.environment.get("PATH", ""))
+        return Survey(asked.site, len(os.sched_getaffinity(0)))
 
     def plan(self, request: LaunchRequest, context: LaunchContext, survey: Survey) -> LaunchPlan:
-        """See `csrun.schedulers.local.plan`."""
+        """Plan a job whose tasks are processes of this machine."""
         from csrun.schedulers.local.plan import make_plan
 
         return make_plan(request, context, self.name)
 
     def describe(self, plan: LaunchPlan) -> str:
-        """See `csrun.schedulers.local.plan`."""
+        """Return the text of --dry-run."""
         from csrun.schedulers.local.plan import describe
 
         return describe(plan)
 
     def run(self, plan: LaunchPlan, environment: Mapping[str, str]) -> int:
-        """See `csrun.schedulers.local.run`."""
+        """Run the tasks to their end and return the job's exit code."""
         from csrun.schedulers.local.run import run_job
 
         return run_job(plan, environment)
 
     def script(self, request: LaunchRequest, context: LaunchContext, survey: Survey) -> str:
-        """See `csrun.schedulers.local.submit`."""
-        from csrun.schedulers.local.submit import refuse
-
-        refuse()
+        """Refuse: this machine has no queue."""
+        raise _no_queue()
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
-        """See `csrun.schedulers.local.submit`."""
-        from csrun.schedulers.local.submit import refuse
-
-        refuse()
+        """Refuse: this machine has no queue."""
+        raise _no_queue()
 
     def output_file(self, job: KnownJob) -> Path:
-        """See `csrun.schedulers.local.submit`."""
-        from csrun.schedulers.local.submit import refuse
-
-        refuse()
+        """Refuse: this machine has no queue."""
+        raise _no_queue()
 
     def views(self, numbers: Collection[str], environment: Mapping[str, str]) -> Mapping[str, QueueView]:
-        """See `csrun.schedulers.local.state`."""
-        from csrun.schedulers.local.state import views
-
-        return views()
+        """Return nothing: a local job is described by its record and its launcher alone."""
+        return {}
 
     def cancel(self, job: KnownJob, record: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        """See `csrun.schedulers.local.state`."""
-        from csrun.schedulers.local.state import cancel
+        """Send SIGTERM to the launcher of the job.
 
-        cancel(job, record)
+        Raises:
+            CsrunError: the launcher is not a living process of this machine.
+        """
+        from csrun.jobs.status import end_launcher
+
+        end_launcher(job, record)
 
     def plan_program(self, request: ProgramRequest, asked: Asked) -> ProgramPlan:
-        """See `csrun.schedulers.local.program`."""
-        from csrun.schedulers.local.program import plan_program
+        """Plan a program that replaces this process.
 
-        return plan_program(request, asked)
+        Raises:
+            CsrunError: the site's container cannot be used here.
+        """
+        if not asked.dry_run:
+            require_container(asked.site, asked.environment.get("PATH", ""))
+        return ProgramPlan(request.command, request.environment, "on this machine")
 
     def run_program(self, plan: ProgramPlan) -> int:
-        """See `csrun.schedulers.local.program`."""
-        from csrun.schedulers.local.program import run_program
+        """Replace this process by the program."""
+        from csrun.schedulers.local.run import run_program
 
         run_program(plan)
 
     def checks(self, examination: Examination) -> Iterator[Finding]:
-        """See `csrun.schedulers.local.checks`."""
-        from csrun.schedulers.local.checks import checks
+        """Check that tasks of this machine can connect to each other."""
+        from csrun.doctor.machine import port_finding
 
-        return checks()
+        yield port_finding(None)
+
+
+def _no_queue() -> UsageError:
+    return UsageError(
+        "--submit with --launcher=local: got both, expected one: this machine has no queue; leave --submit "
+        "out, or choose a launcher that has one"
+    )

@@ -1,16 +1,186 @@
-"""The Slurm allocation that a launcher finds itself in: a batch script, a shell of salloc. Pure."""
+"""Nodes of a Slurm job: host lists, components, the allocation that a launcher is in. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 from cs_toolkit.errors import UsageError
 from csrun.jobs.layout import JobLayout
 from csrun.schedulers.base import JobHere
-from csrun.schedulers.slurm.components import Component, components
-from csrun.schedulers.slurm.hostlist import expand_hostlist
+
+MAX_NODES = 65_536
+"""More than any cluster has: a mistyped range must not fill the memory."""
+
+_NUMBERED = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
+
+
+def expand_hostlist(text: str) -> list[str]:
+    """The nodes of a host list, in its order, with leading zeros kept: `n[08-10]` is n08, n09, n10.
+
+    Raises:
+        UsageError: brackets that do not match, a range that runs backwards, more than `MAX_NODES` names.
+    """
+    names: list[str] = []
+    for entry in _split(text, text):
+        names.extend(_expand_entry(entry, text, MAX_NODES - len(names)))
+    return names
+
+
+def compress_hostlist(names: Iterable[str]) -> str:
+    """A host list that expands to `names` in the same order; neighbours with counting numbers are joined."""
+    parts: list[str] = []
+    run: list[str] = []
+    for name in names:
+        if run and _follows(run[-1], name):
+            run.append(name)
+            continue
+        if run:
+            parts.append(_joined(run))
+        run = [name]
+    if run:
+        parts.append(_joined(run))
+    return ",".join(parts)
+
+
+def _split(text: str, whole: str) -> list[str]:
+    """Cuts at the commas outside of brackets; blanks around an entry and empty entries go."""
+    entries, depth, start = [], 0, 0
+    for position, character in enumerate(f"{text},"):
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth -= 1
+        elif character == "," and depth == 0:
+            entries.append(text[start:position].strip())
+            start = position + 1
+        if depth not in (0, 1):
+            break
+    if depth != 0:
+        raise _broken(whole, "brackets that do not match")
+    return [entry for entry in entries if entry]
+
+
+def _expand_entry(entry: str, whole: str, room: int) -> list[str]:
+    pieces: list[list[str]] = []
+    count = 1
+    for number, part in enumerate(re.split(r"\[([^\]]*)\]", entry)):
+        choices = _range_members(part, whole) if number % 2 else [part]
+        count *= len(choices)
+        if count > room:
+            raise _broken(whole, f"more than {MAX_NODES} names")
+        pieces.append(choices)
+    return ["".join(combination) for combination in product(*pieces)]
+
+
+def _range_members(text: str, whole: str) -> list[str]:
+    members: list[str] = []
+    for item in text.split(","):
+        low, dash, high = item.strip().partition("-")
+        if not (_is_number(low) and (_is_number(high) if dash else not high)):
+            raise _broken(whole, f"{item!r} between brackets, which is no number or range of numbers")
+        first, last = int(low), int(high or low)
+        if last < first or last - first >= MAX_NODES:
+            raise _broken(whole, f"the range {item!r}")
+        members += [str(value).zfill(len(low)) for value in range(first, last + 1)]
+    return members
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 18
+
+
+def _follows(before: str, name: str) -> bool:
+    first, second = _NUMBERED.fullmatch(before), _NUMBERED.fullmatch(name)
+    if not first or not second or first[1] != second[1]:
+        return False
+    if not (_is_number(first[2]) and _is_number(second[2])):
+        return False
+    following = str(int(first[2]) + 1).zfill(len(first[2]))
+    return following == second[2]
+
+
+def _joined(run: list[str]) -> str:
+    first, last = _NUMBERED.fullmatch(run[0]), _NUMBERED.fullmatch(run[-1])
+    if len(run) == 1 or first is None or last is None:
+        return run[0]
+    return f"{first[1]}[{first[2]}-{last[2]}]"
+
+
+def _broken(text: str, what: str) -> UsageError:
+    shown = text if len(text) <= 80 else f"{text[:77]}..."
+    return UsageError(
+        f"the host list {shown!r} has {what}; expected names such as node1,node[02-05,9]: correct the list"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Nodes of a job that are asked for alike; a job of several is heterogeneous in Slurm's words.
+
+    Ranks count on from component to component.
+
+    Attributes:
+        nodes: their number.
+        tasks_per_node: tasks on each of them.
+        cpus_per_task: CPUs of each task; None leaves them to Slurm.
+        holds_system: the CS system (a generic resource or a licence) is asked for with this one.
+        exclusive: no other job may use these nodes.
+        cyclic: tasks go round robin over the nodes.
+    """
+
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int | None = None
+    holds_system: bool = False
+    exclusive: bool = True
+    cyclic: bool = False
+
+    @property
+    def tasks(self) -> int:
+        """Tasks on all its nodes."""
+        return self.nodes * self.tasks_per_node
+
+
+def components(layout: JobLayout) -> tuple[Component, ...]:
+    """The components of a job, the chief's node first: it is the one that owns the CS system.
+
+    One node is one component. Otherwise the chief's node stands alone, because the system is asked for once
+    and not for every node; single-task nodes behind it form the second, all others the last component.
+    Single-task nodes leave the CPUs of their task open: it has the node for itself. The chief's node is
+    shared with other jobs where it runs as many tasks as any other and there are several nodes, as sites have
+    always had it.
+    """
+    total, tasks, cpus = layout.total_nodes, layout.tasks_per_node, layout.cpus_per_task
+    single = layout.single_task_nodes
+    if total == 1:
+        return (Component(1, tasks, cpus, holds_system=True),)
+    if not single:
+        first = Component(1, tasks, cpus, holds_system=True, exclusive=False)
+        return (first, Component(total - 1, tasks, cpus, cyclic=layout.cyclic))
+    between = (Component(single - 1, 1),) if single > 1 else ()
+    rest = Component(total - single, tasks, cpus, cyclic=layout.cyclic)
+    return (Component(1, 1, holds_system=True), *between, rest)
+
+
+def with_whole_nodes(parts: Sequence[Component], node_cpus: int) -> tuple[Component, ...]:
+    """The components with all CPUs of nodes that are theirs alone, where the layout leaves CPUs open. Pure.
+
+    Without a number `srun --exclusive` reserves such a node and gives each task one CPU of it, to which Slurm
+    binds it on most sites.
+
+    Args:
+        parts: the components.
+        node_cpus: CPUs that every node has.
+    """
+    return tuple(
+        replace(part, cpus_per_task=max(1, node_cpus // part.tasks_per_node))
+        if part.exclusive and part.cpus_per_task is None
+        else part
+        for part in parts
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +322,38 @@ def _number(text: str) -> int | None:
 
 def _listed(counts: list[int]) -> str:
     return " + ".join(map(str, counts))
+
+
+def step_variables(
+    environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
+) -> dict[str, str]:
+    """Those of one task of a step with so many tasks, all on this node (srun(1), output environment).
+
+    Nothing where Slurm has not started us: then it would not have started the tasks either. The numbers of
+    the job, its step and its nodes stay as they are.
+
+    Args:
+        environment: of this process.
+        rank: of the task.
+        tasks: of the step.
+        cpus: of each task; None: what the environment says of that stays.
+    """
+    if "SLURM_PROCID" not in environment:
+        return {}
+    number, count = str(rank), str(tasks)
+    each = {} if cpus is None else {"SLURM_CPUS_PER_TASK": str(cpus)}
+    return {
+        **each,
+        "SLURM_PROCID": number,
+        "SLURM_LOCALID": number,
+        "SLURM_NODEID": "0",
+        "SLURM_GTIDS": ",".join(map(str, range(tasks))),
+        "SLURM_NNODES": "1",
+        "SLURM_NTASKS": count,
+        "SLURM_NPROCS": count,
+        "SLURM_NTASKS_PER_NODE": count,
+        "SLURM_TASKS_PER_NODE": count,
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_STEP_NUM_TASKS": count,
+        "SLURM_STEP_TASKS_PER_NODE": count,
+    }

@@ -15,12 +15,14 @@ import signal
 import socket
 import subprocess
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 
-from csrun.agent.link import Link
+from csrun.agent.connection import Link
 from csrun.agent.log import write_record
 from csrun.agent.protocol import (
     MAX_AGENT_HEAD_BYTES,
@@ -44,16 +46,14 @@ from csrun.agent.protocol import (
     launcher_proof,
     same_proof,
 )
+from csrun.jobs.layout import pin_cpus
 from csrun.jobs.output import PROGRESS_INTERVAL_S, JobReport, printable
 from csrun.jobs.record import JobRecord, timestamp
 from csrun.jobs.supervisor import Phase, Supervisor
-from csrun.schedulers.slurm.binding import pin_tasks
-from csrun.schedulers.slurm.client import SlurmClient
-from csrun.schedulers.slurm.errors import SlurmError, explain
-from csrun.schedulers.slurm.guard import AGENTS_LIMIT_S, SRUN_LIMIT_S, SrunGuard
+from csrun.schedulers.slurm.client import SlurmClient, SlurmError, explain
 from csrun.schedulers.slurm.plan import SlurmPlan
-from csrun.schedulers.slurm.srun_lines import SrunLines
-from csrun.schedulers.slurm.watch import QueueWatch
+from csrun.schedulers.slurm.queue import QueueWatch
+from csrun.schedulers.slurm.srun import AGENTS_LIMIT_S, SRUN_LIMIT_S, SrunGuard, SrunLines
 from csrun.system_status import PATIENCE_S, SystemWatch
 from csrun.tasks.roles import tf_config
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe
@@ -557,3 +557,28 @@ class SlurmRun:
         self._report.write_record()
         self._report.close()
         raise error
+
+
+def pin_tasks(wanted: Sequence[int | None], hellos: Sequence[Hello]) -> list[tuple[int, ...]]:
+    """The CPUs of every task, by rank; empty: left as Slurm has it.
+
+    On a node that belongs to the job as a whole and where all tasks may use the same CPUs, nobody has pinned
+    them. On a node that is shared with other jobs only Slurm can know whose CPUs are whose.
+
+    Args:
+        wanted: by rank, how many CPUs the task shall have; None: not pinned.
+        hellos: by rank, what the agents say of node and CPUs.
+    """
+    pins: list[tuple[int, ...]] = [()] * len(hellos)
+    by_node: dict[str, list[int]] = defaultdict(list)
+    for rank, hello in enumerate(hellos):
+        by_node[hello.node].append(rank)
+    for ranks in by_node.values():
+        first = hellos[ranks[0]]
+        alike = all(hellos[rank].cpus == first.cpus for rank in ranks)
+        counts = {wanted[rank] for rank in ranks}
+        if alike and first.cpus_on_node >= len(first.cpus) and len(counts) == 1:
+            chosen = pin_cpus(len(ranks), counts.pop(), first.cpus)
+            for rank, cpus in zip(ranks, chosen, strict=False):
+                pins[rank] = cpus
+    return pins

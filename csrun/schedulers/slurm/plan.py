@@ -8,10 +8,8 @@ from pathlib import Path
 from shlex import join, quote
 
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
-from csrun.schedulers.slurm.allocation import Allocation, host_file
-from csrun.schedulers.slurm.arguments import srun_job, srun_step
-from csrun.schedulers.slurm.components import components, with_whole_nodes
-from csrun.schedulers.slurm.names import job_name
+from csrun.schedulers.slurm.allocation import Allocation, components, host_file, with_whole_nodes
+from csrun.schedulers.slurm.arguments import job_name, srun_job, srun_step
 from csrun.schedulers.slurm.survey import ClusterSurvey
 from csrun.schedulers.tasks import check_number_of_tasks, common_change, job_log_dir, planned_tasks, plural
 from csrun.system_status import system_address

@@ -1,13 +1,22 @@
-"""What a waiting user wants to know: his place, why he waits, and who holds the CS system. Pure."""
+"""Slurm's queue: why a job waits, how it fares, and how it is ended."""
 
 from __future__ import annotations
 
+import queue
 import re
-from collections.abc import Iterable, Sequence
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from csrun.schedulers.slurm.client import Node, QueuedJob
-from csrun.schedulers.slurm.owners import owners_out_of_use
+from csrun.jobs.registry import KnownJob, scheduler_number
+from csrun.jobs.state import QueueView, State
+from csrun.jobs.status import WaitLines, end_launcher
+from csrun.schedulers.slurm.client import Node, QueuedJob, SlurmClient, SlurmError
+from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.site.loading import load_site
 
 _REASONS = {
     "": "Slurm has not looked at it yet",
@@ -194,3 +203,165 @@ def _number(job_id: str) -> int:
 def _holder_text(job: QueuedJob) -> str:
     left = "" if job.time_left in ("UNLIMITED", "INVALID", "") else f", {job.time_left} left"
     return f"job {job.job_id} of {job.user} ({job.name}{left})"
+
+
+def owners_out_of_use(nodes: Iterable[Node], resource: str, node_name: str = "") -> str:
+    """What is wrong with the nodes that hold the CS system, where none of them can be used; else "".
+
+    Args:
+        nodes: of the cluster.
+        resource: the generic resource that stands for the system; "" for none.
+        node_name: the one that owns it, where the site says so.
+    """
+    name = resource.partition(":")[0]
+    owners = [
+        node for node in nodes if (node.name == node_name if node_name else name and amount_of(node, name))
+    ]
+    if not owners or any(node.usable for node in owners):
+        return ""
+    return "; ".join(dict.fromkeys(node.trouble for node in owners))
+
+
+def amount_of(node: Node, name: str) -> int:
+    """How many of a generic resource a node has."""
+    amounts = [item.split(":") for item in node.resources.split(",") if item.partition(":")[0] == name]
+    return sum(int(parts[-1]) if parts[-1].isdigit() else 1 for parts in amounts)
+
+
+FIRST_LOOK_S = 1.0
+LOOK_INTERVAL_S = 5.0
+
+
+class QueueWatch:
+    """Asks every few seconds why a job waits, and keeps a line for every change, and one every ten seconds.
+
+    Args:
+        client: the cluster.
+        name: the job's name; it need not be submitted yet.
+        number: the job's number, by which it is told from others of its name; "" while it is not known.
+        owner: the node that holds the CS system, where the site says so.
+        resource: what stands for the CS system, as for `csrun.schedulers.slurm.queue.waiting`.
+    """
+
+    def __init__(
+        self, client: SlurmClient, name: str, resource: str, number: Callable[[], str] = str, owner: str = ""
+    ) -> None:
+        self._client = client
+        self._number = number
+        self._owner = owner
+        self._name = name
+        self._resource = resource
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._job: QueuedJob | None = None
+        self._thread = threading.Thread(target=self._look, name="queue watch", daemon=True)
+        self._thread.start()
+
+    @property
+    def job(self) -> QueuedJob | None:
+        """The job's leader as last seen; None while Slurm does not know the name."""
+        return self._job
+
+    def lines(self) -> list[str]:
+        """What is new since the last call, one line each."""
+        found = []
+        while True:
+            try:
+                found.append(self._lines.get_nowait())
+            except queue.Empty:
+                return found
+
+    def stop(self) -> None:
+        """Ends the watch; a question on its way is not waited for."""
+        self._ended.set()
+
+    def _look(self) -> None:
+        due = WaitLines()
+        pause_s = FIRST_LOOK_S
+        while not self._ended.wait(pause_s):
+            pause_s = LOOK_INTERVAL_S
+            try:
+                line = self._line()
+            except SlurmError as error:
+                line = str(error)
+            if told := due.line(line, news(line), time.monotonic()):
+                self._lines.put(told)
+
+    def _line(self) -> str:
+        number = self._number()
+        named = [job for job in self._client.jobs(name=self._name) if job.active]
+        components = [job for job in named if number in ("", job.job_id)]
+        self._job = components[0] if components else self._job
+        if not any(component.pending for component in components):
+            return ""
+        nodes = self._client.nodes()
+        found = waiting(components, self._client.queue(), self._resource, nodes, self._owner)
+        return found.sentence() if found else ""
+
+
+_WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
+_ACTIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+_ENDS: Mapping[str, State] = {
+    "COMPLETED": "done",
+    "CANCELLED": "cancelled",
+    "PREEMPTED": "cancelled",
+    "REVOKED": "cancelled",
+}
+_CAUSES = ("TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE")
+
+
+def view_of(keyword: str, nodes: str = "", sentence: str = "") -> QueueView:
+    """What a state of Slurm's means; pure.
+
+    Args:
+        keyword: the state, such as RUNNING or TIMEOUT.
+        nodes: host list; "" for none yet.
+        sentence: why it waits; "" if it does not.
+    """
+    if keyword in _WAITING:
+        return QueueView("waiting", sentence, news(sentence), nodes=nodes)
+    said = f"Slurm says {keyword}"
+    if keyword in _ACTIVE:
+        return QueueView("running", "" if keyword == "RUNNING" else said, nodes=nodes)
+    cause = said if keyword in _CAUSES else ""
+    return QueueView(_ENDS.get(keyword, "failed"), said, cause=cause, nodes=nodes)
+
+
+def views(numbers: Collection[str], environment: Mapping[str, str]) -> dict[str, QueueView]:
+    """What Slurm knows of its jobs, by their number.
+
+    Raises:
+        SlurmError: the cluster does not answer.
+    """
+    client = SlurmClient(environment)
+    jobs = client.jobs()
+    options = SlurmOptions.of_site(load_site(environment).site)
+    nodes: list[Node] = []
+    found = {}
+    for number in numbers:
+        components = [job for job in jobs if job.job_id == number]
+        if components:
+            if not nodes and any(component.pending for component in components):
+                nodes = client.nodes()
+            why = waiting(components, jobs, options.resource, nodes, options.gres_node)
+            hosts = ",".join(component.nodes for component in components if component.nodes)
+            found[number] = view_of(components[0].state, hosts, why.sentence() if why else "")
+        elif ended := client.ended_state(number):
+            found[number] = view_of(ended[0])
+    return found
+
+
+def cancel(job: KnownJob, record: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Asks Slurm to end the job, or its launcher where Slurm has no number for it.
+
+    Raises:
+        CsrunError: the cluster does not answer, or the launcher is on another machine.
+    """
+    number, step = scheduler_number(job, record), record.get("scheduler_step_id")
+    if not number:
+        end_launcher(job, record)
+    # A batch job is ours as a whole; other steps run in an allocation that somebody else has made.
+    elif step and not job.scheduler_job_id:
+        SlurmClient(environment).signal_step(step, signal.SIGTERM)
+    else:
+        SlurmClient(environment).cancel(number)

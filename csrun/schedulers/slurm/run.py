@@ -5,24 +5,27 @@ from __future__ import annotations
 import random
 import resource
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from shlex import join
+from typing import Any
 
-from csrun.console import STDERR, occupy_closed_descriptors, write_text
+from csrun.console import STDERR, occupy_closed_descriptors, say, write_text
 from csrun.errors import CsrunError, StartError
 from csrun.jobs.output import cast
 from csrun.jobs.record import known_job, prepare_log_dir
 from csrun.jobs.registry import read_record, register
-from csrun.schedulers.slurm.client import SlurmClient, submission_environment
-from csrun.schedulers.slurm.guard import SrunGuard
+from csrun.schedulers.slurm.allocation import Allocation, read_allocation
+from csrun.schedulers.slurm.client import SlurmClient, SlurmError, submission_environment
 from csrun.schedulers.slurm.job_loop import EXITS_DIR, STRANGERS, SlurmRun
 from csrun.schedulers.slurm.plan import HOST_FILE_NAME, SlurmPlan
-from csrun.schedulers.slurm.requeue import goes_back_into_queue, put_back
+from csrun.schedulers.slurm.srun import SrunGuard
 from csrun.tasks.command import find_command
 from csrun.tasks.processes import start_task
+from csrun.tasks.roles import EXIT_REQUEUE
 from csrun.tasks.signals import SignalPipe
 
 OTHER_FILES = 64
@@ -115,3 +118,85 @@ def _allow_open_files(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft not in (resource.RLIM_INFINITY, -1) and soft < count:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+
+
+PROGRAM = "csrun_wse"
+
+
+def goes_back_into_queue(exit_code: int, record: Mapping[str, Any] | None) -> bool:
+    """Whether a batch job that may be put back into the queue has ended in a way that asks for it.
+
+    That is a checkpoint before the time limit (the program leaves with `EXIT_REQUEUE`), and a task that was
+    lost with its node.
+    """
+    tasks = (record or {}).get("tasks") or ()
+    return exit_code == EXIT_REQUEUE or any(task.get("state") == "lost" for task in tasks)
+
+
+def put_back(slurm_job_id: str, environment: Mapping[str, str], record: Mapping[str, Any] | None) -> None:
+    """Puts the batch job that this process is part of back into the queue; Slurm then ends the process.
+
+    Args:
+        slurm_job_id: Slurm's number of the job.
+        environment: of the batch script.
+        record: the job's own.
+
+    Raises:
+        SlurmError: Slurm does not put it back.
+    """
+    say(PROGRAM, f"job {slurm_job_id} goes back into the queue, and on from its last checkpoint")
+    tasks = (record or {}).get("tasks") or ()
+    lost = {str(task.get("host")) for task in tasks if task.get("state") == "lost"}
+    await_lost_nodes(lost, environment, lambda text: say(PROGRAM, text))
+    SlurmClient(environment).requeue(slurm_job_id)
+
+
+PROBE_LIMIT_S = 10.0
+POLL_S = 2.0
+
+
+def await_lost_nodes(
+    names: Collection[str], environment: Mapping[str, str], say: Callable[[str], None]
+) -> None:
+    """Returns when every one of these nodes either answers or is DOWN for Slurm.
+
+    Slurm itself may put the job back into the queue meanwhile, which ends this process.
+
+    Args:
+        names: nodes of this process's job on which a task was lost.
+        environment: of a batch script.
+        say: tells the user one line.
+
+    Raises:
+        SlurmError: the controller does not answer.
+    """
+    client = SlurmClient(environment)
+    allocation = read_allocation(environment)
+    silent = {name for name in names if allocation is None or not _answers(client, allocation, name)}
+    if silent:
+        say(
+            f"waiting until Slurm knows that {', '.join(sorted(silent))} is lost, which takes it some minutes"
+        )
+    while silent - _down(client, silent):
+        time.sleep(POLL_S)
+
+
+def _answers(client: SlurmClient, allocation: Allocation, name: str) -> bool:
+    """Whether a step can be run on the node: its daemon may be well though a task was lost."""
+    group = next((number for number, nodes in enumerate(allocation.groups) if name in nodes), 0)
+    where = [f"--jobid={allocation.job_id}", f"--nodelist={name}"]
+    where += [f"--het-group={group}"] if allocation.heterogeneous else []
+    try:
+        client.run(
+            *("srun", *where, "--nodes=1", "--ntasks=1", "--overlap", "--input=none", "--mpi=none", "true"),
+            limit_s=PROBE_LIMIT_S,
+        )
+    except SlurmError:
+        return False
+    return True
+
+
+def _down(client: SlurmClient, names: Collection[str]) -> set[str]:
+    text = client.run("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N %t")
+    states = (line.split() for line in text.splitlines())
+    return {name for name, state in states if state.startswith(("down", "drain", "drng", "fail"))}

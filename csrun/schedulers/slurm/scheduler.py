@@ -20,7 +20,7 @@ from csrun.schedulers.base import (
     ProgramPlan,
     ProgramRequest,
 )
-from csrun.schedulers.slurm.flags import FLAGS
+from csrun.schedulers.slurm.options import FLAGS
 from csrun.site.model import Site
 from csrun.tasks.command import find_command
 
@@ -58,8 +58,8 @@ class SlurmScheduler:
     def task_variables(
         self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
     ) -> Mapping[str, str]:
-        """See `csrun.schedulers.slurm.step_variables`."""
-        from csrun.schedulers.slurm.step_variables import step_variables
+        """See `csrun.schedulers.slurm.allocation`."""
+        from csrun.schedulers.slurm.allocation import step_variables
 
         return step_variables(environment, rank, tasks, cpus)
 
@@ -88,9 +88,8 @@ class SlurmScheduler:
         return run_job(plan, environment)
 
     def script(self, request: LaunchRequest, context: LaunchContext, survey: ClusterSurvey) -> str:
-        """See `csrun.schedulers.slurm.submit`."""
-        from csrun.schedulers.slurm.script import render
-        from csrun.schedulers.slurm.submit import batch_script
+        """See `csrun.schedulers.slurm.batch`."""
+        from csrun.schedulers.slurm.batch import batch_script, render
 
         return render(batch_script(request, context, survey.options))
 
@@ -101,20 +100,20 @@ class SlurmScheduler:
         return SlurmClient(environment).submit(script)
 
     def output_file(self, job: KnownJob) -> Path:
-        """See `csrun.schedulers.slurm.submit`."""
-        from csrun.schedulers.slurm.submit import output_file
+        """See `csrun.schedulers.slurm.batch`."""
+        from csrun.schedulers.slurm.batch import output_file
 
         return output_file(job)
 
     def views(self, numbers: Collection[str], environment: Mapping[str, str]) -> Mapping[str, QueueView]:
-        """See `csrun.schedulers.slurm.state`."""
-        from csrun.schedulers.slurm.state import views
+        """See `csrun.schedulers.slurm.queue`."""
+        from csrun.schedulers.slurm.queue import views
 
         return views(numbers, environment)
 
     def cancel(self, job: KnownJob, record: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        """See `csrun.schedulers.slurm.state`."""
-        from csrun.schedulers.slurm.state import cancel
+        """See `csrun.schedulers.slurm.queue`."""
+        from csrun.schedulers.slurm.queue import cancel
 
         cancel(job, record, environment)
 

@@ -2,16 +2,168 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from cs_toolkit.errors import UsageError
+from csrun.jobs.layout import JobLayout
 from csrun.schedulers.base import Asked, Survey
 from csrun.schedulers.slurm.allocation import Allocation, read_allocation
-from csrun.schedulers.slurm.client import SlurmClient
-from csrun.schedulers.slurm.errors import SlurmError
-from csrun.schedulers.slurm.facts import ClusterFacts, look_around, network_facts
+from csrun.schedulers.slurm.client import Partition, SlurmClient, SlurmError, SlurmRequestError, limit_seconds
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.schedulers.slurm.queue import holders
 from csrun.site.model import Site
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """What the cluster says of itself.
+
+    Attributes:
+        partition: that the job will be in.
+        cpus: CPUs of each of its nodes that jobs can have, most first.
+        resources: names of all generic resources there, such as "cs".
+        ports: range of TCP ports that nodes may connect to on the submitting host; None: any.
+        loopback: the whole cluster is this machine.
+    """
+
+    partition: str = ""
+    cpus: tuple[int, ...] = ()
+    resources: frozenset[str] = frozenset()
+    ports: tuple[int, int] | None = None
+    loopback: bool = False
+
+    def node_cpus(self, nodes: int) -> int:
+        """CPUs that each of `nodes` nodes has, where Slurm takes the largest ones."""
+        return self.cpus[min(nodes, len(self.cpus)) - 1] if self.cpus else 1
+
+    def check(self, layout: JobLayout, options: SlurmOptions) -> None:
+        """Refuses what would wait in the queue for ever.
+
+        Raises:
+            UsageError: more nodes than the partition has, more CPUs than a node has.
+            SlurmRequestError: there is no such generic resource.
+        """
+        if layout.total_nodes > len(self.cpus):
+            raise UsageError(
+                f"--total-nodes={layout.total_nodes}: the partition {self.partition!r} has {len(self.cpus)} "
+                f"nodes; expected at most as many: lower --total-nodes, or choose another --partition"
+            )
+        per_node = self.node_cpus(layout.total_nodes)
+        wanted = layout.tasks_per_node * (layout.cpus_per_task or 1)
+        if wanted > per_node:
+            each = f" with --cpus-per-task={layout.cpus_per_task}" if layout.cpus_per_task else ""
+            raise UsageError(
+                f"--tasks-per-node={layout.tasks_per_node}{each} needs {wanted} CPUs on a node, and the "
+                f"nodes of the partition {self.partition!r} have {per_node}; expected no more: lower one of "
+                f"them (defaults: 'csrun config show')"
+            )
+        name = options.gres.partition(":")[0]
+        if name and name not in self.resources:
+            there = ", ".join(sorted(self.resources)) or "none"
+            raise SlurmRequestError(
+                f"the partition {self.partition!r} has no generic resource {name!r} (it has: {there}); "
+                f"expected the one of the CS system: correct 'gres_resource' of the site configuration"
+            )
+
+
+def look_around(client: SlurmClient, options: SlurmOptions) -> ClusterFacts:
+    """Asks the cluster.
+
+    Raises:
+        SlurmError: it does not answer, has no such partition or node, or allows no job so much time.
+    """
+    partitions = client.partitions()
+    named = options.partition or next((each.name for each in partitions if each.default), "")
+    # "--partition=a,b" lets Slurm choose.
+    wanted = set(named.split(",")) if named else {each.name for each in partitions}
+    missing = wanted - {each.name for each in partitions}
+    if missing:
+        raise SlurmRequestError(
+            f"--partition: there is no partition {', '.join(map(repr, sorted(missing)))}; expected one of: "
+            f"{', '.join(each.name for each in partitions)}"
+        )
+    _check_time(options, [each for each in partitions if each.name in wanted])
+    everything = client.nodes()
+    nodes = {node.name: node for node in everything if node.partition in wanted}
+    if options.gres_node and options.gres_node not in {node.name for node in everything}:
+        raise SlurmRequestError(
+            f"there is no node {options.gres_node!r}; expected the owner of the CS system as 'sinfo -N' "
+            f"lists it: correct 'gres_node' of the site configuration or GRES_NODE"
+        )
+    network = network_facts(client)
+    for_jobs = client.cpus_for_jobs()
+    cpus = {name: for_jobs.get(name, node.cpus) for name, node in nodes.items()}
+    return replace(
+        network,
+        partition=named,
+        cpus=tuple(sorted(cpus.values(), reverse=True)),
+        resources=frozenset(
+            item.partition(":")[0] for node in nodes.values() for item in node.resources.split(",") if item
+        ),
+    )
+
+
+def whole_node_cpus(client: SlurmClient, options: SlurmOptions, partition: str) -> int | None:
+    """CPUs that a task on a node of its own asks for: what most nodes have. None where Slurm does not say.
+
+    Without a number `srun --exclusive` reserves the node and gives the task one CPU of it, to which Slurm
+    binds it on most sites. On a node that has more CPUs the task gets so many; nodes with fewer are left out.
+
+    Args:
+        client: the cluster.
+        options: `gres_node` does not count.
+        partition: names separated by commas; "": all.
+
+    Raises:
+        SlurmError: the cluster does not answer.
+    """
+    cpus = client.cpus_for_jobs()
+    wanted = set(partition.split(",")) if partition else None
+    names = {node.name for node in client.nodes() if wanted is None or node.partition in wanted}
+    counts = Counter(cpus[name] for name in names - {options.gres_node} if name in cpus)
+    return max(counts, key=lambda count: (counts[count], count), default=None)
+
+
+def _check_time(options: SlurmOptions, partitions: Sequence[Partition]) -> None:
+    """Refuses a time limit that no partition allows: the job would wait for ever. A QOS may allow more."""
+    asked_s = limit_seconds(options.time_limit)
+    if not options.time_limit or asked_s is None or options.qos:
+        return
+    limits = {each.name: limit_seconds(each.time_limit) for each in partitions}
+    if partitions and all(limit_s is not None and limit_s < asked_s for limit_s in limits.values()):
+        allowed = ", ".join(f"{each.name} {each.time_limit}" for each in partitions)
+        raise SlurmRequestError(
+            f"--time={options.time_limit} is more than the partition allows ({allowed}); expected no more: "
+            f"lower it, or choose another --partition"
+        )
+
+
+def network_facts(client: SlurmClient) -> ClusterFacts:
+    """Asks only how nodes can reach this machine; all that counts inside an allocation.
+
+    Raises:
+        SlurmError: the cluster does not answer.
+    """
+    configuration = client.configuration()
+    return ClusterFacts(
+        ports=port_range(configuration.get("SrunPortRange", "")), loopback=_is_loopback(configuration)
+    )
+
+
+def port_range(text: str) -> tuple[int, int] | None:
+    """SrunPortRange of slurm.conf as first and last port; None where any port will do ("0-0")."""
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and last.isdigit()) or int(first) == 0:
+        return None
+    return int(first), int(last)
+
+
+def _is_loopback(configuration: dict[str, str]) -> bool:
+    """Whether the controller is reached through this machine's loopback, as in a cluster on one machine."""
+    hosts = [text for name, text in configuration.items() if name.startswith("SlurmctldHost")]
+    return bool(hosts) and all("(127." in text or text.startswith("localhost") for text in hosts)
 
 
 @dataclass(frozen=True)

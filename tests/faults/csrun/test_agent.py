@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import pytest
 
-from csrun.agent.link import Link
+from csrun.agent.connection import Link
 from csrun.agent.protocol import (
     WINDOW_BYTES,
     Asked,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from csrun.schedulers.registry import BUILT_IN
 from csrun.site.loading import LoadedSite, load_site
 from csrun.site.model import CONTAINERS, SiteError
-from csrun.site.variables import VARIABLES
+from csrun.site.values import VARIABLES
 from csrun.tasks.command import bind_directories
 
 SCALARS = st.one_of(

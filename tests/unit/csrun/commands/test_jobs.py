@@ -18,7 +18,7 @@ from csrun.jobs.record import new_job_id
 from csrun.jobs.registry import KnownJob, find_job, known_jobs, register
 from csrun.jobs.state import QueueView, job_status
 from csrun.jobs.status import status_text
-from csrun.schedulers.slurm.state import view_of
+from csrun.schedulers.slurm.queue import view_of
 
 BIN = Path(__file__).resolve().parents[4] / "bin"
 FOREIGN = ("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "GRES_")

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from csrun.doctor.findings import Finding, line, to_json, verdict
-from csrun.schedulers.slurm.client import Node, Partition
-from csrun.schedulers.slurm.cluster_checks import (
+from csrun.schedulers.slurm.checks import (
+    Answer,
+    ProbeRun,
     job_partition,
     node_findings,
     partition_findings,
     resource_findings,
 )
-from csrun.schedulers.slurm.node_checks import Answer, ProbeRun
-from csrun.schedulers.slurm.node_checks import node_findings as probe_findings
-from csrun.schedulers.slurm.times import limit_seconds
+from csrun.schedulers.slurm.checks import probe_findings as probe_findings
+from csrun.schedulers.slurm.client import Node, Partition, limit_seconds
 from csrun.site.model import Site
 
 SITE = Site(def_nodes=2, def_tasks_per_node=2, def_cpus_per_task=8, gres_resource="cs:1", gres_node="n1")

@@ -13,7 +13,7 @@ from csrun.site import loading
 from csrun.site.file import SiteFile
 from csrun.site.loading import load_site, searched_files
 from csrun.site.model import Site, SiteError
-from csrun.site.variables import VARIABLES
+from csrun.site.values import VARIABLES
 
 
 @pytest.fixture(autouse=True)

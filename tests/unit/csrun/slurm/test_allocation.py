@@ -1,4 +1,4 @@
-"""The allocation that Slurm's variables describe, and what fits into it."""
+"""Components of a job, and an allocation of Slurm's as its variables describe it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,137 @@ import pytest
 
 from cs_toolkit.errors import UsageError
 from csrun.jobs.layout import JobLayout
-from csrun.schedulers.slurm.allocation import Allocation, host_file, read_allocation
+from csrun.schedulers.slurm.allocation import (
+    Allocation,
+    Component,
+    components,
+    host_file,
+    read_allocation,
+    with_whole_nodes,
+)
+from csrun.schedulers.slurm.arguments import (
+    node_lists,
+    request_words,
+    srun_cpu,
+    srun_cpu_step,
+    srun_job,
+    srun_step,
+)
+from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.site.model import Site
+
+AGENT = ("agent",)
+STEP = "--input=none --mpi=none --chdir=/ --wait=0 --kill-on-bad-exit=0"
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        (JobLayout(1, 4, 2), [Component(1, 4, 2, holds_system=True)]),
+        (
+            JobLayout(3, 5, 16, cyclic=True),
+            [Component(1, 5, 16, holds_system=True, exclusive=False), Component(2, 5, 16, cyclic=True)],
+        ),
+        (JobLayout(2, 4, 8, 1), [Component(1, 1, holds_system=True), Component(1, 4, 8)]),
+        (
+            JobLayout(5, 4, 8, 2, cyclic=True),
+            [Component(1, 1, holds_system=True), Component(1, 1), Component(3, 4, 8, cyclic=True)],
+        ),
+        (JobLayout(5, 4, None, 4), [Component(1, 1, holds_system=True), Component(3, 1), Component(1, 4)]),
+    ],
+)
+def test_the_components_of_a_layout(layout: JobLayout, expected: list[Component]) -> None:
+    assert list(components(layout)) == expected
+
+
+def test_tasks_on_nodes_of_their_own_share_all_cpus_where_nothing_is_said() -> None:
+    chief, between, rest = with_whole_nodes(components(JobLayout(5, 4, None, 2)), 10)
+    assert (chief.cpus_per_task, between.cpus_per_task, rest.cpus_per_task) == (10, 10, 2)
+    assert with_whole_nodes(components(JobLayout(5, 4, 3, 2)), 10)[2].cpus_per_task == 3
+    shared, _ = with_whole_nodes(components(JobLayout(2, 4)), 10)
+    assert shared.cpus_per_task is None
+    assert with_whole_nodes(components(JobLayout(1, 4)), 2)[0].cpus_per_task == 1
+
+
+def test_srun_for_nodes_of_its_own() -> None:
+    options = SlurmOptions(time_limit="1:00:00", account="a b", gres="cs:1", extra=("--mem=0",))
+    words = srun_job("job", components(JobLayout(5, 4, 8, 2, cyclic=True)), options, AGENT)
+    wishes = "--account=a b --time=1:00:00 --mem=0 agent"
+    assert " ".join(words) == (
+        f"srun --job-name=job {STEP} --nodes=1 --gres=cs:1 --exclusive --ntasks=1 --ntasks-per-node=1 "
+        f"{wishes} "
+        f": --job-name=job {STEP} --nodes=1 --exclusive --ntasks=1 --ntasks-per-node=1 {wishes} "
+        f": --job-name=job {STEP} --nodes=3 --exclusive --ntasks=12 --ntasks-per-node=4 --cpus-per-task=8 "
+        f"--distribution=cyclic {wishes}"
+    )
+    assert "--account=a b" in words  # one word
+
+
+def test_a_licence_and_the_node_of_the_system_are_asked_for_once() -> None:
+    options = SlurmOptions(licence="cs:1", gres_node="node1")
+    parts = components(JobLayout(2, 1))
+    first, second = map(request_words, parts, [options] * 2, node_lists(parts, options))
+    assert "--licenses=cs:1 --nodelist=node1" in " ".join(first)
+    assert not {"--licenses=cs:1", "--nodelist=node1"} & set(second)
+
+
+def test_srun_in_a_plain_allocation_leaves_the_places_to_the_host_file() -> None:
+    allocation = Allocation("7", (("a", "b"),))
+    words = srun_step("job", components(JobLayout(2, 3, 2, 1)), allocation, AGENT)
+    assert " ".join(words) == (
+        f"srun --jobid=7 --job-name=job {STEP} --overlap --nodes=2 --ntasks=4 --distribution=arbitrary "
+        f"--cpus-per-task=2 agent"
+    )
+
+
+def test_srun_in_a_heterogeneous_allocation_has_a_step_in_every_component() -> None:
+    allocation = Allocation("7", (("a",), ("b", "c")), heterogeneous=True)
+    words = srun_step("job", components(JobLayout(3, 2)), allocation, AGENT)
+    assert " ".join(words) == (
+        f"srun --jobid=7 --job-name=job --het-group=0 {STEP} --overlap --nodes=1 --ntasks=2 "
+        f"--ntasks-per-node=2 agent "
+        f": --het-group=1 {STEP} --overlap --nodes=2 --ntasks=4 --ntasks-per-node=2 agent"
+    )
+
+
+def test_srun_for_one_command() -> None:
+    options = SlurmOptions(partition="cpu", gres_node="node1")
+    words = srun_cpu("me", options, ("python", "a b"), exclude_gres=True, terminal=True, cpus=None)
+    begin = "--job-name=me --nodes=1 --ntasks=1 --exclusive --mpi=none"
+    assert (
+        " ".join(words) == f"srun --disable-status --pty {begin} --exclude=node1 --partition=cpu python a b"
+    )
+    words = srun_cpu("me", options, ("echo", "a", ":", "$b"), exclude_gres=False, terminal=False, cpus=8)
+    assert " ".join(words[:-3]) == f"srun --disable-status {begin} --cpus-per-task=8 --partition=cpu"
+    assert words[-3:] == ("/bin/sh", "-c", "exec echo a : '$b'")
+
+
+def test_srun_for_one_command_in_an_allocation_avoids_the_node_of_the_system() -> None:
+    allocation = Allocation("7", (("a", "b"),))
+    words = srun_cpu_step("me", allocation, ("python", "a b"), avoided_node="a", terminal=False)
+    begin = "srun --disable-status --job-name=me --nodes=1 --ntasks=1 --mpi=none --overlap --jobid=7"
+    assert " ".join(words) == f"{begin} --nodelist=b python a b"
+    words = srun_cpu_step("me", Allocation("7", (("a",),)), ("python",), avoided_node="a", terminal=False)
+    assert " ".join(words) == f"{begin} --nodelist=a python"
+    parts = Allocation("7", (("a",), ("b", "c")), heterogeneous=True)
+    words = srun_cpu_step("me", parts, ("python",), avoided_node="a", terminal=False)
+    assert " ".join(words) == f"{begin} --nodelist=b --het-group=1 python"
+
+
+def test_what_the_user_says_beats_the_site() -> None:
+    site = Site(
+        partition="site", account="site", time_limit="60", gres_resource="cs:1", slurm_options=("-v",)
+    )
+    options = SlurmOptions.of_site(site, {"--partition": "mine", "--dependency": "afterok:3"})
+    assert options.words == (
+        "--partition=mine",
+        "--account=site",
+        "--time=60",
+        "--dependency=afterok:3",
+        "-v",
+    )
+    assert options.gres == "cs:1"
+
 
 PLAIN = {
     "SLURM_JOB_ID": "7",

@@ -9,13 +9,11 @@ import pytest
 
 from cs_toolkit.errors import UsageError
 from csrun.jobs.layout import JobLayout
-from csrun.schedulers.slurm.arguments import srun_cpu, srun_job
+from csrun.schedulers.slurm.allocation import components
+from csrun.schedulers.slurm.arguments import job_name, srun_cpu, srun_job
 from csrun.schedulers.slurm.client import Node, parse_nodes
-from csrun.schedulers.slurm.components import components
-from csrun.schedulers.slurm.flags import FLAGS
-from csrun.schedulers.slurm.names import job_name
-from csrun.schedulers.slurm.options import SlurmOptions
-from csrun.schedulers.slurm.owners import owners_out_of_use
+from csrun.schedulers.slurm.options import FLAGS, SlurmOptions
+from csrun.schedulers.slurm.queue import owners_out_of_use
 from csrun.site.model import Site
 
 GIVEN = {

@@ -23,7 +23,7 @@ from typing import Any
 
 from cs_toolkit.errors import UsageError
 from csrun.doctor.findings import Finding
-from csrun.doctor.here import port_finding
+from csrun.doctor.machine import port_finding
 from csrun.jobs.registry import KnownJob, scheduler_number
 from csrun.jobs.state import QueueView
 from csrun.jobs.status import end_launcher
@@ -41,7 +41,7 @@ from csrun.schedulers.base import (
     Survey,
 )
 from csrun.schedulers.local import plan as local_plan
-from csrun.schedulers.local import program as local_program
+from csrun.schedulers.local import run as local_program
 from csrun.schedulers.local.run import run_job
 from csrun.schedulers.tasks import launcher_words
 from csrun.site.model import Site

@@ -304,5 +304,5 @@ def test_help_is_quick_and_loads_no_duty_of_a_scheduler() -> None:
         "csrun.schedulers.base",
         *("csrun.schedulers.local", "csrun.schedulers.local.scheduler"),
         "csrun.schedulers.registry",
-        *("csrun.schedulers.slurm", "csrun.schedulers.slurm.flags", "csrun.schedulers.slurm.scheduler"),
+        *("csrun.schedulers.slurm", "csrun.schedulers.slurm.options", "csrun.schedulers.slurm.scheduler"),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from csrun.agent.protocol import Hello
-from csrun.schedulers.slurm.binding import pin_tasks
+from csrun.schedulers.slurm.job_loop import pin_tasks
 
 
 def hello(rank: int, node: str, cpus: tuple[int, ...], cpus_on_node: int) -> Hello:

@@ -6,10 +6,9 @@ import pytest
 
 from cs_toolkit.errors import ToolkitError
 from csrun.jobs.layout import JobLayout
-from csrun.schedulers.slurm.client import Node, Partition, SlurmClient
-from csrun.schedulers.slurm.errors import SlurmRequestError
-from csrun.schedulers.slurm.facts import ClusterFacts, look_around, whole_node_cpus
+from csrun.schedulers.slurm.client import Node, Partition, SlurmClient, SlurmRequestError
 from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.schedulers.slurm.survey import ClusterFacts, look_around, whole_node_cpus
 
 FACTS = ClusterFacts("main", (64, 64, 16), frozenset({"cs"}))
 

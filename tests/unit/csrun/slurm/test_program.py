@@ -25,7 +25,7 @@ while True:
 """
 ATTEND = """
 import os, sys
-from csrun.schedulers.slurm.attended import run_attended
+from csrun.schedulers.slurm.program import run_attended
 sys.exit(run_attended(("srun",), dict(os.environ), "mine", terminal=False, limit_s=0.2))
 """
 STEP = "#!/bin/sh\nprintf '7.0\\037other\\n7.1\\037mine\\n'\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from csrun.schedulers.slurm.srun_lines import SrunLines
+from csrun.schedulers.slurm.srun import SrunLines
 
 
 def shown(text: str, ending: bool = False) -> tuple[SrunLines, list[bytes]]:

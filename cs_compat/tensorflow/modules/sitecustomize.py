@@ -1,5 +1,5 @@
 """Runs when the launchers' interpreter starts."""
 
-from cs_compat.tensorflow.startup import start
+from cs_compat.startup import start
 
 start(__file__)

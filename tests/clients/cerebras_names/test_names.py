@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cs_compat.tensorflow import startup
+from cs_compat import startup
 from csrun.wrappers import BIN
 
 CHECK = str(Path(__file__).parent / "check_names.py")

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 import cstorch
 from cgc.errors import GraphTypeError, UnsupportedOpsError
-from cs_compat.tensorflow.startup import end_program
+from cs_compat.startup import end_program
 from cs_runtime import exits
 from cstorch.config import configuration
 from cstorch.errors import (

@@ -121,8 +121,8 @@ def _predicted_here(published: Published) -> float:
     from cgc.driver import CompileOptions
     from cgc.execution.stages import Stages, rewritten
     from cgc.execution.weight_streaming import estimated_streamed
+    from cs_toolkit.execution_options import Streaming
     from cs_toolkit.fabric import load_fabric
-    from cs_toolkit.streaming import Streaming
 
     options = CompileOptions(precision="mixed_float16")
     stages = Stages(0, None)

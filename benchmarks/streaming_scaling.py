@@ -88,8 +88,8 @@ def _compiled(count: int, folder: Path) -> Path:
 def _compile_here(count: int, folder: Path) -> str:
     from benchmarks.example_step import example_step
     from cgc.driver import CompileOptions, compile_step
+    from cs_toolkit.execution_options import Streaming
     from cs_toolkit.fabric import load_fabric
-    from cs_toolkit.streaming import Streaming
 
     model = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_heads": 8, "filter_size": 4 * WIDTH}
     changes = {

@@ -64,8 +64,7 @@ def _update(path: Path, directory: Path, threads: int) -> tuple[Callable[[], Any
     from cgc.artifact import open_artifact
     from cs_system.engine.streamed import executables_of
     from cs_system.memoryx.updates import Memory, compiled_functions
-    from cs_toolkit.schedule import schedule_from_json
-    from cs_toolkit.shards import shards
+    from cs_toolkit.layered_step import schedule_from_json, shards
 
     artifact = open_artifact(path)
     schedule = schedule_from_json(artifact.step.schedule)

@@ -288,9 +288,9 @@ def _compile_here(depth: int, width: int, folder: Path) -> Traced:
     """Compiles a GPT for every execution that is measured, for weight streaming first."""
     from benchmarks.example_step import example_step
     from cgc.driver import CompileOptions, compile_step
+    from cs_toolkit.execution_options import Streaming
     from cs_toolkit.fabric import load_fabric
     from cs_toolkit.garbage import seldom_searched
-    from cs_toolkit.streaming import Streaming
 
     options = {
         STREAMED: CompileOptions(execution="weight_streaming"),

@@ -43,9 +43,9 @@ from cgc.execution.stages import Progress, Stages, rewritten
 from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Manifest
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cgc.provenance import Provenance
+from cs_toolkit.execution_options import Streaming
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.step import ExecutionChoice, Precision, StepInterface
-from cs_toolkit.streaming import Streaming
 
 if TYPE_CHECKING:
     from cgc.kernels import KernelGraph

@@ -25,11 +25,10 @@ from cs_runtime.progress import Timeline
 from cs_runtime.run_files import write_run_files
 from cs_runtime.terminal import ROWS, by_family, shortened, show
 from cs_system.client import SystemClient, parse_address
+from cs_toolkit.execution_options import Streaming, check_replicas, micro_batch_fault
 from cs_toolkit.fabric import Fabric, load_fabric
 from cs_toolkit.garbage import seldom_searched
-from cs_toolkit.replicas import check_replicas
 from cs_toolkit.step import ExecutionChoice
-from cs_toolkit.streaming import Streaming, micro_batch_fault
 from cs_toolkit.version import __version__
 
 log = logging.getLogger("cs_runtime")

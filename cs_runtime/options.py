@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cs_toolkit.replicas import ReplicaChoice
+from cs_toolkit.execution_options import ReplicaChoice, Streaming
 from cs_toolkit.step import ExecutionChoice, Precision
-from cs_toolkit.streaming import Streaming
 
 log = logging.getLogger("cs_runtime")
 

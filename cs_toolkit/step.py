@@ -104,8 +104,8 @@ class CompiledStep:
         execution: the engine that it was compiled for; an `Execution`, or one that another version knows.
         interface: what goes into and comes out of the whole step.
         executables: what the engine runs, at least one; it knows their order and their names.
-        schedule: with weight streaming the order of the calls as text (`cs_toolkit.schedule`), else empty;
-            function *i* of it is executable *i*.
+        schedule: with weight streaming the order of the calls as text (`cs_toolkit.layered_step`), else
+            empty; function *i* of it is executable *i*.
     """
 
     key: str

@@ -10,9 +10,16 @@ from typing import Any, Literal, SupportsIndex
 
 from cs_runtime.errors import suggestion
 from cs_runtime.options import DEFAULT_COMPILE_DIR, default_execution, local_compile_dir
-from cs_toolkit.replicas import ReplicaChoice, ReplicaChoiceError, check_replicas, replica_choice
+from cs_toolkit.execution_options import (
+    Recompute,
+    ReplicaChoice,
+    ReplicaChoiceError,
+    Streaming,
+    check_replicas,
+    replica_choice,
+    streaming,
+)
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
-from cs_toolkit.streaming import Recompute, Streaming, streaming
 from cstorch.compatibility import announce_unused
 from cstorch.errors import ConfigureError
 

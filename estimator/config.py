@@ -10,10 +10,9 @@ from typing import Any, get_args
 
 from cs_runtime import tasks
 from cs_runtime.options import InputPosition, default_execution
+from cs_toolkit.execution_options import ReplicaChoice, ReplicaChoiceError, replica_choice, streaming
 from cs_toolkit.messages import Message
-from cs_toolkit.replicas import ReplicaChoice, ReplicaChoiceError, replica_choice
 from cs_toolkit.step import EXECUTION_CHOICES, PRECISIONS
-from cs_toolkit.streaming import streaming
 from estimator.errors import CallError, UnknownFieldError, suggestion
 
 SAVE_CHECKPOINTS_SECS = 600.0
@@ -53,7 +52,7 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "input_position": None,
 }
 STREAMING = ("num_csx", "max_act_per_csx", "recompute", "micro_batch_size")
-"""Fields that are arguments of `cs_toolkit.streaming.streaming`."""
+"""Fields that are arguments of `cs_toolkit.execution_options.streaming`."""
 INPUT_POSITIONS = get_args(InputPosition)
 _COUNTS = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max", "log_step_count_steps")
 

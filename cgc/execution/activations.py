@@ -11,7 +11,7 @@ from cgc.layers.micro.rewrite import NotSplitError
 from cgc.layers.recompute import with_recomputed
 from cgc.layers.streamed import StreamedStep, streamed_step
 from cgc.layers.traffic import peak_bytes
-from cs_toolkit.streaming import Streaming, micro_batch_fault
+from cs_toolkit.execution_options import Streaming, micro_batch_fault
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from cgc.errors import CompileError, PlacementError, ReplicaError
 from cgc.execution import pipelined, weight_streaming
 from cgc.execution.stages import COMMON_STAGES, Progress, Stages, rewritten
 from cgc.lowering.table import describe
-from cs_toolkit.replicas import AUTO, ReplicaChoice
+from cs_toolkit.execution_options import AUTO, ReplicaChoice
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from cgc.driver import CompileOptions
     from cgc.execution.compiled import Compiled
     from cgc.performance.replicas import Replicated
+    from cs_toolkit.execution_options import Streaming
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.step import StepInterface
-    from cs_toolkit.streaming import Streaming
 
 
 def compile_for(

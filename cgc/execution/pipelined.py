@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from cgc.execution.stages import Stages
     from cgc.performance.replicas import Replicated
     from cgc.provenance import Provenance
+    from cs_toolkit.execution_options import ReplicaChoice
     from cs_toolkit.fabric import Fabric
-    from cs_toolkit.replicas import ReplicaChoice
     from cs_toolkit.step import Precision, StepInterface
 
 STAGES = 5

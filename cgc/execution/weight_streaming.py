@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from cgc.execution.stages import Stages
     from cgc.layers.streamed import StreamedStep
     from cgc.provenance import Provenance
+    from cs_toolkit.execution_options import Streaming
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.step import Precision
-    from cs_toolkit.streaming import Streaming
 
 STAGES = 5
 """Of `compile_streamed`."""

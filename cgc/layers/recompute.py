@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cgc.layers.streamed import StreamedStep, recomputing
 from cgc.layers.traffic import peak_bytes
-from cs_toolkit.schedule import Schedule
-from cs_toolkit.streaming import Recompute
+from cs_toolkit.execution_options import Recompute
+from cs_toolkit.layered_step import Schedule
 
 
 def with_recomputed(

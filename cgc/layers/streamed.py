@@ -15,7 +15,7 @@ from cgc.layers.micro.rewrite import MicroStep, micro_step
 from cgc.layers.norms import has_joint_norms, split_norms
 from cgc.layers.pieces import piece_module
 from cgc.layers.schedule import schedule
-from cs_toolkit.schedule import Schedule
+from cs_toolkit.layered_step import Schedule
 
 
 @dataclass(frozen=True)

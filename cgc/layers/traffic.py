@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cs_toolkit.schedule import Call, Schedule
-from cs_toolkit.traffic import SMALL_BYTES
+from cs_toolkit.layered_step import SMALL_BYTES, Call, Schedule
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from cgc.placement.model import Boxes, Placement
 from cgc.placement.place import place
 from cgc.placement.replicas import replica_grids
 from cgc.placement.shortage import shortage
+from cs_toolkit.execution_options import ReplicaChoice
 from cs_toolkit.fabric import Fabric
-from cs_toolkit.replicas import ReplicaChoice
 
 _BATCH_NORMS = frozenset({FusedBatchNormOp.name, FusedBatchNormGradOp.name})
 

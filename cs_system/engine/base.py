@@ -12,7 +12,7 @@ from cs_system.errors import ArtifactRefusedError, DeviceMemoryError
 from cs_system.memoryx.place import MemoryxPlace
 from cs_system.swarmx.health import Pace
 from cs_system.swarmx.hosts import Machines
-from cs_toolkit.schedule import ScheduleError, schedule_from_json
+from cs_toolkit.layered_step import ScheduleError, schedule_from_json
 from cs_toolkit.step import CompiledStep, StepInterface, device_bytes
 
 # A call costs 70 to 100 us whatever the number of its steps, so 32 steps hide it; 32 MiB of input keep

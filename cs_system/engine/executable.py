@@ -13,7 +13,7 @@ from jax import export
 from cs_system.engine.device import compiler_options, computing_threads
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
-from cs_toolkit.schedule import Call, Key
+from cs_toolkit.layered_step import Call, Key
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 _ShapeDtypeStruct: Callable[..., Any] = jax.ShapeDtypeStruct

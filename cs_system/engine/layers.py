@@ -11,8 +11,7 @@ import jax
 import numpy as np
 
 from cs_system.engine.executable import Devices, Executables, PlacedCalls
-from cs_toolkit.schedule import Schedule
-from cs_toolkit.traffic import Traffic
+from cs_toolkit.layered_step import Schedule, Traffic
 
 # JAX does not annotate it.
 _block_until_ready: Callable[[Any], Any] = jax.block_until_ready

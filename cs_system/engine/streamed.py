@@ -19,9 +19,8 @@ from cs_system.memoryx.place import MemoryxPlace, OwnMemoryx, started_memoryx
 from cs_system.memoryx.protocol import PATIENCE_S
 from cs_system.memoryx.weights import Transfer
 from cs_system.swarmx.health import Pace
-from cs_toolkit.schedule import Schedule, Update
+from cs_toolkit.layered_step import Schedule, Update, traffic
 from cs_toolkit.step import CompiledStep, StepInterface, TensorSpec
-from cs_toolkit.traffic import traffic
 
 
 class Reader(Protocol):

@@ -43,10 +43,8 @@ from cs_system.memoryx.weights import (
     refusal,
     result,
 )
-from cs_toolkit.schedule import Schedule
-from cs_toolkit.shards import Shard, owner, shards
+from cs_toolkit.layered_step import Schedule, Shard, owner, shards, traffic
 from cs_toolkit.step import StepInterface, TensorSpec
-from cs_toolkit.traffic import traffic
 
 _WAITING = 8
 """Frames that wait to be sent."""

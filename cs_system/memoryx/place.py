@@ -10,8 +10,7 @@ from typing import Self
 
 from cs_system.errors import BadOptionError
 from cs_system.processes import OwnProcess
-from cs_toolkit.schedule import Schedule
-from cs_toolkit.shards import shards
+from cs_toolkit.layered_step import Schedule, shards
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@
     PARTIAL   MemoryX  round     what its gradients contribute to a round of the update
     FAILED    MemoryX  -         JSON: code and message of the error that ends the connection
 
-Tensors follow one another in the order of `cs_toolkit.traffic`, each padded to 64 bytes, so that a device
-reads them where they were received.
+Tensors follow one another in the order of `cs_toolkit.layered_step`, each padded to 64 bytes, so that a
+device reads them where they were received.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from cs_stream.sockets import receive_scattered, send_gathered
 from cs_system.errors import MemoryxError
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
-from cs_toolkit.schedule import Schedule, schedule_from_json
+from cs_toolkit.layered_step import Schedule, schedule_from_json
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 ALIGNMENT = 64

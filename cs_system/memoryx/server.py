@@ -40,7 +40,7 @@ from cs_system.memoryx.protocol import (
 )
 from cs_system.memoryx.store import SharedFiles, Snapshot, is_first, put_results, sent_all_the_same
 from cs_system.memoryx.updates import Memory, Values, compiled_functions
-from cs_toolkit.shards import shards
+from cs_toolkit.layered_step import shards
 
 log = logging.getLogger("cs_system.memoryx")
 

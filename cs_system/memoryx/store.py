@@ -26,10 +26,8 @@ import numpy as np
 from cs_system.errors import MemoryxError, StorageFullError
 from cs_system.memoryx.protocol import padded, padded_bytes, raw_bytes, views
 from cs_system.messages import dtype_named
-from cs_toolkit.schedule import Schedule, Sweep
-from cs_toolkit.shards import Shard
+from cs_toolkit.layered_step import Schedule, Shard, Sweep, is_small
 from cs_toolkit.step import TensorSpec, device_dtype
-from cs_toolkit.traffic import is_small
 
 COPIED_BYTES = 1 << 30
 """Of copies at once; one update may always copy what it changes, however much that is."""

@@ -18,10 +18,8 @@ from cs_system.engine.executable import Executables, Function, OneDevice, load_s
 from cs_system.memoryx.protocol import aligned_empty, views
 from cs_system.memoryx.store import MappedTensors, layouts, replaced_by
 from cs_system.messages import dtype_named
-from cs_toolkit.schedule import Call, Schedule, Sweep
-from cs_toolkit.shards import Shard
+from cs_toolkit.layered_step import Call, Schedule, Shard, Sweep, is_small
 from cs_toolkit.step import StepInterface, device_dtype
-from cs_toolkit.traffic import is_small
 
 Values = dict[int, np.ndarray]
 Exchange = Callable[[int, list[np.ndarray]], list[np.ndarray]]

@@ -38,8 +38,7 @@ from cs_system.memoryx.protocol import (
     views,
 )
 from cs_system.memoryx.store import SharedFiles, SharedModel, sent_all_the_same
-from cs_toolkit.schedule import Schedule
-from cs_toolkit.shards import Shard
+from cs_toolkit.layered_step import Schedule, Shard
 
 log = logging.getLogger("cs_system.server")
 

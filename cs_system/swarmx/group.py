@@ -47,9 +47,8 @@ from cs_system.messages import samples_per_step
 from cs_system.swarmx.health import Pace, Pulse, Work
 from cs_system.swarmx.hosts import Hosts, Machines, OneMachine, Wafer
 from cs_system.swarmx.protocol import Order, cut_inputs, notice_loss
-from cs_toolkit.schedule import Schedule
+from cs_toolkit.layered_step import Schedule, traffic
 from cs_toolkit.step import CompiledStep
-from cs_toolkit.traffic import traffic
 
 log = logging.getLogger("cs_system.server")
 

@@ -38,9 +38,8 @@ from cs_system.memoryx.protocol import (
 )
 from cs_system.swarmx.health import Work
 from cs_system.swarmx.protocol import Order, cut_inputs, notice_loss
-from cs_toolkit.schedule import schedule_from_json
+from cs_toolkit.layered_step import schedule_from_json, traffic
 from cs_toolkit.step import TensorSpec
-from cs_toolkit.traffic import traffic
 
 ALIVE_EVERY_S = 1.0
 """A wafer tells the CS system so often that it is there."""

@@ -13,9 +13,8 @@ import torch
 
 from cs_runtime.options import default_execution, local_compile_dir
 from cs_toolkit import object_store
-from cs_toolkit.replicas import ReplicaChoice
+from cs_toolkit.execution_options import Recompute, ReplicaChoice
 from cs_toolkit.step import ExecutionChoice
-from cs_toolkit.streaming import Recompute
 from cstorch.backends import csx
 from cstorch.config import Configuration, configuration, micro_batch_size_of, set_configuration
 from cstorch.distributed.cluster import ClusterConfig, CSConfig

@@ -20,7 +20,7 @@ from cs_runtime.progress import Timeline, begin_training
 from cs_runtime.session import next_run
 from cs_runtime.training import TrainResult, note_failure, note_success, training_run
 from cs_system.client import StepOutputs
-from cs_toolkit.replicas import replica_choice
+from cs_toolkit.execution_options import replica_choice
 from cs_toolkit.step import GLOBAL_STEP, MODEL_STATE, Mode
 from cstorch.config import configuration
 from cstorch.errors import StepError

@@ -20,9 +20,9 @@ from cs_runtime.options import Command, RunSettings
 from cs_runtime.program import MeasuredFrontEnd
 from cs_runtime.progress import StepEvents
 from cs_runtime.run_files import plain, write_params
+from cs_toolkit.execution_options import streaming
 from cs_toolkit.garbage import leave_at_exit, seldom_searched
 from cs_toolkit.messages import Message
-from cs_toolkit.streaming import streaming
 from estimator.backend import Batches, Setup
 from estimator.checkpoints import checkpoint_step, resolve_checkpoint
 from estimator.config import MULTI_MODEL_STACK_KEY, STREAMING, CSRunConfig

@@ -13,9 +13,16 @@ import yaml
 
 from cs_runtime.errors import CallError, suggestion
 from cs_runtime.options import default_execution
-from cs_toolkit.replicas import AUTO, ReplicaChoice, ReplicaChoiceError, check_replicas, replica_choice
+from cs_toolkit.execution_options import (
+    AUTO,
+    Recompute,
+    ReplicaChoice,
+    ReplicaChoiceError,
+    check_replicas,
+    replica_choice,
+    streaming,
+)
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
-from cs_toolkit.streaming import Recompute, streaming
 from cstorch.compatibility import announce_unused
 
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -17,8 +17,8 @@ from torch import nn
 
 from cs_runtime.options import default_execution, local_compile_dir
 from cs_runtime.tasks import current
+from cs_toolkit.execution_options import ReplicaChoice
 from cs_toolkit.messages import Message
-from cs_toolkit.replicas import ReplicaChoice
 from cs_toolkit.step import ExecutionChoice
 from cstorch.backends import on_cpu
 from cstorch.compatibility import announce_unused

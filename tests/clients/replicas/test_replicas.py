@@ -20,8 +20,8 @@ import cerebras_pytorch.experimental as cstorch
 from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
 from cs_toolkit.errors import ToolkitError
+from cs_toolkit.execution_options import ReplicaChoiceError
 from cs_toolkit.messages import Message
-from cs_toolkit.replicas import ReplicaChoiceError
 from cstorch.testing import forget
 from estimator import CerebrasEstimator, CSRunConfig
 

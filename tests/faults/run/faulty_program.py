@@ -21,8 +21,8 @@ from cs_runtime.exits import report_errors
 from cs_runtime.options import RunSettings, default_execution
 from cs_runtime.progress import StepEvents
 from cs_runtime.training import train
+from cs_toolkit.execution_options import Streaming
 from cs_toolkit.step import TensorSpec
-from cs_toolkit.streaming import Streaming
 
 sys.path[0] = str(Path(__file__).parents[2] / "unit" / "cs_runtime")
 from numpy_program import BATCH, NumpyFrontEnd, Scalars  # noqa: E402

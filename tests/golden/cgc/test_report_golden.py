@@ -24,8 +24,8 @@ from cgc.report import (
     replicas_report,
     report_json,
 )
+from cs_toolkit.execution_options import ReplicaChoice
 from cs_toolkit.fabric import load_fabric
-from cs_toolkit.replicas import ReplicaChoice
 
 pytestmark = pytest.mark.usefixtures("full_placement")
 

@@ -15,9 +15,9 @@ from cgc.driver import CompileOptions, CompileResult, compile_step
 from cgc.errors import CompileError
 from cgc.execution.activations import memory_limit
 from cgc.layers.traffic import peak_bytes
+from cs_toolkit.execution_options import Streaming
 from cs_toolkit.fabric import load_fabric
-from cs_toolkit.schedule import schedule_from_json
-from cs_toolkit.streaming import Streaming
+from cs_toolkit.layered_step import schedule_from_json
 
 STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
 

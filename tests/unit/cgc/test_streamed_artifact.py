@@ -17,7 +17,7 @@ from cgc.lowering.interpret import step_function
 from cgc.manifest import StreamedEstimates
 from cs_system.engine.executable import load_step
 from cs_toolkit.fabric import load_fabric
-from cs_toolkit.schedule import schedule_from_json
+from cs_toolkit.layered_step import schedule_from_json
 from cs_toolkit.step import device_dtype
 
 TRAIN = (Path(__file__).parent / "steps" / "mlp_train.mlir").read_text()

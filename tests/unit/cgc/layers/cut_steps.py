@@ -15,8 +15,7 @@ from cgc.layers.pieces import PIECE_ELEMENTS
 from cgc.layers.streamed import StreamedStep, streamed_step
 from cgc.lowering.interpret import step_function
 from cs_system.engine.layers import micro_batches
-from cs_toolkit.schedule import Call, Sweep, schedule_from_json
-from cs_toolkit.traffic import SMALL_BYTES
+from cs_toolkit.layered_step import SMALL_BYTES, Call, Sweep, schedule_from_json
 
 State = dict[str, np.ndarray]
 Run = tuple[list[Any], State]

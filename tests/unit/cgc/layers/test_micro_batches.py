@@ -15,7 +15,7 @@ from cgc.errors import CompileError
 from cgc.execution.activations import MemoryLimit, activation_notices, chosen_step
 from cgc.layers.micro.rewrite import NotSplitError
 from cgc.layers.traffic import peak_bytes
-from cs_toolkit.streaming import Streaming
+from cs_toolkit.execution_options import Streaming
 
 VOCABULARY, BATCH = 12, 8
 

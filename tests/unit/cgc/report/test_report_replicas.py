@@ -13,8 +13,8 @@ from cgc.kernels import KernelGraph, match_kernels
 from cgc.performance.replicas import placed_replicas
 from cgc.report import CompileReport, plan_json, render_html, render_text, replicas_report, report_json
 from cs_runtime.terminal import shortened
+from cs_toolkit.execution_options import ReplicaChoice
 from cs_toolkit.fabric import load_fabric
-from cs_toolkit.replicas import ReplicaChoice
 
 FABRIC = load_fabric("cs2")
 MNIST = Path(__file__).parents[3] / "golden" / "cgc" / "fc_mnist_train.mlir"

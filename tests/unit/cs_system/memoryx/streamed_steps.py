@@ -22,7 +22,7 @@ from cgc.layers.streamed import streamed_step
 from cgc.passes.pipeline import run_pipeline
 from cs_system.engine.streamed import StreamedEngine
 from cs_system.memoryx.place import MemoryxPlace, memoryx_address
-from cs_toolkit.schedule import Schedule
+from cs_toolkit.layered_step import Schedule
 from cs_toolkit.step import CompiledStep, Executable
 
 VOCABULARY, STEPS = 12, 20

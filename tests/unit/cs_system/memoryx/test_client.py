@@ -17,9 +17,8 @@ from cs_system.engine.streamed import StreamedEngine
 from cs_system.errors import BadOptionError, MemoryxError
 from cs_system.memoryx.place import MemoryxPlace, memoryx_addresses
 from cs_system.swarmx.group import GroupEngine
-from cs_toolkit.shards import shards
+from cs_toolkit.layered_step import is_small, shards, traffic
 from cs_toolkit.step import device_bytes
-from cs_toolkit.traffic import is_small, traffic
 
 Run = tuple[list[bytes], dict[str, bytes]]
 

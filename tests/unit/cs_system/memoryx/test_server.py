@@ -18,7 +18,7 @@ from streamed_steps import Streamed, running_memoryx
 from cs_system.errors import BadOptionError, MemoryxError, StorageFullError
 from cs_system.memoryx.place import MemoryxPlace, memoryx_address
 from cs_system.memoryx.store import Layout, MappedTensors, SharedFiles, layouts
-from cs_toolkit.shards import shards
+from cs_toolkit.layered_step import shards
 from cs_toolkit.step import TensorSpec
 
 SPECS = {

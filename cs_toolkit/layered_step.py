@@ -1,15 +1,10 @@
-"""The order in which a step in layers is computed, and by which functions: compiler and system agree on it.
-
-A step runs `before`, the forward parts in order, the backward parts in the opposite order, then the rounds of
-the update and the update of each layer. Values go from one call to another by numbers; arguments of the step
-are values, too.
-"""
+"""A step in layers: the calls of its functions, what they send between wafer and MemoryX, and its shards."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -293,3 +288,232 @@ def _check(schedule: Schedule) -> None:
         raise ScheduleError(
             f"no function makes value {min(lost)}, which the step gives; compile the step again"
         )
+
+
+SMALL_BYTES = 64
+"""Values up to this size go anywhere, and stay on the wafer for a whole step: schedules, loss scales, sums of
+a layer's squares."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Numbers of values, in the order in which they travel.
+
+    Attributes:
+        calls: what the wafer computes, in its order, for one micro-batch after the other.
+        to_wafer: for each of these calls what comes from MemoryX before it.
+        to_memory: for each of them which of its results go to MemoryX.
+        inputs: tensors of the batch that MemoryX needs.
+        answers: what the step puts out of what MemoryX computes in the update.
+        dropped: for each call the values that the wafer needs no longer after it.
+    """
+
+    calls: tuple[Call, ...]
+    to_wafer: tuple[tuple[int, ...], ...]
+    to_memory: tuple[tuple[int, ...], ...]
+    inputs: tuple[int, ...]
+    answers: tuple[int, ...]
+    dropped: tuple[tuple[int, ...], ...]
+
+
+def traffic(schedule: Schedule) -> Traffic:
+    """The traffic of a step in layers."""
+    once = tuple(schedule.wafer_calls())
+    calls = once * schedule.micro.count
+    inputs, state = set(schedule.arguments), set(schedule.state.values())
+    on_wafer = {value for call in calls for value in call.results} - inputs - state
+    update = list(schedule.update_calls())
+    updated = {value for call in update for value in call.results}
+    at_memory = {value for call in update for value in call.arguments} | set(schedule.replacements.values())
+    answers = tuple(value for value in dict.fromkeys(schedule.outputs) if value in updated)
+    to_wafer = _to_wafer(schedule, calls, inputs | on_wafer, set(answers))
+    return Traffic(
+        calls=calls,
+        to_wafer=to_wafer,
+        to_memory=tuple(_first(call.results, at_memory & on_wafer) for call in calls),
+        inputs=tuple(value for value in schedule.arguments if value in at_memory),
+        answers=answers,
+        dropped=_dropped(schedule, once, to_wafer),
+    )
+
+
+def is_small(spec: TensorSpec) -> bool:
+    """Whether a value lies on every part of the system."""
+    return device_bytes((spec,)) <= SMALL_BYTES
+
+
+def _to_wafer(
+    schedule: Schedule, calls: Sequence[Call], there: set[int], answers: set[int]
+) -> tuple[tuple[int, ...], ...]:
+    """Weights come with every call that reads them, small values and what is only put out once."""
+    kept: set[int] = set()
+    found = []
+    for index, call in enumerate(calls):
+        wanted = [value for value in call.arguments if value not in there]
+        if index == 0:
+            wanted += [value for value in schedule.outputs if value not in there | answers]
+        coming = tuple(dict.fromkeys(value for value in wanted if value not in kept))
+        kept |= {value for value in coming if is_small(schedule.values[value])} | set(schedule.outputs)
+        found.append(coming)
+    return tuple(found)
+
+
+def _dropped(
+    schedule: Schedule, calls: Sequence[Call], to_wafer: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], ...]:
+    """A value of a micro-batch goes with its last reader there, what came once with that of all."""
+    last: dict[int, int] = {}
+    for index, call in enumerate(calls):
+        last.update(dict.fromkeys((*call.arguments, *call.results), index))
+    kept = {*schedule.outputs, *schedule.arguments}
+    made = {value for call in calls for value in call.results}
+    dropped: list[dict[int, None]] = [{} for _ in to_wafer]
+    rest = len(to_wafer) - len(calls)
+    for value, index in last.items():
+        if value not in kept:
+            for first in range(0 if value in made else rest, len(to_wafer), max(len(calls), 1)):
+                dropped[first + index][value] = None
+    for index, coming in enumerate(to_wafer):
+        weights = (value for value in coming if value not in kept and not is_small(schedule.values[value]))
+        dropped[index].update(dict.fromkeys(weights))
+    return tuple(tuple(values) for values in dropped)
+
+
+def _first(values: Iterable[int], wanted: set[int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(value for value in values if value in wanted))
+
+
+Numbers = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One process's part.
+
+    Attributes:
+        index: from 0; the first one sends small values to the wafer.
+        count: of processes.
+        schedule: with its state, its part of the update, and all calls of the wafer.
+        traffic: between the wafer and it.
+        given: for each round of the update the small values that it computes for the others.
+        taken: for each round those that it needs of the others.
+    """
+
+    index: int
+    count: int
+    schedule: Schedule
+    traffic: Traffic
+    given: tuple[Numbers, ...]
+    taken: tuple[Numbers, ...]
+
+
+def shards(schedule: Schedule, count: int) -> tuple[Shard, ...]:
+    """The parts of a step; fewer than `count` where there is less to share out."""
+    home = _homes(schedule)
+    places = _places(schedule, home, count)
+    found = max(places.values(), default=0) + 1
+    whole = traffic(schedule)
+    return tuple(_shard(schedule, whole, index, found, home, places) for index in range(found))
+
+
+def owner(parts: Sequence[Shard], number: int) -> int:
+    """Which process reads and sends a state: of what all have the first one."""
+    return next(part.index for part in parts if number in part.schedule.state.values())
+
+
+def _homes(schedule: Schedule) -> dict[int, int]:
+    """Of each large state the layer that changes it or reads it first; of small state nothing."""
+    found: dict[int, int] = {}
+    made = {number: index for index, layer in enumerate(schedule.layers) for number in _made(layer)}
+    state = [number for number in schedule.state.values() if not is_small(schedule.values[number])]
+    for old, new in schedule.replacements.items():
+        if new in made:
+            found[old] = made[new]
+    for index, layer in enumerate(schedule.layers):
+        reads = [call for call in (layer.forward, layer.backward, *layer.updates()) if call is not None]
+        for number in (number for call in reads for number in call.arguments):
+            found.setdefault(number, index)
+    return {number: found.get(number, 0) for number in state}
+
+
+def _places(schedule: Schedule, home: Mapping[int, int], count: int) -> dict[int, int]:
+    """The process of each layer."""
+    group = list(range(len(schedule.layers)))
+
+    def join(layers: Iterable[int]) -> None:
+        wanted = {group[layer] for layer in layers}
+        group[:] = [min(wanted) if at in wanted else at for at in group]
+
+    for index, layer in enumerate(schedule.layers):
+        partial = [step.partial[index] for step in schedule.rounds]
+        calls = [call for call in (*layer.updates(), *partial) if call is not None]
+        join([index, *(home[number] for call in calls for number in call.arguments if number in home)])
+    for old, new in schedule.replacements.items():
+        join(home[number] for number in (old, new) if number in home)
+    weight = dict.fromkeys(group, 0)
+    for number, at in home.items():
+        weight[group[at]] += device_bytes((schedule.values[number],))
+    loads = [0] * max(1, min(count, sum(map(bool, weight.values()))))
+    places: dict[int, int] = {}
+    for first in sorted(weight, key=lambda first: (-weight[first], first)):
+        places[first] = loads.index(min(loads))
+        loads[places[first]] += weight[first]
+    return {layer: places[group[layer]] for layer in range(len(group))}
+
+
+def _shard(
+    schedule: Schedule,
+    whole: Traffic,
+    index: int,
+    count: int,
+    home: Mapping[int, int],
+    places: Mapping[int, int],
+) -> Shard:
+    def is_here(number: int) -> bool:
+        return places[home[number]] == index if number in home else index == 0
+
+    mine = [layer for layer in range(len(schedule.layers)) if places[layer] == index]
+    layers = tuple(
+        layer if at in mine else LayerCalls(layer.forward, layer.backward, None)
+        for at, layer in enumerate(schedule.layers)
+    )
+    rounds = tuple(
+        Round(tuple(call if at in mine else None for at, call in enumerate(step.partial)), step.joined)
+        for step in schedule.rounds
+    )
+    state = {name: n for name, n in schedule.state.items() if n not in home or is_here(n)}
+    replacements = {old: new for old, new in schedule.replacements.items() if old in state.values()}
+    part = replace(schedule, state=state, replacements=replacements, layers=layers, rounds=rounds)
+    needed = {number for call in part.update_calls() for number in call.arguments}
+    needed |= set(replacements.values())
+    made = {number for layer in layers for number in _made(layer)}
+    elsewhere = {number for layer in schedule.layers for number in _made(layer)} - made
+
+    def kept(numbers: Iterable[int], wanted: Iterable[int]) -> Numbers:
+        return tuple(number for number in numbers if number in wanted)
+
+    return Shard(
+        index,
+        count,
+        part,
+        replace(
+            whole,
+            to_wafer=tuple(tuple(filter(is_here, numbers)) for numbers in whole.to_wafer),
+            to_memory=tuple(kept(numbers, needed) for numbers in whole.to_memory),
+            inputs=kept(whole.inputs, needed),
+            answers=tuple(n for n in whole.answers if n in made or (index == 0 and n not in elsewhere)),
+        ),
+        tuple(_results(step.partial) for step in rounds),
+        tuple(
+            kept(_results(step.partial), set(_results(step.partial)) - set(_results(own.partial)))
+            for step, own in zip(schedule.rounds, rounds, strict=True)
+        ),
+    )
+
+
+def _made(layer: LayerCalls) -> set[int]:
+    return {number for update in layer.updates() for number in update.results}
+
+
+def _results(calls: Iterable[Call | None]) -> Numbers:
+    return tuple(dict.fromkeys(number for call in calls if call is not None for number in call.results))

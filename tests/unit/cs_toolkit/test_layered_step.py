@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cs_toolkit.schedule import Call, LayerCalls, Round, Schedule, ScheduleError, schedule_from_json
+from cs_toolkit.layered_step import Call, LayerCalls, Round, Schedule, ScheduleError, schedule_from_json
 from cs_toolkit.step import TensorSpec
 
 WEIGHT, STEP, BATCH, RATE, LOSS, GRADIENT, NORM, NEW = range(8)

@@ -82,10 +82,10 @@ def end_program(kind: type[BaseException], error: BaseException, trace: Tracebac
         # Python takes the exit code of a SystemExit that its hook raises.
         raise SystemExit(told(error.with_traceback(trace)))
     if "cstorch" in sys.modules:
-        from cs_runtime.exits import program_ended
+        from cs_runtime.exits import report_uncaught_error
         from cstorch.errors import essence
 
-        raise SystemExit(program_ended(error.with_traceback(trace), essence))
+        raise SystemExit(report_uncaught_error(error.with_traceback(trace), essence))
     sys.__excepthook__(kind, error, trace)
     if isinstance(error, ImportError | AttributeError):
         from csrun.missing_modules import hint

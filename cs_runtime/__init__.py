@@ -1,1 +1,1 @@
-"""A run, independent of the framework: what the chief and the workers do."""
+"""Runs of a program, independent of its framework: the tasks of the chief and of the workers."""

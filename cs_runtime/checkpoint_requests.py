@@ -1,4 +1,4 @@
-"""Checkpoints that somebody outside asks for, with SIGUSR1: a scheduler before its time limit, or a user."""
+"""Checkpoint requests by SIGUSR1, sent by a scheduler before its time limit or by a user."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from typing import Any, NoReturn, Self
 
 from csrun.tasks.roles import EXIT_REQUEUE
 
+# A pause between two calls to the system has no effect, so it is repeated until the request is served.
 REPEAT_INTERVAL_S = 0.5
-"""A request that comes between two calls of the system pauses nothing, so it is repeated until served."""
 
 log = logging.getLogger("cs_runtime")
 
 
 class CheckpointRequests:
-    """While entered, SIGUSR1 is a request for a checkpoint instead of the end of the process.
+    """Handles SIGUSR1 as a request for a checkpoint while entered; by default the signal ends the process.
 
-    Only the main thread can take signals; elsewhere this does nothing, and `pending` stays false.
+    Outside of the main thread, which alone can handle signals, it does nothing and `pending` stays false.
     """
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         self._previous: Callable[[int, FrameType | None], Any] | int | None = None
         self._entered = False
 
     @property
     def pending(self) -> bool:
-        """Whether a checkpoint was asked for since the last `done`."""
-        return self._asked.is_set()
+        """Whether a checkpoint has been requested since the last `clear`."""
+        return self._requested.is_set()
 
-    def done(self) -> None:
-        """The checkpoint has been written."""
-        self._asked.clear()
+    def clear(self) -> None:
+        """Forget the request; call it when the checkpoint has been written."""
+        self._requested.clear()
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGUSR1, self._ask)
+            self._previous = signal.signal(signal.SIGUSR1, lambda *_: self._requested.set())
             self._entered = True
         return self
 
@@ -49,16 +49,16 @@ class CheckpointRequests:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._entered:
-            # None: the handler was not set from Python, and cannot be set again from it.
+            # None means that the previous handler was not set from Python, which cannot restore it.
             signal.signal(signal.SIGUSR1, signal.SIG_DFL if self._previous is None else self._previous)
             self._entered = False
 
     @contextmanager
-    def served_by(self, pause: Callable[[], object]) -> Iterator[None]:
-        """For the body, calls `pause` from a thread of its own while a request waits."""
+    def pause_steps_with(self, pause: Callable[[], object]) -> Iterator[None]:
+        """During the body, call `pause` from a background thread as long as a request is pending."""
         ended = threading.Event()
-        # Not from the signal's handler: it may have interrupted the very library that `pause` needs.
-        thread = threading.Thread(target=self._serve, args=(pause, ended), name="checkpoints", daemon=True)
+        # The signal handler must not call it: it may have interrupted the library that `pause` uses.
+        thread = threading.Thread(target=self._pause, args=(pause, ended), name="checkpoints", daemon=True)
         thread.start()
         try:
             yield
@@ -66,20 +66,17 @@ class CheckpointRequests:
             ended.set()
             thread.join()
 
-    def _ask(self, signum: int, frame: FrameType | None) -> None:
-        self._asked.set()
-
-    def _serve(self, pause: Callable[[], object], ended: threading.Event) -> None:
+    def _pause(self, pause: Callable[[], object], ended: threading.Event) -> None:
         while not ended.wait(REPEAT_INTERVAL_S):
-            if not self._asked.is_set():
+            if not self._requested.is_set():
                 continue
             try:
                 pause()
-            except Exception as error:  # the steps themselves fail with it, in the main thread
+            except Exception as error:  # the main thread gets it too, from the steps
                 log.debug("the steps were not paused: %s", error)
 
 
 def leave_for_requeue(step: int) -> NoReturn:
-    """Ends the process so that the launcher puts the job back into the queue."""
-    log.info("leaving at global step %d; the job goes on from there when it is started again", step)
+    """Exit with the code that makes the launcher requeue the job."""
+    log.info("leaving at global step %d; the job resumes there when it is started again", step)
     sys.exit(EXIT_REQUEUE)

@@ -1,4 +1,4 @@
-"""Validate and compile a step program on this machine, and tell the user about it."""
+"""Validate and compile the step of a program on this machine, and report the result to the user."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from cgc.manifest import REPORT_HTML, REPORT_TEXT
 from cgc.provenance import Provenance
 from cs_runtime import files, run_files
 from cs_runtime.errors import CallError, ModelDirError
-from cs_runtime.exits import noted_failures
+from cs_runtime.exits import record_failures
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, StepProgram
 from cs_runtime.progress import Timeline
 from cs_runtime.run_files import write_run_files
-from cs_runtime.terminal import ROWS, by_family, shortened, show
+from cs_runtime.terminal import ROWS, format_by_family, print_report, shorten_report
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit.execution_options import Streaming, check_replicas, micro_batch_fault
 from cs_toolkit.fabric import Fabric, load_fabric
@@ -34,16 +34,18 @@ from cs_toolkit.version import __version__
 log = logging.getLogger("cs_runtime")
 
 KERNEL_LIST = "kernels.txt"
-"""In `model_dir`: the kernels of a validation."""
+"""File in `model_dir` with the kernels of a validated program."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The fabric that a program is compiled for, and the system when one was named.
+    """The hardware that a program is compiled for.
 
     Attributes:
-        num_csx: how many wafers of it share a batch.
-        max_wgt_servers: how many of its MemoryX processes may share out the layers; None: all.
+        fabric: The fabric of one wafer.
+        system: Name and version of the CS system; None if the program named none.
+        num_csx: Number of its wafers that share a batch.
+        max_wgt_servers: Maximum number of its MemoryX processes that share the layers; None uses all.
     """
 
     fabric: Fabric
@@ -53,8 +55,13 @@ class Target:
 
 
 def target_of(settings: RunSettings) -> Target:
-    """The fabric of the system at `cs_ip`, else the one that the settings name."""
-    _check_share(settings)
+    """Return the system at `cs_ip` with its fabric, or the fabric that the options name.
+
+    Raises:
+        CallError: The batch cannot be split as requested, or the system has fewer wafers than requested.
+        ReplicaChoiceError: The number of replicas does not fit the batch or the execution mode.
+    """
+    _check_batch_split(settings)
     count = settings.streaming.num_csx
     if settings.cs_ip is None:
         return Target(load_fabric(settings.fabric))
@@ -70,19 +77,14 @@ def target_of(settings: RunSettings) -> Target:
     return Target(fabric, system, count, settings.max_wgt_servers)
 
 
-def _check_share(settings: RunSettings) -> None:
-    """Whether so many wafers, or copies of the model on one, can share a batch.
-
-    Raises:
-        CallError: the wafers cannot.
-        ReplicaChoiceError: the copies cannot.
-    """
+def _check_batch_split(settings: RunSettings) -> None:
+    """Check that wafers, replicas and micro-batches can share the batch as requested."""
     count = settings.streaming.num_csx
     check_replicas(settings.num_replicas, settings.execution, count, settings.batch_size)
     if count > 1 and settings.execution == "pipelined":
         raise CallError(
             f"num_csx is {count} with execution '{settings.execution}', expected 1: several CS systems share "
-            "a batch by weight streaming; say execution: weight_streaming, or auto"
+            "a batch only by weight streaming; set execution: weight_streaming, or auto"
         )
     if settings.batch_size % count:
         raise CallError(
@@ -95,22 +97,22 @@ def _check_share(settings: RunSettings) -> None:
     if settings.streaming.micro_batch_size != "auto" and settings.execution == "pipelined":
         raise CallError(
             f"micro_batch_size is {settings.streaming.micro_batch_size} with execution 'pipelined', expected "
-            "none: samples flow through the pipeline one by one; leave it out, or say execution: auto"
+            "none: samples flow through the pipeline one by one; remove it, or set execution: auto"
         )
 
 
 @seldom_searched()
 def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationResult:
-    """Checks that the program can be compiled, without placing it; writes the summaries.
+    """Check that the program can be compiled, without placing it, and write the run files.
 
     Raises:
-        cgc.errors.CompileError: the program uses something that the compiler does not know.
+        cgc.errors.CompileError: The compiler does not support an operation of the program.
         ModelDirError: `model_dir` is not writable.
     """
-    from cgc.report import kernel_list_text  # late: a compilation that is found needs no kernels
+    from cgc.report import kernel_list_text  # lazy: a cached compile needs no kernels
 
     timeline = Timeline()
-    with noted_failures(settings.artifact_dir):
+    with record_failures(settings.artifact_dir):
         files.check_writable(settings.model_dir)
         target = target_of(settings)
         program = _trace(front_end, timeline)
@@ -129,27 +131,29 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
     text = kernel_list_text(result.graph)
     files.write_text(path, text)
     kernels = [(one.family, one.generated, len(one.ops)) for one in result.graph.kernels]
-    show(shortened(text, file=str(path)) if len(kernels) <= ROWS else by_family(kernels, str(path)))
+    print_report(
+        shorten_report(text, file=str(path)) if len(kernels) <= ROWS else format_by_family(kernels, str(path))
+    )
     log.info("every operation can run on the CS system; compile_only places the kernels")
     return result
 
 
 def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult:
-    """Compiles the program, or finds it compiled; writes the summaries.
+    """Compile the program or reuse its artifact, and write the run files.
 
     Raises:
-        cgc.errors.CompileError: the program cannot be compiled or placed.
+        cgc.errors.CompileError: The program cannot be compiled or placed.
         ModelDirError: `model_dir` is not writable.
     """
     timeline = Timeline()
-    with noted_failures(settings.artifact_dir):
+    with record_failures(settings.artifact_dir):
         files.check_writable(settings.model_dir)
         target = target_of(settings)
         result = compile_for(_trace(front_end, timeline), settings, target, timeline)
     _write_files(settings, timeline, target, front_end, result)
-    show(shortened(result.report_text))
+    print_report(shorten_report(result.report_text))
     log.info(
-        "all kernels, floorplan and what would make it faster, for a browser: %s; as text: %s beside it",
+        "all kernels, floorplan and ways to make it faster, for a browser: %s; as text: %s next to it",
         result.artifact.path / REPORT_HTML,
         REPORT_TEXT,
     )
@@ -160,7 +164,7 @@ def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult
 def compile_for(
     program: StepProgram, settings: RunSettings, target: Target, timeline: Timeline
 ) -> CompileResult:
-    """Compiles within a run: no files besides the artifact."""
+    """Compile the program or reuse its artifact, as part of a run; only the artifact is written."""
     log.info("=============== Starting Cerebras Compilation ===============")
     with timeline.phase("compile"):
         result = compile_step(
@@ -171,11 +175,17 @@ def compile_for(
             _log_stage,
             interface=program.interface,
             on_wait=_log_wait,
-            made=provenance(program.model),
+            made=collect_provenance(program.model),
         )
     for warning in result.warnings:
         log.warning("%s", warning)
-    for notice in (*_shared(settings), *result.notices):
+    if _needs_streaming(settings):
+        log.info(
+            "execution auto: weight streaming, because num_csx is %d, and several CS systems share a batch "
+            "only that way",
+            settings.streaming.num_csx,
+        )
+    for notice in result.notices:
         log.info("%s", notice)
     if result.reused:
         log.info("Cached compilation found for this model configuration")
@@ -184,7 +194,7 @@ def compile_for(
 
 
 def _options(settings: RunSettings) -> CompileOptions:
-    execution: ExecutionChoice = "weight_streaming" if _shared(settings) else settings.execution
+    execution: ExecutionChoice = "weight_streaming" if _needs_streaming(settings) else settings.execution
     return CompileOptions(
         precision=settings.precision,
         execution=execution,
@@ -193,15 +203,9 @@ def _options(settings: RunSettings) -> CompileOptions:
     )
 
 
-def _shared(settings: RunSettings) -> tuple[str, ...]:
-    """Why the wafers that share a batch leave auto no choice; nothing where they do not."""
-    count = settings.streaming.num_csx
-    if count == 1 or settings.execution != "auto":
-        return ()
-    return (
-        f"execution auto: weight streaming, because num_csx is {count}: several CS systems share a batch "
-        "that way alone",
-    )
+def _needs_streaming(settings: RunSettings) -> bool:
+    """Return True if several wafers share a batch, which leaves execution auto no choice."""
+    return settings.streaming.num_csx > 1 and settings.execution == "auto"
 
 
 def _trace(front_end: FrontEnd, timeline: Timeline) -> StepProgram:
@@ -213,8 +217,8 @@ def _log_wait(holder: str) -> None:
     log.info("%s is compiling the same program; waiting for its result", holder)
 
 
+# Stages too short to report: the whole log of a compile should fit a screen.
 _QUICK_STAGES = ("Checking the graph", "Estimating performance", "Writing the report", "Completed")
-"""Nobody waits for them; all that a compilation says fits a screen."""
 
 
 def _log_stage(stage: str, done: int, total: int) -> None:
@@ -272,16 +276,16 @@ def _write_files(
 _FRAMEWORKS = ("tensorflow", "keras", "tf_keras", "torch")
 
 
-def provenance(model: str) -> Provenance:
-    """Of a compilation in this process, now.
+def collect_provenance(model: str) -> Provenance:
+    """Collect the provenance of a compile in the current process.
 
     Args:
-        model: what the program calls its model.
+        model: The program's name of its model.
     """
     frameworks = {name: getattr(sys.modules.get(name), "__version__", None) for name in _FRAMEWORKS}
     return Provenance(
         model=model,
-        program=_shown(sys.argv[0]),
+        program=_relative_path(sys.argv[0]),
         command=shlex.join(["python", *sys.argv]),
         compiled_at=time.strftime("%Y-%m-%d %H:%M:%S %z"),
         versions={
@@ -293,8 +297,8 @@ def provenance(model: str) -> Provenance:
     )
 
 
-def _shown(path: str) -> str:
-    """A path as a user reads it: from here, where it lies below."""
+def _relative_path(path: str) -> str:
+    """Return a path relative to the current directory if it is below it, else the absolute path."""
     if not path or path.startswith("-"):
         return ""
     whole = Path(path).absolute()

@@ -1,7 +1,6 @@
-"""A simulated CS system of a program's own, where it names none: on loopback, and ended with the program.
+"""A simulated CS system on loopback for a program that names none; it ends with the program.
 
-As a module it is the process of that system: `cs_system serve` that ends when the program does, however that
-ends.
+Run as a module, it is the process of that system: `cs_system serve` that ends when its parent ends.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _LAST_LINES = 5
 
 
 class EmbeddedSystem:
-    """A CS system in a process of its own, which starts now and is there when its address is asked for.
+    """A CS system in a separate process; the constructor starts it, `address` waits until it is ready.
 
     Args:
-        log_file: Gets what the system says.
-        num_csx: Systems of the group that share a batch.
+        log_file: File for the output of the system.
+        num_csx: Number of wafers.
     """
 
     def __init__(self, log_file: Path, num_csx: int = 1) -> None:
@@ -51,16 +50,16 @@ class EmbeddedSystem:
                 stdin=subprocess.DEVNULL,
                 stdout=log_output,
                 stderr=log_output,
-                start_new_session=True,  # Ctrl-C is for the program, which then ends the system
+                start_new_session=True,  # Ctrl-C goes to the program only, which then ends the system
             )
         atexit.register(self.end)
 
     @property
     def address(self) -> str:
-        """IP:PORT.
+        """Address of the system as IP:PORT.
 
         Raises:
-            EmbeddedSystemError: it did not start.
+            EmbeddedSystemError: The system did not start.
         """
         if self._address is None:
             try:
@@ -69,14 +68,14 @@ class EmbeddedSystem:
                 lines = self._log_file.read_text(errors="replace").splitlines()[-_LAST_LINES:]
                 raise EmbeddedSystemError(self._log_file, "\n".join([str(error), *lines])) from error
             log.info(
-                "no CS system is named: using a simulated one of this program's own at %s, log in %s",
+                "no CS system given: using an embedded simulated one at %s, log in %s",
                 self._address,
                 self._log_file,
             )
         return self._address
 
     def end(self) -> None:
-        """Ends it; later calls, and those in children of this process, do nothing."""
+        """End the system; later calls, and calls in child processes, do nothing."""
         if os.getpid() != self._owner:
             return
         with suppress(ProcessLookupError):
@@ -90,7 +89,7 @@ class EmbeddedSystem:
 
 
 def main() -> None:
-    """Serves until its parent ends or ends it."""
+    """Serve until the parent process ends."""
     signalled_at_parents_death(signal.SIGTERM)
     cs_system_main()
 

@@ -1,5 +1,6 @@
-"""What can go wrong in a run, and in a user's program; every message says what was got, what was expected and
-what to do.
+"""Expected errors of runs and of users' programs.
+
+Every message states what was given, what was expected, and what to do.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class ModelDirError(RunError, WriteError):
     def __init__(self, path: Path, cause: OSError) -> None:
         super().__init__(
             f"cannot write to model_dir '{path}': {cause.strerror or cause}; "
-            "free space there, or give a writable directory as model_dir"
+            "free space there, or choose a writable model_dir"
         )
 
 
@@ -38,12 +39,12 @@ class NonFiniteLossError(RunError):
 
 
 class OutOfRangeError(RunError):
-    """A label is no class, or an id no row of its table."""
+    """A label is not a class, or an id is not a row of its table."""
 
     def __init__(self, step: int, value: int, tensor: str, limits: tuple[int, int], use: str) -> None:
         self.step = step
         low, high = limits
-        skipped = f", or {low} for what does not count" if low < 0 else ""
+        skipped = f", or {low} for padding" if low < 0 else ""
         super().__init__(
             f"'{tensor}' holds {value} in step {step}, expected 0 to {high - 1}{skipped}: these are {use}. "
             "Correct the input function"
@@ -59,7 +60,7 @@ class CheckFailedError(RunError):
 
 
 class NoSystemError(RunError):
-    """A run on the CS system was asked for without saying where it is."""
+    """A run on the CS system was requested without its address."""
 
     exit_code = 2
 
@@ -70,7 +71,7 @@ class NoSystemError(RunError):
 
 
 class EmbeddedSystemError(RunError):
-    """The simulated system of a program's own does not start."""
+    """The program's embedded CS system did not start."""
 
     def __init__(self, log_file: Path, reason: str) -> None:
         super().__init__(
@@ -80,13 +81,13 @@ class EmbeddedSystemError(RunError):
 
 
 class GlobalStepError(RunError):
-    """The program's own count of steps is not that of the run."""
+    """The program's global step differs from the number of steps of the run."""
 
     def __init__(self, steps: int, global_step: int) -> None:
         super().__init__(
-            f"the program's global step is {global_step} after step {steps}, expected the same number: it "
-            "says which batch a continued run takes. Advance it by exactly 1 in every step, "
-            "optimizer.minimize(loss, global_step=...) does"
+            f"the program's global step is {global_step} after step {steps}, expected the same number, "
+            "because it decides which batch a resumed run reads first. Increment it by exactly 1 in every "
+            "step, as optimizer.minimize(loss, global_step=...) does"
         )
 
 
@@ -101,34 +102,33 @@ class NothingToDoError(RunError):
             )
             return
         super().__init__(
-            f"the input ended before step {first_step + 1}: continuing from global step {first_step} leaves "
-            "out the batches that are already trained on. Add repeat() to the dataset, or start in an empty "
-            "model_dir"
+            f"the input ended before step {first_step + 1}: resuming from global step {first_step} skips the "
+            "batches that earlier runs have used. Add repeat() to the dataset, or start in an empty model_dir"
         )
 
 
 class FrontEndError(ToolkitError):
-    """An expected failure of a user's program, which its front end tells."""
+    """An expected failure of a user's program, reported by its front end."""
 
 
 class CallError(FrontEndError, UsageError, ValueError):
-    """A call that cannot be right, whatever the data; a ValueError as libraries raise it."""
+    """An invalid call, regardless of the data; also a ValueError, as other libraries raise."""
 
 
 class UnknownFieldError(CallError, TypeError):
-    """A keyword that the class does not have; a TypeError as for any other class."""
+    """A keyword argument that the class does not have; also a TypeError, as for any other class."""
 
 
 class UnsupportedOnCsError(CallError):
-    """Something that the framework on a CPU does, but a run on the CS system does not."""
+    """A feature that the framework supports on a CPU, but the CS system does not."""
 
 
 class InputFnError(CallError):
-    """An input function has the wrong arguments or returned something that cannot be used."""
+    """An input function has the wrong signature or returned an unusable value."""
 
 
 class InputShapeError(InputFnError):
-    """A component of a batch has a size that is not known before the run."""
+    """A component of a batch has a size that is unknown before the run."""
 
     def __init__(self, component: str, shape: Sequence[int | None] | None, what_to_do: str) -> None:
         self.fault_fields = {
@@ -144,18 +144,18 @@ class InputShapeError(InputFnError):
 
 
 class ComponentTypeError(InputFnError):
-    """A component of a batch has an element type that the CS system does not have."""
+    """A component of a batch has an element type that the CS system does not support."""
 
     def __init__(self, component: str, dtype: str, what_to_do: str) -> None:
         self.fault_fields = {"node": component, "dtype": dtype, "what_to_do": what_to_do}
         super().__init__(
             f"component '{component}' of the input has the type {dtype}, which the CS system does not "
-            f"compute in; {what_to_do}"
+            f"support; {what_to_do}"
         )
 
 
 class CpuLimitError(FrontEndError):
-    """A framework has no way to do something on a CPU; off the CS system the program cannot run as it is."""
+    """The framework cannot run an operation of the program on a CPU."""
 
     def __init__(
         self, framework: str, limit: str, node: str, line: str | None, cause: str, what_to_do: str
@@ -166,32 +166,32 @@ class CpuLimitError(FrontEndError):
 
 
 class CheckpointWriteError(FrontEndError):
-    """A checkpoint could not be written; older checkpoints are as they were."""
+    """A checkpoint could not be written; older checkpoints are unchanged."""
 
     def __init__(self, prefix: str, cause: str, newest_good: str | None) -> None:
         kept = (
-            f"the newest good checkpoint is '{newest_good}'"
+            f"the newest complete checkpoint is '{newest_good}'"
             if newest_good
             else "there is no older checkpoint"
         )
         super().__init__(
             f"cannot write checkpoint '{prefix}': {cause}; {kept}. "
-            "Free space there, or give a writable directory as model_dir; a new start continues from there"
+            "Free space there, or choose a writable model_dir; the next start resumes from that checkpoint"
         )
 
 
 class CheckpointReadError(FrontEndError):
-    """A checkpoint is missing, damaged, or of another model."""
+    """A checkpoint is missing, corrupt, or belongs to another model."""
 
     def __init__(self, checkpoint: str, cause: str) -> None:
         super().__init__(
-            f"cannot restore checkpoint '{checkpoint}': {cause}. Give the checkpoint of this very model, "
+            f"cannot restore checkpoint '{checkpoint}': {cause}. Choose a checkpoint of this model, "
             "or an empty model_dir to start from step 0"
         )
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the known name nearest to `name`, else the empty string."""
+    """Return "; did you mean 'x'?" for the known name closest to `name`, or an empty string."""
     close = get_close_matches(name, list(known), n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
 

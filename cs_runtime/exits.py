@@ -1,4 +1,8 @@
-"""The outer edge of a user's `run.py`: expected failures become one message and an exit code."""
+"""How a program ends: errors become a message, an exit code and `error.json`.
+
+`error.json` is for programs that start runs and want the cause of a failed compile in a structured form. It
+is written to the compile directory, and next to the logs of a launcher's job.
+"""
 
 from __future__ import annotations
 
@@ -31,54 +35,54 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 Essence = Callable[[Exception], str]
-"""What an error of a framework says, in a line, without what the framework puts around it."""
+"""Returns the message of a framework's error in one line, without what the framework adds to it."""
 
 
 def first_line(error: Exception) -> str:
-    """The first line of a message; of an empty one the name of the class."""
+    """Return the first line of an error's message, or its class name if the message is empty."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 @contextmanager
 def report_errors(crash_dir: Path | str | None = None, essence: Essence = first_line) -> Iterator[None]:
-    """Ends the process as the toolkit's own commands do; a decorator of `main`, or for a with statement.
+    """Report an error of the body and exit as the toolkit's commands do; usable as a decorator of `main`.
 
-    An error with an `exit_code` prints its message and exits with that code. Ctrl-C exits with 130. What the
-    program's own code or its framework raises shows its traceback and exits with 1. What the toolkit's code
-    raises is a bug of it: the traceback goes into a crash file too, and the exit code is 3. In a job of a
-    launcher the chief leaves `error.json` beside the logs.
+    An error with an `exit_code` prints its message and exits with that code. Ctrl-C exits with 130. An error
+    raised by the program's code or its framework prints its traceback and exits with 1. An error raised by
+    the toolkit's code is a bug of the toolkit: the traceback is also written to a crash file, and the exit
+    code is 3. In a launcher's job the chief writes `error.json` next to the logs.
 
     Args:
-        crash_dir: Where a crash file goes; the current directory when None.
-        essence: Of what the framework raises.
+        crash_dir: Directory for a crash file; the current directory when None.
+        essence: Extracts the message of a framework's error.
     """
     try:
         yield
     except (Exception, KeyboardInterrupt) as error:
-        sys.exit(told(error, crash_dir, essence))
+        sys.exit(report_error(error, crash_dir, essence))
 
 
 def report_at_exit(failed: Callable[[BaseException], None], essence: Essence = first_line) -> None:
-    """Ends this process as `report_errors` does, where the program's main is not ours to decorate.
+    """Make this process end as under `report_errors`, for a program whose `main` is not ours to decorate.
 
-    What is in its memory is left to the operating system, see `leave_at_exit`. A program that has a hook for
-    its errors keeps it; the launchers' own asks `program_ended`. Call this before anything else registers
-    what is to happen at exit: the exit code is set when all of that has been done.
+    Its memory is left to the operating system (`leave_at_exit`). An exception hook of the program is kept;
+    that of the launchers calls `report_uncaught_error`. Call this before other exit handlers are registered:
+    the exit code is set after all of them have run.
 
     Args:
-        failed: Is given the error that the program ends by.
-        essence: Of what the framework raises.
+        failed: Called with the error that ends the program.
+        essence: Extracts the message of a framework's error.
     """
-    if failed not in _failed:
-        _failed.append(failed)
+    if failed not in _failure_handlers:
+        _failure_handlers.append(failed)
     leave_at_exit()
     if sys.excepthook is not sys.__excepthook__:
         return
     code = 0
 
-    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         nonlocal code
-        code = program_ended(error, essence)
+        code = report_uncaught_error(error, essence)
 
     def leave() -> None:
         if code:
@@ -87,49 +91,50 @@ def report_at_exit(failed: Callable[[BaseException], None], essence: Essence = f
             sys.stderr.flush()
             os._exit(code)
 
-    sys.excepthook = tell
+    sys.excepthook = report
     atexit.register(leave)
 
 
-_failed: list[Callable[[BaseException], None]] = []
+_failure_handlers: list[Callable[[BaseException], None]] = []
 
 
-def program_ended(error: BaseException, essence: Essence = first_line) -> int:
-    """Tells of an error that a program has not caught, whose main is its own; the exit code.
+def report_uncaught_error(error: BaseException, essence: Essence = first_line) -> int:
+    """Report an error that a program with its own `main` did not catch, and return the exit code.
 
     Args:
         error: The error.
-        essence: Of what the framework raises.
+        essence: Extracts the message of a framework's error.
     """
-    for failed in _failed:
-        failed(error)
-    return told(error, essence=essence, in_program=True)
+    for handle in _failure_handlers:
+        handle(error)
+    return report_error(error, essence=essence, in_program=True)
 
 
-def told(
+def report_error(
     error: BaseException,
     crash_dir: Path | str | None = None,
     essence: Essence = first_line,
     in_program: bool = False,
 ) -> int:
-    """Writes what a user has to know of an error that ends the program; the exit code.
+    """Write an error that ends the program to stderr, and return the exit code.
 
     Args:
         error: The error.
-        crash_dir: Where a crash file goes; the current directory when None.
-        essence: Of what the framework raises.
-        in_program: The program's own lines call the toolkit: a message that names none gets the innermost.
+        crash_dir: Directory for a crash file; the current directory when None.
+        essence: Extracts the message of a framework's error.
+        in_program: Whether the program's own code called the toolkit. A message without a source line then
+            gets the innermost line of the program.
     """
     if isinstance(error, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
         return EXIT_INTERRUPTED
     if isinstance(error, BrokenPipeError):
-        # Whoever reads the output has gone, as in `run.py | head`; Python would complain once more at exit.
+        # The reader of the output exited, as in `run.py | head`; without this Python reports it at exit too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     if not isinstance(error, Exception):
         raise error
-    note_beside_logs(error)
+    write_error_beside_logs(error)
     code = exit_code_of(error)
     if hasattr(error, "exit_code"):
         sys.stdout.flush()
@@ -139,16 +144,16 @@ def told(
             sys.stderr.write(f"  at {line}\n" if line else "")
     elif code == EXIT_FAILURE:
         traceback.print_exception(error)
-        # Once more at the end: a framework's message may go on for many lines.
+        # Repeated at the end, because a framework's message can be many lines long.
         text = hint(error) or essence(error)
         sys.stderr.write(f"error: {type(error).__name__}: {text}\n")
     else:
-        sys.stderr.write(_crash(error, Path(crash_dir or ".")))
+        sys.stderr.write(_write_crash_file(error, Path(crash_dir or ".")))
     return code
 
 
-def _crash(error: Exception, directory: Path) -> str:
-    """What stderr gets of an unexpected error; writes the same into a crash file where it can."""
+def _write_crash_file(error: Exception, directory: Path) -> str:
+    """Write a crash file for an unexpected error if possible, and return the text for stderr."""
     trace = "".join(traceback.format_exception(error))
     path = directory / f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
     try:
@@ -167,68 +172,60 @@ _LOG_DIR = "CSRUN_LOG_DIR"
 
 
 @contextmanager
-def noted_failures(compile_dir: Path) -> Iterator[None]:
-    """Leaves `error.json` for an error of the body, and removes an older one when the body succeeds.
+def record_failures(compile_dir: Path) -> Iterator[None]:
+    """Write `error.json` for an error of the body, and remove an old one if the body succeeds.
 
     Args:
-        compile_dir: where artifacts are.
+        compile_dir: Directory of the artifacts.
     """
-    paths = _paths(compile_dir)
+    paths = [compile_dir / ERROR_FILE]
+    if os.environ.get(_LOG_DIR):
+        paths.append(Path(os.environ[_LOG_DIR]) / ERROR_FILE)
     try:
         yield
     except Exception as error:
-        _write(paths, error)
+        _write_reports(paths, error)
         raise
     for path in paths:
-        with suppress(OSError):  # a leftover must not fail a compilation that went well
+        with suppress(OSError):  # an old file must not fail a successful compile
             path.unlink(missing_ok=True)
 
 
-def note_beside_logs(error: Exception) -> None:
-    """Leaves `error.json` for an error that ends this process, if it is the chief of a launcher's job."""
+def write_error_beside_logs(error: Exception) -> None:
+    """Write `error.json` for an error that ends this process, if it is the chief of a launcher's job."""
     directory = os.environ.get(_LOG_DIR)
     with suppress(RoleError):
         if directory and TaskInfo.from_environment().role == "chief":
-            _write([Path(directory) / ERROR_FILE], error)
+            _write_reports([Path(directory) / ERROR_FILE], error)
 
 
 def error_report(error: Exception) -> dict[str, Any]:
-    """What `error.json` says of an error.
+    """Return the contents of `error.json`.
 
-    `kind` is its class, `exit_code` that of the process, `message` what the user reads. `faults` has an entry
-    for everything that is wrong, with the fields of `cs_toolkit.errors.ProgramFault`; null is not known.
-    Where kernels do not fit, `shortage` has the figures (`cgc.errors.Shortage`).
+    `kind` is the class of the error, `exit_code` that of the process, and `message` the text for the user.
+    `faults` has one entry per problem, with the fields of `cs_toolkit.errors.ProgramFault`; unknown fields
+    are null. If kernels do not fit on the wafer, `shortage` has the figures (`cgc.errors.Shortage`).
     """
     faults: tuple[ProgramFault, ...] = getattr(error, "details", ())
-    shortage = getattr(error, "shortage", None)
+    if not faults:
+        fields: Mapping[str, Any] = getattr(error, "fault_fields", {})
+        faults = (ProgramFault(kind=type(error).__name__, message=str(error), **fields),)
     report = {
         "kind": type(error).__name__,
         "message": str(error),
         "exit_code": exit_code_of(error),
-        "faults": [asdict(fault) for fault in faults or (_only_fault(error),)],
+        "faults": [asdict(fault) for fault in faults],
     }
+    shortage = getattr(error, "shortage", None)
     if shortage is not None:
         report["shortage"] = asdict(shortage)
     return report
 
 
-def _only_fault(error: Exception) -> ProgramFault:
-    """An error without a list of faults as the only one; its `fault_fields` says what it is about."""
-    fields: Mapping[str, Any] = getattr(error, "fault_fields", {})
-    return ProgramFault(kind=type(error).__name__, message=str(error), **fields)
-
-
-def _paths(compile_dir: Path) -> list[Path]:
-    directories = [compile_dir]
-    if os.environ.get(_LOG_DIR):
-        directories.append(Path(os.environ[_LOG_DIR]))
-    return [directory / ERROR_FILE for directory in directories]
-
-
-def _write(paths: list[Path], error: Exception) -> None:
+def _write_reports(paths: list[Path], error: Exception) -> None:
     for path in paths:
         try:
             write_json(path, error_report(error))
         except ModelDirError as second:
-            if not isinstance(error, WriteError):  # which say so themselves
+            if not isinstance(error, WriteError):  # a WriteError has the same cause
                 log.warning("%s was not written: %s", path, second)

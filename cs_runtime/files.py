@@ -1,4 +1,4 @@
-"""Writing small files whole or not at all."""
+"""Atomic writes of small files in `model_dir`."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _WRITE_FAILURES = (
 
 
 def check_writable(directory: Path) -> None:
-    """Makes the directory and proves that a file can be written there.
+    """Create the directory if necessary, and check that a file can be written there.
 
     Raises:
-        ModelDirError: it cannot.
+        ModelDirError: The directory is not writable or full.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -41,10 +41,10 @@ def check_writable(directory: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces a file in one step, so that a reader never sees half of it.
+    """Write a file atomically, so that a reader never sees part of it.
 
     Raises:
-        ModelDirError: the directory is not writable or full.
+        ModelDirError: The directory is not writable or full.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,16 +54,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Writes sorted, indented JSON, as the original's `performance.json`."""
+    """Write sorted, indented JSON, the format of the original's `performance.json`."""
     write_text(path, json.dumps(data, indent=4, sort_keys=True, default=str) + "\n")
 
 
-def write_failure(error: Exception) -> str | None:
-    """The cause of a failed write in a few words of the operating system; None where it has none.
-
-    Libraries hide it in a text of their own.
-    """
+def write_failure_cause(error: Exception) -> str | None:
+    """Return the operating system's reason for a failed write; None if it gives none."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
+    # Libraries raise their own errors, with the operating system's reason somewhere in the message.
     causes = map(os.strerror, _WRITE_FAILURES)
     return next((cause for cause in causes if cause in str(error)), None)

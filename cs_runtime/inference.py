@@ -14,7 +14,7 @@ from cs_runtime.program import FrontEnd, MeasuredFrontEnd, State
 from cs_runtime.progress import Timeline
 from cs_runtime.session import next_run, open_session, prime
 from cs_runtime.terminal import WaitLog
-from cs_runtime.worker import run_worker, worker_beside
+from cs_runtime.worker import run_in_process_worker, run_worker
 from csrun.tasks.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")
@@ -29,19 +29,24 @@ def run(
     on_end: Callable[[State], None] | None = None,
     number: int | None = None,
 ) -> Generator[dict[str, np.ndarray], None, None]:
-    """Outputs of one step after the other, on the chief; worker 0 streams and yields nothing.
-
-    One worker reads the whole input in its order, whatever the size of the job: outputs belong to records by
-    their place, and with several shards the last records of each could fill no batch.
+    """Yield the outputs of each step in order, on the chief; a worker yields nothing.
 
     The input is read from its start to its end, or for `steps` steps. Closing the generator early stops
-    the run and frees the system. `on_end` gets the state after the last step. `number` is that of the run,
-    where the caller has drawn it (`cs_runtime.session.next_run`).
+    the run and releases the system.
+
+    Args:
+        front_end: Front end of the user's program.
+        settings: Options of the run.
+        steps: Maximum number of steps; None runs to the end of the input.
+        on_end: Called with the state after the last step.
+        number: Number of the run, if the caller has already taken one (`cs_runtime.session.next_run`).
 
     Raises:
-        OutOfRangeError: a label is no class, or an id no row of its table.
-        cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
+        OutOfRangeError: A label is not a class, or an id is not a row of its table.
+        cs_system.errors.CsSystemError: The system is unreachable, busy or failed, or a worker was lost.
     """
+    # One worker reads the whole input, regardless of the size of the job: outputs are matched to records by
+    # position, and with several shards the last records of each might not fill a batch.
     task, run_number = replace(TaskInfo.from_environment(), num_workers=1), number or next_run()
     if task.role == "worker":
         if task.index == 0:
@@ -52,7 +57,7 @@ def run(
     timeline = Timeline()
     with (
         open_session(front_end, settings, task, run_number, timeline) as session,
-        worker_beside(front_end, settings, task, run_number) as check,
+        run_in_process_worker(front_end, settings, task, run_number) as check,
     ):
         prime(session, task, timeline, check)
         left = steps
@@ -62,7 +67,7 @@ def run(
             wait_log = WaitLog()
             for span in session.reservation.run_steps(wanted, wait_log):
                 wait_log.reset()
-                outputs = session.checked(span).outputs
+                outputs = session.check_outputs(span).outputs
                 for index in range(span.count):
                     yield {name: values[index] for name, values in outputs.items()}
                 done += span.count
@@ -75,13 +80,11 @@ def run(
 
 
 def evaluate(front_end: MeasuredFrontEnd, settings: RunSettings, steps: int) -> dict[str, Any]:
-    """Metrics over so many batches, or fewer where the input ends; empty in a worker.
-
-    Their values are computed on the chief's host, from the totals after the last step.
+    """Return metrics over `steps` batches, or fewer if the input ends; empty in a worker.
 
     Raises:
-        OutOfRangeError: a label is no class, or an id no row of its table.
-        cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
+        OutOfRangeError: A label is not a class, or an id is not a row of its table.
+        cs_system.errors.CsSystemError: The system is unreachable, busy or failed, or a worker was lost.
     """
     results: dict[str, Any] = {}
     done = 0

@@ -1,4 +1,7 @@
-"""What a worker needs of a front end: the input of the user's program, and nothing of a compiler."""
+"""The input of a user's program, as a worker needs it: its batches, identity, position and report.
+
+Workers import this module, so it must not import the compiler.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from cs_runtime.errors import InputFnError
-from cs_runtime.terminal import announced
+from cs_runtime.terminal import log_while_blocked
 from cs_toolkit.errors import EXIT_BUG, exit_code_of
 from cs_toolkit.random_numbers import random_numbers_kept
 from cs_toolkit.step import NARROWED, TensorSpec
 from input_rules.findings import Finding, lines
+
+log = logging.getLogger("cs_runtime")
 
 Batch = tuple[np.ndarray, ...]
 
@@ -29,26 +34,26 @@ class InputSource(Protocol):
     """The input of a program."""
 
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """The tensors of one batch, in the order of the step's batch inputs."""
+        """Return the tensors of one batch, in the order of the step's batch inputs."""
         ...
 
     def input_facts(self) -> Mapping[str, str]:
-        """What identifies program and input, as name -> text; must be equal in all tasks of a job.
+        """Return what identifies program and input, by name; it must be equal in all tasks of a job.
 
-        Nothing that a task's place, its machine, or the user's code at run time can change belongs here.
+        It must not depend on the task's rank, its machine, or what the user's code does at run time.
         """
         ...
 
     def batches(self, skip: int) -> Iterator[Batch]:
-        """A freshly built input without its first `skip` batches, arrays in the order of `inputs`."""
+        """Build the input and iterate over it after its first `skip` batches, in the order of `inputs`."""
         ...
 
 
-def narrowed(name: str, value: Any) -> np.ndarray:
-    """The array of a component, 64-bit integers as 32-bit ones: so the device computes them.
+def narrow_integers(name: str, value: Any) -> np.ndarray:
+    """Return a component as an array, with 64-bit integers narrowed to the device's 32 bits.
 
     Raises:
-        InputFnError: a value does not fit.
+        InputFnError: A value does not fit.
     """
     array: np.ndarray = np.asarray(value)
     target = NARROWED.get(array.dtype.name)
@@ -67,7 +72,7 @@ def narrowed(name: str, value: Any) -> np.ndarray:
 def input_facts(mode: str, function: Any, tensors: Iterable[str]) -> dict[str, str]:
     """Return the facts that identify an input: mode, files of the program, input function, tensors.
 
-    Parameters are not among them: a program may change them while it runs, in one task only.
+    Parameters are not included, because a program may change them at run time in one task only.
 
     Args:
         mode: What the step does.
@@ -87,8 +92,8 @@ def input_facts(mode: str, function: Any, tensors: Iterable[str]) -> dict[str, s
     }
 
 
-def described_function(function: Any) -> str:
-    """What a user knows a function by: `model_fn in model.py`."""
+def describe_function(function: Any) -> str:
+    """Return the name and file of a function: `model_fn in model.py`."""
     while isinstance(function, partial):
         function = function.func
     name = getattr(function, "__qualname__", type(function).__name__)
@@ -97,7 +102,7 @@ def described_function(function: Any) -> str:
 
 
 def _source_file(function: Any) -> str | None:
-    for candidate in (function, type(function)):  # an object with __call__ has the file of its class
+    for candidate in (function, type(function)):  # a callable object is found by its class
         try:
             return inspect.getsourcefile(candidate)
         except (TypeError, OSError):
@@ -106,7 +111,7 @@ def _source_file(function: Any) -> str | None:
 
 
 def _file_mark(path: str | None) -> str:
-    """Name and content of a file, the same wherever a machine has it: `run.py (sha256 1f3870be274f)`."""
+    """Return name and digest of a file, independent of its directory: `run.py (sha256 1f3870be274f)`."""
     if path is None:
         return "no file"
     try:
@@ -116,61 +121,58 @@ def _file_mark(path: str | None) -> str:
     return f"{Path(path).name} (sha256 {hashlib.sha256(content).hexdigest()[:12]})"
 
 
-log = logging.getLogger("cs_runtime")
-
-
 @contextmanager
-def told(batches: int, reads: str) -> Iterator[None]:
-    """Says how the body goes to a position in the input, and how long that has taken where it reads.
+def log_skip(batches: int, reason: str) -> Iterator[None]:
+    """Log how the body skips batches of the input, and how long it takes if they must be produced.
 
     Args:
-        batches: to be left out; for 0 nothing is said.
-        reads: why they are read; "" where they are not.
+        batches: Number of batches to skip; nothing is logged for 0.
+        reason: Why they must be produced and dropped; empty if they need not be.
     """
-    if not batches or not reads:
+    if not batches or not reason:
         if batches:
-            log.info("the input begins behind its first %d batches without making them", batches)
+            log.info("the input skips its first %d batches without producing them", batches)
         yield
         return
-    log.info("the input makes its first %d batches again and drops them, because of %s", batches, reads)
-    began_s = time.monotonic()
-    with announced(f"its first {batches} batches", "the input still drops"):
+    log.info("the input produces its first %d batches again and drops them, because of %s", batches, reason)
+    start_s = time.monotonic()
+    with log_while_blocked(f"its first {batches} batches", "the input is still dropping"):
         yield
-    log.info("the input has dropped its first %d batches in %.1f s", batches, time.monotonic() - began_s)
+    log.info("the input dropped its first %d batches in %.1f s", batches, time.monotonic() - start_s)
 
 
-def told_from_state(batches: int, at: int) -> None:
-    """Says that the input goes on from a state that an earlier run has kept, behind `at` batches."""
-    rest = f" and reads {batches - at} more" if batches > at else ""
-    log.info("the input goes on from its kept state behind %d batches%s", at, rest)
+def log_restored_position(batches: int, at: int) -> None:
+    """Log that the input resumes from a saved state after batch `at`, and skips up to batch `batches`."""
+    rest = f"; {batches - at} more to read" if batches > at else ""
+    log.info("resuming the input after batch %d from its saved state%s", at, rest)
 
 
-class Inspected(Protocol):
-    """What is known of an input function that was not run."""
+class Inspection(Protocol):
+    """The result of inspecting an input function without running it."""
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """What it could do better."""
+        """Possible improvements."""
         ...
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a reader must know beside, one sentence each."""
+        """Further remarks, one sentence each."""
         ...
 
 
-def log_report(inspect: Callable[[], Inspected]) -> None:
-    """Logs what an input function could do better. A report never ends a run, not even by a bug of ours.
-
-    An input function that raises does so again when the run reads its input, which tells the user. One that
-    draws random numbers while it is called gives the run the batches that it would give without a report.
+def log_report(inspect: Callable[[], Inspection]) -> None:
+    """Log the Input Function Report.
 
     Args:
-        inspect: Calls the function, as often as it has to.
+        inspect: Inspects the input function, which it may call several times.
     """
     try:
+        # The run must get the same batches if the function draws random numbers when it is called.
         with random_numbers_kept():
             inspected = inspect()
+    # A report never ends a run, not even by a bug of ours. If the input function raises, it raises again
+    # when the run reads its input.
     except Exception as error:
         level = logging.WARNING if exit_code_of(error) == EXIT_BUG else logging.DEBUG
         log.log(level, "no Input Function Report: %s: %s", type(error).__name__, error)

@@ -1,4 +1,4 @@
-"""What the caller decides about a run."""
+"""Options of a run: what the caller of a front end decides."""
 
 from __future__ import annotations
 
@@ -15,63 +15,63 @@ from cs_toolkit.step import ExecutionChoice, Precision
 log = logging.getLogger("cs_runtime")
 
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
-"""The user's word for a run, as the command lines of programs take it."""
+"""What a run does, as the `--mode` flag of programs spells it."""
 InputPosition = Literal["toolkit", "program"]
-"""Who leaves out the batches that earlier runs have used, in a training that continues."""
-
+"""Which side skips the batches that earlier runs have used when a training run resumes."""
 
 EXECUTION_VARIABLE = "CSRUN_EXECUTION"
-"""How `python-ws` tells programs that say nothing themselves to be executed by weight streaming."""
+"""Set by `python-ws` to select weight streaming for programs that choose no execution mode."""
 
 
 def default_execution() -> ExecutionChoice:
-    """The execution of a program that names none."""
+    """Return the execution mode of a program that chooses none."""
     return "weight_streaming" if os.environ.get(EXECUTION_VARIABLE) == "weight_streaming" else "auto"
 
 
 DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
-"""The folder for compile artifacts of the original's appliance."""
+"""Directory for compile artifacts on the original's appliance."""
 
 
 def local_compile_dir(given: str | Path | None) -> Path | None:
-    """Return the folder for compile artifacts; None, which is that of the run, where it cannot be made here.
+    """Return the directory for compile artifacts, or None to use that of the run.
 
-    Command lines for the original name folders of its appliance, such as `/USER`.
+    Command lines for the original name directories of its appliance, such as `/USER`, which cannot be
+    created on this machine: they are replaced by None, with a warning.
     """
     if not given or str(given) == DEFAULT_COMPILE_DIR:
         return None
     path = Path(given)
-    nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))  # noqa: PTH110 - no error where it is hidden
+    nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))  # noqa: PTH110 - Path.exists raises where access is denied
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
         return path
-    log.warning("the compile_dir %s cannot be made here: artifacts go to the folder of the run", path)
+    log.warning("cannot create the compile_dir %s here; writing artifacts to the directory of the run", path)
     return None
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings of one compile, training or inference.
+    """Options of one compile, training or inference run.
 
     Attributes:
-        mode: The user's word for it.
-        model_dir: Where checkpoints and summaries go.
-        compile_dir: Where artifacts go; `model_dir` when None.
-        cs_ip: Address of the CS system as the user wrote it; None compiles for `fabric`.
-        fabric: Name or YAML path of the fabric to compile for when there is no `cs_ip`.
-        last_step: Training ends when the global step reaches it.
-        steps: Training ends after that many steps, whichever of both comes first.
-        save_every_steps: Checkpoint whenever the global step is a multiple of it.
-        save_every_s: Checkpoint when that many seconds have passed since the last one.
-        log_every_steps: A progress line whenever the global step is a multiple of it.
+        mode: What the run does.
+        model_dir: Directory for checkpoints and run files.
         batch_size: Samples in one batch.
-        precision: What activations and their gradients are computed in.
+        compile_dir: Directory for artifacts; `model_dir` when None.
+        cs_ip: Address of the CS system as the user wrote it; None compiles for `fabric`.
+        fabric: Name or YAML path of the fabric to compile for without a `cs_ip`.
+        last_step: Global step at which training ends.
+        steps: Number of steps after which training ends, if that comes before `last_step`.
+        save_every_steps: Checkpoint at every multiple of this global step.
+        save_every_s: Checkpoint when this many seconds have passed since the last one.
+        log_every_steps: Log progress at every multiple of this global step.
+        seed: Seed of the program's random numbers; None if it sets none.
+        precision: Number format of activations and their gradients.
         execution: How the CS system executes a step.
-        num_replicas: Copies of the model on the wafer that share a batch; "auto" leaves the number to the
-            compiler.
-        streaming: What holds where weights stream.
-        max_wgt_servers: MemoryX processes that may share out the layers; None: all that the system has.
-        input_position: Who leaves out the batches that earlier runs have used, in a training that continues.
-        params: The user's parameters, noted in the summary.
+        num_replicas: Copies of the model on the wafer that share a batch; "auto" lets the compiler choose.
+        streaming: Options of weight streaming.
+        max_wgt_servers: Maximum number of MemoryX processes that share the layers; None uses all of them.
+        input_position: Which side skips the batches that earlier runs have used when training resumes.
+        params: The user's parameters, for the run files.
     """
 
     mode: Command
@@ -96,5 +96,5 @@ class RunSettings:
 
     @property
     def artifact_dir(self) -> Path:
-        """The folder in which `cs_<hash>` directories lie."""
+        """Directory that holds the `cs_<hash>` artifact directories."""
         return self.compile_dir or self.model_dir

@@ -1,4 +1,4 @@
-"""What a front end gives to a run: a traced step, a state, batches, a place for checkpoints."""
+"""The interface between front ends and runs: a traced step, its state, batches and checkpoints."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from cs_system.client import StepOutputs
 
 State = Mapping[str, np.ndarray]
-"""Arrays by resource name; those of a large model may be got when they are asked for."""
+"""Arrays by resource name; a large model may load each one when it is accessed."""
 
 LOSS = "output_loss"
 
 
 @dataclass(frozen=True)
 class StepProgram:
-    """One traced step of the user's program, as `cs_runtime.step_program.step_program` makes it.
+    """A traced step of the user's program, made by `cs_runtime.step_program.step_program`.
 
     Attributes:
         module: CIRH before any pass.
-        interface: What goes into and out of it.
+        interface: Inputs, outputs and state of the step.
         mode: What the step does; a `train` step updates state and has the output `output_loss`.
         batch_size: Samples in one batch.
-        checks: What must hold in every step; their outputs are none of the user's program.
-        model: What the user's program calls it, for reports.
-        every: Outputs that come of global steps alone that are multiples of a number, by name.
+        checks: Conditions that must hold in every step; their outputs are not part of the user's program.
+        model: The user's name of the model, for reports.
+        every: Interval, in global steps, of outputs that are not returned in every step, by name.
     """
 
     module: ModuleOp
@@ -47,7 +47,7 @@ class StepProgram:
 
     @property
     def output_names(self) -> list[str]:
-        """Names of the outputs of the user's program."""
+        """Output names of the user's program."""
         own = {name for check in self.checks for name in check.outputs}
         return [spec.name for spec in self.interface.outputs if spec.name not in own]
 
@@ -55,43 +55,43 @@ class StepProgram:
 class FrontEnd(InputSource, Protocol):
     """The framework's side of a run.
 
-    The chief calls all of it, a worker only what an `InputSource` has: it traces nothing.
+    The chief uses all of it. A worker uses only the `InputSource` part, because it does not trace the step.
     """
 
     def program(self) -> StepProgram:
-        """Traces the step."""
+        """Trace the step."""
         ...
 
     def initial_state(self) -> State:
-        """Arrays by resource name, from the newest checkpoint where there is one."""
+        """Return the initial state, which is that of the newest checkpoint if there is one."""
         ...
 
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
-        """Writes a checkpoint of `state` as it is after `step` steps; returns whether to stop there."""
+        """Write a checkpoint of the state after global step `step`, and return True to stop training."""
         ...
 
 
 class MeasuredFrontEnd(FrontEnd, Protocol):
     """The framework's side of an evaluation.
 
-    The step keeps the running totals of metrics in its state. What the system cannot compute of them, the
-    front end computes on the chief's host from the outputs of every step.
+    The step accumulates metrics in its state. Metrics that the system cannot compute are computed on the
+    chief's host, from the outputs of every step.
     """
 
     def add_to_metrics(self, outputs: Mapping[str, np.ndarray]) -> None:
-        """Counts a step with these outputs, where metrics are computed on this host."""
+        """Add the outputs of a step to the metrics that are computed on this host."""
         ...
 
     def metric_values(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Values of the metrics for the totals in a state; NumPy arrays and scalars by name."""
+        """Return the values of the metrics, by name, from the totals in the state."""
         ...
 
 
 class Observer(Protocol):
-    """Is shown what the steps put out, on the chief."""
+    """Receives the outputs of the steps, on the chief."""
 
     def steps(self, outputs: StepOutputs) -> bool | None:
-        """Outputs of consecutive steps, stacked: row i is of global step `first_step + i + 1`.
+        """Handle the outputs of consecutive steps; row i belongs to global step `first_step + i + 1`.
 
         Returns:
             True to stop as soon as possible.

@@ -1,4 +1,8 @@
-"""Progress of a training: the log lines and the non-finite check, for every step."""
+"""Progress of a run: phases with their times, log lines, the progress file of a job, and TensorBoard scalars.
+
+A process trains one model at a time. `begin_training` to `end_training` record the training run of this
+process, whatever its front end, in `csrun.training_progress` for `csrun status` and for the launcher.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,12 @@ from csrun.jobs.progress import TrainingProgress, write_progress
 if TYPE_CHECKING:
     from cs_system.client import StepOutputs
 
+log = logging.getLogger("cs_runtime")
+
 
 @dataclass
 class Phase:
-    """One phase; `start_s` counts from the start of the run."""
+    """One phase of a run; `start_s` is relative to the start of the run."""
 
     name: str
     start_s: float
@@ -32,7 +38,7 @@ class Phase:
 
 
 class Timeline:
-    """Measures phases in the order in which they begin."""
+    """The phases of a run, in the order in which they start."""
 
     def __init__(self) -> None:
         self.started_at = time.time()
@@ -45,7 +51,7 @@ class Timeline:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[Phase]:
-        """Measures the body as one phase, also when it raises."""
+        """Measure the body as one phase, even if it raises."""
         phase = Phase(name, self.elapsed_s())
         self.phases.append(phase)
         try:
@@ -54,40 +60,38 @@ class Timeline:
             phase.seconds = self.elapsed_s() - phase.start_s
 
     def mark(self, name: str) -> None:
-        """Notes that something happened now, the first time only; a phase of no length."""
+        """Record the first occurrence of an event, as a phase of zero length."""
         if all(phase.name != name for phase in self.phases):
             self.phases.append(Phase(name, self.elapsed_s(), 0.0))
 
     def seconds(self, name: str) -> float | None:
-        """Total of all phases of that name; None when there was none."""
+        """Return the total time of all phases with that name; None if there is none."""
         times = [phase.seconds for phase in self.phases if phase.name == name and phase.seconds is not None]
         return sum(times) if times else None
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Plain data for `run_summary.json`."""
+        """Return the phases for `run_summary.json`."""
         return [asdict(phase) for phase in self.phases]
 
 
-log = logging.getLogger("cs_runtime")
-
 _LOG_DIR = "CSRUN_LOG_DIR"
 
-_present: TrainingProgress | None = None
+_current: TrainingProgress | None = None
 _newest: tuple[int, str] | None = None
 
 
 def begin_training(model_dir: Path, first_step: int, last_step: int | None, *, resumes: bool = True) -> None:
-    """A training begins.
+    """Record the start of a training run.
 
     Args:
-        model_dir: of the run.
-        first_step: global step of the checkpoint that it goes on from; 0 for a new one.
-        last_step: where it ends; None: with the input.
-        resumes: the same command would go on from the newest checkpoint.
+        model_dir: Directory of the run.
+        first_step: Global step of the checkpoint it resumes from; 0 for a new run.
+        last_step: Global step at which it ends; None: at the end of the input.
+        resumes: Whether repeating the command would resume from the newest checkpoint.
     """
     known = _newest if _newest is not None and _newest[0] == first_step else None
     step, path = known or (first_step or None, "")
-    _note(
+    _record(
         TrainingProgress(
             first_step,
             first_step,
@@ -99,13 +103,8 @@ def begin_training(model_dir: Path, first_step: int, last_step: int | None, *, r
         )
     )
     if first_step:
-        log.info("%s", continuing_text(first_step, last_step))
-
-
-def continuing_text(first_step: int, last_step: int | None) -> str:
-    """That a training goes on from a checkpoint."""
-    end = "the end of its input" if last_step is None else str(last_step)
-    return f"continuing at step {first_step} of {end}"
+        end = "the end of its input" if last_step is None else str(last_step)
+        log.info("continuing at step %d of %s", first_step, end)
 
 
 def report_step(
@@ -115,16 +114,16 @@ def report_step(
     samples_per_s: float | None = None,
     input_wait: float | None = None,
 ) -> None:
-    """Logs a line of progress and notes it.
+    """Log a progress line, and record it.
 
     Args:
-        step: global step.
-        loss: of that step.
-        steps_per_s: since the line before.
-        samples_per_s: the same in samples.
-        input_wait: share of that time in which the device had no batch.
+        step: Global step.
+        loss: Loss of that step.
+        steps_per_s: Steps per second since the last line.
+        samples_per_s: Samples per second since the last line.
+        input_wait: Fraction of that time in which the device had no batch.
     """
-    before = _present or TrainingProgress(step, step, None, "")
+    before = _current or TrainingProgress(step, step, None, "")
     noted = replace(
         before,
         step=step,
@@ -135,65 +134,63 @@ def report_step(
         waits_for="",
     )
     log.info("%s", noted.line())
-    _note(noted)
+    _record(noted)
 
 
 def report_checkpoint(step: int, path: str | os.PathLike[str]) -> None:
-    """A checkpoint has been written."""
+    """Record that a checkpoint has been written."""
     global _newest
     _newest = step, os.fspath(path)
-    if _present is not None:
-        _note(
-            replace(_present, step=max(step, _present.step), checkpoint_step=step, checkpoint=os.fspath(path))
+    if _current is not None:
+        _record(
+            replace(_current, step=max(step, _current.step), checkpoint_step=step, checkpoint=os.fspath(path))
         )
 
 
 def record_step(step: int) -> None:
-    """Notes a step without a line, for what is said where the training ends."""
-    if _present is not None:
-        _note(replace(_present, step=step, waits_for=""), write=bool(_present.waits_for))
+    """Record the current step without a log line."""
+    if _current is not None:
+        _record(replace(_current, step=step, waits_for=""), write=bool(_current.waits_for))
 
 
 def report_wait(text: str) -> None:
-    """No step has ended for a while; `text` says why."""
-    if _present is not None:
-        _note(replace(_present, waits_for=text))
+    """Record why no step has completed for a while."""
+    if _current is not None:
+        _record(replace(_current, waits_for=text))
 
 
 def log_how_to_resume(error: BaseException) -> None:
-    """Says what a user does with the training that an error has ended, where it may simply go on.
-
-    Of an interruption the launcher of a job says it, which knows of all ways in which a job is interrupted.
-    """
+    """After an interruption or a failure of the system, log how the user can resume the training run."""
     interrupted = isinstance(error, KeyboardInterrupt)
-    if _present is None or (interrupted and os.environ.get(_LOG_DIR)):
+    # In a job the launcher reports interruptions, because it knows every way in which a job is interrupted.
+    if _current is None or (interrupted and os.environ.get(_LOG_DIR)):
         return
-    text = _present.how_to_go_on()
+    text = _current.how_to_go_on()
     if text and (interrupted or isinstance(error, CsSystemError)):
         log.info("%s", text)
 
 
 def end_training(step: int) -> None:
-    """The training has ended well, at this global step."""
-    global _present
-    if _present is not None:
-        _note(replace(_present, step=step))
-    _present = None
+    """Record that the training run has completed at this global step."""
+    global _current
+    if _current is not None:
+        _record(replace(_current, step=step))
+    _current = None
 
 
-def _note(progress: TrainingProgress, *, write: bool = True) -> None:
-    global _present
-    _present = progress
+def _record(progress: TrainingProgress, *, write: bool = True) -> None:
+    global _current
+    _current = progress
     directory = os.environ.get(_LOG_DIR)
     if write and directory:
         write_progress(Path(directory), progress)
 
 
-class Pace:
-    """Steps per second since a mark, and the share of that time without a batch, by the clock of the system.
+class Throughput:
+    """Measures steps per second between marks, and the fraction of that time without a batch.
 
-    Outputs of many steps arrive together, and of several calls to the device at once: when they arrive says
-    nothing of when steps were done.
+    Times are those of the system's clock. Arrival times on the chief would be useless, because the outputs
+    of many steps arrive together.
     """
 
     def __init__(self) -> None:
@@ -203,16 +200,17 @@ class Pace:
         self._waited_before_s = 0.0
 
     def start(self, outputs: StepOutputs) -> None:
-        """The first mark is where the device began with the first step; later calls do nothing."""
+        """Set the first mark to the start of the first step on the device; later calls do nothing."""
         if self._step is None:
             self._step, self._at_s = outputs.first_step, outputs.began_s
 
     def mark(self, step: int, outputs: StepOutputs) -> tuple[float, float]:
-        """Steps per second, and the share without a batch, from the last mark to `step`, one of `outputs`.
+        """Set a mark at `step`, one of `outputs`.
 
-        The new mark is there.
+        Returns:
+            Steps per second since the last mark, and the fraction of that time without a batch.
         """
-        assert self._step is not None, "start comes first"
+        assert self._step is not None, "call start() first"
         at_s = outputs.time_of(step)
         waited_s = self._waited_before_s + outputs.waited_s * (step - outputs.first_step) / outputs.count
         seconds = max(at_s - self._at_s, 1e-9)
@@ -220,16 +218,16 @@ class Pace:
         self._step, self._at_s, self._waited_s = step, at_s, waited_s
         return rate, min(1.0, max(0.0, share))
 
-    def passed(self, outputs: StepOutputs) -> None:
-        """All marks in `outputs` are set."""
+    def finish(self, outputs: StepOutputs) -> None:
+        """Close a span of steps once all marks in it are set."""
         self._waited_before_s += outputs.waited_s
 
 
 class Progress:
-    """Counts steps, logs `global step N: loss = L (S steps/sec, R samples/sec); ...`.
+    """Counts steps and logs `global step N: loss = L (S steps/sec, R samples/sec); ...`.
 
-    After the first step and at every multiple of `log_every_steps`, whatever number of steps the device is
-    given at a time. Rates are of the steps since the line before, with what pauses there were between.
+    A line is logged after the first step and at every multiple of `log_every_steps`, independent of how many
+    steps the device runs per call. Rates are over the steps since the last line, including pauses.
     """
 
     def __init__(
@@ -241,7 +239,7 @@ class Progress:
         self._batch_size = batch_size
         self._log_every = log_every_steps
         self._model_dir = model_dir
-        self._pace = Pace()
+        self._throughput = Throughput()
 
     @property
     def samples(self) -> int:
@@ -249,19 +247,21 @@ class Progress:
         return (self.step - self.first_step) * self._batch_size
 
     def add(self, outputs: StepOutputs) -> None:
-        """Takes the outputs of consecutive steps.
+        """Add the outputs of consecutive steps.
 
         Raises:
-            NonFiniteLossError: a loss is NaN or infinite; the lines of the steps before it are logged.
+            NonFiniteLossError: A loss is NaN or infinite; the steps before it have been logged.
         """
         losses = outputs.outputs[LOSS].reshape(-1)
         bad = np.flatnonzero(~np.isfinite(losses))
         good = int(bad[0]) if bad.size else len(losses)
-        self._pace.start(outputs)
+        self._throughput.start(outputs)
         for step in range(outputs.first_step + 1, outputs.first_step + good + 1):
             if self._is_due(step):
-                self._line(step, float(losses[step - outputs.first_step - 1]), outputs)
-        self._pace.passed(outputs)
+                rate, input_wait = self._throughput.mark(step, outputs)
+                loss = float(losses[step - outputs.first_step - 1])
+                report_step(step, loss, rate, rate * self._batch_size, input_wait)
+        self._throughput.finish(outputs)
         record_step(outputs.first_step + good)
         if bad.size:
             raise NonFiniteLossError(outputs.first_step + good + 1, float(losses[good]), self._model_dir)
@@ -272,31 +272,25 @@ class Progress:
         every = self._log_every
         return bool(every) and (step == self.first_step + 1 or step % (every or 1) == 0)
 
-    def _line(self, step: int, loss: float, outputs: StepOutputs) -> None:
-        rate, input_wait = self._pace.mark(step, outputs)
-        report_step(step, loss, rate, rate * self._batch_size, input_wait)
-
 
 SUMMARY_PREFIX = "summary/"
-"""Begins the name of an output of the step that is a summary of the user's."""
+"""Prefix of the name of a step output that is a summary of the user's program."""
 
 
 class ScalarWriter(Protocol):
-    """An event file of a framework's making."""
+    """A TensorBoard event file, written by a framework."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one scalar a tag."""
+        """Write scalars by tag."""
         ...
 
 
 class StepEvents:
-    """Writes loss, rates and the user's scalar summaries every so many steps.
-
-    It is the observer of a run on the CS system: `steps` takes the outputs of consecutive steps.
+    """Observer of a run that writes loss, rates and the user's scalar summaries to TensorBoard.
 
     Args:
-        writer: Where to.
-        every_steps: Step distance between two entries; 0 or None writes none.
+        writer: Event file to write to.
+        every_steps: Number of steps between two entries; 0 or None writes none.
         batch_size: Samples in one step.
     """
 
@@ -304,23 +298,23 @@ class StepEvents:
         self._writer = writer
         self._every = every_steps
         self._batch_size = batch_size
-        self._pace = Pace()
+        self._throughput = Throughput()
 
     def steps(self, outputs: StepOutputs) -> None:
-        """Takes outputs stacked over steps: row i is of global step `first_step + i + 1`."""
+        """Write the entries that are due; row i of an output belongs to global step `first_step + i + 1`."""
         if not self._every or not outputs.outputs:
             return
-        self._pace.start(outputs)
+        self._throughput.start(outputs)
         first_step, columns = outputs.first_step, outputs.outputs.items()
         first_due = first_step - first_step % self._every + self._every
         for step in range(first_due, first_step + outputs.count + 1, self._every):
             row = step - first_step - 1
             values = {_tag(name): float(value[row]) for name, value in columns if value.ndim == 1}
-            rate, _ = self._pace.mark(step, outputs)
+            rate, _ = self._throughput.mark(step, outputs)
             rates = {"global_step/sec": rate, "samples/sec": rate * self._batch_size}
             self._writer.scalars(step, {**values, **rates})
 
 
 def _tag(output_name: str) -> str:
-    """`output_loss` -> `loss`, `output_summary/<tag>` -> `<tag>`."""
+    """Return the tag of an output: `output_loss` -> `loss`, `output_summary/<tag>` -> `<tag>`."""
     return output_name.removeprefix("output_").removeprefix(SUMMARY_PREFIX)

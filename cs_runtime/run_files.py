@@ -1,7 +1,7 @@
-"""`run_summary.json`, `performance.json` and `runs.jsonl` of a `model_dir`: how its runs went.
+"""Files of a run in `model_dir`: `run_summary.json`, `performance.json`, `runs.jsonl` and `params.yaml`.
 
-The first two are of the newest training; what is compiled, checked or analyzed before there is one has them
-too. Of every run `runs.jsonl` keeps a line.
+The first two describe the newest training run, or the newest compile or validation while there is no training
+run. `runs.jsonl` gets one line per run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,51 @@ if TYPE_CHECKING:
     from cgc.manifest import Estimates
     from cs_toolkit.fabric import Fabric
 
+RUN_SUMMARY = "run_summary.json"
+PERFORMANCE = "performance.json"
+RUNS = "runs.jsonl"
 INPUT_INFO_FILE = "estimate_pipeline_perf_info.yaml"
+
+
+def write_run_files(
+    model_dir: Path, summary: Mapping[str, Any], performance: Mapping[str, Any] | None = None
+) -> None:
+    """Write the files that describe a run, and append it to `runs.jsonl`.
+
+    Args:
+        model_dir: Directory of the run.
+        summary: Contents of `run_summary.json` (`run_summary`).
+        performance: Contents of `performance.json` (`performance_json`); None if the run has none.
+
+    Raises:
+        ModelDirError: The directory is not writable or full.
+    """
+    _append(model_dir / RUNS, {**summary, "performance": performance})
+    # A compile or validation does not replace the files of a training run.
+    idle = performance is not None and not performance["total_samples"]
+    if performance is not None and not (idle and _read(model_dir / PERFORMANCE).get("total_samples")):
+        write_json(model_dir / PERFORMANCE, performance)
+    if not ((summary["mode"] != "train" or idle) and _read(model_dir / RUN_SUMMARY).get("mode") == "train"):
+        write_json(model_dir / RUN_SUMMARY, summary)
+
+
+def _append(path: Path, data: Mapping[str, Any]) -> None:
+    line = json.dumps(data, sort_keys=True, default=str) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line)
+    except OSError as error:
+        raise ModelDirError(path.parent, error) from error
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """Return the contents of a JSON file; empty if it is missing or corrupt."""
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, Mapping) else {}
 
 
 def performance_json(
@@ -38,14 +82,13 @@ def performance_json(
     compile_time_s: float | None,
     programming_time_s: float | None,
 ) -> dict[str, Any]:
-    """Contents of `performance.json` with the key names of the original.
+    """Return the contents of `performance.json`, with the key names of the original.
 
-    `est_samples_per_sec` is the estimate for the wafer, Frequency / delta_t where the layers are a pipeline
-    that is there once; with `num_replicas` copies it is that of all of them, delta_t that of one.
-    `samples_per_sec` is measured on this system, in `total_time` seconds. `fabric_utilization` is a fraction,
-    of `fabric_cores`, which are all cores of the fabric. Values that a mode does not know are null.
+    `est_samples_per_sec` is the estimate for the wafer; for a pipeline it is num_replicas * Frequency /
+    delta_t. `samples_per_sec` is measured on this system over `total_time` seconds. `fabric_utilization` is
+    the fraction of `fabric_cores` in use. Values that do not apply to the execution mode are null.
     """
-    fabric = _used(fabric, estimates)
+    fabric = _usable_fabric(fabric, estimates)
     return {
         "total_samples": total_samples,
         "total_time": total_time_s,
@@ -61,13 +104,13 @@ def performance_json(
     }
 
 
-def _used(fabric: Fabric, estimates: Estimates | None) -> Fabric:
-    """The PEs that the mode of execution has."""
+def _usable_fabric(fabric: Fabric, estimates: Estimates | None) -> Fabric:
+    """Return the part of the fabric that the execution mode can use."""
     return fabric if estimates is None else fabric.for_execution(estimates.execution)
 
 
 def _deltat_cycles(estimates: Estimates) -> int | None:
-    """Cycles between two samples, where the mode of execution has such a thing."""
+    """Return the cycles between two samples of a pipeline; None for other execution modes."""
     from cgc.manifest import PipelinedEstimates, StreamedEstimates
 
     match estimates:
@@ -78,7 +121,7 @@ def _deltat_cycles(estimates: Estimates) -> int | None:
 
 
 def _replicas(estimates: Estimates) -> int:
-    """Copies of the model on the wafer."""
+    """Return the number of copies of the model on the wafer."""
     from cgc.manifest import PipelinedEstimates
 
     return estimates.replicas if isinstance(estimates, PipelinedEstimates) else 1
@@ -87,8 +130,8 @@ def _replicas(estimates: Estimates) -> int:
 def fabric_json(
     fabric: Fabric, estimates: Estimates | None, system: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Contents of `fabric.json`: the fabric that the program is compiled for, and the system that has it."""
-    fabric = _used(fabric, estimates)
+    """Return the contents of `fabric.json`: the fabric that the program is compiled for, and its system."""
+    fabric = _usable_fabric(fabric, estimates)
     return {
         **fabric.model_dump(mode="json"),
         "processing_elements": fabric.processing_elements,
@@ -98,7 +141,7 @@ def fabric_json(
 
 
 def run_summary(settings: RunSettings, timeline: Timeline, status: str, **details: object) -> dict[str, Any]:
-    """Contents of `run_summary.json`: what ran, how it ended, how long each phase took."""
+    """Return the contents of `run_summary.json`: command, status, and time of each phase."""
     return {
         "mode": settings.mode,
         "status": status,
@@ -122,10 +165,10 @@ def write_input_info(
     artifact: Path | None,
     directory: Path,
 ) -> None:
-    """Writes what an analysis of the input function needs to know, into `directory`.
+    """Write the facts that an analysis of the input function needs to `directory`.
 
-    `target_samples_per_s` is what the compile report estimates for the wafer; null after validate_only,
-    which makes no estimate.
+    `target_samples_per_s` is the compile report's estimate for the wafer; null after validate_only, which
+    makes no estimate.
     """
     info = {
         "mode": settings.mode,
@@ -139,99 +182,46 @@ def write_input_info(
     write_text(directory / INPUT_INFO_FILE, yaml.safe_dump(info, sort_keys=False))
 
 
-_DROPPED = object()
+_OMITTED = object()
 
 
-def plain(value: Any) -> Any:
-    """The part of a value that JSON can hold: what cannot is left out of mappings and sequences.
+def to_plain_data(value: Any) -> Any:
+    """Return the part of a value that JSON can represent.
 
-    NumPy numbers become Python's, tuples lists, paths text.
+    NumPy numbers become Python numbers, tuples become lists, paths become strings. What JSON cannot
+    represent is omitted from mappings and sequences.
     """
-    kept = _plain(value)
-    return None if kept is _DROPPED else kept
-
-
-def text_of(params: Mapping[str, Any]) -> str:
-    """Parameters as YAML."""
-    return yaml.safe_dump(plain(params), sort_keys=False)
+    found = _convert(value)
+    return None if found is _OMITTED else found
 
 
 def write_params(model_dir: Path, params: Mapping[str, Any]) -> None:
-    """Writes `params.yaml`, replacing it in one step.
+    """Write `params.yaml` atomically.
 
     Raises:
-        ModelDirError: the directory is not writable or full.
+        ModelDirError: The directory is not writable or full.
     """
-    write_text(model_dir / "params.yaml", text_of(params))
+    write_text(model_dir / "params.yaml", params_yaml(params))
 
 
-def _plain(value: Any) -> Any:
+def params_yaml(params: Mapping[str, Any]) -> str:
+    """Return parameters as YAML."""
+    return yaml.safe_dump(to_plain_data(params), sort_keys=False)
+
+
+def _convert(value: Any) -> Any:
     if value is None or isinstance(value, bool):
         return value
     for kind in (int, float, str):
         if isinstance(value, kind):
-            return kind(value)  # np.float64 is a float that YAML does not know
+            return kind(value)  # np.float64 is a float, but YAML has no representation of it
     if isinstance(value, os.PathLike):
         return str(value)
     if isinstance(value, Mapping):
-        members = {str(key): _plain(item) for key, item in value.items()}
-        return {key: item for key, item in members.items() if item is not _DROPPED}
+        members = {str(key): _convert(item) for key, item in value.items()}
+        return {key: item for key, item in members.items() if item is not _OMITTED}
     if isinstance(value, (list, tuple)):
-        return [item for item in map(_plain, value) if item is not _DROPPED]
-    # NumPy scalars and arrays; an array of a few numbers is a parameter too.
+        return [item for item in map(_convert, value) if item is not _OMITTED]
+    # NumPy scalars and arrays: a short array can be a parameter too.
     to_list = getattr(value, "tolist", None)
-    return _plain(to_list()) if callable(to_list) and type(value).__module__ == "numpy" else _DROPPED
-
-
-RUN_SUMMARY = "run_summary.json"
-PERFORMANCE = "performance.json"
-RUNS = "runs.jsonl"
-
-
-def write_run_files(
-    model_dir: Path, summary: Mapping[str, Any], performance: Mapping[str, Any] | None = None
-) -> None:
-    """Writes how a run went, beside what the runs before it have left.
-
-    Args:
-        model_dir: of the run.
-        summary: see `cs_runtime.run_files.run_summary`.
-        performance: see `cs_runtime.run_files.performance_json`; None: the run has none.
-
-    Raises:
-        ModelDirError: the directory is not writable or full.
-    """
-    _append(model_dir / RUNS, {**summary, "performance": performance})
-    idle = performance is not None and not performance["total_samples"]
-    if performance is not None and not (idle and _trained_samples(model_dir / PERFORMANCE)):
-        write_json(model_dir / PERFORMANCE, performance)
-    if not ((summary["mode"] != "train" or idle) and _mode(model_dir / RUN_SUMMARY) == "train"):
-        write_json(model_dir / RUN_SUMMARY, summary)
-
-
-def _append(path: Path, data: Mapping[str, Any]) -> None:
-    line = json.dumps(data, sort_keys=True, default=str) + "\n"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line)
-    except OSError as error:
-        raise ModelDirError(path.parent, error) from error
-
-
-def _trained_samples(path: Path) -> int:
-    found = _read(path).get("total_samples")
-    return found if isinstance(found, int) else 0
-
-
-def _mode(path: Path) -> Any:
-    return _read(path).get("mode")
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """What a file holds; nothing where it is not there or damaged."""
-    try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, Mapping) else {}
+    return _convert(to_list()) if callable(to_list) and type(value).__module__ == "numpy" else _OMITTED

@@ -1,4 +1,4 @@
-"""The chief's way onto the CS system: compile or reuse, reserve, program, load the state, open the input."""
+"""The chief's session with the CS system: compile, reserve, program, load the state and open the input."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from cs_runtime.errors import NoSystemError
-from cs_runtime.exits import noted_failures
+from cs_runtime.exits import record_failures
 from cs_runtime.options import RunSettings
 from cs_runtime.program import FrontEnd, State, StepProgram
 from cs_runtime.progress import Timeline
 from cs_runtime.step_checks import StepCheck, check_steps
-from cs_runtime.terminal import WaitLog, announced
+from cs_runtime.terminal import WaitLog, log_while_blocked
 from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
 from cs_system.messages import InputIdentity
 from cs_toolkit.step import GLOBAL_STEP
@@ -28,21 +28,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cs_runtime")
 
-# Workers of one job start together; a worker that is this late has failed without the launcher noticing.
+# Workers of one job start together; one that is later than this failed without the launcher noticing.
 PRIME_TIMEOUT_S = 600.0
-
 
 _runs = count(1)
 
 
 def next_run() -> int:
-    """Number of a run on the system: the calls of all tasks of a job come in the same order."""
+    """Return the number of the next run; all tasks of a job make the same calls in the same order."""
     return next(_runs)
 
 
 @dataclass
 class Session:
-    """A programmed and loaded CS system that waits for the first step."""
+    """A CS system that is programmed and loaded, ready for the first step."""
 
     reservation: Reservation
     compiled: CompileResult
@@ -52,12 +51,12 @@ class Session:
     checks: tuple[StepCheck, ...]
     every: Mapping[str, int]
 
-    def checked(self, span: StepOutputs) -> StepOutputs:
-        """The outputs of the user's program in consecutive steps.
+    def check_outputs(self, span: StepOutputs) -> StepOutputs:
+        """Check consecutive steps, and return the outputs of the user's program.
 
         Raises:
-            OutOfRangeError: a label or an id of a batch lies outside of its range.
-            CheckFailedError: a condition that the program checks does not hold.
+            OutOfRangeError: A label or an id of a batch is out of range.
+            CheckFailedError: A condition that the program checks does not hold.
         """
         return check_steps(self.checks, span)
 
@@ -66,35 +65,34 @@ class Session:
 def open_session(
     front_end: FrontEnd, settings: RunSettings, task: TaskInfo, run: int, timeline: Timeline
 ) -> Iterator[Session]:
-    """Brings the system to the point where steps can run; gives it back at the end of the body.
-
-    The address is tried before anything slow happens, so that a typing error shows at once; the system is
-    reserved only after the compile, which needs no system.
+    """Compile the program and prepare the system to run steps; release it at the end of the body.
 
     Args:
-        front_end: Of the user's program.
-        settings: Of the run.
+        front_end: Front end of the user's program.
+        settings: Options of the run.
         task: This task.
         run: Number of the run in the program (`next_run`).
-        timeline: Gets the phases.
+        timeline: Records the phases.
 
     Raises:
-        NoSystemError: no `cs_ip`.
-        cs_system.errors.SystemBusyError: another job holds the system and this one does not wait.
+        NoSystemError: `settings.cs_ip` is missing.
+        cs_system.errors.SystemBusyError: Another job holds the system and this one does not wait.
     """
-    from cs_runtime.compile import compile_for, target_of  # late: workers have no compiler
+    from cs_runtime.compile import compile_for, target_of  # lazy: workers do not load the compiler
 
     if settings.cs_ip is None:
         raise NoSystemError
+    # Connect before the slow work, so that a mistyped address fails immediately.
     target = target_of(settings)
-    with noted_failures(settings.artifact_dir):
+    with record_failures(settings.artifact_dir):
         with timeline.phase("trace"):
             program = front_end.program()
         compiled = compile_for(program, settings, target, timeline)
+    # Reserve after compiling, which needs no system.
     with SystemClient(parse_address(settings.cs_ip)) as client:
         with timeline.phase("wait for the system"):
             reservation = client.reserve(
-                task.job_id, task.token, wait=task.wait, on_wait=WaitLog(at_once=True)
+                task.job_id, task.token, wait=task.wait, on_wait=WaitLog(log_first=True)
             )
         with reservation:
             identity = InputIdentity(run, front_end.input_facts())
@@ -102,23 +100,23 @@ def open_session(
 
 
 def prime(session: Session, task: TaskInfo, timeline: Timeline, check: Callable[[], None]) -> None:
-    """Waits until every worker has connected and its first batch is on the system.
+    """Wait until every worker has connected and its first batch has arrived.
 
     Args:
-        session: Of the run.
+        session: Session of the run.
         task: This task.
-        timeline: Gets the phase.
-        check: Is called now and then, and ends the waiting by what it raises (`worker_beside`).
+        timeline: Records the phase.
+        check: Called periodically; what it raises ends the wait (`run_in_process_worker`).
     """
     wait_log = WaitLog()
 
-    def waiting(text: str) -> None:
+    def check_and_log(text: str) -> None:
         check()
         wait_log(text)
 
     log.info("Waiting for %d streamer(s) to prime the data pipeline", task.num_workers)
     with timeline.phase("prime the input"):
-        session.reservation.wait_workers(PRIME_TIMEOUT_S, waiting)
+        session.reservation.wait_workers(PRIME_TIMEOUT_S, check_and_log)
     log.info("Streamers are ready")
     log.info(
         "Chief fully up. Waiting for Streaming (using %.2f%% of fabric cores)",
@@ -136,20 +134,20 @@ def _load(
     identity: InputIdentity,
     timeline: Timeline,
 ) -> Session:
-    with timeline.phase("send the program"), announced("take the program"):
+    with timeline.phase("send the program"), log_while_blocked("take the program"):
         reservation.load(compiled.artifact, target.num_csx, target.max_wgt_servers)
     log.info(
         "Programming %s fabric. This may take a couple of minutes. Please do not interrupt.",
         re.sub(r"^cs([0-9]+)$", r"CS-\1", target.fabric.name),
     )
-    with timeline.phase("program the fabric"), announced("program the fabric"):
+    with timeline.phase("program the fabric"), log_while_blocked("program the fabric"):
         seconds = reservation.program()
     log.info("Fabric programmed: this took %.1f seconds.", seconds)
     with timeline.phase("initial state"):
         state = front_end.initial_state()
-        with announced("take the initial state"):
+        with log_while_blocked("take the initial state"):
             reservation.put_state(state)
-    # Inference reads its input from the start, whatever the step of the checkpoint.
+    # Inference always reads its input from the start, regardless of the checkpoint's step.
     first_step = int(state[GLOBAL_STEP]) if program.mode == "train" else 0
     reservation.open_input(task.num_workers, identity, first_step)
     return Session(reservation, compiled, target, first_step, state, program.checks, program.every)

@@ -1,4 +1,8 @@
-"""An imported step as the program of a run: with what the CS system needs beside the user's own outputs."""
+"""Turns an imported step into the program of a run.
+
+The CS system needs more than the user's outputs: the range of labels and ids in every batch, and a global
+step that counts every batch.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +44,10 @@ from cs_runtime.program import StepProgram
 from cs_runtime.step_checks import RangeCheck, StepCheck
 from cs_toolkit.step import GLOBAL_STEP, Mode
 
+log = logging.getLogger("cs_runtime")
+
+_MOVES = (BroadcastInDimOp, CastOp, ReshapeOp, SliceOp, TransposeOp)
+
 
 def step_program(
     module: ModuleOp,
@@ -49,19 +57,19 @@ def step_program(
     model: str = "",
     checks: Sequence[StepCheck] = (),
 ) -> StepProgram:
-    """The program of a step.
+    """Make the program of a run from an imported step.
 
     Args:
-        module: The step as an importer has made it. It gets outputs for the ranges of its labels and ids, and
-            a global step that counts every batch.
+        module: The step, which is changed: it gets outputs for the ranges of its labels and ids, and a global
+            step that counts every batch.
         mode: What the step does.
         batch_size: Samples in one batch.
-        input_names: What the user calls the batch inputs, in their order.
-        model: What the user calls the model.
-        checks: What must hold in every step besides the ranges.
+        input_names: The user's names of the batch inputs, in order.
+        model: The user's name of the model.
+        checks: Conditions of the program that must hold in every step.
 
     Raises:
-        cgc.errors.InvalidModuleError: the module is no step.
+        cgc.errors.InvalidModuleError: The module is not a step.
     """
     if mode == "train":
         count_skipped_steps(module)
@@ -69,14 +77,11 @@ def step_program(
     return StepProgram(module, step_interface(module), mode, batch_size, (*checks, *ranges), model)
 
 
-log = logging.getLogger("cs_runtime")
-
-
 def count_skipped_steps(module: ModuleOp) -> None:
-    """Lets the global step advance in every step, also in one whose update a dynamic loss scale skips.
+    """Increment the global step in every step, even if dynamic loss scaling skips the update.
 
-    On the CS system the global step says which batch comes next, and a skipped step has used its batch up.
-    Frameworks do not count it.
+    Frameworks do not count such a step. On the CS system the global step selects the next batch, and the
+    skipped step has consumed its batch.
     """
     function = graph_function(module)
     step = _global_step(function)
@@ -93,20 +98,17 @@ def count_skipped_steps(module: ModuleOp) -> None:
         op.take_origin(select)
         Rewriter.insert_op(op, InsertPoint.before(returned))
     returned.operands[index] = advanced.result
-    log.info("the global step counts every batch, also one whose update the loss scaling skips")
+    log.info("the global step counts every batch, including those whose update loss scaling skips")
 
 
 def _global_step(function: FuncOp) -> tuple[SSAValue, int] | None:
-    """The argument of the global step, and the result that replaces it."""
+    """Return the argument that holds the global step, and the index of the result that replaces it."""
     arguments, _ = arguments_and_results(function)
     for value, argument in zip(function.args, arguments, strict=True):
         index = alias_of(argument)
         if argument.text(RESOURCE_NAME) == GLOBAL_STEP and index is not None:
             return value, index
     return None
-
-
-_MOVES = (BroadcastInDimOp, CastOp, ReshapeOp, SliceOp, TransposeOp)
 
 
 @dataclass(frozen=True)
@@ -131,26 +133,22 @@ def add_range_checks(module: ModuleOp, input_names: Sequence[str]) -> tuple[Rang
         The checks. Several ops that read the same tensor with the same limits share one.
     """
     function = graph_function(module)
-    inputs = _inputs(function, input_names)
+    arguments, _ = arguments_and_results(function)
+    pairs = zip(function.args, arguments, strict=True)
+    fed: list[SSAValue] = [value for value, argument in pairs if argument.text(INPUT_NAME) is not None]
+    inputs = dict(zip(fed, input_names, strict=True))
     uses: dict[tuple[SSAValue, int, int], _Use] = {}
     for op in function.body.block.ops:
-        for use in _uses(op, inputs):
+        for use in _find_uses(op, inputs):
             uses.setdefault((use.numbers, use.low, use.high), use)
     checked = [use for use in uses.values() if element_count(tensor_of(use.numbers))]
     return tuple(_add_check(function, number, use, inputs) for number, use in enumerate(checked))
 
 
-def _inputs(function: FuncOp, names: Sequence[str]) -> dict[SSAValue, str]:
-    arguments, _ = arguments_and_results(function)
-    pairs = zip(function.args, arguments, strict=True)
-    fed = [value for value, argument in pairs if argument.text(INPUT_NAME) is not None]
-    return dict(zip(fed, names, strict=True))
-
-
-def _uses(op: object, inputs: Mapping[SSAValue, str]) -> Iterator[_Use]:
+def _find_uses(op: object, inputs: Mapping[SSAValue, str]) -> Iterator[_Use]:
     if isinstance(op, SparseSoftmaxCrossEntropyWithLogitsOp) and not op.ignore_out_of_range:
         yield _Use(op.labels, PADDING_LABEL, shape_of(op.logits)[-1], op, "the labels")
-    # Computed ids may be out of range on purpose, for rows that are not used.
+    # Computed ids may be out of range on purpose, for rows whose result is not used.
     if isinstance(op, GatherOp) and _origin(op.indices) in inputs:
         yield _Use(op.indices, 0, shape_of(op.x)[op.axis], op, "the rows")
 

@@ -1,6 +1,6 @@
-"""The command `cs_system` where the site's settings say which system is meant.
+"""The `cs_system` command with the address of the CS system from the site's settings.
 
-The system's own command line knows no launcher, and takes the address from `CS_IP`.
+The system's own command line does not depend on the launcher, and takes the address from `CS_IP`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from csrun.tasks.environment import SYSTEM_VARIABLE
 
 def main() -> None:
     """Entry point."""
-    if any(word in sys.argv[1:2] for word in ASKING) and not os.environ.get(SYSTEM_VARIABLE):
+    if sys.argv[1:2] and sys.argv[1] in ASKING and not os.environ.get(SYSTEM_VARIABLE):
         try:
             address = load_site(os.environ).site.cs_ip
         except SiteError as error:

@@ -1,4 +1,4 @@
-"""The role of this process, and the TF_CONFIG that input functions shard by, whatever their framework."""
+"""The role of this process, and the TF_CONFIG by which input functions of any framework shard."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from csrun.tasks.roles import TaskInfo, tf_config
 
 VARIABLE = "TF_CONFIG"
 
-# TF_CONFIG belongs to the process: an input function that runs in the worker's thread must not see it
-# taken away by the chief's thread.
+# The environment is shared by the threads of the process: the chief's thread must not remove TF_CONFIG while
+# an input function runs in the worker's thread.
 _lock = threading.RLock()
 
 
 def current() -> TaskInfo:
-    """The role of this process, from its environment."""
+    """Return the role of this process, from its environment."""
     return TaskInfo.from_environment()
 
 
 def is_chief() -> bool:
-    """Whether this process drives the run and writes its files."""
+    """Return True if this process drives the run and writes its files."""
     return current().role == "chief"
 
 
 @contextmanager
-def exported(config: dict[str, Any]) -> Iterator[None]:
-    """Sets TF_CONFIG for the body; an empty `config` removes it."""
+def export_config(config: dict[str, Any]) -> Iterator[None]:
+    """Set TF_CONFIG during the body; an empty `config` unsets it."""
     with _lock:
         before = os.environ.get(VARIABLE)
         _set(json.dumps(config) if config else None)
@@ -41,15 +41,15 @@ def exported(config: dict[str, Any]) -> Iterator[None]:
 
 
 def shared_config() -> dict[str, Any]:
-    """The whole job as a TF_CONFIG: the one that the launcher has set, else one made from the role."""
+    """Return the TF_CONFIG of the whole job: the launcher's, or one made from the role."""
     with _lock:
         given = os.environ.get(VARIABLE, "").strip()
     task = current()
     return task.tf_config() if given in ("", "{}") else json.loads(given)
 
 
-def alone_config() -> dict[str, Any]:
-    """TF_CONFIG of a run that one process does alone: its input is the only shard."""
+def single_task_config() -> dict[str, Any]:
+    """Return the TF_CONFIG of a run in one process, whose input is the only shard."""
     return tf_config(0, [current().host])
 
 

@@ -1,4 +1,7 @@
-"""What the user sees of a report in a terminal, at most a screen, without any part of the compiler."""
+"""What a run prints: log format, lines while it waits, and excerpts of reports that fit a screen.
+
+It works on the text of a report, so that finding a compiled program needs no part of the compiler.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-# The toolkit's own loggers say at INFO what a user waits for; other libraries stay at WARNING.
+# The toolkit's loggers report progress at INFO; those of other libraries stay at WARNING.
 PACKAGES = ("cgc", "cs_system", "cs_runtime", "cs_stream")
 FORMAT = "%(asctime)s %(levelname)s: %(message)s"
 
 
-def set_up(front_end: str) -> None:
-    """Write the toolkit's lines to stderr as long as the program has not configured logging.
+def configure_logging(front_end: str) -> None:
+    """Write the toolkit's log to stderr until the program configures logging.
 
     Args:
-        front_end: The package of the front end.
+        front_end: Package name of the front end, whose logger is included.
     """
     if logging.getLogger().handlers:
         return
-    # The handler of last resort, and none of the root logger: `basicConfig` does nothing where that has one,
-    # and programs call it after this, where they know which task they are.
+    # Not a handler of the root logger: with one, a later `basicConfig` of the program would do nothing.
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter(FORMAT, datefmt="%H:%M:%S"))
     logging.lastResort = handler
@@ -37,22 +39,22 @@ def set_up(front_end: str) -> None:
 log = logging.getLogger("cs_runtime")
 
 LINE_EVERY_S = 10.0
+# The CS system reports every 2 s why it waits, so that a stalled run is explained within 10 s.
 FIRST_LINE_S = 7.0
-"""The CS system tells every two seconds why it waits: what stands still is named within ten."""
 
 
 class WaitLog:
-    """Logs what it is called with: after seven seconds, then every ten.
+    """Logs what a blocked task is waiting for: first after 7 s, then every 10 s.
 
     Args:
-        at_once: The first sentence is logged at once; else a wait of less than seven seconds is no line.
+        log_first: Log the first message immediately.
     """
 
-    def __init__(self, *, at_once: bool = False) -> None:
-        self._next_s = 0.0 if at_once else time.monotonic() + FIRST_LINE_S
+    def __init__(self, *, log_first: bool = False) -> None:
+        self._next_s = 0.0 if log_first else time.monotonic() + FIRST_LINE_S
 
     def __call__(self, text: str) -> bool:
-        """Logs `text` where a line is due; whether it was."""
+        """Log `text` if a line is due, and return True if it was."""
         due = time.monotonic() >= self._next_s
         if due:
             log.info("%s", text)
@@ -60,20 +62,20 @@ class WaitLog:
         return due
 
     def reset(self) -> None:
-        """The wait is over: what comes is another one."""
+        """Restart the timer for the next wait."""
         self._next_s = time.monotonic() + FIRST_LINE_S
 
 
 @contextmanager
-def announced(what: str, doing: str = "waiting for the CS system to") -> Iterator[None]:
-    """Logs `waiting for the CS system to {what}, for N s` every ten seconds of the body, which blocks."""
-    ended, began_s = threading.Event(), time.monotonic()
+def log_while_blocked(what: str, doing: str = "waiting for the CS system to") -> Iterator[None]:
+    """While the body blocks, log `waiting for the CS system to {what}, for N s` every 10 s."""
+    ended, start_s = threading.Event(), time.monotonic()
 
-    def tell() -> None:
+    def log_lines() -> None:
         while not ended.wait(LINE_EVERY_S):
-            log.info("%s %s, for %.0f s", doing, what, time.monotonic() - began_s)
+            log.info("%s %s, for %.0f s", doing, what, time.monotonic() - start_s)
 
-    thread = threading.Thread(target=tell, name="wait-log", daemon=True)
+    thread = threading.Thread(target=log_lines, name="wait-log", daemon=True)
     thread.start()
     try:
         yield
@@ -84,94 +86,97 @@ def announced(what: str, doing: str = "waiting for the CS system to") -> Iterato
 
 _WIDTH = 100
 ROWS = 10
-"""Rows of a long table that a terminal shows."""
+"""Maximum number of rows of a long table."""
 
 _ADVICE = "To go faster:"
-_LEFT_OUT = (
+# Sections whose facts are in the command or in another log line, and sections for readers of the file.
+_OMITTED = (
     *("Model:", "Program:", "Precision:", "execution "),
     *("Generated kernels, from loop nests", _ADVICE),
 )
-"""Begin parts that the command or another line of the log says, and parts for readers of the file."""
 _HEAD = "Estimated Overall Performance"
+# The lines of the head to keep; the last row of the table of kernels has all of them.
 _OVERALL = ("Samples/s", "Active PEs", "Compute Utilization")
-"""Lines of the head that stay where it has them; the last row of the table has all."""
 _TIMES = "Time of a step"
 _FAMILY = "Family"
+# The column with the share of a kernel family, and what it is a share of.
 _FAMILY_SHARES = {"Active PEs": "the fabric", "PE time": "the PEs' time"}
-"""Column of a table by family that has the shares, and what they are of."""
 _REPLICAS = "Replicas:"
+# Starts the table of all candidates; a sentence before it has the chosen number and its neighbors.
 _REPLICAS_TRIED = "\nNumbers of replicas"
-"""Begin the table of the numbers that were compared; the chosen one and its neighbours are in a sentence."""
+# Short column names, so that a table fits a terminal of 100 columns.
 _SHORT_NAMES = {
     "Kernel Name": "Kernel",
     "Compute Samples/s": "Compute",
     "Transmission Samples/s": "Transmission",
     "Compute Utilization": "Utilization",
 }
-"""Of columns, so that a table fits a terminal of 100 columns."""
 _NOTES = "All figures are estimates"
 _TOTALS = ("overall", "all")
+# Sort key of the second cell that puts the slowest rows first, by the name of the first column.
 _SLOWEST_FIRST: dict[str, Callable[[float], float]] = {"Kernel Name": float, "Layer": lambda ms: -ms}
-"""How the second cells of a table, by the name of its first column, say which rows are slow."""
 
 
-def show(report: str) -> None:
-    """Prints a report, at once: in a file it stands where it belongs between the lines of the log."""
+def print_report(report: str) -> None:
+    """Print a report to stdout."""
     sys.stdout.write(report)
-    sys.stdout.flush()
+    sys.stdout.flush()  # keeps its place between log lines if both go to one file
 
 
-def shortened(text: str, rows: int = ROWS, file: str = "compile_report.txt") -> str:
-    """A text report for a terminal: with all lines of a compilation about it, it fits a screen.
+def shorten_report(text: str, rows: int = ROWS, file: str = "compile_report.txt") -> str:
+    """Shorten a text report so that it fits a screen together with the log of the compile.
 
-    Of a table of kernels or layers the slowest rows are shown, in order, and the last. The head is a line;
-    families and times are words of a sentence. The file alone has the loops of generated kernels, what was
-    compiled, what would make it faster, and what the figures mean.
+    Tables of kernels and layers keep their slowest rows, in the original order, and the total. The head
+    becomes a line, families and times become sentences. Only the file has the loops of generated kernels,
+    what was compiled, the advice, and the explanation of the figures.
 
     Args:
-        text: the report, its parts with an empty line between them.
-        rows: kernels or layers to show.
-        file: where the whole of it lies.
+        text: The report, with empty lines between its sections.
+        rows: Number of kernels or layers to keep.
+        file: Path of the full report.
     """
-    parts = [part for part in text.strip("\n").split("\n\n") if not part.startswith(_LEFT_OUT)]
-    brief = [_brief(_short_table(part, rows, file)) for part in parts]
-    return "\n".join(f"\n{part}" if "\n" in part else part for part in brief).strip("\n") + "\n"
+    sections = [section for section in text.strip("\n").split("\n\n") if not section.startswith(_OMITTED)]
+    brief = [_shorten_section(_shorten_table(section, rows, file)) for section in sections]
+    return "\n".join(f"\n{section}" if "\n" in section else section for section in brief).strip("\n") + "\n"
 
 
-def _brief(part: str) -> str:
-    """A part in as few lines as it needs."""
+def _shorten_section(part: str) -> str:
     lines = part.strip("\n").split("\n")
     if part.startswith(_HEAD):
         values = dict(line.split(":", 1) for line in lines[2:])
         names = _OVERALL if values.keys() >= set(_OVERALL) else values
-        return _sentence(_HEAD, [f"{name} {values[name].strip()}" for name in names])
+        return _format_sentence(_HEAD, [f"{name} {values[name].strip()}" for name in names])
     if part.startswith(_REPLICAS):
         return part.partition(_REPLICAS_TRIED)[0]
     if not part.startswith("+-"):
         return part.partition("\n" if part.startswith(_NOTES) else f"\n{_ADVICE}")[0]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
     if cells[0][0] == _TIMES:
-        return _sentence(f"{_TIMES} in ms", [f"{name} {ms} ({share})" for name, ms, share in cells[1:]])
+        times = [f"{name} {ms} ({share})" for name, ms, share in cells[1:]]
+        return _format_sentence(f"{_TIMES} in ms", times)
     if cells[0][0] == _FAMILY:
-        return _families(cells)
-    return part if _FAMILY in cells[0] else _narrow(cells)  # kernels of a validation: words, few
+        return _format_families(cells)
+    return part if _FAMILY in cells[0] else _format_table(cells)  # the kernels of a validation are few
 
 
-def _families(rows: list[list[str]]) -> str:
-    """A sentence; a share is in a cell of its own, or in brackets behind a number."""
+def _format_families(rows: list[list[str]]) -> str:
+    """Format a table of kernel families as a sentence.
+
+    The share of a family is in its own cell, or in parentheses after a number.
+    """
     column, whole = next(
         (rows[0].index(name), whole) for name, whole in _FAMILY_SHARES.items() if name in rows[0]
     )
     shares = [f"{row[0]} {row[1]} ({row[column].rpartition('(')[2].rstrip(')')})" for row in rows[1:]]
-    return _sentence(f"Kernels by family, with their share of {whole}", shares)
+    return _format_sentence(f"Kernels by family, with their share of {whole}", shares)
 
 
-def _sentence(what: str, figures: Sequence[str]) -> str:
+def _format_sentence(what: str, figures: Sequence[str]) -> str:
     return textwrap.fill(f"{what}: {', '.join(figures)}", _WIDTH)
 
 
-def _narrow(rows: list[list[str]]) -> str:
-    """A table without rules, its columns as wide as their cells; a row of one cell is a note."""
+def _format_table(rows: list[list[str]]) -> str:
+    """Format a table without rules; a row of one cell is a note that spans all columns."""
     rows[0] = [_SHORT_NAMES.get(name, name) for name in rows[0]]
     whole = [row for row in rows if len(row) > 1]
     widths = [max(len(row[column]) for row in whole) for column in range(len(rows[0]))]
@@ -182,12 +187,12 @@ def _narrow(rows: list[list[str]]) -> str:
     return "\n".join(lines)
 
 
-def by_family(kernels: Sequence[tuple[str, bool, int]], file: str) -> str:
-    """A line for each family of kernels.
+def format_by_family(kernels: Sequence[tuple[str, bool, int]], file: str) -> str:
+    """Summarize kernels with one line per family.
 
     Args:
-        kernels: of each its family, whether it is generated, and the number of its ops.
-        file: where the list of all lies.
+        kernels: Family, whether it is generated, and number of ops of each kernel.
+        file: Path of the full list.
     """
     ops = sum(count for *_, count in kernels)
     families = sorted({family for family, *_ in kernels})
@@ -198,10 +203,10 @@ def by_family(kernels: Sequence[tuple[str, bool, int]], file: str) -> str:
         made = sum(generated for generated, _ in own)
         note = f", {made} of them generated" if made else ""
         lines.append(f"  {family:<{width}} {len(own):5} for {sum(count for _, count in own)} ops{note}")
-    return "\n".join([*lines, f"all of them, with your lines: {file}"]) + "\n"
+    return "\n".join([*lines, f"all of them, with your source lines: {file}"]) + "\n"
 
 
-def _short_table(table: str, rows: int, file: str) -> str:
+def _shorten_table(table: str, rows: int, file: str) -> str:
     if not table.startswith("+-"):
         return table
     lines = table.split("\n")

@@ -1,4 +1,9 @@
-"""Training on the CS system: the same call in every task of a job, each does what its role asks for."""
+"""Training on the CS system.
+
+`train` is the whole of it for an estimator: every task of a job makes the same call, and its role decides
+whether it is the chief, which drives the system, or a worker, which streams batches. A program that owns its
+loop enters `training_run` on the chief and advances the `TrainingRun` itself.
+"""
 
 from __future__ import annotations
 
@@ -26,24 +31,26 @@ from cs_runtime.progress import (
 from cs_runtime.requeue import last_step_of_job
 from cs_runtime.run_files import write_run_files
 from cs_runtime.session import Session, next_run, open_session, prime
-from cs_runtime.terminal import WaitLog, announced
-from cs_runtime.worker import run_worker, worker_beside
+from cs_runtime.terminal import WaitLog, log_while_blocked
+from cs_runtime.worker import run_in_process_worker, run_worker
 from cs_system.client import StateStream, StepOutputs
 from cs_system.errors import CsSystemError
 from cs_toolkit.step import GLOBAL_STEP
 from csrun.tasks.roles import TaskInfo
 
+log = logging.getLogger("cs_runtime")
+
 
 class TrainingRun:
-    """A system that is programmed, has its state and gets batches; on the chief.
+    """The chief's handle of a training run on a system that is programmed, initialized and receiving batches.
 
     Attributes:
-        session: The chief's side of the system.
-        settings: Of the run.
+        session: The chief's connection to the system.
+        settings: Options of the run.
         progress: Steps, samples and the last loss so far.
-        input_ended: No worker has a batch left; `advance` does nothing more.
-        is_to_stop: Whether the observer has asked to stop, or the front end with a checkpoint that was
-            written beside steps.
+        input_ended: True when no worker has a batch left; `advance` then does nothing.
+        should_stop: True if the observer asked to stop, or the front end did when it wrote a background
+            checkpoint.
     """
 
     def __init__(
@@ -63,118 +70,114 @@ class TrainingRun:
         self._observer = observer
         self._timeline = timeline
         self._wait_log = WaitLog()
-        self._reading: ReadingState | None = None
-        self.is_to_stop = False
+        self._snapshot: StateReader | None = None
+        self.should_stop = False
 
     @property
     def first_step(self) -> int:
-        """Global step at which the run began."""
+        """Global step at the start of the run."""
         return self.session.first_step
 
     @property
     def step(self) -> int:
-        """Global step that has been reached."""
+        """Current global step."""
         return self.progress.step
 
     def advance(self, steps: int) -> int:
-        """Trains on the next batches; the observer sees what the steps put out.
-
-        Args:
-            steps: How many steps.
+        """Train on the next `steps` batches, and pass their outputs to the observer.
 
         Returns:
-            The number of steps done: fewer where the input ends (`input_ended`) or
+            The number of steps done. It is less than `steps` if the input ended (`input_ended`) or
             `Reservation.pause_steps` was called.
 
         Raises:
-            NothingToDoError: the input ended before the first step of the run.
-            NonFiniteLossError: the loss became NaN or infinite.
-            OutOfRangeError: a label is no class, or an id no row of its table.
-            cs_system.errors.CsSystemError: the system failed; a worker was lost.
+            NothingToDoError: The input ended before the first step of the run.
+            NonFiniteLossError: The loss became NaN or infinite.
+            OutOfRangeError: A label is not a class, or an id is not a row of its table.
+            cs_system.errors.CsSystemError: The system failed, or a worker was lost.
         """
         before = self.step
-        for _ in self.spans(steps):
+        for _ in self.iterate_outputs(steps):
             pass
         return self.step - before
 
-    def spans(self, steps: int) -> Iterator[StepOutputs]:
-        """As `advance`, but hands the outputs over as they come: the system computes while they are used."""
+    def iterate_outputs(self, steps: int) -> Iterator[StepOutputs]:
+        """Train like `advance`, yielding outputs as they arrive while the system computes on."""
         if self.input_ended:
             return
-        stream = self.session.reservation.run_steps(steps, self._waits_for, self.session.every)
+        stream = self.session.reservation.run_steps(steps, self._log_wait, self.session.every)
         try:
             for span in stream:
                 self._wait_log.reset()
                 self._timeline.mark("first step")
-                outputs = self.session.checked(span)
+                outputs = self.session.check_outputs(span)
                 self.progress.add(outputs)
-                if self._observer.steps(outputs) and not self.is_to_stop:
-                    self.is_to_stop = True
+                if self._observer.steps(outputs) and not self.should_stop:
+                    self.should_stop = True
                     self.session.reservation.pause_steps()
                 yield outputs
-                self._save_what_is_here()
+                if self._snapshot is not None and self._snapshot.is_complete:
+                    self.finish_checkpoint()
+                    if self.should_stop:
+                        self.session.reservation.pause_steps()
         except CsSystemError:
-            # Where only the steps have failed, the checkpoint before them is still to be had.
+            # If only the steps failed, the state of the background checkpoint can still be read.
             with contextlib.suppress(CsSystemError):
-                self.end_checkpoint()
+                self.finish_checkpoint()
             raise
         self.input_ended = stream.end_of_input
         if self.input_ended and self.step == self.first_step:
             raise NothingToDoError(self.first_step, skipped=self.settings.input_position == "toolkit")
 
     def state(self) -> State:
-        """The whole state by resource name, to be used before the next step.
+        """Return the whole state by resource name; it is valid until the next step.
 
         Raises:
-            GlobalStepError: the system has done another number of steps than this run knows of.
+            GlobalStepError: The system's global step differs from the number of steps of this run.
         """
-        with announced("give the state"):
-            found = self.session.reservation.state()
-        return self._checked_state(self.step, found)
+        with log_while_blocked("give the state"):
+            state = self.session.reservation.state()
+        _check_global_step(state, self.step)
+        return state
 
     def checkpoint(self) -> bool:
-        """Has the front end write a checkpoint of the state; returns whether it asks to stop there."""
-        self.end_checkpoint()
+        """Let the front end write a checkpoint of the current state; return True if it asks to stop."""
+        self.finish_checkpoint()
         with self._timeline.phase("checkpoint"):
             return self._front_end.save(self.step, self.state())
 
-    def begin_checkpoint(self) -> bool:
-        """As `checkpoint`, but where the system keeps the state, it is read and written while steps run.
+    def start_checkpoint(self) -> bool:
+        """Checkpoint in the background if the system keeps snapshots of the state, else like `checkpoint`.
 
-        `advance` then pauses where the front end asks to stop, see `is_to_stop`.
+        A background checkpoint is read and written while steps run. If the front end then asks to stop,
+        `should_stop` becomes true and `advance` pauses.
         """
-        self.end_checkpoint()
+        self.finish_checkpoint()
         stream = self.session.reservation.snapshot()
         if stream is None:
             return self.checkpoint()
-        self._reading = ReadingState(self.step, stream)
-        return self.is_to_stop
+        self._snapshot = StateReader(self.step, stream)
+        return self.should_stop
 
-    def end_checkpoint(self) -> None:
-        """Waits for the checkpoint that `begin_checkpoint` has begun, if there is one, and has it written."""
-        reading, self._reading = self._reading, None
-        if reading is None:
+    def finish_checkpoint(self) -> None:
+        """Wait for the background checkpoint, if there is one, and write it."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is None:
             return
         with self._timeline.phase("checkpoint"):
-            with announced("give the state"):
-                found = reading.state()
-            state = self._checked_state(reading.step, found)
-            self.is_to_stop |= self._front_end.save(reading.step, state)
+            with log_while_blocked("give the state"):
+                state = snapshot.state()
+            _check_global_step(state, snapshot.step)
+            self.should_stop |= self._front_end.save(snapshot.step, state)
 
-    def _waits_for(self, text: str) -> None:
+    def _log_wait(self, text: str) -> None:
         if self._wait_log(text):
             report_wait(text)
 
-    def _save_what_is_here(self) -> None:
-        if self._reading is not None and self._reading.is_here:
-            self.end_checkpoint()
-            if self.is_to_stop:
-                self.session.reservation.pause_steps()
 
-    def _checked_state(self, step: int, found: State) -> State:
-        if int(found[GLOBAL_STEP]) != step:
-            raise GlobalStepError(step, int(found[GLOBAL_STEP]))
-        return found
+def _check_global_step(state: State, step: int) -> None:
+    if int(state[GLOBAL_STEP]) != step:
+        raise GlobalStepError(step, int(state[GLOBAL_STEP]))
 
 
 @contextmanager
@@ -186,21 +189,21 @@ def training_run(
     run: int,
     timeline: Timeline,
 ) -> Iterator[TrainingRun]:
-    """Brings the system to the first step of a training, and gives it back at the end of the body.
+    """Prepare the system for the first step of a training run, and release it at the end of the body.
 
-    A training that begins at step 0 writes its first checkpoint here.
+    A run that starts at step 0 writes its first checkpoint here.
 
     Args:
-        front_end: Of the user's program.
-        settings: Of the run.
-        observer: Is shown what the steps put out.
-        task: This task, the chief.
+        front_end: Front end of the user's program.
+        settings: Options of the run.
+        observer: Receives the outputs of every step.
+        task: This task, which must be the chief.
         run: Number of the run in the program (`cs_runtime.session.next_run`).
-        timeline: Gets the phases.
+        timeline: Records the phases.
 
     Raises:
-        NoSystemError: no `cs_ip`.
-        cs_system.errors.CsSystemError: the system is not there or busy; a worker did not come.
+        NoSystemError: `settings.cs_ip` is missing.
+        cs_system.errors.CsSystemError: The system is unreachable or busy, or a worker did not connect.
     """
     with open_session(front_end, settings, task, run, timeline) as session:
         progress = Progress(
@@ -208,20 +211,20 @@ def training_run(
         )
         if session.first_step == 0:
             front_end.save(0, session.initial_state)
-        with worker_beside(front_end, settings, task, run) as check:
+        with run_in_process_worker(front_end, settings, task, run) as check:
             prime(session, task, timeline, check)
             training = TrainingRun(session, front_end, settings, observer, progress, timeline)
             yield training
-            training.end_checkpoint()
+            training.finish_checkpoint()
             session.reservation.stop(None)
 
 
-class ReadingState:
-    """The state after a step on its way to the chief, taken by a thread of its own.
+class StateReader:
+    """Reads a snapshot of the state in a background thread.
 
     Args:
-        step: Global step.
-        stream: Of the state.
+        step: Global step of the snapshot.
+        stream: Transfers the state to the chief.
     """
 
     def __init__(self, step: int, stream: StateStream) -> None:
@@ -233,15 +236,15 @@ class ReadingState:
         self._thread.start()
 
     @property
-    def is_here(self) -> bool:
-        """Whether `state` returns at once."""
+    def is_complete(self) -> bool:
+        """Whether `state` returns without waiting."""
         return not self._thread.is_alive()
 
     def state(self) -> State:
-        """Waits for all of it.
+        """Wait for the transfer to complete, and return the state.
 
         Raises:
-            cs_system.errors.CsSystemError: the system failed.
+            cs_system.errors.CsSystemError: The system failed.
         """
         self._thread.join()
         if self._error is not None:
@@ -252,25 +255,22 @@ class ReadingState:
     def _read(self) -> None:
         try:
             self._state = self._stream.read()
-        except BaseException as error:  # it is raised where the state is asked for
+        except BaseException as error:  # `state` raises it in the chief's thread
             self._error = error
-
-
-log = logging.getLogger("cs_runtime")
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a training ended, on the chief.
+    """The outcome of a training run, on the chief.
 
     Attributes:
         final_step: Global step of the last checkpoint.
-        loss: Loss of the last step; None when no step was left to do.
+        loss: Loss of the last step; None if no step was left to do.
         samples: Samples trained on in this run.
-        seconds: Time of the training loop, checkpoints included.
-        input_ended: The input ended before the last step.
-        requeued: It was interrupted by a request for a checkpoint, and goes on when the job is started again.
-        left: The program has left its loop before the last step.
+        seconds: Time of the training loop, including checkpoints.
+        input_ended: True if the input ended before the last step.
+        requeued: True if a checkpoint request interrupted the run; it resumes when the job is requeued.
+        left: True if the program left its loop before the last step.
     """
 
     final_step: int
@@ -283,11 +283,11 @@ class TrainResult:
 
     @property
     def status(self) -> str:
-        """As `run_summary.json` has it."""
+        """The value of `status` in `run_summary.json`."""
         return "requeued" if self.requeued else "left" if self.left else "completed"
 
 
-def note_success(
+def record_success(
     settings: RunSettings,
     timeline: Timeline,
     session: Session,
@@ -295,12 +295,12 @@ def note_success(
     progress: Progress,
     result: TrainResult,
 ) -> None:
-    """Says how a training ended, in the log and in the files of `model_dir`."""
+    """Log the result of a training run, and write the run files to `model_dir`."""
     rate = result.samples / result.seconds if result.seconds else 0.0
     if result.loss is None:
         log.info(
-            "nothing to do: global step %d has reached the last step asked for; give more steps to train on, "
-            "or an empty model_dir to begin again",
+            "nothing to do: global step %d is the requested last step already; raise the number of steps to "
+            "continue, or use an empty model_dir to start from step 0",
             result.final_step,
         )
     else:
@@ -346,8 +346,8 @@ def note_success(
     end_training(result.final_step)
 
 
-def note_failure(settings: RunSettings, timeline: Timeline, error: BaseException) -> None:
-    """Leaves the cause in `run_summary.json`; a full disk must not hide the first error behind a second."""
+def record_failure(settings: RunSettings, timeline: Timeline, error: BaseException) -> None:
+    """Record the error that ended a training run in `run_summary.json`."""
     status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     summary = run_files.run_summary(
         settings, timeline, status, error={"type": type(error).__name__, "message": str(error)}
@@ -355,36 +355,36 @@ def note_failure(settings: RunSettings, timeline: Timeline, error: BaseException
     log_how_to_resume(error)
     try:
         write_run_files(settings.model_dir, summary)
-    except ModelDirError as second:
+    except ModelDirError as second:  # a full disk must not hide the first error
         log.warning("run_summary.json was not written: %s", second)
 
 
 Adjust = Callable[[RunSettings], RunSettings]
-"""What a program changes of the settings of its run when it has been traced."""
+"""Returns the options of a run as the program changes them when it is traced."""
 
 
 def train(
     front_end: FrontEnd, settings: RunSettings, observer: Observer, adjust: Adjust | None = None
 ) -> TrainResult | None:
-    """Trains until `settings.last_step`, or `settings.steps` steps, or the end of the input.
+    """Train until `settings.last_step`, for `settings.steps` steps, or to the end of the input.
 
-    SIGUSR1 makes the chief write a checkpoint at the next step. If the job is started again after that
-    (`TaskInfo.requeue`), the process then ends with `csrun.tasks.roles.EXIT_REQUEUE`.
+    On SIGUSR1 the chief writes a checkpoint after the current step. If the job is requeueable
+    (`TaskInfo.requeue`), the process then exits with `csrun.roles.EXIT_REQUEUE`.
 
     Args:
-        front_end: Of the program.
-        settings: Of the run.
-        observer: Is shown what the steps put out, and may ask to stop.
-        adjust: Changes when the run ends and when it writes checkpoints.
+        front_end: Front end of the program.
+        settings: Options of the run.
+        observer: Receives the outputs of every step, and may ask to stop.
+        adjust: Changes the end of the run and its checkpoint interval once the program has been traced.
 
     Returns:
         The chief's result; None in a worker.
 
     Raises:
         ModelDirError: `model_dir` is not writable.
-        NonFiniteLossError: the loss became NaN or infinite.
-        OutOfRangeError: a label is no class, or an id no row of its table.
-        cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
+        NonFiniteLossError: The loss became NaN or infinite.
+        OutOfRangeError: A label is not a class, or an id is not a row of its table.
+        cs_system.errors.CsSystemError: The system is unreachable, busy or failed, or a worker was lost.
     """
     task, run = TaskInfo.from_environment(), next_run()
     with CheckpointRequests() as requests:
@@ -394,16 +394,16 @@ def train(
         files.check_writable(settings.model_dir)
         timeline = Timeline()
         try:
-            result = _chief(front_end, settings, observer, adjust, task, run, timeline, requests)
+            result = _run_chief(front_end, settings, observer, adjust, task, run, timeline, requests)
         except BaseException as error:
-            note_failure(settings, timeline, error)
+            record_failure(settings, timeline, error)
             raise
     if result.requeued:
         leave_for_requeue(result.final_step)
     return result
 
 
-def _chief(
+def _run_chief(
     front_end: FrontEnd,
     settings: RunSettings,
     observer: Observer,
@@ -422,7 +422,7 @@ def _chief(
         begin_training(settings.model_dir, training.first_step, last_step)
         with (
             timeline.phase("training") as phase,
-            requests.served_by(training.session.reservation.pause_steps),
+            requests.pause_steps_with(training.session.reservation.pause_steps),
         ):
             _train_to(training, last_step, requests, requeue=task.requeue)
     progress, ended = training.progress, training.input_ended
@@ -430,52 +430,54 @@ def _chief(
     result = TrainResult(
         progress.step, progress.loss, progress.samples, phase.seconds or 0.0, ended, requeued
     )
-    note_success(settings, timeline, training.session, task, progress, result)
+    record_success(settings, timeline, training.session, task, progress, result)
     return result
 
 
 def _train_to(run: TrainingRun, last_step: int, requests: CheckpointRequests, *, requeue: bool) -> None:
-    """Trains until `last_step`, the end of the input, a saving listener's stop, or a request to leave.
+    """Train until `last_step`, the end of the input, a saving listener's stop, or a request to requeue.
 
     Args:
-        run: To be advanced.
+        run: The run to advance.
         last_step: Global step.
-        requests: For checkpoints.
-        requeue: A request ends the training.
+        requests: Checkpoint requests.
+        requeue: Whether a checkpoint request ends the run.
     """
     settings = run.settings
     saved_step, saved_at = run.step, time.monotonic()
     stop = False
     while run.step < last_step and not run.input_ended and not stop:
-        # Without a step a job that is always asked too early would be put back into the queue for ever.
-        asked = requests.pending and run.step > run.first_step
-        if not asked:
+        # At least one step: a job that always gets the signal early would be requeued without progress.
+        requested = requests.pending and run.step > run.first_step
+        if not requested:
             run.advance(_segment_end(run.step, last_step, settings) - run.step)
-            asked = requests.pending
-        due = asked or _save_is_due(run.step, saved_at, settings)
-        ends = run.step == last_step or run.input_ended or run.is_to_stop
+            requested = requests.pending
+        due = requested or _is_checkpoint_due(run.step, saved_at, settings)
+        ends = run.step == last_step or run.input_ended or run.should_stop
         if ends or due:
             if run.step != saved_step:
-                stop = run.checkpoint() if ends or asked else run.begin_checkpoint()
+                stop = run.checkpoint() if ends or requested else run.start_checkpoint()
             saved_step, saved_at = run.step, time.monotonic()
-        stop |= run.is_to_stop
-        if asked:
-            log.info("checkpoint at global step %d, as SIGUSR1 asked for", saved_step)
+        stop |= run.should_stop
+        if requested:
+            log.info("wrote a checkpoint at global step %d, requested by SIGUSR1", saved_step)
             if requeue:
                 break
-            requests.done()
+            requests.clear()
     if stop and run.step < last_step:
-        log.info("stopped at global step %d of %d, as a hook or saving listener asked", run.step, last_step)
+        log.info(
+            "stopped at global step %d of %d, requested by a hook or saving listener", run.step, last_step
+        )
     if run.input_ended:
         log.warning(
-            "the input ended at global step %d, before step %d; add repeat() to the dataset to train on",
+            "the input ended at global step %d, before step %d; add repeat() to the dataset to continue",
             saved_step,
             last_step,
         )
 
 
 def _segment_end(step: int, last_step: int, settings: RunSettings) -> int:
-    """The next step at which a checkpoint may be due: steps between two of them need no pause."""
+    """Return the next step at which a checkpoint may be due; the steps before it run without a pause."""
     ends = [last_step]
     if settings.save_every_steps:
         ends.append(step - step % settings.save_every_steps + settings.save_every_steps)
@@ -484,7 +486,7 @@ def _segment_end(step: int, last_step: int, settings: RunSettings) -> int:
     return min(ends)
 
 
-def _save_is_due(step: int, saved_at: float, settings: RunSettings) -> bool:
+def _is_checkpoint_due(step: int, saved_at: float, settings: RunSettings) -> bool:
     if settings.save_every_steps:
         return step % settings.save_every_steps == 0
     return bool(settings.save_every_s) and time.monotonic() - saved_at >= (settings.save_every_s or 0)

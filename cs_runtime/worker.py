@@ -1,4 +1,4 @@
-"""What a worker does in a run: it streams the batches of its shard to the CS system."""
+"""The worker's side of a run: stream the batches of its shard to the CS system."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from csrun.tasks.roles import TaskInfo
 
 log = logging.getLogger("cs_runtime")
 
-# The chief may compile for long and wait for a busy system; when it fails the launcher ends this task.
+# The chief may compile for hours and wait for a busy system; if it fails, the launcher ends this task.
 JOIN_TIMEOUT_S = 24 * 3600.0
 STOP_TIMEOUT_S = 10.0
 
 
 def run_worker(source: InputSource, settings: RunSettings, task: TaskInfo, run: int) -> SendSummary:
-    """Streams until the run ends or the input does.
+    """Stream batches until the run or the input ends.
 
     Args:
         source: The input of the user's program.
-        settings: Of the run.
+        settings: Options of the run.
         task: This task.
         run: Number of the run in the program (`cs_runtime.session.next_run`).
 
     Raises:
-        NoSystemError: no `cs_ip`.
-        Exception: whatever the input function raises, unchanged; errors of `cs_stream` and `cs_system`.
+        NoSystemError: `settings.cs_ip` is missing.
+        Exception: Any error of the input function, unchanged, and errors of `cs_stream` and `cs_system`.
     """
     return open_stream(source, settings, task, run).run()
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A worker's way into the run, before its first batch.
+    """A worker's connection to the run, before its first batch.
 
     Attributes:
-        sender: Of this worker.
+        sender: Sends the batches.
         source: The input of the user's program.
-        outside: Number of this worker's batches that the source does not know of, because the program
-            leaves them out by itself.
-        end: Number of the first batch of this worker that the run does not use; None where its steps are not
-            known before.
+        outside: Number of this worker's batches that the program skips by itself, so that the source does
+            not count them.
+        end: Number of this worker's first batch that the run does not use; None if its number of steps is
+            unknown.
     """
 
     sender: Sender
@@ -63,11 +63,7 @@ class Stream:
     end: int | None
 
     def run(self) -> SendSummary:
-        """Stream what the run uses of the input, until the run ends or the input does.
-
-        Batches after that are not made: an input may fail there, and data sets exist whose samples can be
-        read once only.
-        """
+        """Stream the batches that the run uses, until the run or the input ends."""
         summary = self.sender.run(self._batches)
         if summary.stopped_reason not in (None, STOPPED_HERE):
             log.warning("the run was stopped: %s", summary.stopped_reason)
@@ -76,11 +72,12 @@ class Stream:
 
     def _batches(self, number: int) -> Iterator[Batch]:
         batches = self.source.batches(number - self.outside)
+        # No batch after the end is read: the input may fail there, and some data can be read only once.
         return batches if self.end is None else islice(batches, max(0, self.end - number))
 
 
 def open_stream(source: InputSource, settings: RunSettings, task: TaskInfo, run: int) -> Stream:
-    """Waits until the chief of the job has opened the input, and prepares to stream into it."""
+    """Wait until the chief has opened the input of the run, and prepare to stream into it."""
     if settings.cs_ip is None:
         raise NoSystemError
     input_identity = InputIdentity(run, source.input_facts())
@@ -103,38 +100,36 @@ def open_stream(source: InputSource, settings: RunSettings, task: TaskInfo, run:
     sender = Sender((ticket.data_host, ticket.data_port), identity, BatchLayout.of_step(source.inputs()))
     used = count_before(task.index, task.num_workers, ticket.first_position)
     if used:
-        log.info("%s", _position_text(task.index, ticket.first_position, used, settings.input_position))
+        _log_position(task.index, ticket.first_position, used, settings.input_position)
+    ends = [] if settings.last_step is None else [settings.last_step]
+    if settings.steps is not None:
+        ends.append(ticket.first_position + settings.steps)
     return Stream(
         sender,
         source,
         outside=used if settings.input_position == "program" else 0,
-        end=_end_of(task, ticket.first_position, settings),
+        end=count_before(task.index, task.num_workers, min(ends)) if ends else None,
     )
 
 
-def _end_of(task: TaskInfo, first_position: int, settings: RunSettings) -> int | None:
-    """Return the number of the first batch of a worker that a run does not use; None: it is not known."""
-    ends = [] if settings.last_step is None else [settings.last_step]
-    if settings.steps is not None:
-        ends.append(first_position + settings.steps)
-    return count_before(task.index, task.num_workers, min(ends)) if ends else None
-
-
-def _position_text(worker: int, step: int, used: int, position: InputPosition) -> str:
-    """Who leaves out how much of the input of a worker where a training continues."""
+def _log_position(worker: int, step: int, used: int, position: InputPosition) -> None:
+    """Log which side skips the used batches of a worker when a training run resumes."""
     if position == "toolkit":
-        return (
-            f"continuing at global step {step}: the toolkit skips the first {used} batches of worker {worker}"
+        log.info(
+            "continuing at global step %d: the toolkit skips the first %d batches of worker %d",
+            *(step, used, worker),
         )
-    return (
-        f"continuing at global step {step}: the program is in charge of its input, the toolkit skips nothing "
-        f"of the {used} batches of worker {worker} that earlier runs have used "
-        "(CSRunConfig(input_position='toolkit') makes it skip them)"
-    )
+    else:
+        log.info(
+            "continuing at global step %d: the program positions its input, so the toolkit skips none of the "
+            "%d batches of worker %d that earlier runs have used (with "
+            "CSRunConfig(input_position='toolkit') it skips them)",
+            *(step, used, worker),
+        )
 
 
 class _WorkerThread(threading.Thread):
-    """Streams beside the chief and keeps what it raised."""
+    """Streams batches in the chief's process and stores the error that ends it."""
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(name="worker", daemon=True)
@@ -144,29 +139,32 @@ class _WorkerThread(threading.Thread):
     def run(self) -> None:
         try:
             self._stream.run()
-        except BaseException as error:  # handed to the chief's thread, which raises it
+        except BaseException as error:  # `check` raises it in the chief's thread
             self.error = error
 
     def check(self) -> None:
-        """Raises what the stream has raised."""
+        """Raise the error of the stream, if it has failed."""
         if self.error is not None:
             raise self.error
 
     def end(self) -> None:
-        """Ends the stream, whatever the system is doing."""
+        """End the stream, regardless of the state of the system."""
         self._stream.sender.stop()
         self.join(timeout=STOP_TIMEOUT_S)
 
 
 @contextmanager
-def worker_beside(
+def run_in_process_worker(
     source: InputSource, settings: RunSettings, task: TaskInfo, run: int
 ) -> Iterator[Callable[[], None]]:
-    """Runs the one worker of a job without a launcher in a thread of the chief's process.
+    """Run the only worker of a job without a launcher in a thread of the chief's process.
 
-    Enter it when the input is open. When the body fails because the worker did, the worker's own exception
-    is raised, with its traceback. Who waits for the worker calls what the body gets, which raises that too:
-    the system knows of no worker that has ended before it came.
+    The input must be open. If the body fails because the worker did, the worker's exception is raised, with
+    its traceback.
+
+    Yields:
+        A function that raises the worker's error, if any. A caller that waits for the worker must call it,
+        because the system does not know of a worker that failed before it connected.
     """
     if not task.in_process_worker:
         yield lambda: None

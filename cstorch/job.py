@@ -27,7 +27,7 @@ def task() -> TaskInfo:
 def leave_to_chief() -> None:
     """Ends a worker of a program that computes on the CPU of the chief: there is nothing to stream."""
     if task().role == "worker":
-        terminal.set_up("cstorch")
+        terminal.configure_logging("cstorch")
         logging.getLogger("cstorch").info(
             "nothing to do for worker %d: the program runs on the CPU of the chief", task().index
         )

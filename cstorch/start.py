@@ -59,7 +59,7 @@ def start_session() -> None:
 
 
 def _set_up() -> None:
-    terminal.set_up("cstorch")
+    terminal.configure_logging("cstorch")
     exits.report_at_exit(base.tell, essence)
 
 

@@ -23,7 +23,7 @@ def forget() -> None:
     names._holders.clear()
     Metric.registry.clear()
     step_count.continue_at(0)
-    start.checkpoint_requests.done()
+    start.checkpoint_requests.clear()
     requeue._calls.clear()
     precision.name_half_dtype("float16")
     precision.mix_precision(False)

@@ -50,7 +50,7 @@ class Setup:
 
     def whole_input(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
         """The input of a run in which one task reads all records, in their order."""
-        return self._input(input_fn, mode, tasks.alone_config())
+        return self._input(input_fn, mode, tasks.single_task_config())
 
     def shared_input(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
         """The input of a run in which the workers of the job share the records."""

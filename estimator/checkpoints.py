@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_runtime.errors import ModelDirError
-from cs_runtime.files import write_failure, write_text
+from cs_runtime.files import write_failure_cause, write_text
 from cs_runtime.progress import report_checkpoint
 from estimator.errors import CheckpointReadError, CheckpointWriteError, EstimatorError, essence
 
@@ -240,7 +240,7 @@ class CheckpointWriter:
         except (tf.errors.OpError, OSError, ValueError, RuntimeError, ModelDirError) as error:
             if not rewritten:
                 _remove(prefix)
-            cause = write_failure(error) or essence(error)
+            cause = write_failure_cause(error) or essence(error)
             raise CheckpointWriteError(prefix, cause, older[-1] if older else None) from error
         for known in older:
             if known not in kept and not self._is_for_good(known):

@@ -469,8 +469,8 @@ class TrainingLoop:
                 stop = self._writer.write(keeper.session, pace.step)
                 saved_at = time.perf_counter()
             if asked:
-                log.info("checkpoint at global step %d, as SIGUSR1 asked for", pace.step)
-                requests.done()
+                log.info("wrote a checkpoint at global step %d, requested by SIGUSR1", pace.step)
+                requests.clear()
                 stop = stop or stop_on_request
         if pace.step > first_step and self._writer.last_step != pace.step:
             self._writer.write(keeper.session, pace.step)

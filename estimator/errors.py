@@ -63,4 +63,4 @@ def report_errors(crash_dir: Path | str | None = None) -> Iterator[None]:
 
 def told(error: BaseException, crash_dir: Path | str | None = None) -> int:
     """Writes what a user has to know of an error that ends the program; the exit code."""
-    return exits.told(error, crash_dir, essence)
+    return exits.report_error(error, crash_dir, essence)

@@ -57,7 +57,7 @@ class EstimatorFacade(ABC):
         self._model_dir = _model_dir(model_dir, self._config)
         self._compile_dir = None if compile_dir is None else Path(compile_dir)
         self._params: Any = copy_of(params if params is not None else {})
-        terminal.set_up("estimator")
+        terminal.configure_logging("estimator")
         for name in ("train_distribute", "eval_distribute"):
             if getattr(self._config, name) is not None:
                 log.warning("%s has no effect: the estimator runs on one device", name)

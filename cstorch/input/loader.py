@@ -16,7 +16,7 @@ from numpy.random import mtrand
 from torch.utils import _pytree as pytree
 
 from cs_runtime import input_source
-from cs_runtime.input_source import input_facts, narrowed
+from cs_runtime.input_source import input_facts, narrow_integers
 from cs_runtime.options import RunSettings
 from cs_toolkit.step import TensorSpec
 from cstorch.compiled import trains
@@ -234,7 +234,7 @@ class DataLoader:
         """
         skip = max(0, skip + self.batches_ahead)
         why = self._why_made() if skip else ""
-        with input_source.told(skip, why):
+        with input_source.log_skip(skip, why):
             batches = islice(self._all(), skip, None) if why else self._all(skip)
             first = next(batches)
         yield first
@@ -360,7 +360,7 @@ def _arrays(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> Ite
                 f"{spec.dtype}{list(spec.shape)} as in the first one; give the torch DataLoader "
                 "drop_last=True, and pad samples to one size"
             )
-        yield narrowed(spec.name, to_array(tensor))
+        yield narrow_integers(spec.name, to_array(tensor))
 
 
 class OwnNumbers:

@@ -23,7 +23,7 @@ from typing import NoReturn
 from cs_runtime import terminal
 from cs_runtime.exits import report_errors
 from cs_runtime.input_source import Batch, InputSource
-from cs_runtime.local_job import JobBeside
+from cs_runtime.local_job import LocalJob
 from cs_runtime.tasks import current
 from cs_runtime.worker import run_worker
 from cs_toolkit.files import replace_file
@@ -162,7 +162,7 @@ class OwnWorkers:
         log.info("starting %d workers; their logs: %s", number, self._logs)
         atexit.register(self._tidy)  # last: it comes behind the end of the job
         words = [_interpreter(), "-P", "-m", "cstorch", str(directory)]
-        self._job = JobBeside(number, words, self._logs, self._files.end_file)
+        self._job = LocalJob(number, words, self._logs, self._files.end_file)
 
     def _tidy(self) -> None:
         if not self._job.ended:
@@ -185,7 +185,7 @@ def _interpreter() -> str:
 
 def main() -> None:
     """What a worker runs: `python -m cstorch DIRECTORY`."""
-    terminal.set_up("cstorch")
+    terminal.configure_logging("cstorch")
     with report_errors():
         directory = Path(sys.argv[1])
         identity = json.loads((directory / _JOB_FILE).read_text())

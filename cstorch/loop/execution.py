@@ -18,7 +18,7 @@ from cs_runtime.options import Command, RunSettings
 from cs_runtime.program import State, StepProgram
 from cs_runtime.progress import Timeline, begin_training
 from cs_runtime.session import next_run
-from cs_runtime.training import TrainResult, note_failure, note_success, training_run
+from cs_runtime.training import TrainResult, record_failure, record_success, training_run
 from cs_system.client import StepOutputs
 from cs_toolkit.execution_options import replica_choice
 from cs_toolkit.step import GLOBAL_STEP, MODEL_STATE, Mode
@@ -119,12 +119,12 @@ class Training:
 
     def failed(self, error: BaseException) -> None:
         """Says in the files of the run what has ended it."""
-        note_failure(self._settings, self._timeline, error)
+        record_failure(self._settings, self._timeline, error)
 
     def take(self, ahead: int) -> Outputs | None:
         """See `Execution`."""
         if not self._ahead:
-            self._spans, self._ahead = self._run.spans(ahead), ahead
+            self._spans, self._ahead = self._run.iterate_outputs(ahead), ahead
         while not self._rows and next(self._spans, None) is not None:
             pass
         if not self._rows:
@@ -159,7 +159,7 @@ class Training:
             requeued=ended == "requeued",
             left=ended == "left",
         )
-        note_success(self._settings, self._timeline, self._run.session, task(), progress, result)
+        record_success(self._settings, self._timeline, self._run.session, task(), progress, result)
 
 
 class Evaluation:
@@ -313,14 +313,14 @@ class RecordedStep:
             cgc.errors.GraphImportError: it uses operations that the CS system lacks.
         """
         from cgc.importers.aten import check_output, import_step  # late: workers have no compiler
-        from cs_runtime.input_source import described_function
+        from cs_runtime.input_source import describe_function
         from cs_runtime.step_checks import ProgramCheck
         from cs_runtime.step_program import step_program
 
         graph, mode = self.traced.graph, self.mode
         module = import_step(graph, mode=mode, seed=seed_of_steps())
         names = [f"input_{i}" for i in range(len(graph.inputs))]
-        models = ", ".join(described_function(model) for model in self.models)
+        models = ", ".join(describe_function(model) for model in self.models)
         checks = [
             ProgramCheck(f"output_{check_output(number)}", check.error)
             for number, check in enumerate(graph.checks)

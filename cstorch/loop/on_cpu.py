@@ -86,7 +86,7 @@ class CpuLoop(Turns):
             log_how_to_resume(error)
 
     def _begin_lines(self) -> None:
-        terminal.set_up("cstorch")
+        terminal.configure_logging("cstorch")
         exits.report_at_exit(base.tell, essence)
         first = steps_done()
         begin_training(configuration().model_dir, first, first + self.steps, resumes=False)

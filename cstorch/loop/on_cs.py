@@ -365,11 +365,11 @@ class Loop(Turns):
             return
         if task().requeue and self.turn == self.steps:
             return  # what the program does behind its last step belongs to this start; a later loop leaves
-        log.info("the program has read its state at global step %d, as SIGUSR1 asked for", steps_done())
+        log.info("the program has read its state at global step %d, requested by SIGUSR1", steps_done())
         if task().requeue:
             self._end("requeued")
             leave_for_requeue(steps_done())
-        checkpoint_requests.done()
+        checkpoint_requests.clear()
 
     def leave(self) -> None:
         """Ends a loop that the program leaves early, with `break` or an error of its own."""

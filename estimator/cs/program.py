@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cs_runtime.files import write_text
-from cs_runtime.input_source import described_function, input_facts
+from cs_runtime.input_source import describe_function, input_facts
 from cs_runtime.program import StepProgram
 from cs_toolkit.garbage import seldom_searched
 from cs_toolkit.step import TensorSpec
@@ -178,7 +178,7 @@ class TensorFlowFrontEnd(ProgramInput):
         from cs_runtime.step_program import step_program  # late: workers have no compiler
 
         mode = PROGRAM_MODES[self._source.mode]
-        model = described_function(self._model_fn)
+        model = describe_function(self._model_fn)
         program = step_program(self._imported.module, mode, self.batch_size, self.input_names, model)
         if self._source.mode != ModeKeys.TRAIN:
             return program

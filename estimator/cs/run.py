@@ -15,11 +15,11 @@ import numpy as np
 import cs_runtime.inference
 import cs_runtime.training
 from cs_runtime import tasks
-from cs_runtime.exits import noted_failures
+from cs_runtime.exits import record_failures
 from cs_runtime.options import Command, RunSettings
 from cs_runtime.program import MeasuredFrontEnd
 from cs_runtime.progress import StepEvents
-from cs_runtime.run_files import plain, write_params
+from cs_runtime.run_files import to_plain_data, write_params
 from cs_toolkit.execution_options import streaming
 from cs_toolkit.garbage import leave_at_exit, seldom_searched
 from cs_toolkit.messages import Message
@@ -230,14 +230,14 @@ class CsBackend:
             streaming=streaming(**{name: getattr(config, name) for name in STREAMING}),
             max_wgt_servers=config.max_wgt_servers,
             input_position=setup.input_position,
-            params=plain(setup.params),
+            params=to_plain_data(setup.params),
         )
 
     def _batch_size(self, front_end: EstimatorFrontEnd) -> int:
         """The batch size, for which the input is built: what is wrong with it shows here first."""
         if not tasks.is_chief():
             return front_end.batch_size
-        with noted_failures(self._setup.artifact_dir):
+        with record_failures(self._setup.artifact_dir):
             return front_end.batch_size
 
 

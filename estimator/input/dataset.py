@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cs_runtime import tasks
-from cs_runtime.input_source import narrowed
+from cs_runtime.input_source import narrow_integers
 from cs_toolkit.garbage import leave_at_exit
 from estimator.calling import call_input_fn
 from estimator.errors import ComponentTypeError, InputFnError, InputShapeError
@@ -62,7 +62,7 @@ class InputSource:
 
     def call(self) -> Any:
         """Calls the function in the present graph."""
-        with tasks.exported(self.tf_config):
+        with tasks.export_config(self.tf_config):
             return call_input_fn(
                 self.input_fn, self.mode, self.params, self.config, self.num_shards, self.shard
             )
@@ -151,7 +151,7 @@ def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.
         take = session.make_callable(tensors)
         arrays = way.first(session, take)
         for number in itertools.count(skip + 1):
-            yield tuple(narrowed(name, array) for name, array in zip(names, arrays, strict=True))
+            yield tuple(narrow_integers(name, array) for name, array in zip(names, arrays, strict=True))
             way.passed(session, number)
             arrays = take()
     except tf.errors.OutOfRangeError:

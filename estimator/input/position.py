@@ -26,7 +26,7 @@ class PositionedTensors:
 
     def first(self, session: Any, take: Take) -> Sequence[Any]:
         """The first batch that is wanted."""
-        with input_source.told(self._skip, "tensors that are no dataset"):
+        with input_source.log_skip(self._skip, "tensors that are no dataset"):
             for _ in range(self._skip):
                 take()
             return take()
@@ -69,12 +69,12 @@ class PositionedDataset:
             session.run(self._initializer)
             at = self._states.restore_before(session, self._skip)
             if at is not None:
-                input_source.told_from_state(self._skip, at)
+                input_source.log_restored_position(self._skip, at)
                 for _ in range(at, self._skip):
                     take()
                 return take()
         session.run(self._initializer, self._feed)
-        with input_source.told(self._skip, self._reads):
+        with input_source.log_skip(self._skip, self._reads):
             return take()
 
     def passed(self, session: Any, batches: int) -> None:

@@ -14,7 +14,7 @@ from cs_runtime import exits, terminal
 from cs_runtime.errors import CallError
 from cs_runtime.files import write_text
 from cs_runtime.options import default_execution
-from cs_runtime.run_files import text_of
+from cs_runtime.run_files import params_yaml
 from cstorch.errors import essence
 from cstorch.loop import base
 from cstorch.start import take_requests
@@ -91,7 +91,7 @@ def _start(config: RunConfig) -> None:
     else:
         initialize(service_workdir=workdir)
         take_requests()
-    terminal.set_up("cstorch")
+    terminal.configure_logging("cstorch")
     for name in (*terminal.PACKAGES, "cstorch"):
         logging.getLogger(name).setLevel(config.log_level(streams_alone=not cm.is_master_ordinal()))
     if config.seed is not None:
@@ -100,7 +100,7 @@ def _start(config: RunConfig) -> None:
 
 def _save_params(config: RunConfig, params: dict[str, Any]) -> None:
     if cm.is_master_ordinal():
-        write_text(config.model_dir / config.mode / f"params_{config.mode}.yaml", text_of(params))
+        write_text(config.model_dir / config.mode / f"params_{config.mode}.yaml", params_yaml(params))
 
 
 def _do(

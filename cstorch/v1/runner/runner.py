@@ -21,7 +21,7 @@ import torch
 from cs_runtime.checkpoint_requests import leave_for_requeue
 from cs_runtime.errors import NonFiniteLossError, RunError
 from cs_runtime.files import write_json
-from cs_runtime.requeue import checkpoint_of_job, last_step_of_job, note_checkpoint
+from cs_runtime.requeue import checkpoint_of_job, last_step_of_job, record_checkpoint
 from cs_runtime.tasks import current
 from cstorch import optim
 from cstorch.amp.loss_scaling import clip_by_norm, clip_by_value, gradients
@@ -206,7 +206,7 @@ class Runner:
         path = self.config.model_dir / _CHECKPOINT.format(self.global_step * cm.num_receivers())
         cm.save({"global_step": self.global_step, **self.model.state_dict()}, path)
         if cm.is_master_ordinal():
-            note_checkpoint(self.config.model_dir, current(), path)
+            record_checkpoint(self.config.model_dir, current(), path)
         log.info("Saved checkpoint at global step: %d", self.global_step)
 
     def load_checkpoint(self) -> None:
@@ -288,7 +288,7 @@ class Runner:
             if asked and current().requeue and not last:
                 leave_for_requeue(self.global_step)
             if asked:
-                checkpoint_requests.done()
+                checkpoint_requests.clear()
 
     def _train_step(self, batch: Any, step: int) -> None:
         batch = self._started(batch, step, train=True)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 CONTINUED = {
     "program": (
         ["--skip"],
-        r"the toolkit skips nothing of the 20 batches of worker 0 that earlier runs have used",
+        r"the toolkit skips none of the 20 batches of worker 0 that earlier runs have used",
     ),
     "toolkit": (["--input_position=toolkit"], r"the toolkit skips the first 20 batches of worker 0"),
 }

@@ -65,7 +65,7 @@ def test_a_program_alone_has_a_system_of_its_own_and_leaves_its_files(
 ) -> None:
     found, output, folder = alone
     assert len(found) == STEPS + 1
-    assert "using a simulated one of this program's own at 127.0.0.1:" in output
+    assert "using an embedded simulated one at 127.0.0.1:" in output
     assert f"Training finished with {STEPS * 16} samples" in output
     summary = json.loads((folder / "model_dir" / "run_summary.json").read_text())
     assert (summary["status"], summary["last_step"], summary["workers"]) == ("completed", STEPS, 1)
@@ -103,7 +103,7 @@ def test_killed_chief_and_killed_worker_change_no_bit(
     os.kill(serving_process(tmp_path), signal.SIGKILL)
     output = finish(job, tmp_path)
     assert job.returncode == 0, output
-    assert "killed by SIGKILL; starting it again" in output
+    assert "killed by SIGKILL; restarting it" in output
     assert results(output) == {f"step {i}": expected[f"step {i}"] for i in range(21, STEPS + 1)} | {
         "accuracy": expected["accuracy"]
     }

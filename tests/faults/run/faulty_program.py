@@ -67,7 +67,7 @@ def _wait_for(file: Path) -> None:
 
 @report_errors()
 def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
-    terminal.set_up("numpy_program")
+    terminal.configure_logging("numpy_program")
     limit = {"max_steps": "last_step", "steps": "steps"}[os.environ.get("LIMIT", "max_steps")]
     settings = RunSettings(
         "train",

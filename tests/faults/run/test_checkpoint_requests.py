@@ -78,7 +78,7 @@ def test_a_request_writes_a_checkpoint_and_the_training_goes_on(
     log = tmp_path / "m-0.log"
     wait_for(log, "global step 10:", training)
     training.send_signal(signal.SIGUSR1)
-    step = int(wait_for(log, r"checkpoint at global step (\d+), as SIGUSR1 asked for", training)[1])
+    step = int(wait_for(log, r"checkpoint at global step (\d+), requested by SIGUSR1", training)[1])
     if place == "cs":
         assert state(tmp_path / "m")["state.global_step"] == step
     else:

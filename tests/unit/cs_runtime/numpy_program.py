@@ -18,7 +18,7 @@ import numpy as np
 
 from cs_runtime import tasks, terminal
 from cs_runtime.exits import report_errors
-from cs_runtime.input_source import input_facts, narrowed
+from cs_runtime.input_source import input_facts, narrow_integers
 from cs_runtime.options import RunSettings
 from cs_runtime.program import State, StepProgram
 from cs_runtime.progress import StepEvents
@@ -62,7 +62,7 @@ class NumpyFrontEnd:
         position = task.index + skip * task.num_workers
         while True:
             features, labels = batch(position)
-            yield features, narrowed("labels", labels)
+            yield features, narrow_integers("labels", labels)
             position += task.num_workers
 
     def initial_state(self) -> State:
@@ -96,7 +96,7 @@ class Scalars:
 
 @report_errors()
 def main(cs_ip: str, model_dir: str, steps: str, execution: Any = "pipelined", save_every: str = "0") -> None:
-    terminal.set_up("numpy_program")
+    terminal.configure_logging("numpy_program")
     params: dict[str, Any] = {"steps": int(steps), "rate": RATE}
     settings = RunSettings(
         "train",

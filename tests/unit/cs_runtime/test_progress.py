@@ -26,7 +26,7 @@ STEP_S = 0.5
 
 @pytest.fixture(autouse=True)
 def no_training_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cs_runtime.progress, "_present", None)
+    monkeypatch.setattr(cs_runtime.progress, "_current", None)
     monkeypatch.setattr(cs_runtime.progress, "_newest", None)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from cs_runtime.run_files import plain, write_params, write_run_files
+from cs_runtime.run_files import to_plain_data, write_params, write_run_files
 
 
 def wrote(model_dir: Path, mode: str, samples: int, status: str = "completed") -> tuple[Any, Any]:
@@ -65,7 +65,7 @@ def test_params_keep_what_json_can_hold(tmp_path: Path) -> None:
         "sizes": [3, 4],
         "nested": {"path": "a/b", "on": True, "none": None},
     }
-    assert plain(params) == expected
+    assert to_plain_data(params) == expected
     write_params(tmp_path / "new", params)
     assert yaml.safe_load((tmp_path / "new" / "params.yaml").read_text()) == expected
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["params.yaml"]

@@ -13,10 +13,10 @@ from cs_runtime.terminal import (
     LINE_EVERY_S,
     PACKAGES,
     WaitLog,
-    announced,
-    by_family,
-    set_up,
-    shortened,
+    configure_logging,
+    format_by_family,
+    log_while_blocked,
+    shorten_report,
 )
 
 LOOPS = """\
@@ -39,14 +39,14 @@ def test_a_terminal_has_neither_loops_nor_advice() -> None:
     notes = "All figures are estimates of time on the wafer.\nActive PEs: share of the fabric.\n"
     compiled = "Model:     model_fn\nPrecision: float32"
     advice = "To go faster:\n  buy another wafer"
-    shown = shortened(f"head\n\n{compiled}\n\n{LOOPS}\n\nVerdict: good.\n\n{advice}\n\n{notes}")
+    shown = shorten_report(f"head\n\n{compiled}\n\n{LOOPS}\n\nVerdict: good.\n\n{advice}\n\n{notes}")
     assert shown == f"head\nVerdict: good.\n{notes.splitlines()[0]}\n"
-    assert shortened(f"Verdict: latency.\n{advice}\n") == "Verdict: latency.\n"  # of weight streaming
+    assert shorten_report(f"Verdict: latency.\n{advice}\n") == "Verdict: latency.\n"  # of weight streaming
 
 
 def test_of_many_layers_the_longest_are_shown() -> None:
     times_ms = [float(number * 37 % 50) for number in range(49)] + [1234.0]
-    shown = shortened(f"head\n\n{layer_table(times_ms)}\n", rows=3)
+    shown = shorten_report(f"head\n\n{layer_table(times_ms)}\n", rows=3)
     names = [line.split()[0] for line in shown.splitlines() if line.startswith("layer")]
     slowest = sorted(range(50), key=lambda number: -times_ms[number])[:3]
     assert names == [f"layer{number}" for number in sorted(slowest)]
@@ -58,7 +58,7 @@ def test_of_many_layers_the_longest_are_shown() -> None:
 def test_of_replicas_the_chosen_number_is_shown() -> None:
     copies = "Replicas: 4 copies of the model\n  One copy:   9.0 samples/s"
     tried = "Numbers of replicas that divide the batch:\n+---+\n| 4 |\n+---+"
-    assert shortened(f"head\n\n{copies}\n{tried}\n\nVerdict: good.\n").splitlines() == [
+    assert shorten_report(f"head\n\n{copies}\n{tried}\n\nVerdict: good.\n").splitlines() == [
         "head",
         "",
         *copies.splitlines(),
@@ -68,11 +68,11 @@ def test_of_replicas_the_chosen_number_is_shown() -> None:
 
 def test_a_validation_tells_the_kernels_by_family() -> None:
     kernels = [("fc", False, 3), ("add", False, 1), ("fc", True, 10), ("add", False, 1)]
-    assert by_family(kernels, "model_dir/kernels.txt").splitlines() == [
+    assert format_by_family(kernels, "model_dir/kernels.txt").splitlines() == [
         "4 kernels for 15 ops, by family:",
         "  add     2 for 2 ops",
         "  fc      2 for 13 ops, 1 of them generated",
-        "all of them, with your lines: model_dir/kernels.txt",
+        "all of them, with your source lines: model_dir/kernels.txt",
     ]
 
 
@@ -81,7 +81,7 @@ def test_logging_of_the_program_is_left_alone() -> None:
     levels = {name: logging.getLogger(name).level for name in ("estimator", *PACKAGES)}
     handlers = list(root.handlers)
     assert handlers, "pytest has handlers of its own"
-    set_up("estimator")
+    configure_logging("estimator")
     assert root.handlers == handlers
     assert {name: logging.getLogger(name).level for name in ("estimator", *PACKAGES)} == levels
 
@@ -94,7 +94,7 @@ def test_a_program_may_configure_logging_later(
     monkeypatch.setattr(root, "handlers", [])
     monkeypatch.setattr(logging, "lastResort", None)
     monkeypatch.setattr(log, "level", log.level)
-    set_up("estimator")
+    configure_logging("estimator")
     log.info("before")
     logging.basicConfig(format="theirs: %(message)s")
     log.info("afterwards")
@@ -144,7 +144,7 @@ def test_a_short_wait_is_no_line_and_a_long_one_a_line_each_interval(
 
 
 def test_the_first_line_at_once(caplog: pytest.LogCaptureFixture, clock: Clock) -> None:
-    log = WaitLog(at_once=True)
+    log = WaitLog(log_first=True)
     log("queued")
     log("queued")
     assert [r.getMessage() for r in caplog.records] == ["queued"]
@@ -158,7 +158,7 @@ def test_a_call_that_blocks_is_announced_until_it_ends(
     monkeypatch.setattr(caplog.handler, "emit", _then(caplog.handler.emit, caplog, two_lines))
 
     def block() -> None:
-        with announced("program the fabric"):
+        with log_while_blocked("program the fabric"):
             two_lines.wait()
             raise ValueError("ended")
 

@@ -169,7 +169,7 @@ def test_a_program_in_the_launchers_ends_as_others_do(
     for name in [name for name in sys.modules if name.startswith("estimator.")]:
         monkeypatch.delitem(sys.modules, name)  # of other tests
     failed: list[BaseException] = []
-    monkeypatch.setattr(exits, "_failed", [failed.append])
+    monkeypatch.setattr(exits, "_failure_handlers", [failed.append])
     with pytest.raises(ConfigureError) as caught:
         cstorch.backend("CSX", max_checkpoints=0)
     with pytest.raises(SystemExit) as ended:

@@ -470,7 +470,7 @@ def test_a_request_for_a_checkpoint_ends_a_job_behind_the_one_that_the_program_w
         with pytest.raises(SystemExit) as left:
             train()
     finally:
-        start.checkpoint_requests.done()
+        start.checkpoint_requests.clear()
     assert left.value.code == EXIT_REQUEUE
     assert turns == list(range(1, 21))
     assert json.loads((tmp_path / "run_summary.json").read_text())["status"] == "requeued"
@@ -676,7 +676,7 @@ def test_a_compile_dir_of_the_appliance_stands_for_the_folder_of_the_run(
         assert local_compile_dir(given) is None
     assert local_compile_dir(str(tmp_path / "new" / "folder")) == tmp_path / "new" / "folder"
     assert [record.message for record in caplog.records] == [
-        f"the compile_dir {folder} cannot be made here: artifacts go to the folder of the run"
+        f"cannot create the compile_dir {folder} here; writing artifacts to the directory of the run"
         for folder in (absent, absent / "below")
     ]
 

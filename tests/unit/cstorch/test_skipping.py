@@ -112,8 +112,8 @@ def test_where_it_goes_is_said(caplog: pytest.LogCaptureFixture) -> None:
     next(DataLoader(lambda: data.DataLoader(Numbers(), 3)).endless(5))
     next(DataLoader(lambda: data.DataLoader(Own(), 3)).endless(5))
     without, reads, done = (record.getMessage() for record in caplog.records)
-    assert without == "the input begins behind its first 5 batches without making them"
+    assert without == "the input skips its first 5 batches without producing them"
     assert reads.startswith(
-        "the input makes its first 5 batches again and drops them, because of batches that"
+        "the input produces its first 5 batches again and drops them, because of batches that"
     )
-    assert done.startswith("the input has dropped its first 5 batches in ")
+    assert done.startswith("the input dropped its first 5 batches in ")

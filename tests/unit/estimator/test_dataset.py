@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cs_runtime.input_source import narrowed
+from cs_runtime.input_source import narrow_integers
 from estimator import CSRunConfig, ModeKeys
 from estimator.errors import InputFnError, InputShapeError
 from estimator.input.dataset import InputSource, describe, read
@@ -122,7 +122,7 @@ def test_unusable_inputs(element: Any, message: str) -> None:
 
 def test_integers_beyond_32_bits_are_refused() -> None:
     with pytest.raises(InputFnError, match=r"'labels' .* to 4294967296; .* 32 bits"):
-        narrowed("labels", np.array([0, 1 << 32]))
+        narrow_integers("labels", np.array([0, 1 << 32]))
 
 
 def test_closing_waits_for_nothing_that_the_input_does() -> None:

@@ -62,11 +62,11 @@ def test_a_shuffled_input_goes_on_where_it_was(tmp_path: Path, caplog: pytest.Lo
     assert "the state of the input is kept in" in caplog.text
     assert kept(tmp_path) == [27, 28, 29]
     assert batches(source(shuffled, tmp_path, every_s=99.0), 28, 2) == unbroken[28:]
-    assert "goes on from its kept state behind 28 batches\n" in caplog.text
+    assert "resuming the input after batch 28 from its saved state\n" in caplog.text
     (state,) = (path for path in (tmp_path / "input_state").rglob("*-28.index"))
     state.unlink()
     assert batches(source(shuffled, tmp_path, every_s=99.0), 28, 2) == unbroken[28:]
-    assert "goes on from its kept state behind 27 batches and reads 1 more" in caplog.text
+    assert "resuming the input after batch 27 from its saved state; 1 more to read" in caplog.text
     assert kept(tmp_path) == [27], "what lies ahead of a continued run is not of it"
 
 

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import estimator
-from cs_runtime.terminal import PACKAGES, set_up
+from cs_runtime.terminal import PACKAGES, configure_logging
 from estimator import report_errors
 from estimator.errors import CallError
 
@@ -121,7 +121,7 @@ def test_lines_of_tensorflow_are_there_once(
     monkeypatch.setattr(tensorflow, "propagate", True)
     levels = {name: logging.getLogger(name).level for name in ("", "estimator", *PACKAGES)}
     try:
-        set_up("estimator")
+        configure_logging("estimator")
         tf.compat.v1.logging.warning("look here")
     finally:
         for name, level in levels.items():

@@ -19,7 +19,7 @@ from cgc.report import (
     verdict,
 )
 from cgc.report.tables import table
-from cs_runtime.terminal import shortened
+from cs_runtime.terminal import shorten_report
 from cs_toolkit.fabric import Fabric, load_fabric
 
 LOOP = {
@@ -165,7 +165,7 @@ def test_a_terminal_shows_the_slowest_kernels_of_a_long_table_and_all_else() -> 
     total = ("overall", "0.0", "1.0", "1.0", "700 (1.00%)", "1.00%")
     header = ("Kernel Name", "Samples/s", "Compute", "Transmission", "Active PEs", "Utilization")
     text = f"head\n\n{table(header, [*rows, total])}\n\nVerdict: good.\n"
-    lines = shortened(text, rows=5).splitlines()
+    lines = shorten_report(text, rows=5).splitlines()
     names = [line.split()[0] for line in lines if line.startswith("fc")]
     slowest = sorted(range(100), key=lambda index: rates[index])[:5]
     assert names == [f"fc{index}" for index in sorted(slowest)]
@@ -179,7 +179,7 @@ def test_a_terminal_shows_the_slowest_kernels_of_a_long_table_and_all_else() -> 
 
 
 def test_a_report_takes_less_than_a_screen(fabric: Fabric) -> None:
-    short = shortened(render_text(report_of(fabric)))
+    short = shorten_report(render_text(report_of(fabric)))
     assert short.startswith("Estimated Overall Performance: Samples/s ")
     assert re.search(r"with their share of the fabric: \w+ \d+ \(\d+\.\d+%\)", short)
     assert len(short.splitlines()) < 24

@@ -12,7 +12,7 @@ from cgc.cirh.text import parse_module
 from cgc.kernels import KernelGraph, match_kernels
 from cgc.performance.replicas import placed_replicas
 from cgc.report import CompileReport, plan_json, render_html, render_text, replicas_report, report_json
-from cs_runtime.terminal import shortened
+from cs_runtime.terminal import shorten_report
 from cs_toolkit.execution_options import ReplicaChoice
 from cs_toolkit.fabric import load_fabric
 
@@ -109,7 +109,7 @@ def test_a_host_that_is_too_slow_for_all_copies_is_told(graph: KernelGraph) -> N
 
 def test_a_terminal_shows_the_replicas_without_the_numbers_compared(graph: KernelGraph) -> None:
     text = render_text(report_of(graph, "auto"))
-    short = shortened(text, rows=3)
+    short = shorten_report(text, rows=3)
     assert "and 4 faster ones" in short
     assert text[text.index("Replicas: ") : text.index("\nNumbers of replicas")] in short
     assert "Numbers of replicas" not in short

@@ -20,7 +20,7 @@ from cgc.report.streamed import LayerReport, StreamedReport
 from cgc.report.streamed_families import layered_family_sums
 from cgc.report.streamed_levers import slowest_kernel, step_changes
 from cgc.report.streamed_text import streamed_verdict
-from cs_runtime.terminal import shortened
+from cs_runtime.terminal import shorten_report
 from cs_toolkit.fabric import load_fabric
 
 WAFER = load_fabric("cs2").for_execution("weight_streaming")
@@ -131,12 +131,12 @@ def test_kernels_are_summed_by_family_over_all_layers(report: StreamedReport) ->
     assert streamed_report_json(report)["families"] == [asdict(only)]
     assert f"| {1e3 * only.pace_s:.3f} | 100.00% |" in re.sub(" +", " ", render_streamed_text(report))
     assert "<caption>Kernels by family</caption>" in render_streamed_html(report)
-    short = shortened(render_streamed_text(report))
+    short = shorten_report(render_streamed_text(report))
     assert "Kernels by family, with their share of the PEs' time: fully_connected 6 (100.00%)\n" in short
 
 
 def test_a_terminal_has_head_and_times_in_sentences(report: StreamedReport) -> None:
-    words = " ".join(shortened(render_streamed_text(report)).split())
+    words = " ".join(shorten_report(render_streamed_text(report)).split())
     assert words.startswith("Estimated Overall Performance: Samples/s ")
     assert "Execution weight streaming, Layers 4," in words
     step_s = report.performance.step_s

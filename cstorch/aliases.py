@@ -54,7 +54,7 @@ _DEFINITIONS = {
     "cstorch.optim": """optim.ASGD optim.Adadelta optim.Adafactor optim.Adagrad optim.AdamBase optim.Adamax
         optim.Lamb optim.Lion optim.Muon optim.NAdam optim.RAdam optim.RMSprop optim.Rprop optim.SGD""",
     "cstorch.profiler": "profiler.profiler",
-    "cstorch.sparse": "sparse.base sparse.gmp sparse.rigl sparse.set",
+    "cstorch.sparse": "sparse.base sparse.gmp sparse.group sparse.rigl sparse.set sparse.static",
     "cstorch.utils.data": "utils.data.dataset",
     "cstorch.utils.tensorboard": "utils.tensorboard.writer",
 }

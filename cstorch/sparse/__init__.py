@@ -1,16 +1,17 @@
 """Sparse weights: masks that stay (`Static`) or change while a model is trained (`GMP`, `SET`, `RigL`)."""
 
 from cstorch.sparse import utils
-from cstorch.sparse.algorithm import SparseParameter, SparsityAlgorithm
-from cstorch.sparse.configure import configure, default_sparse_param_filter, map_sparsity_algorithm
-from cstorch.sparse.dynamic import GMP, SET, DynamicSparsityAlgorithm, RigL
-from cstorch.sparse.group import Group
-from cstorch.sparse.static import Static
-from cstorch.sparse.wrapper import (
+from cstorch.sparse.algorithm import SparseParameter, SparsityAlgorithm, Static
+from cstorch.sparse.configure import (
+    Group,
     SparsityWrapperOptimizer,
+    configure,
     configure_sparsity_optimizer,
     configure_sparsity_wrapper,
+    default_sparse_param_filter,
+    map_sparsity_algorithm,
 )
+from cstorch.sparse.dynamic import GMP, SET, DynamicSparsityAlgorithm, RigL
 
 __all__ = [
     "GMP",

@@ -9,7 +9,8 @@ that uses a weight past its module's `forward` sees a sparse one, too.
 import sys
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from types import FrameType
 from typing import Any, TypeAlias
 
@@ -17,9 +18,38 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from cstorch.sparse.filters import default_sparse_param_filter
-from cstorch.sparse.masks import InitMethod, init_method_of
-from cstorch.sparse.schedules import HyperParameterSchedule, configure_hyperparameter
+from cstorch.sparse.utils import HyperParameterSchedule, InitMethod, configure_hyperparameter, init_method_of
+
+ParamFilter: TypeAlias = str | Sequence[str] | Callable[[str, Tensor], bool] | None
+"""A pattern of paths, as of files, or several, or a function of path and tensor; None for the default."""
+
+_DENSE = ("embedding", "norm", "lm_head", "pe_helper")
+"""Parts of paths of weights that stay dense: small ones, and tables of which a step reads a few rows."""
+
+
+def default_sparse_param_filter(name: str, param: Tensor) -> bool:
+    """Return True for weights with two dimensions or more that are no embedding, norm or output head."""
+    return param.dim() > 1 and not any(part in name.lower() for part in _DENSE)
+
+
+def filter_of(given: ParamFilter) -> Callable[[str, Tensor], bool]:
+    """Return the function of a filter.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if given is None:
+        return default_sparse_param_filter
+    if callable(given):
+        return given
+    patterns = [given] if isinstance(given, str) else given
+    if isinstance(patterns, Sequence) and all(isinstance(pattern, str) for pattern in patterns):
+        return lambda name, param: any(fnmatchcase(name, pattern) for pattern in patterns)
+    raise ValueError(
+        f"got param_filter={given!r}, expected a pattern such as '*dense_layer.weight', a list of patterns, "
+        "or a function of name and parameter"
+    )
+
 
 SparsityHook: TypeAlias = Callable[["SparsityAlgorithm", str, Tensor | float], Any]
 """Gets the algorithm, the name of a weight and its sparsity."""
@@ -271,3 +301,22 @@ def _registered(hooks: OrderedDict[int, SparsityHook], hook: SparsityHook) -> Re
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle
+
+
+class Static(SparsityAlgorithm):
+    """Masks that stay as they were made.
+
+    Args:
+        sparsity: share of the elements that are 0, from 0 to below 1; None with the init method "from_zeros".
+        kwargs: see `SparsityAlgorithm`.
+    """
+
+    def __init__(self, sparsity: Any = None, **kwargs: Any) -> None:
+        if sparsity is None and kwargs.get("init_method") != "from_zeros":
+            raise ValueError("got no sparsity, expected a share of zeros from 0 to below 1")
+        super().__init__(sparsity, **kwargs)
+
+    def update(self, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Prune the weights after a step of an optimizer, and its state."""
+        self._prune(optimizer)
+        self._report(self._first_sparsity())

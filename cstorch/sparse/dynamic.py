@@ -15,13 +15,14 @@ from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.amp.loss_scaling import update_if_finite
 from cstorch.compiled import beside_models
 from cstorch.sparse.algorithm import SparseParameter, SparsityAlgorithm
-from cstorch.sparse.masks import kept_count, largest
-from cstorch.sparse.schedules import (
+from cstorch.sparse.utils import (
     Cycling,
     HyperParameterSchedule,
     Number,
     configure_hyperparameter,
     configure_update,
+    kept_count,
+    largest,
 )
 from cstorch.tracing.device import DeviceTensor, current_recording, to_device
 from cstorch.tracing.names import register

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cstorch.sparse.masks import checkerboard_mask as _checkerboard
-from cstorch.sparse.masks import from_zeros_mask as _from_zeros
-from cstorch.sparse.masks import init_method_of as make_init_method
-from cstorch.sparse.schedules import Number
-from cstorch.sparse.scores import Shaper, make_mask_topk_sparsity
+from cstorch.sparse.utils import Number, Shaper, make_mask_topk_sparsity
+from cstorch.sparse.utils import checkerboard_mask as _checkerboard
+from cstorch.sparse.utils import from_zeros_mask as _from_zeros
+from cstorch.sparse.utils import init_method_of as make_init_method
 
 __all__ = ["checkerboard", "from_zeros", "make_init_method", "random", "topk"]
 

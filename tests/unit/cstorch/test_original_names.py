@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import inspect
 import json
 import logging
 import os
@@ -39,10 +40,12 @@ from cstorch.utils.nest import recurse_spec, visit_torch_tensors
 from cstorch.utils.rates import RateTracker
 
 PATHS = """
-amp.grad_scaler.GradScaler core.name_scope.add_debug_name decomp.registry.register_decomposition
+amp.grad_scaler.GradScaler amp.optimizer_step.optimizer_step core.name_scope.add_debug_name
+decomp.registry.register_decomposition
 metrics.accuracy.AccuracyMetric metrics.metric.Metric nn.modules.SmoothL1Loss optim.AdamBase.AdamW
 optim.SGD.SGD sparse.base.SparsityAlgorithm sparse.init.checkerboard sparse.init.make_init_method
-sparse.rigl.RigL sparse.utils.make_hyperparam_schedule sparse.utils.make_update_schedule storage.save.save
+sparse.group.Group sparse.rigl.RigL sparse.static.Static
+sparse.utils.make_hyperparam_schedule sparse.utils.make_update_schedule storage.save.save
 utils.data.dataloader.RestartableDataLoader utils.data.dataset.SyntheticDataset utils.pol.pol
 utils.step_closures.step_closure utils.tensorboard.writer.SummaryWriter
 backend.BackendType.from_str backend.current_backend_impl backend.get_backend_args backend.use_cs
@@ -479,3 +482,19 @@ def test_settings_of_the_original_are_taken() -> None:
     assert cstorch.get_debug_name(model).startswith("TwoLayers_")
     cstorch.add_debug_name(model)
     assert cstorch.get_debug_name(model.first) == "first"
+
+
+def test_constructors_have_types_as_annotations() -> None:
+    # Model Zoo builds its configuration classes from these; strings would need this module's names.
+    optim = cstorch.optim
+    bases = ("LRScheduler", "Scheduler", "WeightDecayScheduler")
+    kinds = [
+        kind
+        for module in (optim, optim.lr_scheduler, optim.weight_decay_scheduler, cstorch.sparse)
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and name not in bases
+    ]
+    assert len(kinds) > 50
+    for kind in kinds:
+        for parameter in inspect.signature(kind).parameters.values():
+            assert not isinstance(parameter.annotation, str), f"{kind.__name__}.{parameter.name}"

@@ -18,7 +18,7 @@ from cs_system.testing import RunningSystem
 from cs_toolkit.step import GLOBAL_STEP, OPTIMIZER_STATE
 from cstorch import amp, optim, sparse
 from cstorch.sparse import init, utils
-from cstorch.sparse.masks import checkerboard_mask, from_zeros_mask, kept_count, largest, topk_mask
+from cstorch.sparse.utils import checkerboard_mask, from_zeros_mask, kept_count, largest, topk_mask
 from cstorch.testing import forget
 
 from .conftest import run_compiled

@@ -11,7 +11,7 @@ from torch import nn
 from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.compiled import beside_models
 from cstorch.errors import StepError
-from cstorch.optim.step_check import check_optimizer
+from cstorch.optim.registry import check_optimizer
 from cstorch.precision import half_dtype, mix_precision
 from cstorch.tracing.device import current_recording
 from cstorch.tracing.names import register

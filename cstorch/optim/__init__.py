@@ -2,18 +2,17 @@
 
 from cstorch.optim import lr_scheduler, scheduler, weight_decay_scheduler
 from cstorch.optim.adam import Adam, Adamax, AdamW, Lamb, NAdam, RAdam
+from cstorch.optim.adaptive import Adadelta, Adafactor, Adagrad, RMSprop
 from cstorch.optim.configure import (
+    configure_lr_scheduler,
     configure_optimizer,
     configure_optimizer_params,
     configure_param_groups,
-    replacement,
+    configure_scheduler_params,
 )
-from cstorch.optim.configure_schedule import configure_lr_scheduler, configure_scheduler_params
-from cstorch.optim.muon import Muon
 from cstorch.optim.optimizer import Optimizer
-from cstorch.optim.squares import Adadelta, Adafactor, Adagrad, RMSprop
-from cstorch.optim.step_check import check_optimizer
-from cstorch.optim.steps import ASGD, SGD, Lion, Rprop
+from cstorch.optim.registry import check_optimizer, replacement
+from cstorch.optim.sgd import ASGD, SGD, Lion, Muon, Rprop
 
 __all__ = [
     "ASGD",

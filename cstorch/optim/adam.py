@@ -6,15 +6,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cstorch.optim.arguments import at_least_zero, rates
 from cstorch.optim.optimizer import (
     ParamsT,
     PerParameter,
+    at_least_zero,
     averaged,
     averaged_square,
     decayed,
     forgotten,
     is_off,
+    rates,
     scalar,
     uphill,
 )

@@ -18,7 +18,7 @@ from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.compiled import beside_models
 from cstorch.errors import ScheduleError
 from cstorch.optim.optimizer import SCHEDULES
-from cstorch.optim.step_check import check_optimizer
+from cstorch.optim.registry import check_optimizer
 from cstorch.tracing.device import DeviceTensor, is_tracing, to_device
 from cstorch.tracing.names import register
 

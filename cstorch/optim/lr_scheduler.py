@@ -1,6 +1,6 @@
 """Learning rate schedules: `LRScheduler` for a program's own ones, and those that come with the toolkit.
 
-The formulas are in `schedules` and `composed_schedules`; here they have the names of arguments, and of
+The formulas are in `schedules` and `scheduler`; here they have the names of arguments, and of
 entries of their states, that programs know.
 """
 

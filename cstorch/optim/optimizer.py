@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import unwrap
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.optim.optimizer import ParamsT as ParamsT
 from torch.utils.hooks import RemovableHandle
 
 from cs_toolkit.step import OPTIMIZER_STATE
-from cstorch.errors import OptimizerStateError
+from cstorch.errors import OptimizerArgumentError, OptimizerStateError
 from cstorch.step_count import continue_at, steps_behind
 from cstorch.tracing.names import register
 
@@ -328,3 +328,30 @@ def _write(target: dict[str, Any], name: str, value: Any) -> None:
         kept.copy_(torch.as_tensor(value))
     else:
         target[name] = value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def at_least_zero(optimizer: object, **given: float | Tensor) -> None:
+    """Refuses negative numbers; a tensor is not read.
+
+    Raises:
+        OptimizerArgumentError: names the argument and its value.
+    """
+    for name, value in given.items():
+        if not isinstance(value, torch.Tensor) and not value >= 0:
+            raise argument_error(optimizer, name, value, "a number of at least 0")
+
+
+def rates(optimizer: object, name: str, given: Sequence[float]) -> None:
+    """Refuses rates of averages that do not forget.
+
+    Raises:
+        OptimizerArgumentError: names the argument and its value.
+    """
+    for position, value in enumerate(given):
+        if not 0 <= value < 1:
+            raise argument_error(optimizer, f"{name}[{position}]", value, "a number from 0 to below 1")
+
+
+def argument_error(optimizer: object, name: str, value: object, expected: str) -> OptimizerArgumentError:
+    """The error of an argument that cannot be used."""
+    return OptimizerArgumentError(f"{type(optimizer).__name__} got {name} = {value}, expected {expected}")

@@ -51,7 +51,7 @@ class _Prepared:
     """
 
     is_prepared = True
-    """Its steps can be recorded: see `cstorch.optim.step_check`."""
+    """Its steps can be recorded: see `cstorch.optim.registry`."""
 
     declares_schedules = True
     """Its steps count on schedules: see `cstorch.v1.session.optim.lr_scheduler`."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cstorch.errors import ScheduleError, ScheduleTypeError
-from cstorch.optim.configure_schedule import configure_lr_scheduler, configure_scheduler_params
+from cstorch.optim.configure import configure_lr_scheduler, configure_scheduler_params
 from cstorch.optim.lr_scheduler import (
     ChainedLR,
     ConstantLR,

@@ -1,4 +1,4 @@
-"""Optimizers and schedules that a recorded step cannot use are told from those that it can."""
+"""The optimizers by name, and checks that a recorded step can use the one that it is given."""
 
 from __future__ import annotations
 
@@ -8,9 +8,45 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from cstorch.errors import OptimizerInStepError
-from cstorch.optim.configure import replacement
+from cstorch.optim.adam import Adam, Adamax, AdamW, Lamb, NAdam, RAdam
+from cstorch.optim.adaptive import Adadelta, Adafactor, Adagrad, RMSprop
+from cstorch.optim.optimizer import Optimizer
+from cstorch.optim.sgd import ASGD, SGD, Lion, Muon, Rprop
 from cstorch.tracing.device import DeviceTensor, current_recording
 from cstorch.tracing.places import user_line
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {
+    made.__name__.lower(): made
+    for made in (
+        SGD,
+        Adam,
+        AdamW,
+        Adamax,
+        Adagrad,
+        Adadelta,
+        Adafactor,
+        ASGD,
+        Lamb,
+        Lion,
+        Muon,
+        NAdam,
+        RAdam,
+        RMSprop,
+        Rprop,
+    )
+}
+"""All optimizers by name in small letters."""
+
+
+def replacement(optimizer: type[torch.optim.Optimizer]) -> type[Optimizer] | None:
+    """The optimizer that takes the place of one of `torch.optim`; None where there is none.
+
+    `eps` is 1e-6 by default in most of them, where PyTorch has 1e-8.
+    """
+    for ancestor in optimizer.__mro__:
+        if ancestor.__module__.startswith("torch.optim"):
+            return OPTIMIZERS.get(ancestor.__name__.lower())
+    return None
 
 
 def check_optimizer(optimizer: Any) -> None:

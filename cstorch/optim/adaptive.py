@@ -6,8 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cstorch.optim.arguments import at_least_zero, refused
-from cstorch.optim.optimizer import ParamsT, PerParameter, averaged, averaged_square, decayed, is_off, uphill
+from cstorch.optim.optimizer import (
+    ParamsT,
+    PerParameter,
+    argument_error,
+    at_least_zero,
+    averaged,
+    averaged_square,
+    decayed,
+    is_off,
+    uphill,
+)
 
 
 class Adagrad(PerParameter):
@@ -81,7 +90,7 @@ class Adadelta(PerParameter):
     ) -> None:
         at_least_zero(self, lr=lr, eps=eps, weight_decay=weight_decay)
         if not 0 <= rho <= 1:
-            raise refused(self, "rho", rho, "a number from 0 to 1")
+            raise argument_error(self, "rho", rho, "a number from 0 to 1")
         defaults = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, defaults)
 
@@ -210,13 +219,13 @@ class Adafactor(PerParameter):
         warmup_init: bool = False,
     ) -> None:
         if lr is not None and relative_step:
-            raise refused(self, "lr", lr, "None with relative_step=True")
+            raise argument_error(self, "lr", lr, "None with relative_step=True")
         if warmup_init and not relative_step:
-            raise refused(self, "warmup_init", warmup_init, "False without relative_step")
+            raise argument_error(self, "warmup_init", warmup_init, "False without relative_step")
         if beta1 is not None:
-            raise refused(self, "beta1", beta1, "None, as it keeps no average of gradients")
+            raise argument_error(self, "beta1", beta1, "None, as it keeps no average of gradients")
         if not isinstance(eps, tuple | list) or len(eps) != 2:
-            raise refused(self, "eps", eps, "two numbers")
+            raise argument_error(self, "eps", eps, "two numbers")
         if lr is not None:
             at_least_zero(self, lr=lr)
         at_least_zero(self, weight_decay=weight_decay)
@@ -264,7 +273,7 @@ class Adafactor(PerParameter):
                 1e-6 * step if group["warmup_init"] else torch.full_like(step, 1e-2), torch.rsqrt(step)
             )
         elif rate is None:
-            raise refused(self, "lr", rate, "a number or a schedule with relative_step=False")
+            raise argument_error(self, "lr", rate, "a number or a schedule with relative_step=False")
         if group["scale_parameter"]:
             rate = rate * _root_mean_square(parameter).clamp(min=group["eps"][1])
         return rate

@@ -36,7 +36,7 @@ from csrun.console import STDERR, STDOUT, occupy_closed_descriptors, say, wants_
 from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramRequest
 from csrun.site.model import Site
-from csrun.tasks.command import containerise, require_container
+from csrun.tasks.command import containerize, require_container
 from csrun.tasks.environment import program_environment, this_toolkit, unset_notice
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ def _launch(
             say(PROGRAM, notice)
     require_container(site, environment.get("PATH", ""))
     mounted = [*(path.absolute() for path in mount_dirs), workspace.folder]
-    executed = containerise(program, site, cwd, mounted)
+    executed = containerize(program, site, cwd, mounted)
     variables = {**change.apply(environment), **workspace.variables}
     return Launch(executed, variables, limit_s, memory_bytes, host_name(environment), workspace.folder)
 

@@ -31,7 +31,7 @@ from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramPlan, ProgramRequest
 from csrun.schedulers.registry import LOCAL, scheduler
 from csrun.site.model import Site
-from csrun.tasks.command import containerise
+from csrun.tasks.command import containerize
 from csrun.tasks.environment import EnvironmentChange, program_environment, this_toolkit, unset_notice
 
 PROGRAM = "csrun_cpu"
@@ -98,7 +98,7 @@ def build_command(site: Site) -> click.Command:
         environment = dict(os.environ)
         cwd = working_directory()
         change = program_environment(environment, this_toolkit(), site)
-        executed = containerise(words, site, cwd, [path.absolute() for path in mount_dirs])
+        executed = containerize(words, site, cwd, [path.absolute() for path in mount_dirs])
         chosen = where.scheduler(site, environment)
         if alloc_node is None:
             alloc_node = chosen.has_nodes and chosen.job_here(environment) is None

@@ -17,8 +17,7 @@ from csrun.commands.flags import count, seconds
 from csrun.console import STDOUT, say, write_text
 from csrun.errors import CsrunError
 from csrun.jobs.registry import KnownJob, find_job, known_jobs, read_record
-from csrun.jobs.state import JobStatus
-from csrun.jobs.status import WaitLines, columns, state_text, status_of, status_text, statuses_of
+from csrun.jobs.state import JobStatus, WaitLines, columns, state_text, status_of, status_text, statuses_of
 from csrun.schedulers.registry import scheduler
 
 PROGRAM = "csrun"

@@ -33,7 +33,7 @@ from csrun.jobs.record import known_job, new_job_id, prepare_log_dir
 from csrun.jobs.registry import KnownJob, register
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest, Scheduler
 from csrun.site.model import Site
-from csrun.tasks.command import containerise
+from csrun.tasks.command import containerize
 from csrun.tasks.environment import SYSTEM_VARIABLE, this_toolkit
 
 PROGRAM = "csrun_wse"
@@ -184,7 +184,7 @@ def build_command(site: Site) -> click.Command:
         directories = [*(path.absolute() for path in mount_dirs), cwd / log_dir]
         request = LaunchRequest(
             command=words,
-            executed=containerise(words, site, cwd, directories),
+            executed=containerize(words, site, cwd, directories),
             layout=layout,
             log_dir=log_dir,
             mount_dirs=mount_dirs,

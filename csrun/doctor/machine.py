@@ -16,7 +16,7 @@ from csrun.doctor.findings import Finding
 from csrun.site.loading import LoadedSite
 from csrun.site.model import Site
 from csrun.system_status import SystemQueryError, ask_system
-from csrun.tasks.command import containerise, require_container
+from csrun.tasks.command import containerize, require_container
 from csrun.tasks.environment import Toolkit, program_environment, program_python
 
 ANSWER_LIMIT_S = 60.0
@@ -76,7 +76,7 @@ def python_finding(
         cwd: working directory.
         node: where the command runs; None: on this machine.
     """
-    words = _before(node) + containerise(("python", "-c", _LIST_PACKAGES, *FRONT_ENDS), site, cwd)
+    words = _before(node) + containerize(("python", "-c", _LIST_PACKAGES, *FRONT_ENDS), site, cwd)
     env = program_environment(environment, toolkit, site).apply(environment)
     where = "the container" if site.container != "none" else str(program_python(site, toolkit).parent)
     advice = _IMAGE if site.container != "none" else _OWN if site.python else _SETUP
@@ -122,7 +122,7 @@ def container_finding(
     try:
         if node is None:
             require_container(site, environment.get("PATH", ""))
-        words = _before(node) + containerise(("true",), site, cwd)
+        words = _before(node) + containerize(("true",), site, cwd)
         env = program_environment(environment, toolkit, site).apply(environment)
         done = subprocess.run(
             words, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False

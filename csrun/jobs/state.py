@@ -1,37 +1,26 @@
-"""How a job fares, from its record, what its scheduler says, and whether its launcher lives. Pure."""
+"""The state of a job, from its record, its scheduler and its launcher's process."""
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Mapping, Sequence
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from shlex import join
+from typing import Any
 
-from csrun.jobs.progress import TrainingProgress
-from csrun.jobs.registry import KnownJob
-
-State = Literal["waiting", "running", "done", "failed", "cancelled", "lost"]
+from cs_toolkit.errors import ToolkitError
+from csrun.errors import CsrunError
+from csrun.jobs.progress import TrainingProgress, read_progress
+from csrun.jobs.record import start_ticks
+from csrun.jobs.registry import KnownJob, read_record, scheduler_number
+from csrun.schedulers.base import QueueView, State
+from csrun.schedulers.registry import scheduler
 
 _ENDED_BY_USER = {128 + signum for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-
-
-@dataclass(frozen=True, slots=True)
-class QueueView:
-    """What a scheduler says of a job.
-
-    Attributes:
-        state: never "lost": a job that is forgotten has no view.
-        detail: one sentence that explains the state, why it waits for instance; "" where there is nothing to.
-        news: what of that is worth saying again when it changes.
-        cause: the same for a job that the scheduler itself has ended: a time limit, a lost node; else "".
-        nodes: their names; "" for none yet.
-    """
-
-    state: State
-    detail: str = ""
-    news: str = ""
-    cause: str = ""
-    nodes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +134,163 @@ def _ended(exit_code: int, view: QueueView | None) -> tuple[State, str]:
     if exit_code in _ENDED_BY_USER or (view and view.state == "cancelled"):
         return "cancelled", reason
     return "failed", reason
+
+
+def status_of(job: KnownJob) -> JobStatus:
+    """How one job fares.
+
+    Raises:
+        ToolkitError: its scheduler cannot be asked.
+    """
+    return statuses_of([job])[0]
+
+
+def statuses_of(
+    jobs: Iterable[KnownJob], complain: Callable[[ToolkitError], None] | None = None
+) -> list[JobStatus]:
+    """How several jobs fare; every scheduler is asked once for all of its jobs.
+
+    Args:
+        jobs: which.
+        complain: gets the error if a scheduler cannot be asked; what the jobs' records say has to do then.
+
+    Raises:
+        ToolkitError: a scheduler cannot be asked, and there is no `complain`.
+    """
+    records = [(job, read_record(job)) for job in jobs]
+    numbers: dict[str, set[str]] = defaultdict(set)
+    for job, record in records:
+        if number := scheduler_number(job, record):
+            numbers[job.launcher].add(number)
+    views: dict[str, Mapping[str, QueueView]] = {}
+    for launcher, its_jobs in numbers.items():
+        try:
+            views[launcher] = scheduler(launcher).views(its_jobs, os.environ)
+        except ToolkitError as error:
+            if complain is None:
+                raise
+            complain(error)
+    return [
+        job_status(
+            job,
+            record,
+            views.get(job.launcher, {}).get(scheduler_number(job, record)),
+            launcher_lives(record),
+            read_progress(Path(job.log_dir)),
+        )
+        for job, record in records
+    ]
+
+
+def state_text(found: JobStatus, with_detail: bool = True) -> str:
+    """The state in a few words."""
+    code = f", exit code {found.exit_code}" if found.over and found.exit_code else ""
+    detail = f": {found.detail}" if found.detail and with_detail else ""
+    return f"{found.state}{code}{detail}"
+
+
+def status_text(found: JobStatus) -> str:
+    """Everything about one job, for a terminal; pure."""
+    facts = {
+        "job": f"{found.job.job_id}{_number_text(found)}",
+        "state": state_text(found),
+        "nodes": found.nodes,
+        "started": found.started,
+        "ended": found.ended,
+        "training": _training_text(found),
+        "command": join(found.job.command),
+        "logs": found.job.log_dir,
+    }
+    lines = [f"{name:<9} {value}" for name, value in facts.items() if value]
+    if found.tasks:
+        rows = [("task", "host", "state", "exit code"), *(_task_row(task) for task in found.tasks)]
+        lines += ["", *columns(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _training_text(found: JobStatus) -> str | None:
+    """How far its training is, and behind an end before the last step how to go on."""
+    if found.progress is None:
+        return None
+    return (found.progress.how_to_go_on() if found.over else None) or found.progress.summary()
+
+
+def _number_text(found: JobStatus) -> str:
+    """The scheduler's number in words; a scheduler whose package has gone is called by its name."""
+    if not found.scheduler_job_id:
+        return ""
+    try:
+        title = scheduler(found.job.launcher).title
+    except ToolkitError:
+        title = found.job.launcher
+    return f" ({title} job {found.scheduler_job_id})"
+
+
+def columns(rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """The rows as lines, their cells below each other."""
+    table = list(rows)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+
+
+def _task_row(task: Mapping[str, Any]) -> tuple[str, ...]:
+    name = "chief" if task.get("role") == "chief" else f"worker {task.get('index')}"
+    code = task.get("exit_code")
+    return name, str(task.get("host") or "-"), str(task.get("state")), "-" if code is None else str(code)
+
+
+def launcher_lives(record: Mapping[str, Any] | None) -> bool | None:
+    """Whether the launcher that has written the record is there; None where that cannot be seen from here."""
+    if not record or record.get("host") != socket.gethostname():
+        return None
+    ticks = record.get("launcher_start_ticks")
+    return ticks is not None and start_ticks(int(record.get("launcher_pid") or 0)) == ticks
+
+
+def end_launcher(job: KnownJob, record: Mapping[str, Any]) -> None:
+    """Sends SIGTERM to the launcher, which then ends its job.
+
+    Raises:
+        CsrunError: it is not a living process of this machine.
+    """
+    if not launcher_lives(record):
+        host = record.get("host", "another machine")
+        raise CsrunError(
+            f"job {job.job_id} runs on {host}; expected to be called there: a local job can be ended only on "
+            f"its own machine"
+        )
+    os.kill(int(record["launcher_pid"]), signal.SIGTERM)
+
+
+LINE_EVERY_S = 10.0
+
+
+class WaitLines:
+    """Tells what is new at once, and what still holds every ten seconds, with the time since the first."""
+
+    def __init__(self) -> None:
+        self._news = ""
+        self._since_s: float | None = None
+        self._next_s = 0.0
+
+    def line(self, sentence: str, news: str, now_s: float) -> str | None:
+        """The line that is due, if one is.
+
+        Args:
+            sentence: why the job waits; "" where it does not wait.
+            news: what of the sentence is worth a line when it changes.
+            now_s: monotonic time.
+        """
+        if not sentence:
+            self._news, self._since_s = "", None
+            return None
+        if self._since_s is None:
+            self._since_s = now_s
+        elif news == self._news and now_s < self._next_s:
+            return None
+        self._news, self._next_s = news, now_s + LINE_EVERY_S
+        waited_s = now_s - self._since_s
+        return sentence if waited_s < 1 else f"{sentence}; it has waited for {waited_s:.0f} s"

@@ -15,13 +15,14 @@ from typing import Any, Literal, Protocol, TypeVar
 from csrun.doctor.findings import Finding
 from csrun.jobs.layout import JobLayout
 from csrun.jobs.registry import KnownJob
-from csrun.jobs.state import QueueView
 from csrun.site.model import Site
 from csrun.tasks.environment import EnvironmentChange, Toolkit
 from csrun.tasks.roles import EXIT_REQUEUE, Role
 
 Presence = Literal["absent", "installed", "wanted"]
 """Whether jobs can run on a scheduler here, and whether anything says that they should."""
+
+State = Literal["waiting", "running", "done", "failed", "cancelled", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +265,25 @@ class Examination:
     environment: Mapping[str, str]
     nodes: int | None
     probe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """What a scheduler says of a job.
+
+    Attributes:
+        state: never "lost": a job that is forgotten has no view.
+        detail: one sentence that explains the state, why it waits for instance; "" where there is nothing to.
+        news: what of that is worth saying again when it changes.
+        cause: the same for a job that the scheduler itself has ended: a time limit, a lost node; else "".
+        nodes: their names; "" for none yet.
+    """
+
+    state: State
+    detail: str = ""
+    news: str = ""
+    cause: str = ""
+    nodes: str = ""
 
 
 View = TypeVar("View", bound=Survey)

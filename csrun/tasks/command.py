@@ -85,7 +85,7 @@ SHARED_BY_CH_RUN = PurePath("/tmp")
 """ch-run binds the host's /tmp by itself."""
 
 
-def containerise(
+def containerize(
     command: tuple[str, ...], site: Site, cwd: Path, directories: Iterable[PurePath | str] = ()
 ) -> tuple[str, ...]:
     """The words that run a command in the site's container, or the command itself where there is none.

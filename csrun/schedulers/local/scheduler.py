@@ -10,7 +10,6 @@ from typing import Any
 from cs_toolkit.errors import UsageError
 from csrun.doctor.findings import Finding
 from csrun.jobs.registry import KnownJob
-from csrun.jobs.state import QueueView
 from csrun.schedulers.base import (
     Asked,
     Examination,
@@ -21,6 +20,7 @@ from csrun.schedulers.base import (
     Presence,
     ProgramPlan,
     ProgramRequest,
+    QueueView,
     Survey,
 )
 from csrun.site.model import Site
@@ -100,7 +100,7 @@ class LocalScheduler:
         Raises:
             CsrunError: the launcher is not a living process of this machine.
         """
-        from csrun.jobs.status import end_launcher
+        from csrun.jobs.state import end_launcher
 
         end_launcher(job, record)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from csrun.jobs.registry import KnownJob, scheduler_number
-from csrun.jobs.state import QueueView, State
-from csrun.jobs.status import WaitLines, end_launcher
+from csrun.jobs.state import WaitLines, end_launcher
+from csrun.schedulers.base import QueueView, State
 from csrun.schedulers.slurm.client import Node, QueuedJob, SlurmClient, SlurmError
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.site.loading import load_site

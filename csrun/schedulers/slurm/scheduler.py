@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from cs_toolkit.errors import ToolkitError
 from csrun.doctor.findings import Finding
 from csrun.jobs.registry import KnownJob
-from csrun.jobs.state import QueueView
 from csrun.schedulers.base import (
     Asked,
     Examination,
@@ -19,6 +18,7 @@ from csrun.schedulers.base import (
     Presence,
     ProgramPlan,
     ProgramRequest,
+    QueueView,
 )
 from csrun.schedulers.slurm.options import FLAGS
 from csrun.site.model import Site

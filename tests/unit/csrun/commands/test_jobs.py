@@ -16,8 +16,8 @@ import pytest
 from csrun.jobs.progress import TrainingProgress, read_progress
 from csrun.jobs.record import new_job_id
 from csrun.jobs.registry import KnownJob, find_job, known_jobs, register
-from csrun.jobs.state import QueueView, job_status
-from csrun.jobs.status import status_text
+from csrun.jobs.state import job_status, status_text
+from csrun.schedulers.base import QueueView
 from csrun.schedulers.slurm.queue import view_of
 
 BIN = Path(__file__).resolve().parents[4] / "bin"

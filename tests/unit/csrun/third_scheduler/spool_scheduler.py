@@ -25,8 +25,7 @@ from cs_toolkit.errors import UsageError
 from csrun.doctor.findings import Finding
 from csrun.doctor.machine import port_finding
 from csrun.jobs.registry import KnownJob, scheduler_number
-from csrun.jobs.state import QueueView
-from csrun.jobs.status import end_launcher
+from csrun.jobs.state import end_launcher
 from csrun.schedulers.base import (
     Asked,
     Examination,
@@ -38,6 +37,7 @@ from csrun.schedulers.base import (
     Presence,
     ProgramPlan,
     ProgramRequest,
+    QueueView,
     Survey,
 )
 from csrun.schedulers.local import plan as local_plan

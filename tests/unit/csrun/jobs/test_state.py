@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from csrun.jobs.status import WaitLines
+from csrun.jobs.state import WaitLines
 
 
 def test_news_at_once_and_else_every_ten_seconds() -> None:

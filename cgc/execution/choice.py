@@ -10,7 +10,7 @@ from cgc.cirh.ops import UpdateTokenLoopOp
 from cgc.errors import CompileError, PlacementError, ReplicaError
 from cgc.execution import pipelined, weight_streaming
 from cgc.execution.stages import COMMON_STAGES, Progress, Stages, rewritten
-from cgc.lowering.table import describe
+from cgc.lowering.base import describe
 from cs_toolkit.execution_options import AUTO, ReplicaChoice
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from cgc.errors import LoweringError
 from cgc.lair import elementwise, indexing, reduction
 from cgc.lair.build import FMOD, Array, Builder, dtype_of, lair_tensor, scalar_type
 from cgc.lair.dialect import declaration
-from cgc.lowering.dtypes import narrowed
+from cgc.lowering.base import narrowed
 
 FORMULAS = elementwise.FORMULAS
 """Ops that treat every element by itself."""

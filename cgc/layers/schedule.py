@@ -16,7 +16,7 @@ from cgc.layers.micro.rewrite import MicroStep
 from cgc.layers.pieces import SweptUpdates, piece_module, swept_updates
 from cgc.layers.roles import Role
 from cgc.layers.update_plan import UpdateRound, update_plan
-from cgc.lowering.counter_random import op_keys
+from cgc.lowering.random import op_keys
 from cs_toolkit.layered_step import Call, LayerCalls, MicroBatches, Round, Schedule, Sweep
 from cs_toolkit.step import TensorSpec
 

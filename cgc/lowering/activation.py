@@ -1,8 +1,9 @@
-"""Lowerings of activations and their gradients."""
+"""Lowerings of activations, their gradients, and activations of a sum with a bias."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import jax
 from jax import lax
@@ -11,6 +12,7 @@ from jax import numpy as jnp
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import (
+    CompositeOp,
     EluGradOp,
     GeluGradOp,
     GeluOp,
@@ -22,8 +24,8 @@ from cgc.cirh.ops import (
     SoftplusGradOp,
     TanhGradOp,
 )
-from cgc.lowering.dtypes import like
-from cgc.lowering.table import Table
+from cgc.lowering import linear
+from cgc.lowering.base import Table, like
 
 
 def relu(_op: CirhOp, x: jax.Array) -> jax.Array:
@@ -125,6 +127,23 @@ def _gelu_inner(x: jax.Array) -> jax.Array:
     return like(x, math.sqrt(2 / math.pi)) * (x + like(x, 0.044715) * x * x * x)
 
 
+def composite(op: CompositeOp, x: jax.Array, bias: jax.Array) -> jax.Array:
+    """The activation of x plus bias."""
+    return _ACTIVATIONS[op.function](op, linear.bias_add(op, x, bias))
+
+
+_ACTIVATIONS: dict[str, Callable[[CirhOp, jax.Array], jax.Array]] = {
+    "BiasRelu": relu,
+    "BiasGelu": lambda _, x: gelu_of(x, approximate=False),
+    "BiasGeluTanh": lambda _, x: gelu_of(x, approximate=True),
+    "BiasTanh": lambda _, x: lax.tanh(x),
+    "BiasSigmoid": lambda _, x: lax.logistic(x),
+    "BiasElu": elu,
+    "BiasSoftplus": softplus,
+    "BiasHardSigmoid": hard_sigmoid,
+}
+
+
 LOWERINGS: Table = {
     ops.ReluOp: relu,
     ops.EluOp: elu,
@@ -140,4 +159,5 @@ LOWERINGS: Table = {
     ops.GeluGradOp: gelu_grad,
     ops.SoftplusGradOp: softplus_grad,
     ops.HardSigmoidGradOp: hard_sigmoid_grad,
+    ops.CompositeOp: composite,
 }

@@ -17,8 +17,7 @@ from cgc.cirh.ops import (
     ExtSIOp,
     ExtUIOp,
 )
-from cgc.lowering.dtypes import like, result_dtype
-from cgc.lowering.table import Table, plain
+from cgc.lowering.base import Table, like, plain, result_dtype
 
 _COMPARISONS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
     "EQ": lax.eq,

@@ -12,7 +12,7 @@ from jax import lax
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import AdamOp, AdamWOp, MomentumOp
-from cgc.lowering.table import Table
+from cgc.lowering.base import Table
 
 
 def gradient_descent(_op: CirhOp, param: jax.Array, lr: jax.Array, grad: jax.Array) -> jax.Array:

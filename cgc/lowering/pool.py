@@ -7,6 +7,7 @@ becomes), 1.7 as the comparison of positions below.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -19,10 +20,8 @@ from jax import numpy as jnp
 from cgc.cirh import ops
 from cgc.cirh.ops import AvgPoolGradOp, MaxPoolGradOp, PoolOp
 from cgc.cirh.pool import WindowOp
-from cgc.lowering import volumes
-from cgc.lowering.dtypes import result_shape
-from cgc.lowering.table import Table
-from cgc.lowering.taps import Sizes, taps, transposed, whole_windows
+from cgc.lowering.base import Table, result_shape
+from cgc.lowering.windows import Sizes, on_volumes, taps, transposed, whole_windows
 
 
 def pool(op: PoolOp, x: jax.Array) -> jax.Array:
@@ -138,8 +137,90 @@ def _first_largest(elements: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]
     return best, place
 
 
+def pool_volumes(op: PoolOp, x: jax.Array) -> jax.Array:
+    """Largest element or mean of each window."""
+    if op.pool_type == "MAX":
+        if whole := whole_windows(x, op.ksize, op.strides, op.padding):
+            return whole[0].max(whole[1])
+        return _largest_of_places(_taps_of_volumes(op, x, -jnp.inf))
+    return _means_of_volumes(op, x.astype(jnp.float32)).astype(x.dtype)
+
+
+def avg_pool_grad_of_volumes(op: AvgPoolGradOp, grad: jax.Array) -> jax.Array:
+    """Every gradient divided by its count and spread over its window."""
+    x = jnp.zeros(result_shape(op), jnp.float32)
+    return transposed(lambda value: _means_of_volumes(op, value), x, grad.astype(jnp.float32)).astype(
+        grad.dtype
+    )
+
+
+def max_pool_grad_of_volumes(op: MaxPoolGradOp, x: jax.Array, grad: jax.Array) -> jax.Array:
+    """Every gradient at all largest elements of its window, as TensorFlow has it for volumes.
+
+    Gradients of windows that overlap are summed in float32 and rounded once.
+    """
+    if whole := whole_windows(x, op.ksize, op.strides, op.padding):
+        windows, axes = whole
+        own = windows == windows.max(axes, keepdims=True)
+        return jnp.where(own, jnp.expand_dims(grad, axes), jnp.zeros((), grad.dtype)).reshape(x.shape)
+    places = _taps_of_volumes(op, x, -jnp.inf)
+    largest, wide = _largest_of_places(places), grad.astype(jnp.float32)
+    found = [jnp.where(place == largest, wide, jnp.float32(0)) for place in places]
+    by_place = transposed(lambda value: _taps_of_volumes(op, value), jnp.zeros(x.shape, jnp.float32), found)
+    return by_place.astype(grad.dtype)
+
+
+def _largest_of_places(places: Sequence[jax.Array]) -> jax.Array:
+    best = places[0]
+    for place in places[1:]:
+        best = lax.max(best, place)
+    return best
+
+
+def _means_of_volumes(op: WindowOp, x: jax.Array) -> jax.Array:
+    if whole := whole_windows(x, op.ksize, op.strides, op.padding):
+        return whole[0].sum(whole[1]) * _reciprocal_counts_of_volumes(op, x.shape)
+    places = _taps_of_volumes(op, x)
+    return sum(places[1:], places[0]) * _reciprocal_counts_of_volumes(op, x.shape)
+
+
+def _reciprocal_counts_of_volumes(
+    op: WindowOp, shape: Sizes
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """One over the elements of each window that are no padding, `[1, D', H', W', 1]`."""
+    counts = np.ones(1)
+    for size, length, stride, low, high in zip(
+        shape[1:4], op.ksize, op.strides, op.padding[::2], op.padding[1::2], strict=True
+    ):
+        starts = np.arange((size + low + high - length) // stride + 1) * stride - low
+        counts = np.multiply.outer(counts, np.minimum(starts + length, size) - np.maximum(starts, 0))
+    return (1.0 / counts[..., None]).astype(np.float32)
+
+
+def _taps_of_volumes(op: WindowOp, x: jax.Array, filler: float = 0.0) -> list[jax.Array]:
+    """For each place of a window the element there of every window: `[N, D', H', W', C]`."""
+    borders = zip(op.padding[::2], op.padding[1::2], strict=True)
+    padded = lax.pad(
+        x, jnp.asarray(filler, x.dtype), [(0, 0, 0), *[(low, high, 0) for low, high in borders], (0, 0, 0)]
+    )
+    reach = [
+        (size - length) // stride * stride + 1
+        for size, length, stride in zip(padded.shape[1:4], op.ksize, op.strides, strict=True)
+    ]
+    batch, channels = padded.shape[0], padded.shape[4]
+    return [
+        lax.slice(
+            padded,
+            (0, *corner, 0),
+            (batch, *(start + length for start, length in zip(corner, reach, strict=True)), channels),
+            (1, *op.strides, 1),
+        )
+        for corner in itertools.product(*map(range, op.ksize))
+    ]
+
+
 LOWERINGS: Table = {
-    ops.PoolOp: volumes.on_volumes(pool, volumes.pool),
-    ops.MaxPoolGradOp: volumes.on_volumes(max_pool_grad, volumes.max_pool_grad),
-    ops.AvgPoolGradOp: volumes.on_volumes(avg_pool_grad, volumes.avg_pool_grad),
+    ops.PoolOp: on_volumes(pool, pool_volumes),
+    ops.MaxPoolGradOp: on_volumes(max_pool_grad, max_pool_grad_of_volumes),
+    ops.AvgPoolGradOp: on_volumes(avg_pool_grad, avg_pool_grad_of_volumes),
 }

@@ -24,8 +24,7 @@ from cgc.cirh.ops import (
     ReduceOp,
     TopKOp,
 )
-from cgc.lowering.dtypes import result_dtype, result_shape
-from cgc.lowering.table import Table
+from cgc.lowering.base import Table, result_dtype, result_shape
 
 
 def reduce(op: ReduceOp, x: jax.Array) -> jax.Array:

@@ -1,6 +1,6 @@
-"""Lowerings of softmax and the cross entropies, all stable: the largest logit is subtracted first.
+"""Lowerings of softmax, attention and the cross entropies, all stable: the largest logit is subtracted first.
 
-16-bit logits are computed in float32 and rounded at the end.
+16-bit logits are computed in float32 and rounded at the end; products of attention are summed in float32.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from jax import numpy as jnp
 
 from cgc.cirh import ops
 from cgc.cirh.ops import (
+    AttentionGradOp,
+    AttentionOp,
     CtcLossOp,
     LogSoftmaxOp,
     SoftmaxCrossEntropyWithLogitsOp,
@@ -20,7 +22,8 @@ from cgc.cirh.ops import (
     SparseSoftmaxCrossEntropyWithLogitsOp,
 )
 from cgc.cirh.softmax import PADDING_LABEL
-from cgc.lowering.table import Table
+from cgc.lowering.base import Table
+from cgc.lowering.linear import batched_product
 
 
 def softmax(op: SoftmaxOp, x: jax.Array) -> jax.Array:
@@ -150,6 +153,41 @@ def _minus_log_likelihood(
     return -jax.nn.logsumexp(jnp.where(ends, alpha, _IMPOSSIBLE), 1)
 
 
+def attention(
+    op: AttentionOp, query: jax.Array, key: jax.Array, value: jax.Array, *optional: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """(context, probabilities)."""
+    rest = list(optional)
+    bias = rest.pop(0) if op.has_bias else None
+    keep = rest.pop(0) if op.has_keep else None
+    scores = batched_product(query, key, transpose_b=True) * jnp.float32(op.scale)
+    if bias is not None:
+        scores = scores + bias.astype(jnp.float32)
+    probabilities = softmax_of(scores, scores.ndim - 1).astype(query.dtype)
+    kept = probabilities if keep is None else probabilities * keep
+    return batched_product(kept, value).astype(query.dtype), probabilities
+
+
+def attention_grad(
+    op: AttentionGradOp,
+    grad: jax.Array,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    probabilities: jax.Array,
+    keep: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(dquery, dkey, dvalue)."""
+    kept = probabilities if keep is None else probabilities * keep
+    dvalue = batched_product(kept, grad, transpose_a=True)
+    dkept = batched_product(grad, value, transpose_b=True)
+    dprobabilities = dkept if keep is None else dkept * keep.astype(jnp.float32)
+    dscores = softmax_grad_of(probabilities.astype(jnp.float32), dprobabilities, probabilities.ndim - 1)
+    scaled = (dscores * jnp.float32(op.scale)).astype(query.dtype)
+    dquery, dkey = batched_product(scaled, key), batched_product(scaled, query, transpose_a=True)
+    return dquery.astype(query.dtype), dkey.astype(query.dtype), dvalue.astype(query.dtype)
+
+
 LOWERINGS: Table = {
     ops.CtcLossOp: ctc_loss,
     ops.SoftmaxOp: softmax,
@@ -157,4 +195,6 @@ LOWERINGS: Table = {
     ops.LogSoftmaxOp: log_softmax,
     ops.SparseSoftmaxCrossEntropyWithLogitsOp: sparse_softmax_cross_entropy,
     ops.SoftmaxCrossEntropyWithLogitsOp: softmax_cross_entropy,
+    ops.AttentionOp: attention,
+    ops.AttentionGradOp: attention_grad,
 }

@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from cgc.cirh.ops import StartTokenLoopOp, UpdateTokenLoopOp
 from cgc.cirh.scan import Scan
 from cgc.errors import LoweringError
-from cgc.lowering.table import Table, describe
+from cgc.lowering.base import Table, describe
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from cgc.cirh.interface import graph_function
 from cgc.cirh.text import parse_module, print_module
 from cgc.cirh.types import element_count, numpy_dtype, shape_of, tensor_of
 from cgc.errors import CompileError, LoweringError
-from cgc.lowering.dtypes import device_type, result_dtype, result_shape
+from cgc.lowering.base import device_type, result_dtype, result_shape
 from cgc.lowering.jax_table import lower
 from cgc.passes.pipeline import run_pipeline
 

@@ -12,9 +12,9 @@ from xdsl.ir import Block
 from cgc.cirh import ops
 from cgc.cirh.rows import PADDING_INDEX
 from cgc.cirh.types import tensor_type
-from cgc.lowering.counter_random import op_key, threefry_2x32
-from cgc.lowering.dtypes import result_shape
+from cgc.lowering.base import result_shape
 from cgc.lowering.jax_table import lower
+from cgc.lowering.random import op_key, threefry_2x32
 
 few = settings(max_examples=examples(10))
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)

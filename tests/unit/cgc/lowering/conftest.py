@@ -12,7 +12,7 @@ from xdsl.ir import Block
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.types import tensor_type
-from cgc.lowering.dtypes import narrowed, result_dtype, result_shape
+from cgc.lowering.base import narrowed, result_dtype, result_shape
 from cgc.lowering.jax_table import lower
 
 RunOp = Callable[..., Any]

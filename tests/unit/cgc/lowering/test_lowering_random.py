@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from cgc.cirh import ops
-from cgc.lowering import counter_random
+from cgc.lowering import random
 
 SHAPE = (300, 401)
 COUNT = SHAPE[0] * SHAPE[1]
@@ -40,7 +40,7 @@ def normal(run_op):
 def test_known_answers_of_threefry_2x32_20(key, counter, expected):
     """The vectors that the authors publish with Random123 (kat_vectors)."""
     words = [np.array([word], np.uint32) for word in (*key, *counter)]
-    got = counter_random.threefry_2x32((words[0], words[1]), (words[2], words[3]))
+    got = random.threefry_2x32((words[0], words[1]), (words[2], words[3]))
     assert (got[0].item(), got[1].item()) == expected
 
 
@@ -101,10 +101,10 @@ def test_odd_and_empty_shapes(uniform, normal):
 
 
 def test_same_bits_alone_in_a_loop_and_fused_into_a_consumer(uniform):
-    key = tuple(jnp.uint32(word) for word in counter_random.op_key(7, 1))
+    key = tuple(jnp.uint32(word) for word in random.op_key(7, 1))
 
     def draw(step):
-        return counter_random.uniform(key, step.astype(jnp.uint32), SHAPE)
+        return random.uniform(key, step.astype(jnp.uint32), SHAPE)
 
     alone = [uniform(step) for step in range(3)]
     _, looped = jax.jit(lambda: lax.scan(lambda c, s: (c, draw(s)), 0, jnp.arange(3)))()
@@ -123,7 +123,7 @@ def test_numbers_of_a_seed_never_change(uniform):
 
 @pytest.mark.parametrize("seeded", [ops.RandomUniformOp, ops.RandomNormalOp])
 def test_a_hashed_key_draws_the_numbers_of_its_seeds(seeded, run_op):
-    key = np.asarray(counter_random.op_key(1234, -56), np.uint32).view(np.int32)
+    key = np.asarray(random.op_key(1234, -56), np.uint32).view(np.int32)
     expected = run_op(lambda step: seeded(step, SHAPE, 1234, -56), np.int64(7))
     got = run_op(lambda k, step: seeded(step, SHAPE, 1234, -56).keyed(k, step), key, np.int64(7))
     np.testing.assert_array_equal(got, expected)
@@ -139,7 +139,7 @@ def test_keyed_numbers_depend_on_both_words(run_op):
     assert all(abs(correlation(base, draw(*key))) < 5 / np.sqrt(COUNT) for key in [(5, -8), (6, -9), (-9, 5)])
 
 
-@pytest.mark.parametrize("draw", [counter_random.uniform, counter_random.normal])
+@pytest.mark.parametrize("draw", [random.uniform, random.normal])
 @pytest.mark.parametrize("shape", [(6, 5), (3, 7)])
 def test_some_of_the_elements_are_those_of_all(draw, shape):
     key, stream = (jnp.uint32(3), jnp.uint32(4)), jnp.uint32(5)
@@ -151,5 +151,5 @@ def test_some_of_the_elements_are_those_of_all(draw, shape):
 
 def test_keys_of_many_ops_are_those_of_each() -> None:
     seeds = [(1234, 56), (-1, 0), (0, -(2**63)), (2**63 - 1, 7)]
-    assert counter_random.op_keys(seeds) == [counter_random.op_key(*pair) for pair in seeds]
-    assert len(set(counter_random.op_keys(seeds))) == len(seeds)
+    assert random.op_keys(seeds) == [random.op_key(*pair) for pair in seeds]
+    assert len(set(random.op_keys(seeds))) == len(seeds)

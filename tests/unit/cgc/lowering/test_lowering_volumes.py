@@ -13,7 +13,7 @@ from xdsl.utils.test_value import create_ssa_value
 
 from cgc.cirh import ops
 from cgc.cirh.types import element_type, tensor_type
-from cgc.lowering import taps
+from cgc.lowering import windows
 from cgc.lowering.jax_table import lower
 
 Array = Any
@@ -121,7 +121,7 @@ WINDOWS = [
 def test_pooling_and_its_gradients(
     window: Any, many: int, run_op: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taps, "_MANY_PLACES", many)
+    monkeypatch.setattr(windows, "_MANY_PLACES", many)
     ksize, strides, padding = window
     # few different values, so that windows have several largest ones
     x = rng.integers(-2, 3, (2, 5, 6, 7, 3)).astype(np.float32)

@@ -14,7 +14,7 @@ from xdsl.utils.test_value import create_ssa_value
 
 from cgc.cirh import ops
 from cgc.cirh.types import element_type, tensor_type
-from cgc.lowering import images, taps
+from cgc.lowering import convolution, windows
 from cgc.lowering.jax_table import lower
 
 Array = Any
@@ -97,7 +97,7 @@ def test_gradient_by_the_kernel_of_large_images(
     channels: Any, padding: Any, run_op: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("_WORK", "_CACHED", "_LARGE"):
-        monkeypatch.setattr(images, limit, 0)
+        monkeypatch.setattr(convolution, limit, 0)
     inputs, outputs = channels
     x = rng.normal(size=(3, 16, 14, inputs)).astype(np.float32)
     top, bottom, left, right = padding
@@ -193,7 +193,7 @@ def test_many_groups_are_a_loop_with_the_same_bits(
     arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
     looped = repeated(op, lambda x: x, *arrays)
     results = [np.asarray(jax.jit(lambda *a: lower(op, *a))(*arrays)[0])]
-    monkeypatch.setattr(images, "_MANY", 9)
+    monkeypatch.setattr(convolution, "_MANY", 9)
     jax.clear_caches()
     results.append(np.asarray(jax.jit(lambda *a: lower(op, *a))(*arrays)[0]))
     assert " while(" in looped
@@ -277,7 +277,7 @@ def test_convolutions_in_a_loop_have_the_form_of_the_fast_routine(direction: str
 def test_pooling_and_its_gradients(
     window: Any, many: int, run_op: Any, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taps, "_MANY_PLACES", many)
+    monkeypatch.setattr(windows, "_MANY_PLACES", many)
     # few different values, so that windows have several largest ones
     x = rng.integers(-2, 3, (2, 6, 8, 3)).astype(np.float32)
     largest = run_op(lambda a: ops.PoolOp(a, "MAX", *window), x)

@@ -1,6 +1,8 @@
-"""Element types on the device: 64-bit integers are computed in 32 bits, everything else as the IR says."""
+"""Tables of lowerings, and element types on the device."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -8,9 +10,35 @@ from jax import lax
 from numpy.typing import DTypeLike, NDArray
 from xdsl.ir import Operation
 
+from cgc.cirh.base import CirhOp
 from cgc.cirh.types import numpy_dtype, tensor_of
 from cgc.errors import LoweringError
 from cs_toolkit.step import NARROWED
+
+
+def describe(op: CirhOp) -> str:
+    """An op as messages name it: its kind, and its node and source line where they are known."""
+    parts = [op.name]
+    if op.node_name:
+        parts.append(f"node {op.node_name!r}")
+    if op.source:
+        parts.append(op.source)
+    return ", ".join(parts)
+
+
+Lowered = jax.Array | tuple[jax.Array, ...]
+Lowering = Callable[..., Lowered]
+"""(op, the jax values of its operands) -> the value of its result, or a tuple where it has several.
+
+It is pure and called under jax tracing.
+"""
+
+Table = dict[type[CirhOp], Lowering]
+
+
+def plain(function: Callable[..., jax.Array]) -> Lowering:
+    """A lowering that takes nothing from the op."""
+    return lambda _op, *operands: function(*operands)
 
 
 def result_shape(op: Operation, index: int = 0) -> tuple[int, ...]:

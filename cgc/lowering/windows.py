@@ -10,7 +10,11 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
+from cgc.cirh.base import CirhOp
+from cgc.cirh.types import shape_of
+
 Sizes = Sequence[int]
+_RANK = 5
 
 _MANY_PLACES = 64
 """Windows with more are not taken apart into places, each of which is an operation for XLA."""
@@ -64,3 +68,14 @@ def transposed(linear: Callable[[jax.Array], Any], like: jax.Array, grad: Any) -
     result: jax.Array
     (result,) = jax.linear_transpose(linear, like)(grad)
     return result
+
+
+def on_volumes(
+    images: Callable[..., jax.Array], volumes: Callable[..., jax.Array]
+) -> Callable[..., jax.Array]:
+    """The lowering of an op that takes images or volumes: by the rank of its first operand."""
+
+    def lowering(op: CirhOp, *operands: jax.Array) -> jax.Array:
+        return (volumes if len(shape_of(op.operands[0])) == _RANK else images)(op, *operands)
+
+    return lowering

@@ -1,4 +1,13 @@
-"""The dialects of LAIR, and the one op of them that is our own version."""
+"""The dialects of LAIR: `linalg.generic`, and calls of private functions for what linalg cannot express.
+
+The declaration of such a function carries
+    lair.op          the op of CIRH, "cirh.TopK"
+    lair.attributes  the attributes of that op
+    lair.types       the op's own types, from which the op can be built again
+    lair.domain      the sizes of the loops that its implementation runs
+    lair.work        cost class of an iteration: "sort", "random", "scatter", "stages" or "simple"
+A function of scalars ("fmod_f32") has none of these: it replaces one that `math` of xDSL lacks.
+"""
 
 from __future__ import annotations
 

@@ -100,12 +100,12 @@ def _engine(path: Path, folder: Path, num_csx: int, maps_files: bool) -> tuple[A
     """The engine of an artifact, read without the compiler."""
     from cgc.artifact import open_artifact
     from cs_system.engine.base import make_engine
-    from cs_system.memoryx.place import MemoryxPlace
+    from cs_system.memoryx.config import MemoryxConfig
 
     artifact = open_artifact(path)
     step = artifact.step
     data = {executable.name: artifact.executable_bytes(executable.name) for executable in step.executables}
-    place = MemoryxPlace(directory=folder, maps_files=maps_files)
+    place = MemoryxConfig(directory=folder, maps_files=maps_files)
     return make_engine(step, data, 1, place, num_csx), step.interface
 
 

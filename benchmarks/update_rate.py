@@ -62,16 +62,16 @@ def rates(artifact: Path, directory: Path) -> dict[str, float]:
 def _update(path: Path, directory: Path, threads: int) -> tuple[Callable[[], Any], int]:
     """The update of a step as MemoryX computes it, and the bytes that it has to move."""
     from cgc.artifact import open_artifact
-    from cs_system.engine.streamed import executables_of
-    from cs_system.memoryx.updates import Memory, compiled_functions
+    from cs_system.engine.streamed import select_executables
+    from cs_system.memoryx.updates import Memory, compile_functions
     from cs_toolkit.layered_step import schedule_from_json, shards
 
     artifact = open_artifact(path)
     schedule = schedule_from_json(artifact.step.schedule)
     data = {e.name: artifact.executable_bytes(e.name) for e in artifact.step.executables}
-    executables = executables_of(artifact.step, data, schedule.memory_calls())
+    executables = select_executables(artifact.step, data, schedule.memory_calls())
     (whole,) = shards(schedule, 1)
-    memory = Memory(whole, *compiled_functions(schedule, executables), directory, threads)
+    memory = Memory(whole, *compile_functions(schedule, executables), directory, threads)
     random = np.random.default_rng(1)
     for tensors in (memory.state, memory.arrived):
         for number in tensors:

@@ -148,19 +148,19 @@ def serve(
     Example, a group of four systems behind one address, a host each:
       srun --nodes=4 --ntasks-per-node=1 cs_system serve --num-csx=4 --host=0.0.0.0
     """
-    from cs_system.memoryx.place import MemoryxPlace, memoryx_addresses
-    from cs_system.processes import set_up_logs
+    from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_addresses
+    from cs_system.processes import set_up_logging
     from cs_system.server.artifacts import default_cache_dir
     from cs_system.server.run import RunLimits
-    from cs_system.server.serve import ServeOptions
+    from cs_system.server.serve import ServerOptions
     from cs_system.server.serve import serve as run_server
     from cs_system.server.system import SystemOptions
-    from cs_system.swarmx.membership import group_place
+    from cs_system.swarmx.membership import find_group
     from cs_toolkit.fabric import FabricError, load_fabric
 
-    set_up_logs()
+    set_up_logging()
     try:
-        group = group_place(num_csx, group_file, os.environ)
+        group = find_group(num_csx, group_file, os.environ)
     except CsSystemError as error:
         _fail(error, error.exit_code)
     if group is not None and group.number:
@@ -174,14 +174,14 @@ def serve(
     try:
         loaded = load_fabric(fabric)
         code = run_server(
-            ServeOptions(
+            ServerOptions(
                 system=SystemOptions(
                     fabric=loaded.name,
                     fabric_json=loaded.model_dump_json(),
                     advertise=advertise,
                     limits=RunLimits(input_memory * _MIB, reconnect_s, input_patience_s),
-                    memoryx=MemoryxPlace(
-                        () if memoryx is None else memoryx_addresses(memoryx),
+                    memoryx=MemoryxConfig(
+                        () if memoryx is None else parse_memoryx_addresses(memoryx),
                         memoryx_dir or Path(tempfile.gettempdir()),
                         wgt_servers,
                     ),
@@ -220,9 +220,9 @@ def member(group_file: Path) -> None:
       cs_system serve --num-csx=2 --host=10.0.0.7 --group-file=FILE
       cs_system member --group-file=FILE
     """
-    from cs_system.processes import set_up_logs
+    from cs_system.processes import set_up_logging
 
-    set_up_logs()
+    set_up_logging()
     _be_member(group_file)
 
 
@@ -273,9 +273,9 @@ def memoryx_serve(
     """
     from cs_system.memoryx.server import MemoryxOptions
     from cs_system.memoryx.server import serve as run_memoryx
-    from cs_system.processes import end_process, set_up_logs
+    from cs_system.processes import end_process, set_up_logging
 
-    set_up_logs()
+    set_up_logging()
     directory = memoryx_dir or Path(tempfile.gettempdir())
     try:
         code = run_memoryx(MemoryxOptions(host, port, directory, threads, xla_cache))
@@ -289,7 +289,7 @@ def memoryx_serve(
 @main.command(hidden=True)
 def fork_server() -> None:
     """Forks wafers and MemoryX for a CS system, which starts this itself."""
-    from cs_system.processes import serve_forks as run_fork_server
+    from cs_system.processes import run_fork_server as run_fork_server
 
     run_fork_server()
 

@@ -65,7 +65,7 @@ def samples_per_step(interface: StepInterface) -> int:
     return shapes[0][0] if shapes and shapes[0] else 1
 
 
-def state_faults(specs: Sequence[TensorSpec], got: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[str]:
+def state_problems(specs: Sequence[TensorSpec], got: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[str]:
     """What is wrong with a state of the given (dtype, shape) by name; all of it at once."""
     expected = {spec.name: (spec.dtype, spec.shape) for spec in specs}
     faults = [f"'{name}' is missing" for name in expected if name not in got]

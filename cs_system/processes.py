@@ -86,7 +86,7 @@ def _stop(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
 _fork_server = _ForkServer()
 
 
-class OwnProcess:
+class ChildProcess:
     """A process in a session of its own. It ends with `end`, and with this process, however that ends.
 
     Args:
@@ -195,10 +195,10 @@ _IMPORTED = ("cs_system.memoryx.server", "cs_system.swarmx.member")
 _MOST_BYTES, _MOST_DESCRIPTORS = 1 << 16, 8
 
 
-def serve_forks() -> None:
+def run_fork_server() -> None:
     """Forks a process for each request on the socket at its standard input, until that is closed."""
     search_seldom()
-    set_up_logs()
+    set_up_logging()
     requests = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -284,7 +284,7 @@ class _Formatter(logging.Formatter):
         return super().format(record)
 
 
-def set_up_logs(level: int = logging.INFO) -> None:
+def set_up_logging(level: int = logging.INFO) -> None:
     """Sends the lines of this toolkit, and warnings of everything else, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)-7s %(job)s  %(message)s"))

@@ -79,7 +79,7 @@ def check_client(metadata: Mapping[str, str]) -> None:
         )
 
 
-def shortened(text: str, limit: int = _ERROR_CHARS) -> str:
+def shorten(text: str, limit: int = _ERROR_CHARS) -> str:
     """`text`, without its middle when it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
@@ -98,7 +98,7 @@ def status_of(error: CsSystemError) -> grpc.StatusCode:
 
 def error_metadata(error: CsSystemError) -> tuple[tuple[str, bytes], ...]:
     """The trailing metadata of a failed call."""
-    detail = pb.ErrorDetail(code=error.code, message=shortened(str(error)), fields=error.fields)
+    detail = pb.ErrorDetail(code=error.code, message=shorten(str(error)), fields=error.fields)
     return ((ERROR_KEY, detail.SerializeToString()),)
 
 

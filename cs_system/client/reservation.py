@@ -21,7 +21,7 @@ from cs_system.messages import (
     TensorAssembler,
     identity_to_wire,
     pack_tensors,
-    state_faults,
+    state_problems,
     step_to_wire,
 )
 from cs_system.proto import cs_system_pb2 as pb
@@ -133,7 +133,7 @@ class Reservation:
             raise WrongOrderError("put_state without an artifact; load comes first")
         if isinstance(state, dict):
             state = {name: np.asarray(array) for name, array in state.items()}
-            faults = state_faults(
+            faults = state_problems(
                 self._interface.state, {n: (a.dtype.name, a.shape) for n, a in state.items()}
             )
             if faults:

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 
 from cs_system.errors import ArtifactRefusedError, DeviceMemoryError
-from cs_system.memoryx.place import MemoryxPlace
-from cs_system.swarmx.health import Pace
-from cs_system.swarmx.hosts import Machines
+from cs_system.memoryx.config import MemoryxConfig
+from cs_system.swarmx.health import StragglerMonitor
+from cs_system.swarmx.hosts import HostPool
 from cs_toolkit.layered_step import ScheduleError, schedule_from_json
 from cs_toolkit.step import CompiledStep, StepInterface, device_bytes
 
@@ -134,7 +134,7 @@ class Engine(Protocol):
         """What part of the system has not answered for seconds; None: nothing. Any thread may ask."""
         ...
 
-    def pace(self) -> Pace | None:
+    def pace(self) -> StragglerMonitor | None:
         """How long each of several wafers works; None where there is one. Any thread may ask."""
         ...
 
@@ -147,9 +147,9 @@ def make_engine(
     step: CompiledStep,
     data: Mapping[str, bytes],
     chunk_batches: int,
-    memoryx: MemoryxPlace,
+    memoryx: MemoryxConfig,
     num_csx: int = 1,
-    machines: Machines | None = None,
+    machines: HostPool | None = None,
 ) -> Engine:
     """The engine of an execution mode; imports JAX, which takes a second.
 
@@ -177,9 +177,9 @@ def _pipelined(
     step: CompiledStep,
     data: Mapping[str, bytes],
     chunk_batches: int,
-    memoryx: MemoryxPlace,
+    memoryx: MemoryxConfig,
     num_csx: int,
-    machines: Machines | None,
+    machines: HostPool | None,
 ) -> Engine:
     if num_csx != 1:
         raise ArtifactRefusedError(
@@ -201,9 +201,9 @@ def _weight_streaming(
     step: CompiledStep,
     data: Mapping[str, bytes],
     chunk_batches: int,
-    memoryx: MemoryxPlace,
+    memoryx: MemoryxConfig,
     num_csx: int,
-    machines: Machines | None,
+    machines: HostPool | None,
 ) -> Engine:
     try:
         schedule = schedule_from_json(step.schedule)
@@ -225,7 +225,7 @@ def _weight_streaming(
     return StreamedEngine(step, schedule, data, memoryx)
 
 
-_Make = Callable[[CompiledStep, Mapping[str, bytes], int, MemoryxPlace, int, Machines | None], Engine]
+_Make = Callable[[CompiledStep, Mapping[str, bytes], int, MemoryxConfig, int, HostPool | None], Engine]
 _ENGINES: dict[str, _Make] = {
     "pipelined": _pipelined,
     "weight_streaming": _weight_streaming,

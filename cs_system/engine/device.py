@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cs_system.errors import CsSystemError, DeviceMemoryError, StateMismatchError
-from cs_system.messages import dtype_named, state_faults
+from cs_system.messages import dtype_named, state_problems
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 log = logging.getLogger("cs_system.engine")
@@ -125,7 +125,7 @@ def check_state(interface: StepInterface, state: Mapping[str, np.ndarray]) -> No
         StateMismatchError: names, dtypes or shapes differ, or a number does not fit the device's type.
     """
     specs = tuple(spec for spec in interface.state if spec.name in state)
-    faults = state_faults(specs, {n: (a.dtype.name, a.shape) for n, a in state.items()})
+    faults = state_problems(specs, {n: (a.dtype.name, a.shape) for n, a in state.items()})
     faults = faults or [fault for spec in specs for fault in _narrowing_fault(spec, state[spec.name])]
     if faults:
         raise StateMismatchError.of(faults)
@@ -141,7 +141,7 @@ def from_device(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
     return array.astype(dtype_named(spec.dtype), copy=True)
 
 
-def wanted_state(interface: StepInterface, names: Sequence[str] | None) -> list[TensorSpec]:
+def select_state(interface: StepInterface, names: Sequence[str] | None) -> list[TensorSpec]:
     """The tensors of a state by name; None: all.
 
     Raises:

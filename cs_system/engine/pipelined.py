@@ -24,7 +24,7 @@ from cs_system.engine.device import (
     computing_threads,
     device_errors,
     from_device,
-    wanted_state,
+    select_state,
 )
 from cs_system.engine.executable import load_step
 from cs_system.errors import ExecutionError, ProgramError, WrongOrderError
@@ -175,7 +175,7 @@ class PipelinedEngine:
         """
         if self._state is None:
             raise WrongOrderError("there is no state on the system: none was put, or a failed step lost it")
-        specs = wanted_state(self.interface, names)
+        specs = select_state(self.interface, names)
         values = {spec.name: value for spec, value in zip(self.interface.state, self._state, strict=True)}
         with device_errors(ExecutionError, "reading the state"):
             return {spec.name: from_device(np.asarray(values[spec.name]), spec) for spec in specs}

@@ -10,15 +10,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cs_system.engine.device import as_device, check_state, device_errors, from_device, wanted_state
+from cs_system.engine.device import as_device, check_state, device_errors, from_device, select_state
 from cs_system.engine.executable import Executables, OneDevice
 from cs_system.engine.layers import Layers, for_memory, micro_batches
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError, WrongOrderError
 from cs_system.memoryx.client import ShardedMemoryx, ShardedReader
-from cs_system.memoryx.place import MemoryxPlace, OwnMemoryx, started_memoryx
-from cs_system.memoryx.protocol import PATIENCE_S
+from cs_system.memoryx.config import MemoryxConfig, MemoryxProcess, start_memoryx
+from cs_system.memoryx.protocol import HEARTBEAT_TIMEOUT_S
 from cs_system.memoryx.weights import Transfer
-from cs_system.swarmx.health import Pace
+from cs_system.swarmx.health import StragglerMonitor
 from cs_toolkit.layered_step import Schedule, Update, traffic
 from cs_toolkit.step import CompiledStep, StepInterface, TensorSpec
 
@@ -106,7 +106,7 @@ class LayeredEngine(ABC):
         """See `Engine`."""
         if self._missing:
             raise WrongOrderError("there is no state on the system: none was put, or a failed step lost it")
-        wanted = wanted_state(self.interface, names)
+        wanted = select_state(self.interface, names)
         numbers = self._schedule.state
         return KeptState(self._keep([numbers[spec.name] for spec in wanted]), wanted, self._schedule)
 
@@ -114,7 +114,7 @@ class LayeredEngine(ABC):
         """See `Engine`."""
         return None
 
-    def pace(self) -> Pace | None:
+    def pace(self) -> StragglerMonitor | None:
         """See `Engine`."""
         return None
 
@@ -185,15 +185,15 @@ class StreamedEngine(LayeredEngine):
         step: CompiledStep,
         schedule: Schedule,
         data: Mapping[str, bytes],
-        memoryx: MemoryxPlace,
-        patience_s: float = PATIENCE_S,
+        memoryx: MemoryxConfig,
+        patience_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         super().__init__(step.interface, schedule)
         self._step, self._data, self._place = step, data, memoryx
         self._patience_s = patience_s
         self._traffic = traffic(schedule)
         self._layers: Layers | None = None
-        self.own_memoryx: list[OwnMemoryx] = []
+        self.started_processes: list[MemoryxProcess] = []
         self._memoryx: ShardedMemoryx | None = None
         self._reader: ShardedReader | None = None
 
@@ -204,7 +204,7 @@ class StreamedEngine(LayeredEngine):
             # First, so that both sides compile their functions at the same time.
             self._memoryx = self._connect()
             with device_errors(ProgramError, "programming"):
-                executables = executables_of(self._step, self._data, self._traffic.calls)
+                executables = select_executables(self._step, self._data, self._traffic.calls)
                 self._layers = Layers(self._schedule, self._traffic, executables, OneDevice(), {})
             self._memoryx.wait_open()
             self._reader = ShardedReader(self._schedule, self._memoryx.addresses, self._token)
@@ -246,7 +246,7 @@ class StreamedEngine(LayeredEngine):
         if reader is not None:
             reader.close()
         client, self._memoryx = self._memoryx, None
-        own, self.own_memoryx = self.own_memoryx, []
+        own, self.started_processes = self.started_processes, []
         if client is not None:
             client.close()
         for process in own:
@@ -265,14 +265,14 @@ class StreamedEngine(LayeredEngine):
         return self._memoryx
 
     def _connect(self) -> ShardedMemoryx:
-        addresses, self.own_memoryx = started_memoryx(self._place, self._schedule)
+        addresses, self.started_processes = start_memoryx(self._place, self._schedule)
         client = ShardedMemoryx(self._schedule, addresses, self._place.maps_files, self._patience_s)
         self._token = secrets.token_hex(16)
-        client.open(executables_of(self._step, self._data, self._schedule.memory_calls()), self._token)
+        client.open(select_executables(self._step, self._data, self._schedule.memory_calls()), self._token)
         return client
 
 
-def executables_of(step: CompiledStep, data: Mapping[str, bytes], calls: Iterable[Update]) -> Executables:
+def select_executables(step: CompiledStep, data: Mapping[str, bytes], calls: Iterable[Update]) -> Executables:
     """Bytes and interface of the functions of some calls, by number; executable *i* is function *i*."""
     numbers = dict.fromkeys(call.function for call in calls)
     return {

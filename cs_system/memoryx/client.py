@@ -22,7 +22,7 @@ from cs_stream.sockets import shut_down
 from cs_system.engine.executable import Executables
 from cs_system.errors import CsSystemError, ExecutionError
 from cs_system.memoryx.protocol import (
-    PATIENCE_S,
+    HEARTBEAT_TIMEOUT_S,
     FrameType,
     Header,
     Opening,
@@ -77,7 +77,7 @@ class MemoryxClient(WeightStream):
         failed: Failed,
         contributed: Contributed,
         maps_files: bool = True,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         super().__init__(address, shard, failed, maps_files, patience_s)
         self._contributed = contributed
@@ -362,7 +362,7 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
     Args:
         schedule: Of the step.
         addresses: Host and port of each process.
-        maps_files: See `MemoryxPlace`.
+        maps_files: See `MemoryxConfig`.
         patience_s: Silence after which a process counts as lost.
 
     Attributes:
@@ -378,7 +378,7 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
         schedule: Schedule,
         addresses: Sequence[Address],
         maps_files: bool = True,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         super().__init__(schedule, addresses)
         self._contributions: dict[int, dict[int, np.ndarray]] = {}

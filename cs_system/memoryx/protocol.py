@@ -72,12 +72,12 @@ _VERSION = 1
 _FORMAT = struct.Struct("<4sBBHIIQ")
 _PADDING = bytes(ALIGNMENT)
 
-ALIVE_EVERY_S = 1.0
+HEARTBEAT_INTERVAL_S = 1.0
 
-LATE_S = 5.0
+UNRESPONSIVE_S = 5.0
 """A part that is silent for so long is named."""
 
-PATIENCE_S = 60.0
+HEARTBEAT_TIMEOUT_S = 60.0
 """One that is silent for so long is ended. Less than the 100 s after which JAX ends a whole group."""
 
 
@@ -293,7 +293,7 @@ def _from_json(specs: list[list[Any]]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in specs)
 
 
-class Line:
+class FrameSender:
     """The sending side of a connection.
 
     Args:
@@ -327,7 +327,7 @@ class Line:
 
     def _stay_alive(self, has_ended: threading.Event) -> None:
         with contextlib.suppress(ConnectionError):
-            while not has_ended.wait(ALIVE_EVERY_S):
+            while not has_ended.wait(HEARTBEAT_INTERVAL_S):
                 # A frame under way says so, too.
                 if self._sending.acquire(blocking=False):
                     try:

@@ -27,9 +27,9 @@ from cs_system.errors import BadOptionError, CsSystemError, MemoryxError, PortIn
 from cs_system.memoryx.protocol import (
     MAX_TEXT_BYTES,
     MAX_TOKEN_BYTES,
+    FrameSender,
     FrameType,
     Header,
-    Line,
     Opening,
     receive_fresh,
     receive_header,
@@ -38,8 +38,14 @@ from cs_system.memoryx.protocol import (
     send_frame,
     send_tensors,
 )
-from cs_system.memoryx.store import SharedFiles, Snapshot, is_first, put_results, sent_all_the_same
-from cs_system.memoryx.updates import Memory, Values, compiled_functions
+from cs_system.memoryx.store import (
+    SharedFiles,
+    Snapshot,
+    accumulate_results,
+    always_streamed,
+    is_first_micro_batch,
+)
+from cs_system.memoryx.updates import Memory, Values, compile_functions
 from cs_toolkit.layered_step import shards
 
 log = logging.getLogger("cs_system.memoryx")
@@ -147,7 +153,7 @@ class Listener:
         has_files: whether it reads weights from the files of MemoryX; None until it has said so.
     """
 
-    line: Line
+    line: FrameSender
     has_files: bool | None = None
 
 
@@ -174,7 +180,7 @@ class Groups:
         with self._changed:
             self._opened.pop(token, None)
 
-    def join(self, token: bytes, line: Line) -> None:
+    def join(self, token: bytes, line: FrameSender) -> None:
         """Hands a connection over, and returns when the wafer has hung up."""
         listener = Listener(line)
         self._tell(lambda: self._joined.setdefault(token, []).append(listener))
@@ -252,7 +258,7 @@ class Connection:
     """
 
     def __init__(self, sock: socket.socket, directory: Path, threads: int, groups: Groups) -> None:
-        self._sock, self._line = sock, Line(sock)
+        self._sock, self._line = sock, FrameSender(sock)
         self._directory, self._threads = directory, threads
         self._groups = groups
         self._listeners: list[Listener] = []
@@ -309,7 +315,7 @@ class Connection:
         if not 0 <= opening.shard < len(parts):
             raise MemoryxError(f"got part {opening.shard} of a model that has {len(parts)}")
         shard = parts[opening.shard]
-        compiled = compiled_functions(shard.schedule, executables)
+        compiled = compile_functions(shard.schedule, executables)
         memory = Memory(shard, *compiled, self._directory, self._threads)
         log.info(
             "part %d of %d of a model of %d layers: %.1f MB of state and gradients in %s",
@@ -324,7 +330,7 @@ class Connection:
     def _open(self, opening: Opening, memory: Memory) -> None:
         self._memory, self._token = memory, opening.token.encode()
         self._version = dict.fromkeys(memory.schedule.replacements, 0)
-        self._sent_all_the_same = sent_all_the_same(memory.shard)
+        self._sent_all_the_same = always_streamed(memory.shard)
         files = SharedFiles.of(memory.state, memory.arrived).to_json()
         if opening.listeners:
             self._listeners = self._groups.wait(self._token, opening.listeners, files)
@@ -410,11 +416,11 @@ class Connection:
     def _receive_results(self, header: Header) -> None:
         memory, call = self._memory, header.index
         numbers = memory.traffic.to_memory[call]
-        if is_first(memory.shard, call):
+        if is_first_micro_batch(memory.shard, call):
             receive_tensors(self._sock, header, [memory.arrived[number] for number in numbers])
         else:
             specs = [memory.schedule.values[number] for number in numbers]
-            put_results(memory.shard, call, memory.arrived, receive_fresh(self._sock, header, specs))
+            accumulate_results(memory.shard, call, memory.arrived, receive_fresh(self._sock, header, specs))
 
     def _take_shared(self, header: Header) -> None:
         memory = self._memory

@@ -50,7 +50,7 @@ _COMBINED: Mapping[str, Combine] = {"sum": np.add, "min": np.minimum, "max": np.
 _madvise: Any = ctypes.CDLL(None).madvise
 
 
-class Layout:
+class FileLayout:
     """Tensors of a file by number, in device dtypes.
 
     Args:
@@ -85,13 +85,13 @@ class Layout:
         return slice(self.offsets[numbers[0]], end)
 
 
-def layouts(shard: Shard) -> tuple[Layout, Layout]:
+def file_layouts(shard: Shard) -> tuple[FileLayout, FileLayout]:
     """Of a part of a model: of its state, and of what arrives in a step."""
     specs, traffic = shard.schedule.values, shard.traffic
     arriving = dict.fromkeys((*traffic.inputs, *(v for values in traffic.to_memory for v in values)))
     together = columns(shard.schedule)
-    state = Layout({number: specs[number] for number in shard.schedule.state.values()}, together)
-    return state, Layout({number: specs[number] for number in arriving}, together)
+    state = FileLayout({number: specs[number] for number in shard.schedule.state.values()}, together)
+    return state, FileLayout({number: specs[number] for number in arriving}, together)
 
 
 def columns(schedule: Schedule) -> list[tuple[int, ...]]:
@@ -99,13 +99,13 @@ def columns(schedule: Schedule) -> list[tuple[int, ...]]:
     found = [
         numbers
         for sweep in schedule.sweeps()
-        for numbers in (*sweep.taken, *replaced_by(schedule, sweep))
+        for numbers in (*sweep.taken, *replaced_state(schedule, sweep))
         if not is_small(schedule.values[numbers[0]])
     ]
     return list(dict.fromkeys(found))
 
 
-def replaced_by(schedule: Schedule, sweep: Sweep) -> list[tuple[int, ...]]:
+def replaced_state(schedule: Schedule, sweep: Sweep) -> list[tuple[int, ...]]:
     """For each result of a sweep the state that it replaces."""
     old = {new: number for number, new in schedule.replacements.items()}
     return [tuple(old[number] for number in made) for made in sweep.made]
@@ -124,7 +124,7 @@ class MappedTensors:
         layout: Of the tensors in it.
     """
 
-    def __init__(self, descriptor: int, layout: Layout) -> None:
+    def __init__(self, descriptor: int, layout: FileLayout) -> None:
         self.descriptor = descriptor
         self._layout = layout
         self._map = mmap.mmap(descriptor, max(layout.nbytes, 1))
@@ -135,7 +135,7 @@ class MappedTensors:
         }
 
     @classmethod
-    def in_directory(cls, directory: Path, layout: Layout) -> MappedTensors:
+    def in_directory(cls, directory: Path, layout: FileLayout) -> MappedTensors:
         """In a new file.
 
         Raises:
@@ -221,12 +221,12 @@ def _free_bytes(directory: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def is_first(shard: Shard, call: int) -> bool:
+def is_first_micro_batch(shard: Shard, call: int) -> bool:
     """Whether a call computes the first micro-batch: its results replace those of the step before."""
     return call < len(shard.traffic.calls) // shard.schedule.micro.count
 
 
-def put_results(shard: Shard, call: int, places: MappedTensors, results: Sequence[np.ndarray]) -> None:
+def accumulate_results(shard: Shard, call: int, places: MappedTensors, results: Sequence[np.ndarray]) -> None:
     """Takes what a call gives: its share of a total, else the value itself.
 
     Args:
@@ -235,7 +235,7 @@ def put_results(shard: Shard, call: int, places: MappedTensors, results: Sequenc
         places: Of all that arrives in a step, by number.
         results: Of the call, in the order of the traffic.
     """
-    totals = {} if is_first(shard, call) else shard.schedule.micro.totals
+    totals = {} if is_first_micro_batch(shard, call) else shard.schedule.micro.totals
     for number, result in zip(shard.traffic.to_memory[call], results, strict=True):
         combine = _COMBINED.get(totals.get(number, ""))
         if combine is None:
@@ -310,7 +310,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class FileName:
+class OpenFile:
     """A file without a name that a process has open: its descriptor there, and what the file system says."""
 
     descriptor: int
@@ -318,7 +318,7 @@ class FileName:
     inode: int
 
     @classmethod
-    def of(cls, descriptor: int) -> FileName:
+    def of(cls, descriptor: int) -> OpenFile:
         """That of an open file of this process."""
         status = os.fstat(descriptor)
         return cls(descriptor, status.st_dev, status.st_ino)
@@ -349,13 +349,13 @@ class SharedFiles:
 
     boot: str
     pid: int
-    state: FileName
-    arrived: FileName
+    state: OpenFile
+    arrived: OpenFile
 
     @classmethod
     def of(cls, state: MappedTensors, arrived: MappedTensors) -> SharedFiles:
         """Those of this process."""
-        names = FileName.of(state.descriptor), FileName.of(arrived.descriptor)
+        names = OpenFile.of(state.descriptor), OpenFile.of(arrived.descriptor)
         return cls(_BOOT_ID.read_text(), os.getpid(), *names)
 
     def to_json(self) -> bytes:
@@ -366,7 +366,7 @@ class SharedFiles:
     def from_json(cls, text: bytes) -> SharedFiles:
         """The inverse."""
         fields = json.loads(text)
-        state, arrived = (FileName(**fields[name]) for name in ("state", "arrived"))
+        state, arrived = (OpenFile(**fields[name]) for name in ("state", "arrived"))
         return cls(fields["boot"], fields["pid"], state, arrived)
 
     def mapped(self, shard: Shard) -> SharedModel | None:
@@ -381,11 +381,11 @@ class SharedFiles:
             for descriptor in found:
                 os.close(descriptor)
             return None
-        pairs = zip(found, layouts(shard), strict=True)
+        pairs = zip(found, file_layouts(shard), strict=True)
         return SharedModel(shard, *(MappedTensors(descriptor, layout) for descriptor, layout in pairs))
 
 
-def sent_all_the_same(shard: Shard) -> list[tuple[int, ...]]:
+def always_streamed(shard: Shard) -> list[tuple[int, ...]]:
     """For each call of a wafer that has the files what comes before it: small values, some only computed."""
     schedule = shard.schedule
     large = {number for number in schedule.state.values() if not is_small(schedule.values[number])}
@@ -405,7 +405,7 @@ class SharedModel:
         self._shard, self._state, self._arrived = shard, state, arrived
         self._in_file = [
             [number for number in numbers if number not in sent]
-            for numbers, sent in zip(shard.traffic.to_wafer, sent_all_the_same(shard), strict=True)
+            for numbers, sent in zip(shard.traffic.to_wafer, always_streamed(shard), strict=True)
         ]
         self._pages = [state.pages(numbers) for numbers in self._in_file]
 
@@ -428,11 +428,11 @@ class SharedModel:
     def put(self, call: int, results: Arrays) -> None:
         """Puts what a call has computed for MemoryX to its place."""
         numbers = self._shard.traffic.to_memory[call]
-        if is_first(self._shard, call):
+        if is_first_micro_batch(self._shard, call):
             for number, result in zip(numbers, results, strict=True):
                 self._arrived.write(number, result)
         else:
-            put_results(self._shard, call, self._arrived, results)
+            accumulate_results(self._shard, call, self._arrived, results)
             self._arrived.leave(self._arrived.pages(numbers))
 
     def close(self) -> None:

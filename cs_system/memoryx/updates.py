@@ -16,7 +16,7 @@ import numpy as np
 from cs_system.engine.device import compiler_options, computing_threads
 from cs_system.engine.executable import Executables, Function, OneDevice, load_step
 from cs_system.memoryx.protocol import aligned_empty, views
-from cs_system.memoryx.store import MappedTensors, layouts, replaced_by
+from cs_system.memoryx.store import MappedTensors, file_layouts, replaced_state
 from cs_system.messages import dtype_named
 from cs_toolkit.layered_step import Call, Schedule, Shard, Sweep, is_small
 from cs_toolkit.step import StepInterface, device_dtype
@@ -57,7 +57,7 @@ class Memory:
     ) -> None:
         self.shard, self.schedule, self.traffic = shard, shard.schedule, shard.traffic
         schedule = self.schedule
-        state, arrived = layouts(shard)
+        state, arrived = file_layouts(shard)
         self.state = MappedTensors.in_directory(directory, state)
         self.arrived = MappedTensors.in_directory(directory, arrived)
         self.small = frozenset(n for n in schedule.state.values() if is_small(schedule.values[n]))
@@ -149,7 +149,7 @@ class Memory:
         return self.arrived[number] if number in self.arrived else self.state[number]
 
     def _prepared(self, sweep: Sweep, function: PieceFunction) -> PreparedSweep:
-        old = replaced_by(self.schedule, sweep)
+        old = replaced_state(self.schedule, sweep)
         taken = [
             None if is_small(self.schedule.values[numbers[0]]) else self._column(numbers)
             for numbers in sweep.taken
@@ -172,7 +172,7 @@ class Memory:
         return dict(zip(call.results, map(np.asarray, results), strict=True))
 
 
-def compiled_functions(
+def compile_functions(
     schedule: Schedule, executables: Executables
 ) -> tuple[dict[int, Function], dict[int, PieceFunction]]:
     """What the calls of a step at MemoryX need, and what its sweeps need, by number.

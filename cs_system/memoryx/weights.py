@@ -23,9 +23,9 @@ import numpy as np
 from cs_stream.sockets import shut_down, tune
 from cs_system.errors import CsSystemError, MemoryxError, from_wire
 from cs_system.memoryx.protocol import (
-    LATE_S,
+    HEARTBEAT_TIMEOUT_S,
     MAX_TEXT_BYTES,
-    PATIENCE_S,
+    UNRESPONSIVE_S,
     FrameType,
     Header,
     aligned_empty,
@@ -37,7 +37,7 @@ from cs_system.memoryx.protocol import (
     send_frame,
     views,
 )
-from cs_system.memoryx.store import SharedFiles, SharedModel, sent_all_the_same
+from cs_system.memoryx.store import SharedFiles, SharedModel, always_streamed
 from cs_toolkit.layered_step import Schedule, Shard
 
 log = logging.getLogger("cs_system.server")
@@ -87,7 +87,7 @@ class WeightStream:
         address: Host and port of MemoryX.
         shard: Of the step that is there.
         failed: Told what has gone wrong, where it is not this side that hangs up.
-        maps_files: See `MemoryxPlace`.
+        maps_files: See `MemoryxConfig`.
         patience_s: Silence after which MemoryX counts as lost.
 
     Attributes:
@@ -107,7 +107,7 @@ class WeightStream:
         shard: Shard,
         failed: Failed,
         maps_files: bool = True,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         self.address = address
         self._maps_files = maps_files
@@ -117,7 +117,7 @@ class WeightStream:
         self._shard, self._schedule, self._traffic = shard, shard.schedule, shard.traffic
         self._failed = failed
         self._sock = connected(address)
-        self._silence = Silence(self._name, self._sock, self._overdue, patience_s)
+        self._silence = Watchdog(self._name, self._sock, self._overdue, patience_s)
         self._start("silence", self._silence.watch)
         self._files: SharedModel | None = None
         self._coming: Sequence[Sequence[int]] = self._traffic.to_wafer
@@ -172,7 +172,7 @@ class WeightStream:
         self._files = files.mapped(self._shard) if self._maps_files else None
         in_slots: Sequence[Sequence[int]] = self._traffic.to_wafer
         if self._files is not None:
-            self._coming = sent_all_the_same(self._shard)
+            self._coming = always_streamed(self._shard)
             if self._reads_in_place:
                 in_slots = [()] * len(in_slots)
             self._start("files", self._fetch)
@@ -364,7 +364,7 @@ class Listener(WeightStream):
         return {}
 
 
-class Silence:
+class Watchdog:
     """Watches a connection to MemoryX, on which something comes every second while it answers.
 
     Nothing is missed while nobody reads, as when there is no room for weights.
@@ -377,7 +377,11 @@ class Silence:
     """
 
     def __init__(
-        self, name: str, sock: socket.socket, overdue: Callable[[float], None], patience_s: float = PATIENCE_S
+        self,
+        name: str,
+        sock: socket.socket,
+        overdue: Callable[[float], None],
+        patience_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         self._name, self._sock, self._overdue = name, sock, overdue
         self._patience_s = patience_s
@@ -392,11 +396,11 @@ class Silence:
             if silent_s >= self._patience_s:
                 self._overdue(silent_s)
                 return
-            if silent_s >= LATE_S and not is_late:
+            if silent_s >= UNRESPONSIVE_S and not is_late:
                 log.warning("%s", self._text(silent_s))
-            elif is_late and silent_s < LATE_S:
+            elif is_late and silent_s < UNRESPONSIVE_S:
                 log.info("MemoryX at %s answers again", self._name)
-            is_late = silent_s >= LATE_S
+            is_late = silent_s >= UNRESPONSIVE_S
 
     def end(self) -> None:
         """Nobody waits for it any more."""
@@ -430,7 +434,7 @@ class Silence:
     def late(self) -> str | None:
         """What is to be told of it; None while it answers."""
         silent_s = self.seconds()
-        return None if silent_s < LATE_S else self._text(silent_s)
+        return None if silent_s < UNRESPONSIVE_S else self._text(silent_s)
 
     def _text(self, silent_s: float) -> str:
         return (

@@ -33,11 +33,11 @@ from cs_system.errors import (
     WorkerLostError,
     WrongOrderError,
 )
-from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import InputIdentity, samples_per_step
 from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
-from cs_system.swarmx.health import NOT_SLOW, Pace
-from cs_system.swarmx.hosts import Machines
+from cs_system.swarmx.health import NOT_SLOW, StragglerMonitor
+from cs_system.swarmx.hosts import HostPool
 from cs_toolkit.step import CompiledStep
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class Run:
         device: Executor,
         receiver: Receiver,
         limits: RunLimits,
-        memoryx: MemoryxPlace,
-        machines: Machines | None,
+        memoryx: MemoryxConfig,
+        machines: HostPool | None,
     ) -> None:
         self.job = job
         self._told: str | None = None
@@ -175,7 +175,7 @@ class Run:
         """What part of the system has not answered for seconds; None: nothing."""
         return None if self._engine is None else self._engine.late()
 
-    def pace(self) -> Pace | None:
+    def pace(self) -> StragglerMonitor | None:
         """How long each of several wafers works; None where there is one."""
         return None if self._engine is None else self._engine.pace()
 

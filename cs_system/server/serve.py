@@ -27,7 +27,7 @@ from cs_system.proto import cs_system_pb2_grpc
 from cs_system.server.artifacts import ExecutableStore, keep_newest
 from cs_system.server.service import Service
 from cs_system.server.system import System, SystemOptions
-from cs_system.swarmx.membership import JOIN_TIMEOUT_S, GroupPlace, Members
+from cs_system.swarmx.membership import JOIN_TIMEOUT_S, GroupConfig, GroupLeader
 from cs_system.transport import SERVER_OPTIONS
 from cs_toolkit.files import replace_file
 from cs_toolkit.version import __version__ as TOOLKIT_VERSION
@@ -42,7 +42,7 @@ _POLL_S = 0.05
 
 
 @dataclass(frozen=True)
-class ServeOptions:
+class ServerOptions:
     """Flags of `cs_system serve`.
 
     Attributes:
@@ -62,10 +62,10 @@ class ServeOptions:
     threads: int | None
     cache_dir: Path | None
     cache_bytes: int
-    group: GroupPlace | None = None
+    group: GroupConfig | None = None
 
 
-def serve(options: ServeOptions) -> int:
+def serve(options: ServerOptions) -> int:
     """Runs the server until SIGTERM or SIGINT.
 
     Returns:
@@ -95,7 +95,7 @@ def serve(options: ServeOptions) -> int:
     return code
 
 
-def _xla_cache(options: ServeOptions) -> Path | None:
+def _xla_cache(options: ServerOptions) -> Path | None:
     """Directory of XLA's compiled programs, with the oldest removed; XLA itself sets no limit."""
     if options.cache_dir is None:
         return None
@@ -109,7 +109,7 @@ def _xla_cache(options: ServeOptions) -> Path | None:
     return directory
 
 
-async def _serve(options: ServeOptions, device: ThreadPoolExecutor) -> tuple[int, bool]:
+async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[int, bool]:
     signals = _Signals()
     store = ExecutableStore(options.cache_dir and options.cache_dir / "executables", options.cache_bytes)
     with contextlib.ExitStack() as stack:
@@ -135,17 +135,17 @@ async def _serve(options: ServeOptions, device: ThreadPoolExecutor) -> tuple[int
     return (130 if caught is signal.SIGINT else 0), busy
 
 
-def _members(options: ServeOptions) -> Members | None:
+def _members(options: ServerOptions) -> GroupLeader | None:
     group = options.group
     if group is None:
         return None
-    name = known_as(options.host, options.system.advertise)
+    name = advertised_host(options.host, options.system.advertise)
     if group.step_nodes > 1 and is_loopback(options.host):
         raise _not_reached("--host", options.host)
     for memoryx, _ in options.system.memoryx.addresses:
         if is_loopback(memoryx) and not is_loopback(name):
             raise _not_reached("--memoryx", memoryx)
-    return Members(group, options.host, name)
+    return GroupLeader(group, options.host, name)
 
 
 def _not_reached(option: str, host: str) -> BadOptionError:
@@ -155,7 +155,7 @@ def _not_reached(option: str, host: str) -> BadOptionError:
     )
 
 
-async def _gathered(members: Members | None, count: int, signals: _Signals) -> None:
+async def _gathered(members: GroupLeader | None, count: int, signals: _Signals) -> None:
     """Waits until all systems of the group are there, or a signal is.
 
     Raises:
@@ -203,21 +203,21 @@ class _Signals:
         return await self._first
 
 
-def _listen_data(options: ServeOptions) -> Receiver:
+def _listen_data(options: ServerOptions) -> Receiver:
     try:
         return Receiver(options.host, options.data_port)
     except ListenError as error:
         raise PortInUseError.at(options.host, options.data_port, "--data-port", str(error)) from error
 
 
-def _listen_control(server: grpc.aio.Server, options: ServeOptions) -> int:
+def _listen_control(server: grpc.aio.Server, options: ServerOptions) -> int:
     try:
         return int(server.add_insecure_port(host_port(options.host, options.port)))
     except RuntimeError as error:
         raise PortInUseError.at(options.host, options.port, "--port", _bind_fault(options)) from error
 
 
-def _bind_fault(options: ServeOptions) -> str:
+def _bind_fault(options: ServerOptions) -> str:
     """What the system says about the port; gRPC does not tell."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -235,9 +235,9 @@ def _bind_fault(options: ServeOptions) -> str:
 class _ReadyFile:
     """Tells the user, and a file for programs, where the server listens."""
 
-    def __init__(self, options: ServeOptions, port: int, data_port: int) -> None:
+    def __init__(self, options: ServerOptions, port: int, data_port: int) -> None:
         self._path = options.ready_file
-        host = known_as(options.host, options.system.advertise)
+        host = advertised_host(options.host, options.system.advertise)
         self._content = {
             "address": host_port(host, port),
             "data_address": host_port(host, data_port),
@@ -263,7 +263,7 @@ class _ReadyFile:
             self._path.unlink(missing_ok=True)
 
 
-def known_as(host: str, advertise: str) -> str:
+def advertised_host(host: str, advertise: str) -> str:
     """The host by which a server is reached, from other machines too where it listens to them.
 
     Args:

@@ -39,7 +39,7 @@ from cs_system.transport import (
     RESERVATION_KEY,
     check_client,
     error_metadata,
-    shortened,
+    shorten,
     status_of,
 )
 from cs_toolkit.version import __version__ as TOOLKIT_VERSION
@@ -282,7 +282,7 @@ class Service:
         run = self._run(context)
         reason = request.reason or None
         if reason is not None:
-            log.info("run stopped by the chief: %s", shortened(reason, 300), extra={"job": run.job})
+            log.info("run stopped by the chief: %s", shorten(reason, 300), extra={"job": run.job})
         await run.close_input(reason)
         if request.release:
             ticket = self._system.book.held(_reservation(context))
@@ -337,7 +337,7 @@ def _guarded(handler: Handler) -> Handler:
                 f"internal error of the CS system: {type(error).__name__}: {error}; its log has the details"
             )
         await context.abort(
-            status_of(failure), shortened(str(failure).replace("\n", " "), 1000), error_metadata(failure)
+            status_of(failure), shorten(str(failure).replace("\n", " "), 1000), error_metadata(failure)
         )
         return None
 

@@ -56,7 +56,7 @@ class StepValues:
     waited_s: float = 0.0
 
 
-def merged(parts: Sequence[StepValues]) -> StepValues:
+def merge_values(parts: Sequence[StepValues]) -> StepValues:
     """One value for consecutive ones."""
     if len(parts) == 1:
         return parts[0]
@@ -295,7 +295,7 @@ class _Batcher:
     def flush(self) -> None:
         if self._parts:
             parts, self._parts, self._bytes = self._parts, [], 0
-            self._emit(merged(parts))
+            self._emit(merge_values(parts))
             self._flushed_at = time.monotonic()
 
 

@@ -23,11 +23,11 @@ from cs_system.errors import (
     SystemStoppingError,
     clock_text,
 )
-from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import InputIdentity
 from cs_system.server.artifacts import ExecutableStore
 from cs_system.server.run import Run, RunLimits
-from cs_system.swarmx.hosts import Machines
+from cs_system.swarmx.hosts import HostPool
 
 log = logging.getLogger("cs_system.server")
 
@@ -55,7 +55,7 @@ class SystemOptions:
     fabric_json: str
     advertise: str = ""
     limits: RunLimits = field(default_factory=RunLimits)
-    memoryx: MemoryxPlace = field(default_factory=MemoryxPlace)
+    memoryx: MemoryxConfig = field(default_factory=MemoryxConfig)
     num_csx: int = 1
 
 
@@ -95,7 +95,7 @@ class System:
         device: Executor,
         receiver: Receiver,
         executables: ExecutableStore,
-        machines: Machines | None = None,
+        machines: HostPool | None = None,
     ) -> None:
         self.options = options
         self.receiver = receiver

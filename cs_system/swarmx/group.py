@@ -32,10 +32,10 @@ from cs_system.errors import (
     from_wire,
 )
 from cs_system.memoryx.client import ShardedReader
-from cs_system.memoryx.place import MemoryxPlace, OwnMemoryx, started_memoryx
+from cs_system.memoryx.config import MemoryxConfig, MemoryxProcess, start_memoryx
 from cs_system.memoryx.protocol import (
+    HEARTBEAT_TIMEOUT_S,
     MAX_TEXT_BYTES,
-    PATIENCE_S,
     FrameType,
     receive_fresh,
     receive_header,
@@ -44,9 +44,9 @@ from cs_system.memoryx.protocol import (
     send_tensors,
 )
 from cs_system.messages import samples_per_step
-from cs_system.swarmx.health import Pace, Pulse, Work
-from cs_system.swarmx.hosts import Hosts, Machines, OneMachine, Wafer
-from cs_system.swarmx.protocol import Order, cut_inputs, notice_loss
+from cs_system.swarmx.health import HeartbeatMonitor, StragglerMonitor, WorkReport
+from cs_system.swarmx.hosts import HostPool, LocalHost, RunHosts, Wafer
+from cs_system.swarmx.protocol import WaferAssignment, detect_loss, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
 from cs_toolkit.step import CompiledStep
 
@@ -108,10 +108,10 @@ class GroupEngine(LayeredEngine):
         step: CompiledStep,
         schedule: Schedule,
         data: Mapping[str, bytes],
-        memoryx: MemoryxPlace,
+        memoryx: MemoryxConfig,
         count: int,
-        machines: Machines | None = None,
-        patience_s: float = PATIENCE_S,
+        machines: HostPool | None = None,
+        patience_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         samples = samples_per_step(step.interface)
         parts = schedule.micro.count
@@ -124,13 +124,13 @@ class GroupEngine(LayeredEngine):
         super().__init__(step.interface, schedule)
         self._step, self._data, self._place = step, data, memoryx
         self._count, self._patience_s = count, patience_s
-        self._pulse: Pulse | None = None
-        self._pace: Pace | None = None
+        self._pulse: HeartbeatMonitor | None = None
+        self._pace: StragglerMonitor | None = None
         self._watched = threading.Event()
-        self._machines = machines or OneMachine()
-        self._cut = cut_inputs(step)
+        self._machines = machines or LocalHost()
+        self._cut = split_inputs(step)
         self._traffic = traffic(schedule)
-        self._own: list[OwnMemoryx] = []
+        self._own: list[MemoryxProcess] = []
         self.wafers: list[Wafer] = []
         self._socks: list[socket.socket] = []
         self._failed = threading.Condition()
@@ -182,7 +182,7 @@ class GroupEngine(LayeredEngine):
         pulse, pace = self._pulse, self._pace
         return None if pulse is None or pace is None else pulse.late() or pace.late()
 
-    def pace(self) -> Pace | None:
+    def pace(self) -> StragglerMonitor | None:
         """See `Engine`."""
         return self._pace
 
@@ -211,18 +211,18 @@ class GroupEngine(LayeredEngine):
 
     def _start(self) -> None:
         hosts = self._machines.gather(self._count)
-        addresses, self._own = started_memoryx(self._place, self._schedule, hosts.listen, hosts.address)
+        addresses, self._own = start_memoryx(self._place, self._schedule, hosts.listen, hosts.address)
         token = secrets.token_hex(16)
         family = socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET
         waiting = self._count + _STRANGERS
         with socket.create_server((hosts.listen, 0), family=family, backlog=waiting) as listener:
             for wafer in hosts.start(listener.getsockname()[1], token, self._count):
                 self.wafers.append(wafer)
-            self._pulse = pulse = Pulse(self._count, self._patience_s)
-            self._pace = Pace(self._count)
+            self._pulse = pulse = HeartbeatMonitor(self._count, self._patience_s)
+            self._pace = StragglerMonitor(self._count)
             self._watched = watched = threading.Event()
             threading.Thread(target=self._watch, args=(pulse, self._pace, watched), daemon=True).start()
-            self._socks = gathered(listener, token, self.wafers, pulse)
+            self._socks = accept_wafers(listener, token, self.wafers, pulse)
         with _held_port(hosts) as port:
             self._order(host_port(hosts.address, port), addresses, token)
 
@@ -234,7 +234,7 @@ class GroupEngine(LayeredEngine):
             arguments = (rank, self._pulse, self._pace)
             threading.Thread(target=self._receive, args=arguments, daemon=True).start()
         for rank, sock in enumerate(self._socks):
-            order = Order(rank, self._count, coordinator, memoryx, token)
+            order = WaferAssignment(rank, self._count, coordinator, memoryx, token)
             try:
                 send_frame(sock, FrameType.OPEN, 0, order.to_bytes(self._step))
                 for number, executable in enumerate(self._step.executables):
@@ -246,7 +246,7 @@ class GroupEngine(LayeredEngine):
                 raise self._cause()
         self._reader = ShardedReader(self._schedule, memoryx, token)
 
-    def _watch(self, pulse: Pulse, pace: Pace, watched: threading.Event) -> None:
+    def _watch(self, pulse: HeartbeatMonitor, pace: StragglerMonitor, watched: threading.Event) -> None:
         """Names wafers that are silent or slow, and ends one that is silent for too long."""
         while not watched.wait(_LOOK_S):
             pulse.tell()
@@ -260,7 +260,7 @@ class GroupEngine(LayeredEngine):
                 shut_down(socks[rank])
                 return
 
-    def _receive(self, rank: int, pulse: Pulse, pace: Pace) -> None:
+    def _receive(self, rank: int, pulse: HeartbeatMonitor, pace: StragglerMonitor) -> None:
         sock, wafer, values = self._socks[rank], self.wafers[rank], self._schedule.values
         outputs = [values[number] for number in dict.fromkeys(self._schedule.outputs)]
         try:
@@ -268,7 +268,9 @@ class GroupEngine(LayeredEngine):
                 header = receive_header(sock)
                 pulse.heard(rank)
                 if header.type is FrameType.ALIVE:
-                    pace.heard(rank, Work.from_json(bytes(receive_payload(sock, header, MAX_TEXT_BYTES))))
+                    pace.heard(
+                        rank, WorkReport.from_json(bytes(receive_payload(sock, header, MAX_TEXT_BYTES)))
+                    )
                     continue
                 if header.type is FrameType.DONE:
                     self._ready.put(rank)
@@ -348,7 +350,7 @@ def _has_aborted(wafer: Wafer) -> bool:
 
 
 @contextlib.contextmanager
-def _held_port(hosts: Hosts) -> Iterator[int]:
+def _held_port(hosts: RunHosts) -> Iterator[int]:
     """A free port that nobody but the first wafer's coordinator, which shares ports, takes in the body."""
     with socket.socket(socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -356,8 +358,8 @@ def _held_port(hosts: Hosts) -> Iterator[int]:
         yield int(holder.getsockname()[1])
 
 
-def gathered(
-    listener: socket.socket, token: str, wafers: Sequence[Wafer], pulse: Pulse
+def accept_wafers(
+    listener: socket.socket, token: str, wafers: Sequence[Wafer], pulse: HeartbeatMonitor
 ) -> list[socket.socket]:
     """The connections of all wafers, in their order; whoever else connects is sent away.
 
@@ -391,7 +393,7 @@ def gathered(
     return [found[rank] for rank in range(len(wafers))]
 
 
-def _check(wafers: Sequence[Wafer], found: dict[int, socket.socket], pulse: Pulse) -> None:
+def _check(wafers: Sequence[Wafer], found: dict[int, socket.socket], pulse: HeartbeatMonitor) -> None:
     for rank, wafer in enumerate(wafers):
         if wafer.has_ended:
             raise WaferLostError.at_start(rank, len(wafers), wafer.exit_code, wafer.host)
@@ -406,12 +408,12 @@ def _check(wafers: Sequence[Wafer], found: dict[int, socket.socket], pulse: Puls
 def _rank_of(sock: socket.socket, address: str, token: str) -> int | None:
     """The place of a wafer in its group; None for a stranger."""
     tune(sock)
-    notice_loss(sock)
+    detect_loss(sock)
     try:
         set_time_limit(sock, socket.SO_RCVTIMEO, _WORD_S)
         header = receive_header(sock)
         word = bytes(receive_payload(sock, header, len(token)))
-        # A model is compiled for minutes, in which nothing comes; `Pulse` looks for what is late.
+        # A model is compiled for minutes, in which nothing comes; `HeartbeatMonitor` looks for what is late.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
     except (ConnectionError, MemoryxError) as error:
         log.warning("%s is no wafer of the group: %s", address, error)

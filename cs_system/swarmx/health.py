@@ -16,7 +16,7 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass
 
-from cs_system.memoryx.protocol import LATE_S
+from cs_system.memoryx.protocol import UNRESPONSIVE_S
 
 log = logging.getLogger("cs_system.server")
 
@@ -35,7 +35,7 @@ Of computing only the part is seen that has no sums over wafers, a third or less
 """
 
 
-class Pulse:
+class HeartbeatMonitor:
     """When each wafer was heard last. Any thread may ask.
 
     Args:
@@ -63,7 +63,7 @@ class Pulse:
     def late(self) -> str | None:
         """Who has been silent for seconds; None: nobody."""
         rank, silent_s = self._longest()
-        if silent_s < LATE_S:
+        if silent_s < UNRESPONSIVE_S:
             return None
         return (
             f"{self._name(rank)} has not answered for {silent_s:.0f} s; "
@@ -79,14 +79,14 @@ class Pulse:
         """Names in the log whoever has become late."""
         with self._lock:
             now_s = time.monotonic()
-            new = {rank for rank, heard_s in enumerate(self._heard_s) if now_s - heard_s >= LATE_S}
+            new = {rank for rank, heard_s in enumerate(self._heard_s) if now_s - heard_s >= UNRESPONSIVE_S}
             new -= self._named
             self._named |= new
         for rank in sorted(new):
             log.warning(
                 "%s has not answered for %g s; the run ends after %g s",
                 self._name(rank),
-                LATE_S,
+                UNRESPONSIVE_S,
                 self._patience_s,
             )
 
@@ -100,7 +100,7 @@ class Pulse:
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkReport:
     """What a wafer has done since its start.
 
     Attributes:
@@ -118,20 +118,20 @@ class Work:
         return json.dumps(asdict(self)).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Work:
+    def from_json(cls, text: bytes) -> WorkReport:
         """The inverse."""
         return cls(**json.loads(text))
 
 
 @dataclass(frozen=True)
-class Shares:
+class Utilization:
     """What part of the last seconds a wafer has computed, and its weights have travelled."""
 
     computing: float
     receiving: float
 
 
-class Pace:
+class StragglerMonitor:
     """What the wafers of a group say of their work. Any thread may ask.
 
     Args:
@@ -143,12 +143,12 @@ class Pace:
 
     def __init__(self, count: int) -> None:
         self._lock = threading.Lock()
-        self._said: list[deque[tuple[float, Work]]] = [deque() for _ in range(count)]
+        self._said: list[deque[tuple[float, WorkReport]]] = [deque() for _ in range(count)]
         self._named: str | None = None
         self._changed_s: float | None = None
         self.told: str | None = None
 
-    def heard(self, rank: int, work: Work, now_s: float | None = None) -> None:
+    def heard(self, rank: int, work: WorkReport, now_s: float | None = None) -> None:
         """A wafer has said what it has done until now, a monotonic time."""
         now_s = time.monotonic() if now_s is None else now_s
         with self._lock:
@@ -162,7 +162,7 @@ class Pace:
         with self._lock:
             return next((said[-1][1].late for said in self._said if said and said[-1][1].late), None)
 
-    def shares(self) -> list[Shares] | None:
+    def shares(self) -> list[Utilization] | None:
         """Of each wafer; None where too little is known."""
         with self._lock:
             if any(not said or said[-1][0] - said[0][0] < LEAST_S for said in self._said):
@@ -199,9 +199,9 @@ class Pace:
             log.log(logging.WARNING if slow else logging.INFO, "%s", slow or NOT_SLOW)
 
 
-def _shares(first: tuple[float, Work], last: tuple[float, Work]) -> Shares:
+def _shares(first: tuple[float, WorkReport], last: tuple[float, WorkReport]) -> Utilization:
     seconds = last[0] - first[0]
     before, now = first[1], last[1]
-    return Shares(
+    return Utilization(
         (now.computing_s - before.computing_s) / seconds, (now.receiving_s - before.receiving_s) / seconds
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cs_system.processes import OwnProcess
+from cs_system.processes import ChildProcess
 
 _LOOPBACK = "127.0.0.1"
 
@@ -47,7 +47,7 @@ class Member(Protocol):
 
 
 @dataclass(frozen=True)
-class Hosts:
+class RunHosts:
     """The machines of one run.
 
     Attributes:
@@ -71,10 +71,10 @@ class Hosts:
                 yield WaferProcess(leader, token, rank)
 
 
-class Machines(Protocol):
+class HostPool(Protocol):
     """The machines that a CS system has for its wafers."""
 
-    def gather(self, count: int) -> Hosts:
+    def gather(self, count: int) -> RunHosts:
         """Those for a run of so many wafers.
 
         Raises:
@@ -83,15 +83,15 @@ class Machines(Protocol):
         ...
 
 
-class OneMachine:
-    """See `Machines`: all wafers are processes of this one."""
+class LocalHost:
+    """See `HostPool`: all wafers are processes of this one."""
 
-    def gather(self, count: int) -> Hosts:
-        """See `Machines`."""
-        return Hosts()
+    def gather(self, count: int) -> RunHosts:
+        """See `HostPool`."""
+        return RunHosts()
 
 
-class WaferProcess(OwnProcess):
+class WaferProcess(ChildProcess):
     """A wafer of a group. It ends with `end`, when the CS system hangs up, and with this process.
 
     Args:

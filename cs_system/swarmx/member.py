@@ -22,7 +22,7 @@ from cs_stream.sockets import shut_down, tune
 from cs_system.address import SystemAddress, is_loopback, parse_address
 from cs_system.engine.device import device_errors
 from cs_system.engine.layers import Layers, micro_batches
-from cs_system.engine.streamed import executables_of
+from cs_system.engine.streamed import select_executables
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError, SystemBugError
 from cs_system.memoryx.client import ShardedListener, ShardedMemoryx
 from cs_system.memoryx.protocol import (
@@ -36,12 +36,12 @@ from cs_system.memoryx.protocol import (
     send_frame,
     send_tensors,
 )
-from cs_system.swarmx.health import Work
-from cs_system.swarmx.protocol import Order, cut_inputs, notice_loss
+from cs_system.swarmx.health import WorkReport
+from cs_system.swarmx.protocol import WaferAssignment, detect_loss, split_inputs
 from cs_toolkit.layered_step import schedule_from_json, traffic
 from cs_toolkit.step import TensorSpec
 
-ALIVE_EVERY_S = 1.0
+HEARTBEAT_INTERVAL_S = 1.0
 """A wafer tells the CS system so often that it is there."""
 
 _MAX_EXECUTABLE_BYTES = 2 << 30
@@ -78,7 +78,7 @@ def serve(address: tuple[str, int], token: str, rank: int) -> int:
     """
     with socket.create_connection(address) as sock:
         tune(sock)
-        notice_loss(sock)
+        detect_loss(sock)
         send_frame(sock, FrameType.JOIN, rank, token.encode())
         sending = threading.Lock()
         wafer = _Wafer(sock, sending)
@@ -91,12 +91,12 @@ def serve(address: tuple[str, int], token: str, rank: int) -> int:
     return 0
 
 
-def _stay_alive(sock: socket.socket, sending: threading.Lock, work: Callable[[], Work]) -> None:
+def _stay_alive(sock: socket.socket, sending: threading.Lock, work: Callable[[], WorkReport]) -> None:
     with contextlib.suppress(ConnectionError):
         while True:
             with sending:
                 send_frame(sock, FrameType.ALIVE, 0, work().to_json())
-            time.sleep(ALIVE_EVERY_S)
+            time.sleep(HEARTBEAT_INTERVAL_S)
 
 
 def _fail(sock: socket.socket, sending: threading.Lock, error: Exception) -> int:
@@ -122,13 +122,13 @@ class _Wafer:
         self._clock = CallClock()
         self._stream: ShardedMemoryx | ShardedListener | None = None
 
-    def work(self) -> Work:
+    def work(self) -> WorkReport:
         """What this wafer has done until now; any thread may ask."""
         stream = self._stream
         if stream is None:
-            return Work()
+            return WorkReport()
         receiving_s = sum(transfer.seconds for transfer in stream.transfers())
-        return Work(self._clock.computing_s, receiving_s, stream.late() or "")
+        return WorkReport(self._clock.computing_s, receiving_s, stream.late() or "")
 
     def start(self) -> None:
         """Is told what to compute, and gets ready for it.
@@ -139,7 +139,9 @@ class _Wafer:
         """
         sock = self._sock
         header = receive_header(sock)
-        self._order, self._step = Order.from_bytes(bytes(receive_payload(sock, header, MAX_TEXT_BYTES)))
+        self._order, self._step = WaferAssignment.from_bytes(
+            bytes(receive_payload(sock, header, MAX_TEXT_BYTES))
+        )
         self._data = {}
         for executable in self._step.executables:
             header = receive_header(sock)
@@ -176,7 +178,7 @@ class _Wafer:
         if order.rank:
             return ShardedListener(self._schedule, order.memoryx, order.token)
         client = ShardedMemoryx(self._schedule, order.memoryx)
-        functions = executables_of(self._step, self._data, self._schedule.memory_calls())
+        functions = select_executables(self._step, self._data, self._schedule.memory_calls())
         client.open(functions, order.token, order.count - 1)
         return client
 
@@ -184,9 +186,9 @@ class _Wafer:
         order = self._order
         with device_errors(ProgramError, "programming"):
             self._devices = GroupDevices(order.coordinator, order.count, order.rank, self._address)
-            cut = zip(self._schedule.inputs, cut_inputs(self._step), strict=True)
+            cut = zip(self._schedule.inputs, split_inputs(self._step), strict=True)
             places = {number: self._devices.by_sample for number, is_cut in cut if is_cut}
-            executables = executables_of(self._step, self._data, self._traffic.calls)
+            executables = select_executables(self._step, self._data, self._traffic.calls)
             return Layers(
                 self._schedule, self._traffic, executables, self._devices, places, self._clock.called
             )
@@ -210,7 +212,7 @@ class _Wafer:
 
     def _run_step(self, header: Header) -> None:
         schedule, count = self._schedule, self._order.count
-        specs, cut = self._step.interface.inputs, cut_inputs(self._step)
+        specs, cut = self._step.interface.inputs, split_inputs(self._step)
         shares = [_share(spec, count) if is_cut else spec for spec, is_cut in zip(specs, cut, strict=True)]
         whole = [specs[position] for position in schedule.micro.whole.values()]
         for_memory = [schedule.values[n] for n in self._traffic.inputs] if not self._order.rank else []

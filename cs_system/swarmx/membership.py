@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from cs_stream.sockets import name_of, shut_down
 from cs_system.errors import BadOptionError, GroupError, PortInUseError
-from cs_system.swarmx.hosts import Hosts, WaferProcess
+from cs_system.swarmx.hosts import RunHosts, WaferProcess
 from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, greet, welcome
 from cs_toolkit.files import replace_file
 
@@ -37,7 +37,7 @@ _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
-class GroupPlace:
+class GroupConfig:
     """A group whose systems are on several hosts.
 
     Attributes:
@@ -54,7 +54,7 @@ class GroupPlace:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class GroupFile:
     """What is in the file.
 
     Attributes:
@@ -81,7 +81,7 @@ class Meeting:
             ) from error
 
     @classmethod
-    def read(cls, file: Path) -> Meeting:
+    def read(cls, file: Path) -> GroupFile:
         """The inverse.
 
         Raises:
@@ -96,7 +96,7 @@ class Meeting:
             raise GroupError(f"{file}: this is no file of a group of CS systems") from error
 
 
-def group_place(num_csx: int, file: Path | None, environment: Mapping[str, str]) -> GroupPlace | None:
+def find_group(num_csx: int, file: Path | None, environment: Mapping[str, str]) -> GroupConfig | None:
     """The group that `cs_system serve` belongs to; None where all its systems are on this machine.
 
     Args:
@@ -113,7 +113,7 @@ def group_place(num_csx: int, file: Path | None, environment: Mapping[str, str])
         return None
     tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
     if tasks == 1:
-        return None if file is None else GroupPlace(num_csx, 0, file)
+        return None if file is None else GroupConfig(num_csx, 0, file)
     if tasks != num_csx:
         raise BadOptionError(
             f"--num-csx={num_csx} in a Slurm step of {tasks} tasks: each task is a CS system of the group; "
@@ -121,11 +121,11 @@ def group_place(num_csx: int, file: Path | None, environment: Mapping[str, str])
         )
     name = f"cs_group-{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}.json"
     nodes = int(environment["SLURM_STEP_NUM_NODES"])
-    return GroupPlace(num_csx, int(environment["SLURM_PROCID"]), file or Path(name), nodes)
+    return GroupConfig(num_csx, int(environment["SLURM_PROCID"]), file or Path(name), nodes)
 
 
-class Members:
-    """See `Machines`: a wafer of a run is on this machine, the others are on the hosts that have joined.
+class GroupLeader:
+    """See `HostPool`: a wafer of a run is on this machine, the others are on the hosts that have joined.
 
     Args:
         place: Of the group, whose file is written.
@@ -137,7 +137,7 @@ class Members:
         BadOptionError: the file cannot be written.
     """
 
-    def __init__(self, place: GroupPlace, host: str, name: str) -> None:
+    def __init__(self, place: GroupConfig, host: str, name: str) -> None:
         self._place, self._host = place, host
         self._token = secrets.token_hex(32)
         self._changed = threading.Condition()
@@ -148,7 +148,7 @@ class Members:
         except OSError as error:
             raise PortInUseError.at(host, 0, "--host", error.strerror or str(error)) from error
         try:
-            Meeting(name, self._listener.getsockname()[1], self._token).write(place.file)
+            GroupFile(name, self._listener.getsockname()[1], self._token).write(place.file)
         except BaseException:
             self._listener.close()
             raise
@@ -168,13 +168,13 @@ class Members:
             "of the others, and start them again (`cs_system member --group-file=FILE`, or the Slurm step)"
         )
 
-    def gather(self, count: int) -> Hosts:
-        """See `Machines`."""
+    def gather(self, count: int) -> RunHosts:
+        """See `HostPool`."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._members) >= count - 1, _MISSING_S):
                 raise self.missing(count)
             members = sorted(self._members, key=lambda member: member.number)[: count - 1]
-        return Hosts(self._host, members[0].channel.own_host, members)
+        return RunHosts(self._host, members[0].channel.own_host, members)
 
     def close(self) -> None:
         """Lets the members go; removes the file."""
@@ -313,7 +313,7 @@ def serve(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -> int
         signal.signal(each, _on_signal)
     wafer = _Wafer()
     try:
-        channel, leader = joined(file, number, timeout_s)
+        channel, leader = join_group(file, number, timeout_s)
         log.info("a member of the group of CS systems that %s leads", leader)
         try:
             _follow(channel, leader, wafer)
@@ -332,7 +332,7 @@ def serve(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -> int
     return 0
 
 
-def joined(file: Path, number: int, timeout_s: float) -> tuple[Channel, str]:
+def join_group(file: Path, number: int, timeout_s: float) -> tuple[Channel, str]:
     """A connection to the leader, and its host.
 
     The file is read again and again: a job that was requeued may have left an old one, of the same name.
@@ -343,7 +343,7 @@ def joined(file: Path, number: int, timeout_s: float) -> tuple[Channel, str]:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            meeting = Meeting.read(file)
+            meeting = GroupFile.read(file)
             return _connected(meeting, number), meeting.host
         except OSError as error:
             fault = f"{file}: {error.strerror or error}"
@@ -355,7 +355,7 @@ def joined(file: Path, number: int, timeout_s: float) -> tuple[Channel, str]:
         time.sleep(_POLL_S)
 
 
-def _connected(meeting: Meeting, number: int) -> Channel:
+def _connected(meeting: GroupFile, number: int) -> Channel:
     channel = Channel(socket.create_connection((meeting.host, meeting.port), HANDSHAKE_S))
     try:
         channel.limit(HANDSHAKE_S)

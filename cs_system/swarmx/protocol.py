@@ -47,7 +47,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         tune(sock)
-        notice_loss(sock)
+        detect_loss(sock)
         self._sock = sock
         self._file = sock.makefile("rb")
         self._sending = threading.Lock()
@@ -102,7 +102,7 @@ class Channel:
         self._sock.close()
 
 
-def notice_loss(sock: socket.socket) -> None:
+def detect_loss(sock: socket.socket) -> None:
     """Breaks a connection soon after the other host has lost its power or its network."""
     for option, value in (
         (socket.TCP_KEEPIDLE, 2),
@@ -172,7 +172,7 @@ def _is_proof(message: dict[str, Any], token: str, side: str, nonce: str) -> boo
 
 
 @dataclass(frozen=True)
-class Order:
+class WaferAssignment:
     """The place of a wafer in its group, and what it computes; executables follow in the order of the step.
 
     Attributes:
@@ -196,7 +196,7 @@ class Order:
         return len(head).to_bytes(4, "little") + head + body
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> tuple[Order, CompiledStep]:
+    def from_bytes(cls, data: bytes) -> tuple[WaferAssignment, CompiledStep]:
         """The inverse of `to_bytes`."""
         end = 4 + int.from_bytes(data[:4], "little")
         fields = json.loads(data[4:end])
@@ -204,7 +204,7 @@ class Order:
         return order, step_from_wire(pb.ArtifactOffer.FromString(data[end:]))
 
 
-def cut_inputs(step: CompiledStep) -> tuple[bool, ...]:
+def split_inputs(step: CompiledStep) -> tuple[bool, ...]:
     """Of each tensor of a batch whether it is cut along its samples."""
     inputs = step.interface.inputs
     samples = inputs[0].shape[0] if inputs and inputs[0].shape else 0

@@ -227,7 +227,7 @@ def test_a_state_that_does_not_fit_is_refused_before_it_travels(loaded, linear):
 
 
 def test_the_server_checks_a_state_too(loaded, linear, monkeypatch):
-    monkeypatch.setattr("cs_system.client.reservation.state_faults", lambda *_: [])
+    monkeypatch.setattr("cs_system.client.reservation.state_problems", lambda *_: [])
     state = linear.state()
     state["state.model.w"] = np.zeros((3, 1), np.float32)
     with pytest.raises(StateMismatchError, match=r"float32\[3, 1\], expected float32\[4, 1\]"):

@@ -4,7 +4,7 @@ import pytest
 
 from cs_system.address import SystemAddress, parse_address
 from cs_system.errors import BadAddressError
-from cs_system.server.serve import known_as
+from cs_system.server.serve import advertised_host
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_the_printed_address_can_be_used_from_another_node(
 ) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "node7")
     monkeypatch.setattr(socket, "getaddrinfo", lambda name, port: [])
-    assert known_as(host, advertise) == known
+    assert advertised_host(host, advertise) == known
 
 
 def test_a_host_whose_name_nobody_knows_is_reached_on_its_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,4 +88,4 @@ def test_a_host_whose_name_nobody_knows_is_reached_on_its_loopback(monkeypatch: 
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert known_as("0.0.0.0", "") == "127.0.0.1"
+    assert advertised_host("0.0.0.0", "") == "127.0.0.1"

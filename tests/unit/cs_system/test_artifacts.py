@@ -29,12 +29,12 @@ from cs_stream.receiver import Receiver
 from cs_system.client import SystemClient, parse_address
 from cs_system.engine import base
 from cs_system.errors import ArtifactRefusedError, SystemBugError, WireFormatError
-from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.config import MemoryxConfig
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.server.artifacts import MAX_ARTIFACT_BYTES, ExecutableStore, Offer, default_cache_dir
 from cs_system.server.service import Service
 from cs_system.server.system import System, SystemOptions
-from cs_system.swarmx.hosts import Machines
+from cs_system.swarmx.hosts import HostPool
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 W = TensorSpec("state.model.w", "float32", (4, 2))
@@ -82,9 +82,9 @@ class Loaded:
     step: CompiledStep
     data: dict[str, bytes]
     chunk_batches: int
-    memoryx: MemoryxPlace
+    memoryx: MemoryxConfig
     num_csx: int
-    machines: Machines | None
+    machines: HostPool | None
     interface: StepInterface = field(init=False)
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ def client(tmp_path) -> Iterator[SystemClient]:
     ready = threading.Event()
 
     async def serve(device: ThreadPoolExecutor, receiver: Receiver) -> None:
-        options = SystemOptions("cs2", "{}", memoryx=MemoryxPlace(servers=5))
+        options = SystemOptions("cs2", "{}", memoryx=MemoryxConfig(servers=5))
         system = System(options, device, receiver, ExecutableStore(tmp_path, 1 << 30))
         server = grpc.aio.server()
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(Service(system).servicer(), server)

@@ -18,7 +18,7 @@ from cs_system.errors import (
     StateMismatchError,
     WrongOrderError,
 )
-from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.config import MemoryxConfig
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 K = 4
@@ -232,8 +232,8 @@ def compiled_step(program, *names):
 def test_an_artifact_of_an_unknown_execution_mode_is_refused(program):
     step, data = compiled_step(program, "step")
     with pytest.raises(ArtifactRefusedError, match="execution 'other', this system has pipelined"):
-        make_engine(dataclasses.replace(step, execution="other"), data, K, MemoryxPlace())
-    assert isinstance(make_engine(step, data, K, MemoryxPlace()), PipelinedEngine)
+        make_engine(dataclasses.replace(step, execution="other"), data, K, MemoryxConfig())
+    assert isinstance(make_engine(step, data, K, MemoryxConfig()), PipelinedEngine)
 
 
 def test_the_pipelined_engine_takes_exactly_one_executable(program):
@@ -242,12 +242,12 @@ def test_the_pipelined_engine_takes_exactly_one_executable(program):
         ArtifactRefusedError,
         match=r"has 2 executable\(s\) \(forward, backward\), execution 'pipelined' expects exactly one",
     ):
-        make_engine(two, data, K, MemoryxPlace())
+        make_engine(two, data, K, MemoryxConfig())
     with pytest.raises(ArtifactRefusedError, match=r"has 0 executable\(s\) \(\)"):
-        make_engine(dataclasses.replace(two, executables=()), data, K, MemoryxPlace())
+        make_engine(dataclasses.replace(two, executables=()), data, K, MemoryxConfig())
     part = dataclasses.replace(two.executables[0], interface=StepInterface((), (), (), ()))
     with pytest.raises(ArtifactRefusedError, match="with the interface of the whole step; compile it again"):
-        make_engine(dataclasses.replace(two, executables=(part,)), data, K, MemoryxPlace())
+        make_engine(dataclasses.replace(two, executables=(part,)), data, K, MemoryxConfig())
 
 
 MIB = 1 << 20

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from cs_system.processes import OwnProcess
+from cs_system.processes import ChildProcess
 
 LIMIT_S = 60.0
 
 PROGRAM = """
 import signal, sys, time
-from cs_system.processes import OwnProcess
+from cs_system.processes import ChildProcess
 signal.signal(signal.SIGINT, lambda *_: None)
 print("starting", flush=True)
-process = OwnProcess("cs_test", time.sleep, [1000])
+process = ChildProcess("cs_test", time.sleep, [1000])
 print(process.pid, flush=True)
 time.sleep(1000)
 """
@@ -62,7 +62,7 @@ def parent_of(pid: int) -> int:
 
 
 def test_the_exit_code_is_that_of_the_function() -> None:
-    process = OwnProcess("cs_test", operator.index, [7])
+    process = ChildProcess("cs_test", operator.index, [7])
     assert process.wait(LIMIT_S)
     assert (process.has_ended, process.exit_code) == (True, 7)
     process.end()
@@ -70,7 +70,7 @@ def test_the_exit_code_is_that_of_the_function() -> None:
 
 
 def test_it_ends_when_it_is_told_to_and_is_seen_by_its_name_until_then() -> None:
-    process = OwnProcess("cs_test", time.sleep, [1000])
+    process = ChildProcess("cs_test", time.sleep, [1000])
     assert not process.wait(0.0)
     assert process.exit_code is None
     wait_until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "cs_test\n")
@@ -82,7 +82,7 @@ def test_it_ends_when_it_is_told_to_and_is_seen_by_its_name_until_then() -> None
 
 
 def test_one_that_does_not_end_is_killed() -> None:
-    process = OwnProcess("cs_test", time.sleep, [1000])
+    process = ChildProcess("cs_test", time.sleep, [1000])
     os.kill(process.pid, signal.SIGSTOP)
     wait_until(lambda: "State:\tT" in Path(f"/proc/{process.pid}/status").read_text())
     process.end(0.1)
@@ -90,7 +90,7 @@ def test_one_that_does_not_end_is_killed() -> None:
 
 
 def test_all_are_forked_from_one_process() -> None:
-    processes = [OwnProcess("cs_test", time.sleep, [1000]) for _ in range(3)]
+    processes = [ChildProcess("cs_test", time.sleep, [1000]) for _ in range(3)]
     (parent,) = {parent_of(process.pid) for process in processes}
     assert parent_of(parent) == os.getpid()
     for process in processes:
@@ -98,21 +98,21 @@ def test_all_are_forked_from_one_process() -> None:
 
 
 def test_without_the_process_that_forks_they_end_all_the_same_and_the_next_one_is_forked_by_another() -> None:
-    first = OwnProcess("cs_test", time.sleep, [1000])
+    first = ChildProcess("cs_test", time.sleep, [1000])
     parent = parent_of(first.pid)
     os.kill(parent, signal.SIGKILL)
     assert first.wait(LIMIT_S)
     assert (first.has_ended, first.exit_code) == (True, None)
     first.end()
     wait_until(lambda: not is_there(first.pid))
-    second = OwnProcess("cs_test", time.sleep, [1000])
+    second = ChildProcess("cs_test", time.sleep, [1000])
     assert parent_of(second.pid) != parent
     second.end()
     assert second.exit_code == 0
 
 
 def test_several_threads_may_ask() -> None:
-    process = OwnProcess("cs_test", time.sleep, [1000])
+    process = ChildProcess("cs_test", time.sleep, [1000])
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(process.wait) for _ in range(3)]
         asked = [process.has_ended for _ in range(1000)]
@@ -127,7 +127,7 @@ def test_a_system_may_have_thousands_of_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2000), before[1]))
     opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
-        process = OwnProcess("cs_test", operator.index, [7])
+        process = ChildProcess("cs_test", operator.index, [7])
         assert process.wait(LIMIT_S)
         assert process.exit_code == 7
     finally:

@@ -12,7 +12,7 @@ from cs_system.transport import (
     client_metadata,
     error_from_metadata,
     error_metadata,
-    shortened,
+    shorten,
     status_of,
 )
 from cs_toolkit.version import __version__ as TOOLKIT_VERSION
@@ -54,7 +54,7 @@ def test_a_long_traceback_keeps_both_ends():
 
 
 def test_short_texts_stay_whole():
-    assert shortened("abc", 3) == "abc"
+    assert shorten("abc", 3) == "abc"
 
 
 def test_metadata_of_other_servers_is_no_error():

@@ -13,7 +13,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "cgc" / "layers")]
 from streamed_steps import Streamed, running_memoryx, stack_of_three  # noqa: E402
 
 from cs_system.engine.streamed import StreamedEngine  # noqa: E402
-from cs_system.memoryx.place import MemoryxPlace  # noqa: E402
+from cs_system.memoryx.config import MemoryxConfig  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def memoryx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
 
 
 @contextmanager
-def loaded(stack: Streamed, place: MemoryxPlace) -> Iterator[StreamedEngine]:
+def loaded(stack: Streamed, place: MemoryxConfig) -> Iterator[StreamedEngine]:
     engine = stack.engine(place)
     try:
         engine.put_state(stack.state)
@@ -42,12 +42,12 @@ def loaded(stack: Streamed, place: MemoryxPlace) -> Iterator[StreamedEngine]:
 @pytest.fixture
 def engine(stack: Streamed, memoryx: tuple[str, int], tmp_path: Path) -> Iterator[StreamedEngine]:
     """With a state; weights and results travel as between machines."""
-    with loaded(stack, MemoryxPlace((memoryx,), tmp_path, maps_files=False)) as engine:
+    with loaded(stack, MemoryxConfig((memoryx,), tmp_path, maps_files=False)) as engine:
         yield engine
 
 
 @pytest.fixture
 def own(stack: Streamed, tmp_path: Path) -> Iterator[StreamedEngine]:
     """With a state, and a MemoryX of its own."""
-    with loaded(stack, MemoryxPlace((), tmp_path)) as engine:
+    with loaded(stack, MemoryxConfig((), tmp_path)) as engine:
         yield engine

@@ -9,15 +9,15 @@ import numpy as np
 from streamed_steps import Streamed
 
 from cs_system.engine.base import Engine
-from cs_system.memoryx.place import MemoryxPlace
-from cs_system.memoryx.protocol import PATIENCE_S
+from cs_system.memoryx.config import MemoryxConfig
+from cs_system.memoryx.protocol import HEARTBEAT_TIMEOUT_S
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import WaferProcess
 
 
 @contextmanager
 def group(
-    stack: Streamed, place: MemoryxPlace, count: int, patience_s: float = PATIENCE_S
+    stack: Streamed, place: MemoryxConfig, count: int, patience_s: float = HEARTBEAT_TIMEOUT_S
 ) -> Iterator[GroupEngine]:
     engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, count, patience_s=patience_s)
     try:

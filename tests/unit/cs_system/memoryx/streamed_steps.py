@@ -21,7 +21,7 @@ from cgc.executable import export_step
 from cgc.layers.streamed import streamed_step
 from cgc.passes.pipeline import run_pipeline
 from cs_system.engine.streamed import StreamedEngine
-from cs_system.memoryx.place import MemoryxPlace, memoryx_address
+from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_address
 from cs_toolkit.layered_step import Schedule
 from cs_toolkit.step import CompiledStep, Executable
 
@@ -40,7 +40,7 @@ class Streamed:
     batches: list[list[np.ndarray]]
     whole: Run
 
-    def engine(self, place: MemoryxPlace) -> StreamedEngine:
+    def engine(self, place: MemoryxConfig) -> StreamedEngine:
         return StreamedEngine(self.compiled, self.schedule, self.data, place)
 
 
@@ -95,7 +95,7 @@ def running_memoryx(directory: Path) -> Iterator[tuple[subprocess.Popen[str], tu
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
-        yield process, memoryx_address(line.partition("--memoryx=")[2].partition(",")[0])
+        yield process, parse_memoryx_address(line.partition("--memoryx=")[2].partition(",")[0])
     finally:
         process.kill()
         process.wait()

@@ -15,7 +15,7 @@ from streamed_steps import Streamed, running_memoryx, wide_network
 
 from cs_system.engine.streamed import StreamedEngine
 from cs_system.errors import BadOptionError, MemoryxError
-from cs_system.memoryx.place import MemoryxPlace, memoryx_addresses
+from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_addresses
 from cs_system.swarmx.group import GroupEngine
 from cs_toolkit.layered_step import is_small, shards, traffic
 from cs_toolkit.step import device_bytes
@@ -48,26 +48,26 @@ def test_numbers_are_those_of_one_process(
     """Gradients are clipped by the norm of those of all processes."""
     steps = stack if make == "stack" else wide_network()
     assert any(call for step in steps.schedule.rounds for call in step.partial)
-    one = trained(steps.engine(MemoryxPlace(three[:1])), steps)
+    one = trained(steps.engine(MemoryxConfig(three[:1])), steps)
     for count in (2, 3):
-        assert trained(steps.engine(MemoryxPlace(three[:count])), steps) == one
+        assert trained(steps.engine(MemoryxConfig(three[:count])), steps) == one
 
 
 def test_wafers_of_a_group_get_weights_of_all_processes(
     stack: Streamed, three: tuple[tuple[str, int], ...]
 ) -> None:
     def group(count: int) -> GroupEngine:
-        place = MemoryxPlace(three[:count])
+        place = MemoryxConfig(three[:count])
         return GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2)
 
     assert trained(group(2), stack, 4) == trained(group(1), stack, 4)
 
 
 def test_a_killed_process_is_named(stack: Streamed, tmp_path: Path) -> None:
-    engine = stack.engine(MemoryxPlace((), tmp_path, 3))
+    engine = stack.engine(MemoryxConfig((), tmp_path, 3))
     try:
         engine.put_state(stack.state)
-        first, second, third = engine.own_memoryx
+        first, second, third = engine.started_processes
         assert len({first.pid, second.pid, third.pid}) == 3
         batch = [array[None] for array in stack.batches[0]]
         engine.dispatch(batch, 0, 1).wait()
@@ -103,19 +103,19 @@ def test_layers_are_shared_out(stack: Streamed) -> None:
 
 
 def test_a_program_may_ask_for_fewer() -> None:
-    addresses = memoryx_addresses("a:1,b:2,[::1]:3")
+    addresses = parse_memoryx_addresses("a:1,b:2,[::1]:3")
     assert addresses == (("a", 1), ("b", 2), ("::1", 3))
-    assert MemoryxPlace(addresses).limited(2).addresses == addresses[:2]
-    assert MemoryxPlace(addresses).limited(None).addresses == addresses
-    assert [MemoryxPlace(servers=4).limited(limit).servers for limit in (None, 2, 9)] == [4, 2, 4]
+    assert MemoryxConfig(addresses).limited(2).addresses == addresses[:2]
+    assert MemoryxConfig(addresses).limited(None).addresses == addresses
+    assert [MemoryxConfig(servers=4).limited(limit).servers for limit in (None, 2, 9)] == [4, 2, 4]
     with pytest.raises(BadOptionError, match=r"a:1 is there twice, expected another process"):
-        memoryx_addresses("a:1,b:2,a:1")
+        parse_memoryx_addresses("a:1,b:2,a:1")
     with pytest.raises(BadOptionError, match="expected HOST:PORT"):
-        memoryx_addresses("a:1,b")
+        parse_memoryx_addresses("a:1,b")
 
 
 def test_all_must_answer(stack: Streamed, three: tuple[tuple[str, int], ...]) -> None:
-    engine = stack.engine(MemoryxPlace((three[0], ("127.0.0.1", 9))))
+    engine = stack.engine(MemoryxConfig((three[0], ("127.0.0.1", 9))))
     with pytest.raises(MemoryxError, match=r"no MemoryX answers at 127\.0\.0\.1:9"):
         engine.program()
     np.testing.assert_array_equal(engine.missing_state, list(stack.state))

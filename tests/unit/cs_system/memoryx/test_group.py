@@ -16,11 +16,11 @@ from streamed_steps import Streamed
 from cs_system.address import SystemAddress
 from cs_system.engine.base import make_engine
 from cs_system.errors import ArtifactRefusedError, StateMismatchError
-from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.config import MemoryxConfig
 from cs_system.swarmx.member import wait_for_listener
 
 
-def check_numbers(stack: Streamed, place: MemoryxPlace, count: int) -> None:
+def check_numbers(stack: Streamed, place: MemoryxConfig, count: int) -> None:
     """Losses and weights are those of the whole step; two runs are equal bit for bit."""
     expected, expected_state = stack.whole
     with group(stack, place, count) as engine:
@@ -40,19 +40,19 @@ def check_numbers(stack: Streamed, place: MemoryxPlace, count: int) -> None:
 
 
 def test_two_wafers(stack: Streamed, memoryx: tuple[str, int]) -> None:
-    check_numbers(stack, MemoryxPlace((memoryx,)), 2)
+    check_numbers(stack, MemoryxConfig((memoryx,)), 2)
 
 
 @pytest.mark.soak
 def test_four_wafers(stack: Streamed, memoryx: tuple[str, int]) -> None:
-    check_numbers(stack, MemoryxPlace((memoryx,)), 4)
+    check_numbers(stack, MemoryxConfig((memoryx,)), 4)
 
 
 def test_a_batch_that_cannot_be_shared_equally(stack: Streamed) -> None:
     with pytest.raises(ArtifactRefusedError, match="a batch of 4 samples cannot be shared equally by 3"):
-        make_engine(stack.compiled, stack.data, 1, MemoryxPlace(), 3)
+        make_engine(stack.compiled, stack.data, 1, MemoryxConfig(), 3)
     with pytest.raises(ArtifactRefusedError, match="by 8 CS systems"):
-        make_engine(stack.compiled, stack.data, 1, MemoryxPlace(), 8)
+        make_engine(stack.compiled, stack.data, 1, MemoryxConfig(), 8)
 
 
 LISTENING = "0A"
@@ -76,7 +76,7 @@ def listening(pid: int) -> Iterator[str]:
 def test_only_this_machine_reaches_the_wafers_of_a_system_on_it(
     stack: Streamed, memoryx: tuple[str, int]
 ) -> None:
-    with group(stack, MemoryxPlace((memoryx,)), 2) as engine:
+    with group(stack, MemoryxConfig((memoryx,)), 2) as engine:
         wafers = pids_of(engine)
         addresses = {address for pid in wafers for address in listening(pid)}
     assert len(wafers) == 2

@@ -18,10 +18,10 @@ from groups import group, pids_of, train
 from streamed_steps import Streamed, running_memoryx
 
 from cs_system.errors import MemoryxError, StorageFullError, WaferLostError, WrongOrderError
-from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.config import MemoryxConfig
 from cs_system.memoryx.protocol import FrameType, send_frame
 from cs_system.swarmx.group import GroupEngine
-from cs_system.swarmx.hosts import Hosts, Wafer, WaferProcess
+from cs_system.swarmx.hosts import RunHosts, Wafer, WaferProcess
 
 
 def check_gone(pids: list[int]) -> None:
@@ -48,7 +48,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Disturbed(Hosts):
+class Disturbed(RunHosts):
     """This machine; what `act` does happens before the CS system looks who comes.
 
     Attributes:
@@ -57,7 +57,7 @@ class Disturbed(Hosts):
 
     act: Callable[[int, Sequence[Wafer]], None] = field(kw_only=True)
 
-    def gather(self, count: int) -> Hosts:
+    def gather(self, count: int) -> RunHosts:
         return self
 
     def start(self, port: int, token: str, count: int) -> Iterator[Wafer]:
@@ -67,7 +67,7 @@ class Disturbed(Hosts):
 
 
 def test_a_killed_wafer_is_named_and_nothing_is_left(stack: Streamed, tmp_path: Path) -> None:
-    with group(stack, MemoryxPlace((), tmp_path), 2) as engine:
+    with group(stack, MemoryxConfig((), tmp_path), 2) as engine:
         train(engine, stack, 2)
         pids = pids_of(engine)
         os.kill(pids[1], signal.SIGKILL)
@@ -83,7 +83,7 @@ def test_a_killed_wafer_is_named_and_nothing_is_left(stack: Streamed, tmp_path: 
 def test_a_wafer_that_stands_still_for_a_while_is_named_and_changes_nothing(
     stack: Streamed, memoryx: tuple[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with group(stack, MemoryxPlace((memoryx,)), 2) as engine:
+    with group(stack, MemoryxConfig((memoryx,)), 2) as engine:
         expected = train(engine, stack)
         engine.put_state(stack.state)
         train(engine, stack, 3)
@@ -110,7 +110,7 @@ def test_a_wafer_that_stands_still_for_a_while_is_named_and_changes_nothing(
 
 
 def test_a_wafer_that_stands_still_for_long_is_ended(stack: Streamed, tmp_path: Path) -> None:
-    with group(stack, MemoryxPlace((), tmp_path), 2, patience_s=8.0) as engine:
+    with group(stack, MemoryxConfig((), tmp_path), 2, patience_s=8.0) as engine:
         train(engine, stack, 2)
         pids = pids_of(engine)
         with (
@@ -131,7 +131,7 @@ def test_a_wafer_that_dies_at_its_start(stack: Streamed, tmp_path: Path) -> None
         processes[-1].kill()
         processes[-1].wait()
 
-    place, machines = MemoryxPlace((), tmp_path), Disturbed(act=kill)
+    place, machines = MemoryxConfig((), tmp_path), Disturbed(act=kill)
     engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, machines)
     began_s = time.monotonic()
     with pytest.raises(WaferLostError, match=r"CS system 2 of 2 has ended .*signal 9"):
@@ -152,7 +152,7 @@ def test_strangers_do_not_disturb_the_start(stack: Streamed, memoryx: tuple[str,
             send_frame(guessing, FrameType.JOIN, 1, b"0" * 32)
             leaving.close()
 
-    place, machines = MemoryxPlace((memoryx,)), Disturbed(act=disturb)
+    place, machines = MemoryxConfig((memoryx,)), Disturbed(act=disturb)
     engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, machines)
     try:
         engine.put_state(stack.state)
@@ -169,14 +169,17 @@ def test_a_full_disk_is_told_by_the_group(stack: Streamed, tmp_path: Path) -> No
     """And not what it does to the other wafers."""
     with running_memoryx(tmp_path) as (process, address):
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxPlace((address,)), 2)
+        engine = GroupEngine(stack.compiled, stack.schedule, stack.data, MemoryxConfig((address,)), 2)
         with pytest.raises(StorageFullError, match=r"MemoryX needs [\d,]+ bytes in .* --memoryx-dir"):
             engine.program()
 
 
 def test_a_killed_memoryx_is_told_by_the_group(stack: Streamed, tmp_path: Path) -> None:
     """And not what it does to the wafers."""
-    with running_memoryx(tmp_path) as (process, address), group(stack, MemoryxPlace((address,)), 2) as engine:
+    with (
+        running_memoryx(tmp_path) as (process, address),
+        group(stack, MemoryxConfig((address,)), 2) as engine,
+    ):
         train(engine, stack, 2)
         process.kill()
         with pytest.raises(MemoryxError, match=r"MemoryX at \S+ has gone .* from its last checkpoint"):

@@ -9,15 +9,15 @@ import pytest
 
 from cs_system.client import StepStream
 from cs_system.proto import cs_system_pb2 as pb
-from cs_system.swarmx.health import Pace, Work
+from cs_system.swarmx.health import StragglerMonitor, WorkReport
 
 
-def pace(*seconds: tuple[float, float], last_s: int = 8) -> Pace:
+def pace(*seconds: tuple[float, float], last_s: int = 8) -> StragglerMonitor:
     """Wafers that compute and get weights for so long in each second."""
-    made = Pace(len(seconds))
+    made = StragglerMonitor(len(seconds))
     for now_s in range(last_s + 1):
         for rank, (computing_s, receiving_s) in enumerate(seconds):
-            made.heard(rank, Work(now_s * computing_s, now_s * receiving_s), now_s)
+            made.heard(rank, WorkReport(now_s * computing_s, now_s * receiving_s), now_s)
     return made
 
 
@@ -57,20 +57,22 @@ def test_a_slow_network_is_told_from_a_slow_wafer() -> None:
 def test_nothing_is_said_of_little() -> None:
     assert pace((0.1, 0.0), (0.9, 0.0), last_s=3).slow() is None
     assert pace((0.001, 0.0), (0.01, 0.0)).slow() is None  # ten times as long, and nobody notices
-    assert Pace(2).slow() is None
+    assert StragglerMonitor(2).slow() is None
 
 
 def test_only_the_last_seconds_count() -> None:
     made = pace((0.1, 0.0), (0.4, 0.0))
     assert made.slow()
     for now_s in range(9, 30):
-        made.heard(0, Work(now_s * 0.1, 0.0), now_s)
-        made.heard(1, Work(3.2 + (now_s - 8) * 0.1, 0.0), now_s)
+        made.heard(0, WorkReport(now_s * 0.1, 0.0), now_s)
+        made.heard(1, WorkReport(3.2 + (now_s - 8) * 0.1, 0.0), now_s)
     assert made.slow() is None
 
 
 def test_what_wafers_wait_for_is_passed_on() -> None:
     made = pace((0.1, 0.0), (0.1, 0.0))
     assert made.late() is None
-    made.heard(1, Work.from_json(Work(1.0, 0.0, "MemoryX at a:1 has not answered for 6 s").to_json()))
+    made.heard(
+        1, WorkReport.from_json(WorkReport(1.0, 0.0, "MemoryX at a:1 has not answered for 6 s").to_json())
+    )
     assert made.late() == "MemoryX at a:1 has not answered for 6 s"

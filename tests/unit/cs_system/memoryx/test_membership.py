@@ -18,10 +18,10 @@ import pytest
 from streamed_steps import Streamed
 
 from cs_system.errors import BadOptionError, GroupError, WaferLostError
-from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.config import MemoryxConfig
 from cs_system.swarmx.group import GroupEngine
-from cs_system.swarmx.hosts import Machines
-from cs_system.swarmx.membership import GroupPlace, Meeting, Members, group_place
+from cs_system.swarmx.hosts import HostPool
+from cs_system.swarmx.membership import GroupConfig, GroupFile, GroupLeader, find_group
 from cs_system.testing import parts_of
 
 LIMIT_S = 60.0
@@ -46,8 +46,8 @@ def member(file: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.fixture
-def leader(tmp_path: Path) -> Iterator[Members]:
-    members = Members(GroupPlace(2, 0, tmp_path / "group.json"), "127.0.0.1", "127.0.0.1")
+def leader(tmp_path: Path) -> Iterator[GroupLeader]:
+    members = GroupLeader(GroupConfig(2, 0, tmp_path / "group.json"), "127.0.0.1", "127.0.0.1")
     yield members
     members.close()
 
@@ -60,8 +60,8 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def group(stack: Streamed, machines: Machines | None, tmp_path: Path) -> Iterator[GroupEngine]:
-    place = MemoryxPlace(None, tmp_path)
+def group(stack: Streamed, machines: HostPool | None, tmp_path: Path) -> Iterator[GroupEngine]:
+    place = MemoryxConfig(None, tmp_path)
     engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, machines)
     try:
         engine.put_state(stack.state)
@@ -84,7 +84,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_member_computes_run_after_run_also_when_its_wafer_was_killed(
-    stack: Streamed, leader: Members, tmp_path: Path
+    stack: Streamed, leader: GroupLeader, tmp_path: Path
 ) -> None:
     with group(stack, None, tmp_path) as engine:
         expected = train(engine, stack, 3)
@@ -104,7 +104,7 @@ def test_a_member_computes_run_after_run_also_when_its_wafer_was_killed(
 
 
 def test_a_lost_host_is_named_and_missing_until_it_joins_again(
-    stack: Streamed, leader: Members, tmp_path: Path
+    stack: Streamed, leader: GroupLeader, tmp_path: Path
 ) -> None:
     with member(tmp_path / "group.json") as host, group(stack, leader, tmp_path) as engine:
         (wafer,) = parts_of(host.pid)
@@ -122,7 +122,7 @@ def test_a_lost_host_is_named_and_missing_until_it_joins_again(
         assert host.wait(LIMIT_S) == 0
 
 
-def test_a_host_that_is_lost_while_a_run_starts(stack: Streamed, leader: Members, tmp_path: Path) -> None:
+def test_a_host_that_is_lost_while_a_run_starts(stack: Streamed, leader: GroupLeader, tmp_path: Path) -> None:
     with member(tmp_path / "group.json") as host:
         wait_until(lambda: leader.is_complete)
         host.send_signal(signal.SIGSTOP)
@@ -133,10 +133,10 @@ def test_a_host_that_is_lost_while_a_run_starts(stack: Streamed, leader: Members
         lost.join()
 
 
-def test_who_does_not_know_the_token_is_no_member(leader: Members, tmp_path: Path) -> None:
+def test_who_does_not_know_the_token_is_no_member(leader: GroupLeader, tmp_path: Path) -> None:
     file = tmp_path / "group.json"
     assert file.stat().st_mode & 0o777 == 0o600
-    meeting = Meeting.read(file)
+    meeting = GroupFile.read(file)
     with socket.create_connection((meeting.host, meeting.port)) as stranger:
         stranger.sendall(b'{"kind": "hello"}\n')
         assert b"refused" in stranger.makefile("rb").readline()
@@ -145,7 +145,7 @@ def test_who_does_not_know_the_token_is_no_member(leader: Members, tmp_path: Pat
         assert stranger.recv(100) == b""
     assert not leader.is_complete
     # One of another group, which an earlier run has left behind, is read again until it is replaced.
-    Meeting(meeting.host, meeting.port, "0" * 64).write(file)
+    GroupFile(meeting.host, meeting.port, "0" * 64).write(file)
     with member(file):
         time.sleep(1.0)
         assert not leader.is_complete
@@ -153,7 +153,7 @@ def test_who_does_not_know_the_token_is_no_member(leader: Members, tmp_path: Pat
         wait_until(lambda: leader.is_complete)
 
 
-def test_a_member_whose_leader_has_gone_says_so(leader: Members, tmp_path: Path) -> None:
+def test_a_member_whose_leader_has_gone_says_so(leader: GroupLeader, tmp_path: Path) -> None:
     with member(tmp_path / "group.json") as host:
         wait_until(lambda: leader.is_complete)
         leader.gather(2).members[0].channel.close()  # type: ignore[attr-defined]
@@ -163,17 +163,17 @@ def test_a_member_whose_leader_has_gone_says_so(leader: Members, tmp_path: Path)
 
 
 def test_the_group_of_a_slurm_step() -> None:
-    assert group_place(4, None, {}) is None
-    assert group_place(1, None, STEP) is None
-    assert group_place(4, None, {**STEP, "SLURM_STEP_NUM_TASKS": "1"}) is None
-    assert group_place(4, None, STEP) == GroupPlace(4, 1, Path("cs_group-12.3.json"), 2)
-    assert group_place(4, Path("mine"), {}) == GroupPlace(4, 0, Path("mine"))
+    assert find_group(4, None, {}) is None
+    assert find_group(1, None, STEP) is None
+    assert find_group(4, None, {**STEP, "SLURM_STEP_NUM_TASKS": "1"}) is None
+    assert find_group(4, None, STEP) == GroupConfig(4, 1, Path("cs_group-12.3.json"), 2)
+    assert find_group(4, Path("mine"), {}) == GroupConfig(4, 0, Path("mine"))
     with pytest.raises(
         BadOptionError, match=r"--num-csx=3 in a Slurm step of 4 tasks: .*--num-csx=4, or srun"
     ):
-        group_place(3, None, STEP)
+        find_group(3, None, STEP)
     with pytest.raises(BadOptionError, match="--num-csx=2 or more with it, got 1"):
-        group_place(1, Path("mine"), {})
+        find_group(1, Path("mine"), {})
 
 
 @pytest.mark.parametrize(

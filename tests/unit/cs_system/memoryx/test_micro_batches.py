@@ -13,7 +13,7 @@ from test_group import check_numbers
 from cs_system.engine.base import make_engine
 from cs_system.engine.layers import share
 from cs_system.errors import ArtifactRefusedError
-from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.config import MemoryxConfig
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def test_one_wafer(
 ) -> None:
     stack: Streamed = request.getfixturevalue(name)
     expected, expected_state = stack.whole
-    engine = stack.engine(MemoryxPlace((memoryx,), tmp_path))
+    engine = stack.engine(MemoryxConfig((memoryx,), tmp_path))
     try:
         engine.put_state(stack.state)
         losses, state = train(engine, stack), engine.fetch_state()
@@ -50,7 +50,7 @@ def test_one_wafer(
 def test_two_processes_of_memoryx_add_up_their_own_gradients(halves: Streamed, tmp_path: Path) -> None:
     found = []
     for servers in (1, 2):
-        engine = halves.engine(MemoryxPlace((), tmp_path, servers))
+        engine = halves.engine(MemoryxConfig((), tmp_path, servers))
         try:
             engine.put_state(halves.state)
             losses = train(engine, halves)
@@ -63,7 +63,7 @@ def test_two_processes_of_memoryx_add_up_their_own_gradients(halves: Streamed, t
 # Two systems with a program of TensorFlow are in tests/clients/weight_streaming/test_micro_batches.py.
 @pytest.mark.soak
 def test_two_wafers_share_each_micro_batch(halves: Streamed, memoryx: tuple[str, int]) -> None:
-    check_numbers(halves, MemoryxPlace((memoryx,)), 2)
+    check_numbers(halves, MemoryxConfig((memoryx,)), 2)
 
 
 def test_a_wafer_has_its_share_of_each_micro_batch() -> None:
@@ -74,4 +74,4 @@ def test_a_wafer_has_its_share_of_each_micro_batch() -> None:
 
 def test_micro_batches_that_cannot_be_shared_are_refused(single: Streamed) -> None:
     with pytest.raises(ArtifactRefusedError, match="each of the 4 micro-batches of a batch of 4 samples"):
-        make_engine(single.compiled, single.data, 1, MemoryxPlace(), 2)
+        make_engine(single.compiled, single.data, 1, MemoryxConfig(), 2)

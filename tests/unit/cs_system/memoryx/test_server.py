@@ -16,8 +16,8 @@ import pytest
 from streamed_steps import Streamed, running_memoryx
 
 from cs_system.errors import BadOptionError, MemoryxError, StorageFullError
-from cs_system.memoryx.place import MemoryxPlace, memoryx_address
-from cs_system.memoryx.store import Layout, MappedTensors, SharedFiles, layouts
+from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_address
+from cs_system.memoryx.store import FileLayout, MappedTensors, SharedFiles, file_layouts
 from cs_toolkit.layered_step import shards
 from cs_toolkit.step import TensorSpec
 
@@ -38,7 +38,7 @@ def limited_files() -> Iterator[None]:
 
 
 def test_tensors_lie_where_a_device_reads_them_in_place(tmp_path: Path) -> None:
-    tensors = MappedTensors.in_directory(tmp_path, Layout(SPECS))
+    tensors = MappedTensors.in_directory(tmp_path, FileLayout(SPECS))
     tensors[3][...] = np.arange(35).reshape(5, 7)
     tensors[4][...] = -1
     tensors[9][...] = [True, False, True]
@@ -57,7 +57,7 @@ def test_tensors_of_a_column_lie_one_behind_the_other_at_equal_places(tmp_path: 
         3: TensorSpec("3", "bfloat16", (70,)),
         4: TensorSpec("4", "float32", (70,)),
     }
-    tensors = MappedTensors.in_directory(tmp_path, Layout(specs, [(1, 4), (2, 3), (8, 9)]))
+    tensors = MappedTensors.in_directory(tmp_path, FileLayout(specs, [(1, 4), (2, 3), (8, 9)]))
     for wide, narrow in ((1, 2), (4, 3)):
         tensors[wide][...] = wide
         tensors[narrow][...] = wide
@@ -71,7 +71,7 @@ def test_tensors_of_a_column_lie_one_behind_the_other_at_equal_places(tmp_path: 
 
 def test_a_wafer_maps_files_that_are_surely_the_same(stack: Streamed, tmp_path: Path) -> None:
     (shard,) = shards(stack.schedule, 1)
-    state, arrived = (MappedTensors.in_directory(tmp_path, layout) for layout in layouts(shard))
+    state, arrived = (MappedTensors.in_directory(tmp_path, layout) for layout in file_layouts(shard))
     files = SharedFiles.of(state, arrived)
     model = SharedFiles.from_json(files.to_json()).mapped(shard)
     assert model is not None
@@ -90,13 +90,13 @@ def test_a_wafer_maps_files_that_are_surely_the_same(stack: Streamed, tmp_path: 
 def test_a_full_disk_is_told_before_the_first_step(tmp_path: Path, limited_files: None) -> None:
     specs = {0: TensorSpec("0", "float32", (1 << 20,))}
     with pytest.raises(StorageFullError, match=r"needs 4,194,304 bytes in .* --memoryx-dir"):
-        MappedTensors.in_directory(tmp_path, Layout(specs))
+        MappedTensors.in_directory(tmp_path, FileLayout(specs))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(MemoryxError, match=r"cannot keep 320 bytes in .*/nowhere: No such file"):
-        MappedTensors.in_directory(tmp_path / "nowhere", Layout(SPECS))
+        MappedTensors.in_directory(tmp_path / "nowhere", FileLayout(SPECS))
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     [("10.0.0.5:9002", ("10.0.0.5", 9002)), ("[::1]:80", ("::1", 80)), ("node:1", ("node", 1))],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
-    assert memoryx_address(text) == address
+    assert parse_memoryx_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["node", ":9002", "node:", "node:x", "node:0", "node:65536"])
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(BadOptionError, match="expected HOST:PORT"):
-        memoryx_address(text)
+        parse_memoryx_address(text)
 
 
 def test_one_process_serves_one_model_after_the_other(stack: Streamed, tmp_path: Path) -> None:
@@ -120,10 +120,10 @@ def test_one_process_serves_one_model_after_the_other(stack: Streamed, tmp_path:
             assert b"expected a frame of CSMX/1" in stranger.recv(4096)
         states = []
         for _ in range(2):
-            engine = stack.engine(MemoryxPlace((address,), tmp_path))
+            engine = stack.engine(MemoryxConfig((address,), tmp_path))
             try:
                 engine.put_state(stack.state)
-                assert not engine.own_memoryx
+                assert not engine.started_processes
                 engine.dispatch([array[None] for array in stack.batches[0]], 0, 1).wait()
                 states.append({n: a.tobytes() for n, a in engine.fetch_state().items()})
             finally:

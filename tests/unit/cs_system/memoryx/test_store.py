@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cs_system.memoryx.store import Layout, MappedTensors, Snapshot
+from cs_system.memoryx.store import FileLayout, MappedTensors, Snapshot
 from cs_toolkit.step import TensorSpec
 
 SIZE = 1000
@@ -17,7 +17,7 @@ SPECS = {number: TensorSpec(str(number), "float32", (SIZE,)) for number in range
 
 @pytest.fixture
 def state(tmp_path: Path) -> MappedTensors:
-    tensors = MappedTensors.in_directory(tmp_path, Layout(SPECS))
+    tensors = MappedTensors.in_directory(tmp_path, FileLayout(SPECS))
     for number in SPECS:
         tensors[number][...] = number
     return tensors

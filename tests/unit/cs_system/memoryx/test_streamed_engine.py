@@ -18,7 +18,7 @@ from cgc.layers.pieces import PIECE_ELEMENTS
 from cs_system.engine.streamed import StreamedEngine
 from cs_system.errors import MemoryxError, StateMismatchError, WrongOrderError
 from cs_system.memoryx import weights
-from cs_system.memoryx.place import MemoryxPlace
+from cs_system.memoryx.config import MemoryxConfig
 
 Outputs = list[dict[str, np.ndarray]]
 
@@ -53,7 +53,7 @@ def test_a_run_from_a_fetched_state_continues_bit_for_bit(
     engine.put_state(stack.state)
     first = train(engine, stack, 0, 7)
     middle = engine.fetch_state()
-    second = stack.engine(MemoryxPlace((memoryx,), tmp_path))
+    second = stack.engine(MemoryxConfig((memoryx,), tmp_path))
     try:
         second.put_state(middle)
         rest, state = train(second, stack, 7), second.fetch_state()
@@ -79,7 +79,7 @@ def test_updates_in_pieces_are_those_of_the_whole_step(memoryx: tuple[str, int],
     (sweep, *_) = wide.schedule.sweeps()
     elements = [wide.schedule.values[number].shape for number in sweep.made[0]]
     assert sum(map(math.prod, elements)) > 2 * PIECE_ELEMENTS  # two pieces, and one of which a part is there
-    engine = wide.engine(MemoryxPlace((memoryx,), tmp_path))
+    engine = wide.engine(MemoryxConfig((memoryx,), tmp_path))
     try:
         runs = []
         for _ in range(2):
@@ -146,7 +146,7 @@ def test_steps_need_all_of_the_state(stack: Streamed, engine: StreamedEngine) ->
 
 def test_a_killed_memoryx_is_named_and_the_state_is_lost(own: StreamedEngine, stack: Streamed) -> None:
     train(own, stack, 0, 2)
-    (process,) = own.own_memoryx
+    (process,) = own.started_processes
     os.kill(process.pid, signal.SIGKILL)
     began = time.monotonic()
     with pytest.raises(
@@ -160,14 +160,14 @@ def test_a_killed_memoryx_is_named_and_the_state_is_lost(own: StreamedEngine, st
 def test_a_memoryx_that_stands_still_is_named_waited_for_and_ended_in_the_end(
     stack: Streamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(weights, "LATE_S", 1.5)
+    monkeypatch.setattr(weights, "UNRESPONSIVE_S", 1.5)
     caplog.set_level("INFO")
-    place = MemoryxPlace((), tmp_path)
+    place = MemoryxConfig((), tmp_path)
     engine = StreamedEngine(stack.compiled, stack.schedule, stack.data, place, patience_s=4.0)
     try:
         engine.put_state(stack.state)
         assert engine.late() is None
-        (process,) = engine.own_memoryx
+        (process,) = engine.started_processes
         os.kill(process.pid, signal.SIGSTOP)
         with ThreadPoolExecutor(1) as pool:
             training = pool.submit(train, engine, stack)
@@ -196,14 +196,14 @@ def test_a_memoryx_that_stands_still_is_named_waited_for_and_ended_in_the_end(
 def test_nothing_is_left_of_memoryx(own: StreamedEngine, stack: Streamed, tmp_path: Path) -> None:
     train(own, stack, 0, 1)
     assert not list(tmp_path.iterdir())  # the file of the state has no name
-    (process,) = own.own_memoryx
+    (process,) = own.started_processes
     own.free()
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
 
 
 def test_no_memoryx_at_the_address(stack: Streamed, tmp_path: Path) -> None:
-    engine = stack.engine(MemoryxPlace((("127.0.0.1", 9),), tmp_path))
+    engine = stack.engine(MemoryxConfig((("127.0.0.1", 9),), tmp_path))
     with pytest.raises(
         MemoryxError, match=r"no MemoryX answers at 127\.0\.0\.1:9: .*cs_system memoryx serve"
     ):

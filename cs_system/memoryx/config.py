@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Self
 
 from cs_system.errors import BadOptionError
-from cs_system.processes import OwnProcess
+from cs_system.processes import ChildProcess
 from cs_toolkit.layered_step import Schedule, shards
 
 
 @dataclass(frozen=True)
-class MemoryxPlace:
+class MemoryxConfig:
     """Where a CS system finds MemoryX.
 
     Attributes:
@@ -30,20 +30,20 @@ class MemoryxPlace:
     servers: int = 1
     maps_files: bool = True
 
-    def limited(self, servers: int | None) -> MemoryxPlace:
+    def limited(self, servers: int | None) -> MemoryxConfig:
         """The same with so many processes at most; None: no limit."""
         return replace(
             self, addresses=self.addresses[:servers], servers=min(self.servers, servers or self.servers)
         )
 
 
-def memoryx_addresses(text: str) -> tuple[tuple[str, int], ...]:
+def parse_memoryx_addresses(text: str) -> tuple[tuple[str, int], ...]:
     """The addresses that `--memoryx` names, with commas between them.
 
     Raises:
         BadOptionError: one has not the form of an address, or is there twice.
     """
-    found = tuple(memoryx_address(one) for one in text.split(","))
+    found = tuple(parse_memoryx_address(one) for one in text.split(","))
     twice = [f"{host}:{port}" for host, port in found if found.count((host, port)) > 1]
     if twice:
         raise BadOptionError(
@@ -52,7 +52,7 @@ def memoryx_addresses(text: str) -> tuple[tuple[str, int], ...]:
     return found
 
 
-def memoryx_address(text: str) -> tuple[str, int]:
+def parse_memoryx_address(text: str) -> tuple[str, int]:
     """The address that `--memoryx` names.
 
     Raises:
@@ -67,9 +67,9 @@ def memoryx_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def started_memoryx(
-    place: MemoryxPlace, schedule: Schedule, listen: str = "127.0.0.1", reached_by: str = "127.0.0.1"
-) -> tuple[tuple[tuple[str, int], ...], list[OwnMemoryx]]:
+def start_memoryx(
+    place: MemoryxConfig, schedule: Schedule, listen: str = "127.0.0.1", reached_by: str = "127.0.0.1"
+) -> tuple[tuple[tuple[str, int], ...], list[MemoryxProcess]]:
     """Where the model lies, and the processes that were started for it: none where some run already.
 
     Args:
@@ -80,11 +80,11 @@ def started_memoryx(
     """
     if place.addresses:
         return place.addresses, []
-    own = [OwnMemoryx(place.directory, listen) for _ in shards(schedule, place.servers)]
+    own = [MemoryxProcess(place.directory, listen) for _ in shards(schedule, place.servers)]
     return tuple((reached_by, memoryx.address[1]) for memoryx in own), own
 
 
-class OwnMemoryx(OwnProcess):
+class MemoryxProcess(ChildProcess):
     """A MemoryX process on this machine. It ends with `end`, and with this process, however that ends.
 
     Args:

@@ -23,7 +23,8 @@ from xdsl.dialects.builtin import ModuleOp
 from benchmarks.example_step import example_step
 from benchmarks.harness import Row
 from cgc.cirh.interface import graph_function
-from cgc.driver import CompileOptions, compile_step
+from cgc.driver import compile_step
+from cgc.execution.compilation import CompileOptions
 from cgc.passes.default import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
 from cs_toolkit.fabric import load_fabric

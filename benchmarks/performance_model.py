@@ -141,7 +141,8 @@ def report_of(
     model: str, params_file: str, different: Mapping[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
     """The compile report of a parameter file, with other values in places."""
-    from cgc.driver import CompileOptions, validate_step
+    from cgc.driver import validate_step
+    from cgc.execution.compilation import CompileOptions
     from cgc.placement import place
     from cgc.report import compile_report, report_json
     from cs_toolkit.fabric import load_fabric

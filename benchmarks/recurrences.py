@@ -131,7 +131,8 @@ def _cpu_seconds(name: str, steps: int, is_unrolled: bool = False) -> float:
     """CPU seconds of this process to trace, compile and program a training step."""
     import torch
 
-    from cgc.driver import CompileOptions, compile_step
+    from cgc.driver import compile_step
+    from cgc.execution.compilation import CompileOptions
     from cgc.manifest import executable_file
     from cs_runtime.step_program import step_program
     from cs_system.engine.pipelined import PipelinedEngine

@@ -76,7 +76,8 @@ def _child(*flags: str) -> Any:
 def _compiled_here(folder: Path) -> str:
     """The training step of the PyTorch program, compiled for weight streaming."""
     from benchmarks.torch_step_time import Case, traced_step
-    from cgc.driver import CompileOptions, compile_step
+    from cgc.driver import compile_step
+    from cgc.execution.compilation import CompileOptions
     from cs_toolkit.fabric import load_fabric
 
     module, _ = traced_step(Case("gpt2", "params_gpt2_tiny", SIZES).load())

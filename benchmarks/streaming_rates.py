@@ -118,8 +118,7 @@ def _predicted(name: str) -> float:
 def _predicted_here(published: Published) -> float:
     """Samples per second of all systems: each has its share of the batch, and sums hide behind compute."""
     from benchmarks.example_step import example_step
-    from cgc.driver import CompileOptions
-    from cgc.execution.stages import Stages, rewritten
+    from cgc.execution.compilation import CompileOptions, Stages, rewritten
     from cgc.execution.weight_streaming import estimated_streamed
     from cs_toolkit.execution_options import Streaming
     from cs_toolkit.fabric import load_fabric

@@ -87,7 +87,8 @@ def _compiled(count: int, folder: Path) -> Path:
 
 def _compile_here(count: int, folder: Path) -> str:
     from benchmarks.example_step import example_step
-    from cgc.driver import CompileOptions, compile_step
+    from cgc.driver import compile_step
+    from cgc.execution.compilation import CompileOptions
     from cs_toolkit.execution_options import Streaming
     from cs_toolkit.fabric import load_fabric
 

@@ -138,7 +138,8 @@ def update_row() -> Row:
 def _artifact(depth: int, width: int, folder: Path, optimizer: Mapping[str, Any]) -> Path:
     """A GPT with another optimizer, compiled for weight streaming."""
     from benchmarks.example_step import example_step
-    from cgc.driver import CompileOptions, compile_step
+    from cgc.driver import compile_step
+    from cgc.execution.compilation import CompileOptions
     from cs_toolkit.fabric import load_fabric
 
     changes = _changes(depth, width) | {"optimizer": dict(optimizer)}
@@ -287,7 +288,8 @@ def _traced(depth: int, width: int, folder: Path) -> Traced:
 def _compile_here(depth: int, width: int, folder: Path) -> Traced:
     """Compiles a GPT for every execution that is measured, for weight streaming first."""
     from benchmarks.example_step import example_step
-    from cgc.driver import CompileOptions, compile_step
+    from cgc.driver import compile_step
+    from cgc.execution.compilation import CompileOptions
     from cs_toolkit.execution_options import Streaming
     from cs_toolkit.fabric import load_fabric
     from cs_toolkit.garbage import seldom_searched

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.artifact import (
@@ -39,13 +38,11 @@ from cgc.cirh.digest import module_digest
 from cgc.cirh.interface import graph_function, step_interface, step_mode
 from cgc.cirh.scan import Scan, scan
 from cgc.errors import CorruptArtifactError
-from cgc.execution.stages import Progress, Stages, rewritten
+from cgc.execution.compilation import CompileOptions, Progress, Stages, rewritten
 from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Manifest
-from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cgc.provenance import Provenance
-from cs_toolkit.execution_options import Streaming
 from cs_toolkit.fabric import Fabric
-from cs_toolkit.step import ExecutionChoice, Precision, StepInterface
+from cs_toolkit.step import StepInterface
 
 if TYPE_CHECKING:
     from cgc.kernels import KernelGraph
@@ -53,33 +50,6 @@ if TYPE_CHECKING:
     from cgc.report import CompileReport, StreamedReport
 
 _VALIDATE_STAGES = 3
-
-
-class CompileOptions(BaseModel):
-    """What a user can choose; a part of the artifact's key.
-
-    Attributes:
-        passes: the rewrites and their options, see `cgc.passes.pipeline`.
-        precision: what activations and their gradients are computed in; with 16 bits the rest stays float32.
-        execution: how the CS system executes the step; auto is pipelined where the step fits the wafer, else
-            weight streaming.
-        replicas: copies of the model on the wafer that share the samples of a step, pipelined; auto is the
-            number with the best predicted rate.
-        streaming: what holds where weights stream.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    passes: str = DEFAULT_PIPELINE
-    precision: Precision = "float32"
-    execution: ExecutionChoice = "pipelined"
-    replicas: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
-    streaming: Streaming = Streaming()
-
-    @property
-    def pipeline(self) -> str:
-        """All rewrites of a compilation, those of the precision among them."""
-        return ",".join(filter(None, (self.passes, precision_pipeline(self.precision))))
 
 
 @dataclass(frozen=True)

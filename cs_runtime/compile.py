@@ -13,7 +13,8 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-from cgc.driver import CompileOptions, CompileResult, ValidationResult, compile_step, validate_step
+from cgc.driver import CompileResult, ValidationResult, compile_step, validate_step
+from cgc.execution.compilation import CompileOptions
 from cgc.manifest import REPORT_HTML, REPORT_TEXT
 from cgc.provenance import Provenance
 from cs_runtime import files, run_files

@@ -9,7 +9,7 @@ from cgc.cirh.interface import graph_function
 from cgc.cirh.ops import UpdateTokenLoopOp
 from cgc.errors import CompileError, PlacementError, ReplicaError
 from cgc.execution import pipelined, weight_streaming
-from cgc.execution.stages import COMMON_STAGES, Progress, Stages, rewritten
+from cgc.execution.compilation import COMMON_STAGES, Progress, Stages, rewritten
 from cgc.lowering.base import describe
 from cs_toolkit.execution_options import AUTO, ReplicaChoice
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from cgc.cirh.scan import Scan
-    from cgc.driver import CompileOptions
-    from cgc.execution.compiled import Compiled
+    from cgc.execution.compilation import Compiled, CompileOptions
     from cgc.performance.replicas import Replicated
     from cs_toolkit.execution_options import Streaming
     from cs_toolkit.fabric import Fabric

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from cgc.cirh.interface import graph_function
 from cgc.cirh.text import print_module
 from cgc.executable import export_step
-from cgc.execution.compiled import Compiled, Part
+from cgc.execution.compilation import Compiled, Part
 from cgc.kernels import KernelGraph, match_kernels
 from cgc.kernels.nests.generated import lair_text
 from cgc.manifest import (
@@ -30,7 +30,7 @@ from cgc.performance.replicas import placed_replicas
 from cgc.report import CompileReport, plan_json, render_html, render_text, replicas_report, report_json
 
 if TYPE_CHECKING:
-    from cgc.execution.stages import Stages
+    from cgc.execution.compilation import Stages
     from cgc.performance.replicas import Replicated
     from cgc.provenance import Provenance
     from cs_toolkit.execution_options import ReplicaChoice

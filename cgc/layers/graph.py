@@ -16,7 +16,7 @@ from cgc.cirh.facts import Order, Samples
 from cgc.cirh.scan import Ints, scan
 from cgc.cirh.types import dtype_name, element_count, tensor_of
 from cgc.kernels.program import Program
-from cgc.layers.micro.rewrite import TOTAL_OF, MicroStep
+from cgc.layers.micro_batches import TOTAL_OF, MicroStep
 from cs_toolkit.layered_step import SMALL_BYTES
 from cs_toolkit.step import ITEM_BYTES, OPTIMIZER_STATE, device_dtype
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
 
+from cgc.cirh.base import LayerPath, layer_paths
 from cgc.cirh.copies import copied
-from cgc.kernels.program import Program
+from cgc.cirh.interface import graph_function
+from cgc.cirh.ops import L2NormOp
+from cgc.cirh.types import shape_of
+from cgc.kernels.program import PartOfStep, Program, elements
 from cgc.layers.cut import Cut, cut
-from cgc.layers.functions import Function, part_module
-from cgc.layers.graph import step_graph
-from cgc.layers.micro.rewrite import MicroStep, micro_step
-from cgc.layers.norms import has_joint_norms, split_norms
+from cgc.layers.functions import Function, function, part_module
+from cgc.layers.graph import StepGraph, step_graph
+from cgc.layers.micro_batches import MicroStep, micro_step
 from cgc.layers.pieces import piece_module
+from cgc.layers.roles import Role
 from cgc.layers.schedule import schedule
 from cs_toolkit.layered_step import Schedule
 
@@ -90,3 +98,120 @@ def _scheduled(
 
     modules = tuple(map(made, scheduled.functions))
     return StreamedStep(module, program, found, scheduled.schedule, scheduled.functions, modules, micro)
+
+
+def has_joint_norms(module: ModuleOp) -> bool:
+    """Whether there is a norm to split."""
+    return any(map(_is_joint, graph_function(module).body.block.ops))
+
+
+def split_norms(module: ModuleOp) -> None:
+    """Gives each tensor under a joint norm a norm of its own, so that gradients need not be there together.
+
+    It differs from the joint norm by the rounding of a root and a square.
+    """
+    function: FuncOp = graph_function(module)
+    block = function.body.block
+    for op in list(block.ops):
+        if isinstance(op, L2NormOp) and _is_joint(op):
+            parts = [L2NormOp.made_of([operand], op.result_types, {}, {}) for operand in op.operand_values]
+            block.insert_ops_before(parts, op)
+            whole = L2NormOp(*(part.result for part in parts))
+            whole.attributes.update(op.attributes)
+            block.insert_op_before(whole, op)
+            op.result.replace_all_uses_with(whole.result)
+            block.erase_op(op)
+
+
+def _is_joint(op: Operation) -> bool:
+    """Whether it is the norm of several values, tensors among them."""
+    # By its class: most ops are others, and isinstance takes ten times as long for those.
+    if type(op) is not L2NormOp:
+        return False
+    values = op.operand_values
+    return len(values) > 1 and any(map(shape_of, values))
+
+
+@dataclass(frozen=True)
+class WholeLayer:
+    """Forward and backward part of a layer.
+
+    Attributes:
+        module: of both.
+        part: which of its ops are of the forward part, and which results are gradients.
+    """
+
+    module: ModuleOp
+    part: PartOfStep
+
+
+def whole_layer(step: StreamedStep, index: int) -> WholeLayer | None:
+    """A layer with both its parts; None where it computes nothing.
+
+    Args:
+        step: the step.
+        index: of the layer.
+    """
+    graph, roles = step.cut.graph, step.cut.roles
+    layer = step.cut.layers[index]
+    inside = frozenset((*layer.forward, *layer.backward))
+    wanted = [
+        value
+        for op in sorted(inside)
+        for value in graph.results[op]
+        if value in graph.outputs or not inside.issuperset(graph.users.get(value, ()))
+    ]
+    if not wanted:
+        return None
+    part = function(graph, lambda op: op in inside or roles[op] is Role.REPEATED, wanted)
+    forward = frozenset(position for position, op in enumerate(part.ops) if op in graph.forward)
+    values = step.program.values
+    module = part_module(part, graph, step.program.ops, values, step.program.function)
+    gradients = {
+        position: part.results.index(made)
+        for position, weight in enumerate(part.arguments[: part.weights])
+        if (made := _gradient(graph, weight, frozenset(part.results), values)) is not None
+    }
+    return WholeLayer(module, PartOfStep(step.program.batch_size, forward, gradients))
+
+
+def _gradient(graph: StepGraph, weight: int, made: frozenset[int], values: Sequence[SSAValue]) -> int | None:
+    """The value of a layer that the update of a weight begins with; of a tied one its share."""
+    size = elements(values[weight])
+    pending, seen = [graph.replacements.get(weight, weight)], set()
+    while pending:
+        value = pending.pop()
+        if value in made:
+            return value
+        producer = graph.producer.get(value)
+        if producer is None or producer in seen:
+            continue
+        seen.add(producer)
+        pending += [operand for operand in graph.operands[producer] if elements(values[operand]) == size]
+    return None
+
+
+def layer_names(step: StreamedStep) -> tuple[str, ...]:
+    """What layers are called in reports: the path that the forward ops share, else the first and the last."""
+    paths = [_paths(step, index) for index in range(len(step.cut.layers))]
+    shared = [".".join(_shared(found)) for found in paths]
+    return tuple(
+        name if name and shared.count(name) == 1 else _span(found) or f"layer {index + 1}"
+        for index, (name, found) in enumerate(zip(shared, paths, strict=True))
+    )
+
+
+def _paths(step: StreamedStep, index: int) -> list[LayerPath]:
+    roles, ops = step.cut.roles, step.program.ops
+    forward = [ops[op] for op in step.cut.layers[index].forward if roles[op] is Role.FORWARD]
+    return [path for path in layer_paths(forward) if path]
+
+
+def _shared(paths: Sequence[LayerPath]) -> LayerPath:
+    same = takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
+    return tuple(names[0] for names in same)
+
+
+def _span(paths: Sequence[LayerPath]) -> str:
+    ends = (".".join(path) for path in (*paths[:1], *paths[-1:]))
+    return " to ".join(dict.fromkeys(ends))

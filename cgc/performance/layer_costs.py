@@ -11,9 +11,8 @@ from xdsl.dialects.builtin import TensorType
 from cgc.cirh.base import CirhOp
 from cgc.errors import PlacementError
 from cgc.kernels import Kernel, KernelGraph, match_kernels
-from cgc.layers.streamed import StreamedStep
+from cgc.layers.streamed import StreamedStep, WholeLayer, layer_names, whole_layer
 from cgc.layers.traffic import LayerTraffic, layer_traffic
-from cgc.layers.whole_layer import WholeLayer, layer_names, whole_layer
 from cgc.performance.layers import LayerCost
 from cgc.placement.copies import Copies, place_copies
 from cs_toolkit.fabric import Fabric

@@ -14,8 +14,9 @@ import pytest
 
 from cgc.artifact import open_artifact, tool_version
 from cgc.cirh.text import parse_module
-from cgc.driver import CompileOptions, compile_step
+from cgc.driver import compile_step
 from cgc.errors import ArtifactLockError, ArtifactWriteError
+from cgc.execution.compilation import CompileOptions
 from cs_toolkit.fabric import load_fabric
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,8 @@ import pytest
 
 from cgc.artifact import Artifact
 from cgc.cirh.text import parse_module
-from cgc.driver import CompileOptions, compile_step
+from cgc.driver import compile_step
+from cgc.execution.compilation import CompileOptions
 from cs_stream.batches import BatchLayout
 from cs_stream.sender import Sender, SendSummary, WorkerIdentity
 from cs_system.client import Reservation, SystemClient, join_run, parse_address

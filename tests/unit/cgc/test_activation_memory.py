@@ -11,9 +11,10 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.text import parse_module
-from cgc.driver import CompileOptions, CompileResult, compile_step
+from cgc.driver import CompileResult, compile_step
 from cgc.errors import CompileError
-from cgc.execution.activations import memory_limit
+from cgc.execution.compilation import CompileOptions
+from cgc.execution.weight_streaming import memory_limit
 from cgc.layers.traffic import peak_bytes
 from cs_toolkit.execution_options import Streaming
 from cs_toolkit.fabric import load_fabric

@@ -16,8 +16,9 @@ from cgc.artifact import open_artifact
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import canonical_text, parse_module, print_module
-from cgc.driver import CompileOptions, compile_step, validate_step
+from cgc.driver import compile_step, validate_step
 from cgc.errors import InvalidModuleError, PipelineError
+from cgc.execution.compilation import CompileOptions
 from cgc.lowering.interpret import step_function
 from cs_system.engine.executable import load_step
 from cs_toolkit.fabric import load_fabric

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from cgc.cirh.text import parse_module
-from cgc.driver import CompileOptions, compile_step
+from cgc.driver import compile_step
 from cgc.errors import CompileError, PlacementError, ReplicaError
+from cgc.execution.compilation import CompileOptions
 from cs_toolkit.fabric import load_fabric
 
 STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import canonical_text, parse_module
-from cgc.driver import CompileOptions, compile_step, validate_step
+from cgc.driver import compile_step, validate_step
 from cgc.errors import InvalidModuleError
+from cgc.execution.compilation import CompileOptions
 from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline
 from cgc.precision import rounded_to_cb16

@@ -12,7 +12,8 @@ import pytest
 from cgc.artifact import open_artifact
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
-from cgc.driver import CompileOptions, compile_step
+from cgc.driver import compile_step
+from cgc.execution.compilation import CompileOptions
 from cgc.lowering.interpret import step_function
 from cgc.manifest import StreamedEstimates
 from cs_system.engine.executable import load_step

@@ -17,7 +17,8 @@ import tensorflow as tf
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
-from cgc.driver import CompileOptions, validate_step
+from cgc.driver import validate_step
+from cgc.execution.compilation import CompileOptions
 from cgc.importers.tensorflow import import_keras_step
 from cgc.lowering.interpret import step_function
 from cgc.performance import estimate

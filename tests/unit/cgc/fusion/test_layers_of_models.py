@@ -8,7 +8,7 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.base import LAYER, CirhOp, LayerPath
-from cgc.driver import CompileOptions
+from cgc.execution.compilation import CompileOptions
 from cgc.kernels.program import PRODUCTS
 from cgc.passes.pipeline import run_pipeline
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
-from cgc.driver import CompileOptions
+from cgc.execution.compilation import CompileOptions
 from cgc.importers.tensorflow import ImportedStep, import_step
 from cgc.kernels import KernelGraph, match_kernels
 from cgc.lowering.interpret import step_function

@@ -10,11 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from cgc.errors import PlacementError
+from cgc.execution.weight_streaming import fitting_step, layers_to_recompute
 from cgc.kernels import match_kernels
-from cgc.layers.recompute import fitting_step, layers_to_recompute
-from cgc.layers.streamed import StreamedStep, recomputing
+from cgc.layers.streamed import StreamedStep, layer_names, recomputing, whole_layer
 from cgc.layers.traffic import layer_traffic, peak_bytes
-from cgc.layers.whole_layer import layer_names, whole_layer
 from cgc.performance import layer_costs
 from cgc.performance.layer_costs import placed_layers
 from cs_toolkit.fabric import load_fabric

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from cgc.cirh.text import parse_module
 from cgc.errors import CompileError
-from cgc.execution.activations import MemoryLimit, activation_notices, chosen_step
-from cgc.layers.micro.rewrite import NotSplitError
+from cgc.execution.weight_streaming import MemoryLimit, activation_notices, chosen_step
+from cgc.layers.micro_batches import NotSplitError
 from cgc.layers.traffic import peak_bytes
 from cs_toolkit.execution_options import Streaming
 

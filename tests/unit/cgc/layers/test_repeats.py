@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgc.layers.repeats import Sequenced, layer_boundaries
+from cgc.layers.cut import Sequenced, layer_boundaries
 
 
 def boundaries(labels: str, weights: dict[str, int], live: dict[str, int]) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cgc.layers.graph import StepGraph
-from cgc.layers.update_side import update_side
+from cgc.layers.roles import update_side
 
 LARGE = 1 << 20
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cgc.cirh.text import parse_module
-from cgc.driver import CompileOptions, CompileResult, compile_step
+from cgc.driver import CompileResult, compile_step
+from cgc.execution.compilation import CompileOptions
 from cgc.provenance import Provenance
 from cgc.report import CompileReport, render_html, render_text, report_json
 from cgc.report.families import family_sums

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from cgc.cirh.text import parse_module
-from cgc.driver import CompileOptions, compile_step
+from cgc.driver import compile_step
+from cgc.execution.compilation import CompileOptions
 from cgc.provenance import Provenance
 from cgc.tools.report import main
 from cs_toolkit.fabric import load_fabric

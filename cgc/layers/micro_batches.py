@@ -21,19 +21,12 @@ from xdsl.ir import Attribute, Block, SSAValue
 from cgc.cirh import ops as cirh
 from cgc.cirh.base import CirhOp, int_attr, ints_attr
 from cgc.cirh.facts import Elements
-from cgc.cirh.interface import (
-    INPUT_NAME,
-    arguments_and_results,
-    graph_function,
-    named_function,
-)
+from cgc.cirh.interface import INPUT_NAME, arguments_and_results, graph_function, named_function
 from cgc.cirh.random import SeededRandomOp
 from cgc.cirh.types import INTEGERS, Tensor, dtype_name, element_count, shape_of, tensor_of, tensor_type
 from cgc.errors import CompileError
 from cgc.kernels.program import Program
-from cgc.layers.micro.norms import sum_squares_of_samples
-from cgc.layers.micro.rules import SLICED, Part, Parts, found, pointwise, repeated
-from cgc.layers.micro.scales import scaled_behind_sums
+from cgc.layers.micro_rules import SLICED, Part, Parts, found, pointwise, repeated
 
 TOTAL_OF = "cs.total"
 """Attribute of the ops behind which shares are combined: "sum", "min" or "max"."""
@@ -429,3 +422,75 @@ def _reason(op: CirhOp, parts: Parts) -> str:
     if any(part in (*_SHARES, "after") for part in parts):
         return f"{name} computes for each sample with a value that all samples of the batch decide"
     return f"{name} computes with the samples of the whole batch"
+
+
+def sum_squares_of_samples(module: ModuleOp) -> None:
+    """Gives operands of norms that have samples a root and a sum of their own: sums add up, norms do not.
+
+    It differs from the joint norm by the rounding of a root and a square.
+    """
+    samples = Program(module).per_sample_values
+    block = graph_function(module).body.block
+    for op in list(block.ops):
+        if not isinstance(op, cirh.L2NormOp) or samples.isdisjoint(op.operands):
+            continue
+        operands = [_root(op, value) if value in samples else value for value in op.operands]
+        whole = cirh.L2NormOp(*operands)
+        whole.attributes.update(op.attributes)
+        block.insert_op_before(whole, op)
+        op.result.replace_all_uses_with(whole.result)
+        block.erase_op(op)
+
+
+def _root(op: cirh.L2NormOp, value: SSAValue) -> SSAValue:
+    block = op.parent_block()
+    assert block is not None
+    made: list[CirhOp] = []
+    if dtype_name(tensor_of(value)) != "float32":
+        made.append(cirh.CastOp(value, "float32"))
+        value = made[0].results[0]
+    square = cirh.MulOp(value, value)
+    total = cirh.ReduceOp(square.result, "ADD", range(len(shape_of(value))))
+    root = cirh.SqrtOp(total.result)
+    for one in (*made, square, total, root):
+        block.insert_op_before(one.take_origin(op), op)
+    return root.result
+
+
+def scaled_behind_sums(module: ModuleOp) -> None:
+    """Rewrites scatter(rows * scale) to scatter(rows) * scale; it differs by rounding."""
+    # The scale of a clipped gradient of a table follows from all samples, so it is known only after the sum.
+    samples = Program(module).per_sample_values
+    for op in list(graph_function(module).body.block.ops):
+        while isinstance(op, cirh.ScatterNdOp) and (found := _scaled(op.updates, samples)) is not None:
+            op = _scale_behind(op, *found)
+
+
+def _scaled(value: SSAValue, samples: frozenset[SSAValue]) -> tuple[SSAValue, SSAValue] | None:
+    """Rows of samples and the scalar that multiplies all of them; None for what is not made so."""
+    made = value.owner
+    if not isinstance(made, cirh.MulOp):
+        return None
+    for rows, other in (made.operands, reversed(made.operands)):
+        if rows in samples and other not in samples and isinstance(other.owner, cirh.BroadcastInDimOp):
+            scalar = other.owner.x
+            if shape_of(scalar) == ():
+                return rows, scalar
+    return None
+
+
+def _scale_behind(op: cirh.ScatterNdOp, rows: SSAValue, scalar: SSAValue) -> cirh.ScatterNdOp:
+    block = op.parent_block()
+    assert block is not None
+    shape = shape_of(op.result)
+    total = cirh.ScatterNdOp(op.indices, rows, shape, op.reduce_kind).take_origin(op)
+    scale = cirh.BroadcastInDimOp(scalar, shape, []).take_origin(op)
+    scaled = cirh.MulOp(total.result, scale.result).take_origin(op)
+    for made in (total, scale, scaled):
+        block.insert_op_before(made, op)
+    multiplied = op.updates.owner
+    op.result.replace_all_uses_with(scaled.result)
+    block.erase_op(op)
+    if isinstance(multiplied, cirh.MulOp) and not multiplied.result.uses:
+        block.erase_op(multiplied)
+    return total

@@ -1,0 +1,166 @@
+"""What all modes of execution share: the options and stages of a compile, and what it makes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cgc.cirh.interface import step_mode
+from cgc.cirh.verify import verify_module
+from cgc.manifest import PROVENANCE, Estimates, ExecutableEntry, Interface, executable_file
+from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
+from cgc.provenance import Provenance
+from cs_toolkit.execution_options import Streaming
+from cs_toolkit.step import ExecutionChoice, Precision
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from cgc.cirh.scan import Scan
+    from cgc.report import CompileReport, StreamedReport
+    from cs_toolkit.step import StepInterface
+
+COMMON_STAGES = 3
+"""Of every compilation: checking and rewriting the graph at its begin, writing the artifact at its end."""
+
+Progress = Callable[[str, int, int], None]
+"""(stage that begins, stages done, stages in all as far as known); at the end once more, all done."""
+
+
+class CompileOptions(BaseModel):
+    """What a user can choose; a part of the artifact's key.
+
+    Attributes:
+        passes: the rewrites and their options, see `cgc.passes.pipeline`.
+        precision: what activations and their gradients are computed in; with 16 bits the rest stays float32.
+        execution: how the CS system executes the step; auto is pipelined where the step fits the wafer, else
+            weight streaming.
+        replicas: copies of the model on the wafer that share the samples of a step, pipelined; auto is the
+            number with the best predicted rate.
+        streaming: what holds where weights stream.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    passes: str = DEFAULT_PIPELINE
+    precision: Precision = "float32"
+    execution: ExecutionChoice = "pipelined"
+    replicas: Annotated[int, Field(ge=1)] | Literal["auto"] = 1
+    streaming: Streaming = Streaming()
+
+    @property
+    def pipeline(self) -> str:
+        """All rewrites of a compilation, those of the precision among them."""
+        return ",".join(filter(None, (self.passes, precision_pipeline(self.precision))))
+
+
+class Stages:
+    """Counts the stages of a compilation for whoever shows them."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total = total
+        self._done = 0
+        self._progress = progress
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Announces a stage, and counts it when it has succeeded."""
+        self._tell(name)
+        yield
+        self._done += 1
+
+    def expect(self, more: int) -> None:
+        """Says how many stages are to come after all."""
+        self._total = self._done + more
+
+    def finish(self) -> None:
+        """Announces the end."""
+        self._tell("Completed")
+
+    def _tell(self, name: str) -> None:
+        if self._progress is not None:
+            self._progress(name, self._done, self._total)
+
+
+def rewritten(module: ModuleOp, scanned: Scan | None, pipeline: str, stages: Stages) -> ModuleOp:
+    """A checked and rewritten copy of a module; two stages.
+
+    Args:
+        module: the step; it is not changed.
+        scanned: the same as integers, see `cgc.cirh.scan`.
+        pipeline: the rewrites.
+        stages: of the compilation.
+
+    Raises:
+        CompileError: the module is invalid.
+    """
+    from cgc.folding.rewrite import rewrite
+    from cgc.passes.pipeline import verification_wanted
+
+    with stages.stage("Checking the graph"):
+        # Ops check themselves where they are made and where they are parsed.
+        if verification_wanted():
+            verify_module(module)
+        step_mode(module)
+    with stages.stage("Rewriting the graph"):
+        return rewrite(module, scanned, pipeline)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One executable.
+
+    Attributes:
+        name: unique in the step.
+        interface: what goes into and comes out of it.
+        data: its bytes.
+    """
+
+    name: str
+    interface: StepInterface
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled step.
+
+    Attributes:
+        batch_size: samples of a step.
+        parts: the executables, in the order that the mode of execution wants.
+        texts: all other files by name, but the reports for people.
+        estimates: for the manifest.
+        report: the estimates as objects.
+        render: the reports for people, by file name, with what is told of the compilation.
+    """
+
+    batch_size: int
+    parts: tuple[Part, ...]
+    texts: dict[str, str]
+    estimates: Estimates
+    report: CompileReport | StreamedReport
+    render: Callable[[Provenance], Mapping[str, str]]
+
+    def files(self, made: Provenance) -> dict[str, bytes]:
+        """Every file of the artifact but its manifest.
+
+        Args:
+            made: told in the reports for people, and in a file of its own; no other file depends on it.
+        """
+        texts = {**self.texts, **self.render(made)}
+        if made != Provenance():
+            texts[PROVENANCE] = json.dumps(made.to_json(), indent=1) + "\n"
+        encoded = {name: text.encode() for name, text in texts.items()}
+        return encoded | {executable_file(part.name): part.data for part in self.parts}
+
+    def entries(self) -> list[ExecutableEntry]:
+        """The executables as the manifest lists them."""
+        return [
+            ExecutableEntry(name=part.name, interface=Interface.from_step(part.interface))
+            for part in self.parts
+        ]

@@ -15,9 +15,9 @@ import numpy as np
 
 from benchmarks.contest_graphs import contest_graphs
 from benchmarks.harness import Row, table
-from cgc.contest.format import parse_graph
-from cgc.contest.model import ContestGraph
-from cgc.contest.solve import Result, solve
+from benchmarks.ispd2020.format import parse_graph
+from benchmarks.ispd2020.model import ContestGraph
+from benchmarks.ispd2020.solve import Result, solve
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import Placement, place
 from cgc.placement.shapes import kernel_shapes

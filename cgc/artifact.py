@@ -36,7 +36,7 @@ from cgc.publishing import NAME_PREFIX, DirectoryLock, directory_lock, publish_d
 from cs_toolkit.step import CompiledStep, Executable, StepInterface
 
 _SOURCE_SUFFIXES = (".py", ".mlir", ".j2", ".js")
-_BESIDE_THE_COMPILER = ("contest", "importers", "tools")
+_OUTSIDE_OF_KEY = ("importers", "tools")
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def compiler_sources() -> list[Path]:
     """
     root = Path(__file__).parent
     sources = (path.relative_to(root) for path in root.rglob("*") if path.suffix in _SOURCE_SUFFIXES)
-    return sorted(path for path in sources if path.parts[0] not in _BESIDE_THE_COMPILER)
+    return sorted(path for path in sources if path.parts[0] not in _OUTSIDE_OF_KEY)
 
 
 def tool_versions() -> dict[str, str]:

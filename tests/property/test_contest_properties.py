@@ -9,10 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cgc.contest.errors import ContestError
-from cgc.contest.format import format_solution, parse_graph, parse_solution
-from cgc.contest.score import score
-from cgc.contest.solve import solve
+from benchmarks.ispd2020.format import ContestError, format_solution, parse_graph, parse_solution
+from benchmarks.ispd2020.score import score
+from benchmarks.ispd2020.solve import solve
 
 
 @st.composite

@@ -7,11 +7,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from cgc.contest.bounds import Bounds
-from cgc.contest.curves import KernelCurves
-from cgc.contest.errors import ContestError
-from cgc.contest.model import ContestGraph
-from cgc.contest.problem import ContestProblem, step
+from benchmarks.ispd2020.bounds import Bounds
+from benchmarks.ispd2020.curves import ContestProblem, KernelCurves, step
+from benchmarks.ispd2020.format import ContestError
+from benchmarks.ispd2020.model import ContestGraph
 from cgc.placement.engine.anneal import Schedule, Stop, anneal
 from cgc.placement.engine.columns import MOST_KERNELS
 from cgc.placement.engine.fit import fit_hard

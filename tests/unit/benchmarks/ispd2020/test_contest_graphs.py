@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.contest_graphs import contest_graphs
-from cgc.contest.bounds import bounds
-from cgc.contest.curves import graph_curves
-from cgc.contest.format import parse_graph
-from cgc.contest.model import ContestGraph
+from benchmarks.ispd2020.bounds import bounds
+from benchmarks.ispd2020.curves import graph_curves
+from benchmarks.ispd2020.format import parse_graph
+from benchmarks.ispd2020.model import ContestGraph
 
 PUBLISHED = Path(__file__).parents[5] / "shared" / "data" / "ispd2020"
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from cgc.contest.errors import ContestFileError
-from cgc.contest.format import format_solution, parse_graph, parse_solution
-from cgc.contest.model import Placed, Splits
-from cgc.contest.score import score
+from benchmarks.ispd2020.format import ContestFileError, format_solution, parse_graph, parse_solution
+from benchmarks.ispd2020.model import Placed, Splits
+from benchmarks.ispd2020.score import score
 
 GRAPH = """(*
 test=small

@@ -9,16 +9,16 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from cgc.contest.__main__ import main
-from cgc.contest.format import parse_graph, parse_solution
-from cgc.contest.model import ContestGraph
-from cgc.contest.report import solve_json, solve_text
-from cgc.contest.score import score
-from cgc.contest.solve import solve
+from benchmarks.ispd2020.__main__ import main, solve_json, solve_text
+from benchmarks.ispd2020.format import parse_graph, parse_solution
+from benchmarks.ispd2020.model import ContestGraph
+from benchmarks.ispd2020.score import score
+from benchmarks.ispd2020.solve import solve
 from cgc.placement.engine.columns import MOST_KERNELS
 
 PUBLISHED = Path(__file__).parents[5] / "shared" / "data" / "ispd2020"
@@ -227,17 +227,17 @@ def test_bad_usage_is_explained(tmp_path: Path, arguments: list[str], exit_code:
 
 
 def test_help_shows_examples() -> None:
-    assert "python -m cgc.contest solve A.kgraph" in run("solve", "--help").stdout
-    assert "python -m cgc.contest score A.kgraph" in run("score", "--help").stdout
+    assert "python -m benchmarks.ispd2020 solve A.kgraph" in run("solve", "--help").stdout
+    assert "python -m benchmarks.ispd2020 score A.kgraph" in run("score", "--help").stdout
 
 
 def test_ctrl_c_writes_the_best_solution_so_far(tmp_path: Path) -> None:
     graph, solution = tmp_path / "g.kgraph", tmp_path / "g.paint"
     graph.write_text(chain(20), encoding="utf-8")
-    command = [sys.executable, "-m", "cgc.contest", "solve", str(graph), "-o", str(solution)]
-    with subprocess.Popen(
-        [*command, "--time-limit", "1000"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, "-m", "benchmarks.ispd2020", "solve", str(graph), "-o", str(solution)]
+    pipes: dict[str, Any] = {"stderr": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    checkout = Path(__file__).parents[4]  # benchmarks are not installed
+    with subprocess.Popen([*command, "--time-limit", "1000"], cwd=checkout, **pipes) as process:
         try:
             assert process.stderr is not None
             assert "Ctrl-C writes the best solution so far" in process.stderr.readline()

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from cgc.contest import anytime
-from cgc.contest.anytime import solve_until
-from cgc.contest.errors import ContestError
-from cgc.contest.format import parse_graph
-from cgc.contest.model import ContestGraph
-from cgc.contest.solve import Result, solve
+from benchmarks.ispd2020 import solve as solver
+from benchmarks.ispd2020.format import ContestError, parse_graph
+from benchmarks.ispd2020.model import ContestGraph
+from benchmarks.ispd2020.solve import Result, solve, solve_until
 
 BUSY_S = 200.0
 
@@ -38,7 +36,7 @@ def busy_solver(monkeypatch: pytest.MonkeyPatch, first_after_s: float) -> thread
         end.wait(BUSY_S)
         return result
 
-    monkeypatch.setattr(anytime, "solve", stuck)
+    monkeypatch.setattr(solver, "solve", stuck)
     return end
 
 

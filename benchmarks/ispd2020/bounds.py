@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cgc.contest.curves import KernelCurves
-from cgc.contest.errors import ContestError
-from cgc.contest.model import ContestGraph
+from benchmarks.ispd2020.curves import KernelCurves
+from benchmarks.ispd2020.format import ContestError
+from benchmarks.ispd2020.model import ContestGraph
 
 _PRECISION = 1e-4
 _FINE_STEP, _COARSE_STEP = 1.02, 1.2

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cgc.contest.matched import FIXED_TARGET, Matched, joint_problem
-from cgc.contest.model import ContestGraph, Kernel, Placed, Splits
-from cgc.contest.problem import ContestProblem
-from cgc.contest.score import LAST_CONVOLUTION, mismatches
+from benchmarks.ispd2020.curves import ContestProblem
+from benchmarks.ispd2020.joint_search import FIXED_TARGET, Matched, joint_problem
+from benchmarks.ispd2020.model import ContestGraph, Kernel, Placed, Splits
+from benchmarks.ispd2020.score import LAST_CONVOLUTION, mismatches
 from cgc.placement.engine.anneal import Stop
 from cgc.placement.engine.problem import Floorplan, Problem
 from cgc.placement.engine.push import push

@@ -10,15 +10,24 @@ import numpy as np
 import pytest
 
 from benchmarks.contest_graphs import contest_graphs
-from cgc.contest.agreement import adapters, agreed, fixed_by, links, mismatches
-from cgc.contest.bounds import bounds
-from cgc.contest.curves import KernelCurves, graph_curves
-from cgc.contest.finish import matched_solution
-from cgc.contest.format import parse_graph
-from cgc.contest.labels import Label, Menu, label_of, menu
-from cgc.contest.matched import Joint
-from cgc.contest.model import ContestGraph, Placed
-from cgc.contest.score import score
+from benchmarks.ispd2020.bounds import bounds
+from benchmarks.ispd2020.curves import KernelCurves, graph_curves
+from benchmarks.ispd2020.finish import matched_solution
+from benchmarks.ispd2020.format import parse_graph
+from benchmarks.ispd2020.joint_search import Joint
+from benchmarks.ispd2020.labels import (
+    Label,
+    Menu,
+    adapters,
+    agreed,
+    fixed_by,
+    label_of,
+    links,
+    menu,
+    mismatches,
+)
+from benchmarks.ispd2020.model import ContestGraph, Placed
+from benchmarks.ispd2020.score import score
 from cgc.placement.engine.tree import Node, cut
 
 LETTERS = "EQT"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cgc.contest.model import ContestGraph, Kernel, Placed, Solution, Splits
+from benchmarks.ispd2020.model import ContestGraph, Kernel, Placed, Solution, Splits
 from cgc.placement.model import Rect
 
 ADAPTER_NOTE = (

@@ -6,11 +6,10 @@ from itertools import product
 
 import pytest
 
-from cgc.contest.bounds import bounds
-from cgc.contest.curves import KernelCurves, graph_curves
-from cgc.contest.errors import ContestError
-from cgc.contest.format import parse_graph
-from cgc.contest.model import Convolution, Splits, block_kernel, conv_kernel
+from benchmarks.ispd2020.bounds import bounds
+from benchmarks.ispd2020.curves import KernelCurves, graph_curves
+from benchmarks.ispd2020.format import ContestError, parse_graph
+from benchmarks.ispd2020.model import Convolution, Splits, block_kernel, conv_kernel
 from cgc.placement.engine.tree import NEVER
 
 HEADER = "(*\ntest=t\nwidth={0}\nheight={1}\nwdeltat=1\nwlength=1\nwadapter=0\nmemlimit={2}\n*)\n"

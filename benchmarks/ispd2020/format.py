@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from cgc.contest.errors import ContestFileError
-from cgc.contest.model import (
+from benchmarks.ispd2020.model import (
     KINDS,
     ContestGraph,
     Edge,
@@ -18,6 +17,18 @@ from cgc.contest.model import (
     block_kernel,
     conv_kernel,
 )
+from cgc.errors import CompileError
+
+
+class ContestFileError(CompileError):
+    """A graph or a solution that cannot be read or written; the message starts with the file and line."""
+
+    exit_code = 2
+
+
+class ContestError(CompileError):
+    """A graph that has no legal placement: which kernel, what it needs, what there is."""
+
 
 LARGEST_SIDE = 2000
 """Tiles of a fabric's side; memory and time of the search are proportional to it."""

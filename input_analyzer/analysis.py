@@ -100,7 +100,7 @@ class Recommendation:
             without a target.
         utilization: part of the time for which the accelerator is expected to have input, 0 to 1; None
             without a target.
-        low: lower end of the interval of the expected rate, see `input_analyzer.certainty`; None where it
+        low: lower end of the interval of the expected rate, see `input_analyzer.conclusions`; None where it
             was not computed.
         high: upper end.
     """

@@ -17,24 +17,29 @@ from input_analyzer.analysis import (
     Subject,
     Target,
 )
-from input_analyzer.bottleneck import bottleneck_of
-from input_analyzer.certainty import with_interval
+from input_analyzer.conclusions import (
+    USABLE_MEMORY,
+    Limits,
+    bottleneck_of,
+    predictions,
+    recommend,
+    target_of_report,
+    with_interval,
+)
 from input_analyzer.gains import Gains, measure_gains
 from input_analyzer.measure import node
 from input_analyzer.measure.copies import Copies, Copy, Launch
 from input_analyzer.measure.link import Order
-from input_analyzer.measure.page_cache import ColdFiles
+from input_analyzer.measure.node import ColdFiles
 from input_analyzer.measure.rates import Effort, Plan, Rates, plans
-from input_analyzer.notes import (
+from input_analyzer.rate_model import Point, RateModel, fit
+from input_analyzer.report.wording import (
     cold_notes,
     file_notes,
     first_epoch_note,
     more_nodes_notes,
     reservations,
 )
-from input_analyzer.rate_model import Point, RateModel, fit
-from input_analyzer.recommend import USABLE_MEMORY, Limits, predictions, recommend
-from input_analyzer.target import target_of_report
 from input_rules.findings import Finding
 from input_rules.rules import by_rank
 from input_rules.rules.sharding import Split, uneven_split
@@ -78,7 +83,7 @@ class Examined:
     """What the first process has said of the input.
 
     Attributes:
-        facts: see `input_analyzer.examine.examine`.
+        facts: see `input_analyzer.measure.examine.examine`.
         memory_bytes: most memory that it had.
     """
 

@@ -199,7 +199,7 @@ def build_command(site: Site) -> click.Command:
         check_writable("--json", json_file)
         check_writable("--html", html_file)
         if apply:
-            from input_analyzer.apply import check_answerable
+            from input_analyzer.source_changes import check_answerable
 
             check_answerable(yes=yes)
         environment = dict(os.environ)
@@ -214,7 +214,7 @@ def build_command(site: Site) -> click.Command:
         with _analysis(site) as workspace:
             from input_analyzer.analysis import Target
             from input_analyzer.analyze import Request
-            from input_analyzer.measure.page_cache import check_folders
+            from input_analyzer.measure.node import check_folders
             from input_analyzer.measure.rates import Effort
 
             check_folders("--cold", cold)
@@ -298,17 +298,16 @@ def _launch(
     limit_s: float,
     memory_bytes: int | None,
 ) -> Launch:
+    from input_analyzer.function_program import looks_like_function, refuse_no_program
     from input_analyzer.measure.copies import Launch
     from input_analyzer.measure.node import host_name
-    from input_analyzer.refused import refuse_no_program
-    from input_analyzer.standalone import looks_like_function
 
     environment = dict(os.environ)
     refuse_no_program(words, environment.get("PATH", ""))
     cwd = working_directory()
     program = words
     if len(words) == 1 and looks_like_function(words[0]):
-        program = ("python", "-m", "input_analyzer.standalone", words[0])
+        program = ("python", "-m", "input_analyzer.function_program", words[0])
     change = program_environment(environment, this_toolkit(), site)
     for notice in (unset_notice(environment, change), no_mounts_notice(site, mount_dirs)):
         if notice:
@@ -385,15 +384,15 @@ def _check_apply(
 
 
 def _change_source(request: Request, *, write: bool, yes: bool, allow_dirty: bool) -> int:
-    from input_analyzer import apply
+    from input_analyzer import source_changes
     from input_analyzer.analyze import examine, gains_of
 
     with _progress() as tell:
         examined = examine(request, tell, source_only=True)
         findings = gains_of(request, examined, tell).findings
-    files = apply.show(PROGRAM, findings)
+    files = source_changes.show(PROGRAM, findings)
     if write:
-        apply.write(PROGRAM, files, yes=yes, allow_dirty=allow_dirty)
+        source_changes.write(PROGRAM, files, yes=yes, allow_dirty=allow_dirty)
     return 0
 
 

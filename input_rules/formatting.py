@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 
 
@@ -21,3 +22,27 @@ def display_path(path: str) -> str:
     except ValueError:
         return path
     return path if relative.startswith("..") else relative
+
+
+def format_number(value: float) -> str:
+    """1,559,633 or 12.25 or 0.00001234: digits that a reader can use, never an exponent."""
+    if abs(value) >= 999.95:  # with four digits 1000, too
+        return f"{value:,.0f}"
+    text = f"{value:.4g}"
+    if "e" not in text:
+        return text
+    decimals = 3 - math.floor(math.log10(abs(value)))
+    return f"{value:.{decimals}f}".rstrip("0")
+
+
+def format_percent(part: float) -> str:
+    """A part as percent: 85 %, 0.61 %, 1,250 %."""
+    value = 100 * part
+    if abs(value) >= 10:
+        return f"{value:,.0f} %"
+    return f"{value:.2g} %" if abs(value) >= 1e-4 or not value else "0 %"
+
+
+def plural(count: int, noun: str) -> str:
+    """ "1 node", "2 nodes"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -24,8 +24,7 @@ from csrun.tasks.processes import (
     signalled_at_parents_death,
 )
 from csrun.tasks.signals import INTERRUPTS
-from input_analyzer.measure.node import resource_trackers
-from input_analyzer.measure.shared_memory import remove_segments
+from input_analyzer.measure.node import remove_segments, resource_trackers
 
 MARK = "CSRUN_INPUT_ANALYSIS_ID"
 """In the environment of every process of an analysis, with a value of its own."""

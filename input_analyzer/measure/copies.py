@@ -31,11 +31,11 @@ from input_analyzer.errors import (
     MemoryLimitError,
     ProcessBugError,
     ProgramError,
+    users_stack,
 )
 from input_analyzer.measure import node
 from input_analyzer.measure.link import END, Link, Order, short_name
-from input_analyzer.measure.shared_memory import remove_segments
-from input_analyzer.measure.traces import users_stack
+from input_analyzer.measure.node import remove_segments
 from input_rules.input_export import TAKER, VARIABLE
 
 POLL_S = 0.05
@@ -256,7 +256,7 @@ class Copies:
         words = self._launch.words
         # Errors of TensorFlow come as exceptions; its log would bury the last lines of the program.
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-        told = {VARIABLE: str(file), TAKER: "input_analyzer.measure.session:serve"}
+        told = {VARIABLE: str(file), TAKER: "input_analyzer.measure.child:serve"}
         environment = {**quiet, **self._launch.environment, **told}
         environment.update(_role(order, environment, order.cpus_per_task or len(cpus) or None))
         with output.open("wb") as sink:

@@ -12,13 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from input_analyzer.analysis import Analysis, Measurement, Prediction
-from input_analyzer.report.words import (
-    counted,
+from input_analyzer.report.wording import (
     from_disk,
     microseconds,
     no_findings,
     of_target,
-    rate,
     share,
     subject,
     title,
@@ -27,7 +25,7 @@ from input_analyzer.report.words import (
     verdict,
 )
 from input_rules.findings import Finding
-from input_rules.formatting import format_bytes
+from input_rules.formatting import format_bytes, format_number, plural
 
 _SHOWN_LAYOUTS = 12
 _BAR, _LEAST_BAR = 24, len("first epoch only") - len(" 100 %")
@@ -69,7 +67,7 @@ def _head(analysis: Analysis, width: int) -> list[RenderableType]:
     lines = (
         subject(analysis),
         f"batches of {found.batch_size}: {shapes}",
-        f"measured on {analysis.node.name}: {counted(analysis.node.cpus, 'CPU')}, "
+        f"measured on {analysis.node.name}: {plural(analysis.node.cpus, 'CPU')}, "
         f"{format_bytes(analysis.node.memory_bytes)}",
     )
     return [_heading("Input analysis"), *(_wrapped(line, width, "", "  ") for line in lines)]
@@ -135,14 +133,17 @@ def _measured(one: Measurement) -> tuple[dict[str, str], dict[str, str], dict[st
     return (
         {"tasks": str(one.tasks), "CPUs each": f"{one.cpus_per_task}{'' if one.pinned else ' (shared)'}"},
         {
-            "samples/s": rate(one.samples_per_s),
-            "95 % interval": f"{rate(one.low)} to {rate(one.high)}{'' if one.settled else f' {_UNSETTLED}'}",
-            "first epoch": "" if first is None else f"{rate(first)}{cold}",
-            "from disk per sample": "" if read is None else rate(read),
+            "samples/s": format_number(one.samples_per_s),
+            "95 % interval": f"{format_number(one.low)} to "
+            f"{format_number(one.high)}{'' if one.settled else f' {_UNSETTLED}'}",
+            "first epoch": "" if first is None else f"{format_number(first)}{cold}",
+            "from disk per sample": "" if read is None else format_number(read),
         },
         {
-            "CPU us per sample": "-" if one.cpu_us_per_sample is None else rate(one.cpu_us_per_sample),
-            "bytes per sample": rate(one.bytes_per_sample),
+            "CPU us per sample": "-"
+            if one.cpu_us_per_sample is None
+            else format_number(one.cpu_us_per_sample),
+            "bytes per sample": format_number(one.bytes_per_sample),
             "memory per task": format_bytes(one.memory_per_task_bytes),
         },
     )
@@ -237,7 +238,7 @@ def _layouts(analysis: Analysis, width: int) -> Table:
             "tasks per node": str(one.layout.tasks_per_node),
             "CPUs per task": str(one.layout.cpus_per_task),
             "workers": str(one.layout.workers),
-            "samples/s": rate(one.samples_per_s),
+            "samples/s": format_number(one.samples_per_s),
             "of the target": "-" if target is None else of_target(one.samples_per_s / target),
         }
         for one in shown
@@ -268,7 +269,9 @@ def _recommendation(analysis: Analysis, width: int) -> list[RenderableType]:
     layout = analysis.recommendation.layout
     said = [verdict(analysis)]
     if analysis.target is not None:
-        said.append(f"Target: {rate(analysis.target.samples_per_s)} samples/s, {analysis.target.origin}.")
+        said.append(
+            f"Target: {format_number(analysis.target.samples_per_s)} samples/s, {analysis.target.origin}."
+        )
     if analysis.bottleneck is not None:
         said.append(f"Bottleneck: {analysis.bottleneck.stage}, {analysis.bottleneck.reason}.")
     said.append(_FIGURES)

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.framework import op_def_registry
+from tensorflow.python.framework import op_callbacks, op_def_registry
 
-from input_analyzer.tf.mapped_data import mapped
+from input_analyzer.tf.private_files import mapped
 from input_analyzer.tf.rebuild import as_dataset
-from input_analyzer.tf.recording import Made, made, recorded
 from input_rules.errors import WrongTypeError
 from input_rules.tf.operations import Frames, remember, source_of
 
@@ -219,3 +223,77 @@ def _arguments(definition: Any, inputs: list[Any], attributes: Mapping[str, Any]
 def _new_name() -> str:
     """A name in sessions: resources of eager programs have none, so each call would make another one."""
     return f"input_analyzer_{uuid.uuid4().hex}"
+
+
+_KEPT = (tf.variant, tf.resource)
+
+
+@dataclass(frozen=True)
+class Made:
+    """An operation that was executed.
+
+    Attributes:
+        kind: Its name.
+        inputs: Its tensors, those of a list one by one.
+        attributes: By name, as TensorFlow's Python functions take them.
+        output: Which of its outputs is meant.
+        frames: Who called it, `(file, line, function)`, the outermost first.
+    """
+
+    kind: str
+    inputs: tuple[Any, ...]
+    attributes: Mapping[str, Any]
+    output: int
+    frames: Frames
+
+
+_made: dict[int, tuple[weakref.ref[Any], Made]] = {}
+"""By the identity of a tensor, which has no hash; only of those that are alive."""
+
+
+def made(tensor: Any) -> Made | None:
+    """What has made an eager tensor; None where that was not recorded."""
+    found = _made.get(id(tensor))
+    return None if found is None else found[1]
+
+
+def _keep(tensor: Any, by: Made) -> None:
+    key = id(tensor)
+
+    def forget(gone: Any) -> None:
+        if key in _made and _made[key][0] is gone:
+            del _made[key]
+
+    _made[key] = (weakref.ref(tensor, forget), by)
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """Records what this thread executes meanwhile."""
+    before = _record in context.context().op_callbacks
+    op_callbacks.add_op_callback(_record)
+    try:
+        yield
+    finally:
+        if not before:
+            op_callbacks.remove_op_callback(_record)
+
+
+def _record(
+    kind: Any, inputs: Any, attributes: Any, outputs: Any, op_name: Any = None, graph: Any = None
+) -> None:
+    if graph is not None:  # made in the graph of a function, not executed
+        return
+    for number, output in enumerate(outputs):
+        if output.dtype in _KEPT:
+            named = dict(zip(attributes[::2], attributes[1::2], strict=True))
+            _keep(output, Made(tf.compat.as_str(kind), tuple(inputs), named, number, _frames()))
+
+
+def _frames() -> Frames:
+    found = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return tuple(reversed(found))

@@ -93,6 +93,12 @@ def as_dataset(tensor: Any, spec: Any) -> Any:
     return tf.data.experimental.from_variant(tensor, spec)
 
 
+def initializers(graph: Any) -> list[Any]:
+    """What a session runs before it reads an input: its tables and variables."""
+    with graph.as_default():
+        return [tf.compat.v1.tables_initializer(), tf.compat.v1.global_variables_initializer()]
+
+
 def plain_options() -> Any:
     """Options that leave a pipeline as it is written, in one thread."""
     options = tf.data.Options()

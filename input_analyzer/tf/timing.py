@@ -12,19 +12,20 @@ stages are measured interleaved, so that a busy machine disturbs all of them ali
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from input_analyzer import cpu_clock
-from input_analyzer.tf.counting import Counts, count, initializers
-from input_analyzer.tf.kept_elements import Kept, is_keepable, keep
+from input_analyzer.errors import InputEndedError
+from input_analyzer.measure import cpu_time
 from input_analyzer.tf.rebuild import (
     Change,
     as_dataset,
+    copied,
+    initializers,
     plain_options,
     rebuild,
     sequential,
@@ -130,9 +131,9 @@ class _Probe:
 
     def measure(self) -> None:
         """Draws a chunk."""
-        before = cpu_clock.start()
+        before = cpu_time.start()
         self._draw()
-        spent = cpu_clock.spent_since(before)
+        spent = cpu_time.spent_since(before)
         self.samples.append((spent.cpu / self._elements / 1e3, spent.wait / self._elements / 1e3))
 
     def cost(self) -> tuple[float, float]:
@@ -271,3 +272,205 @@ def _times(traced: Traced, counts: Counts, workbench: _Workbench) -> tuple[Stage
         cpu = min(max(0.0, cpu), total)
         times.append(StageTime(stage.name, cpu, total - cpu, stage.name in cached))
     return tuple(times)
+
+
+FEWEST_COUNTED, MOST_COUNTED = 3, 64
+"""Elements of the last stage that are drawn to count those of the others."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Elements of the stages.
+
+    Attributes:
+        per_sample: Elements of a stage for one sample that the pipeline delivers, by name of the stage.
+        read: The same by names of the reading and the read stage.
+    """
+
+    per_sample: Mapping[str, float]
+    read: Mapping[tuple[str, str], float]
+
+    def read_per_sample(self, reader: str, name: str) -> float:
+        """Elements of a stage that another one reads for one sample."""
+        return self.read[reader, name]
+
+
+def count(traced: Traced, seconds: float) -> Counts:
+    """Runs the pipeline for a few elements, with a counter on every edge between stages.
+
+    Shuffles and caches hand on, so that what fills their buffers is not counted.
+    """
+    edges = _Edges(traced)
+    last = traced.nodes[traced.pipeline.last.name][-1]
+    delivered = edges.counted(rebuild(last, edges.change), structure(last), ("", traced.pipeline.last.name))
+    with traced.graph.as_default():
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        options.experimental_optimization.apply_default_optimizations = False
+        dataset = as_dataset(delivered, structure(last)).repeat().with_options(options)
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        drawn = tf.group(tf.nest.flatten(iterator.get_next()))
+        start = initializers(traced.graph)
+    with tf.compat.v1.Session(graph=traced.graph) as session:
+        session.run([*start, edges.start])
+        session.run(iterator.initializer)
+        began = time.monotonic()
+        number = 0
+        while number < MOST_COUNTED and (number < FEWEST_COUNTED or time.monotonic() - began < seconds):
+            try:
+                session.run(drawn)
+            except tf.errors.OutOfRangeError:
+                raise InputEndedError(number, number * traced.pipeline.samples_per_element) from None
+            number += 1
+        totals = edges.totals(session)
+    return _counts(totals, traced)
+
+
+def _counts(totals: Mapping[tuple[str, str], float], traced: Traced) -> Counts:
+    pipeline = traced.pipeline
+    samples = totals["", pipeline.last.name] * pipeline.samples_per_element
+    made: dict[str, float] = {}
+    for (_, name), elements in totals.items():
+        made[name] = made.get(name, 0.0) + elements
+    return Counts(
+        {name: elements / samples for name, elements in made.items()},
+        {edge: elements / samples for edge, elements in totals.items()},
+    )
+
+
+class _Edges:
+    """Counters in the graph for what one stage reads from another."""
+
+    def __init__(self, traced: Traced) -> None:
+        self._stage_of = {node.name: name for name, nodes in traced.nodes.items() for node in nodes}
+        self._edges: list[tuple[str, str]] = []
+        most = sum(len(dataset_inputs(node)) for nodes in traced.nodes.values() for node in nodes) + 1
+        with traced.graph.as_default():
+            # No tf.Variable: the graph of a function would put that outside of itself.
+            name = f"input_analyzer_counts_{len(traced.graph.get_operations())}"
+            self._handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[most], shared_name=name)
+            self.start = tf.raw_ops.AssignVariableOp(resource=self._handle, value=tf.zeros([most], tf.int64))
+            self._value = tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=tf.int64)
+
+    def change(self, node: Any, datasets: list[Any]) -> Any:
+        """The Change that counts what passes between stages."""
+        own = self._stage_of[node.name]
+        inputs = []
+        for tensor, other in zip(datasets, dataset_inputs(node), strict=True):
+            edge = (own, self._stage_of[other.name])
+            inputs.append(tensor if edge[0] == edge[1] else self.counted(tensor, structure(other), edge))
+        replaced = without_buffers(node, inputs)
+        return copied(node, inputs) if replaced is None else replaced
+
+    def counted(self, tensor: Any, spec: Any, edge: tuple[str, str]) -> Any:
+        """The same dataset; its elements are counted for an edge."""
+        number = len(self._edges)
+        self._edges.append(edge)
+
+        def pass_on(*parts: Any) -> Any:
+            one, place = tf.constant([1], tf.int64), tf.constant([number], tf.int64)
+            added = tf.raw_ops.ResourceScatterAdd(resource=self._handle, indices=place, updates=one)
+            with tf.control_dependencies([added]):
+                return tuple(tf.identity(part) for part in parts)
+
+        with tensor.graph.as_default():
+            return tf.data.experimental.to_variant(as_dataset(tensor, spec).map(pass_on))
+
+    def totals(self, session: Any) -> dict[tuple[str, str], float]:
+        """Elements by edge."""
+        result: dict[tuple[str, str], float] = {}
+        for edge, value in zip(self._edges, session.run(self._value), strict=False):
+            result[edge] = result.get(edge, 0.0) + float(value)
+        return result
+
+
+MOST_KEPT = 512
+"""Elements that are kept of a stage."""
+MOST_KEPT_BYTES = 32 << 20
+"""Memory that they take, about."""
+_LARGE = 16 << 10
+"""Elements of more bytes are handed on as they are, not sliced out of one array, which copies them."""
+_MOST_LARGE = 32
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Some elements of a stage.
+
+    Attributes:
+        elements: Of each element its flat components.
+        spec: Specs of the components.
+    """
+
+    elements: tuple[tuple[Any, ...], ...]
+    spec: tuple[Any, ...]
+
+    def dataset(self, graph: Any, *, endless: bool) -> tuple[Any, dict[str, Any]]:
+        """A dataset of the elements in a graph: its tensor, and what is fed by the names of placeholders."""
+        with graph.as_default():
+            dataset, fed = self._sliced() if self._is_sliced() else self._chosen()
+            return tf.data.experimental.to_variant(dataset.repeat() if endless else dataset), fed
+
+    def _is_sliced(self) -> bool:
+        first = self.elements[0]
+        alike = all(
+            np.shape(part) == np.shape(other)
+            for element in self.elements
+            for part, other in zip(element, first, strict=True)
+        )
+        return alike and sum(np.asarray(part).nbytes for part in first) <= _LARGE
+
+    def _sliced(self) -> tuple[Any, dict[str, Any]]:
+        columns = [_stacked(column) for column in zip(*self.elements, strict=True)]
+        holders = [
+            tf.compat.v1.placeholder(spec.dtype, column.shape)
+            for spec, column in zip(self.spec, columns, strict=True)
+        ]
+        dataset = tf.data.Dataset.from_tensor_slices(tuple(holders))
+        return dataset, {holder.name: column for holder, column in zip(holders, columns, strict=True)}
+
+    def _chosen(self) -> tuple[Any, dict[str, Any]]:
+        fed: dict[str, Any] = {}
+        parts = []
+        for element in self.elements[:_MOST_LARGE]:
+            holders = tuple(tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in self.spec)
+            fed.update((holder.name, part) for holder, part in zip(holders, element, strict=True))
+            parts.append(tf.data.Dataset.from_tensors(holders).repeat())
+        chosen = tf.data.Dataset.range(len(parts))
+        return tf.data.Dataset.choose_from_datasets(parts, chosen), fed
+
+
+def _stacked(column: tuple[Any, ...]) -> Any:
+    # NumPy's own strings lose zeros at their end, which serialized records may have.
+    kind = object if isinstance(column[0], bytes) else None
+    return np.stack([np.asarray(part, kind) for part in column])
+
+
+def is_keepable(node: Any) -> bool:
+    """Whether elements of a dataset operation can be taken out of the graph: nested datasets cannot."""
+    return all(spec.dtype not in (tf.variant, tf.resource) for spec in structure(node))
+
+
+def keep(session: Any, tensor: Any, fed: dict[str, Any], spec: tuple[Any, ...], seconds: float) -> Kept:
+    """Draws elements of a dataset for about so many seconds, and one at least where there is one."""
+    with session.graph.as_default():
+        dataset = as_dataset(tensor, spec).with_options(plain_options())
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        drawn = tf.nest.flatten(iterator.get_next())
+    session.run(iterator.initializer, fed)
+    draw = session.make_callable(drawn)
+    elements: list[tuple[Any, ...]] = []
+    size = 0
+    end = time.monotonic() + seconds
+    try:
+        while (
+            len(elements) < MOST_KEPT
+            and size < MOST_KEPT_BYTES
+            and (len(elements) < 2 or time.monotonic() < end)
+        ):
+            element = tuple(draw())
+            size += sum(np.asarray(part).nbytes for part in element)
+            elements.append(element)
+    except tf.errors.OutOfRangeError:
+        pass
+    return Kept(tuple(elements), spec)

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable
+import random
+import re
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from typing import Any
 
-from input_analyzer.examine import Examination
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from cs_toolkit.random_numbers import random_numbers_kept
 from input_analyzer.measure import node
+from input_analyzer.measure.examine import Examination, Overlap, Reading, overlap
 from input_analyzer.measure.link import Order
-from input_analyzer.overlap import Overlap, Reading, overlap
-from input_analyzer.torch import sharing
 from input_analyzer.torch.timing import time_stages
 from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Pipeline, StageTime, Value
 from input_rules.rules.base import Context
+from input_rules.torch.batch_parts import values_in
+from input_rules.torch.layers import is_pipe
 from input_rules.torch.loader import (
     COLLATE,
     GETITEM,
     SAMPLER,
     WORKERS,
+    batched_by_dataset,
     held_open,
+    length_of,
     noting_calls,
     parts_of,
     pipeline_of,
@@ -65,8 +81,8 @@ def _of_tasks(program: InputProgram) -> Overlap | None:
     """What two tasks have in common."""
 
     def read(task: int) -> Reading:
-        with program.role(Shard(2, task)), sharing.random_numbers_alike():
-            return sharing.reading_of(program.build(Shard(2, task)))
+        with program.role(Shard(2, task)), random_numbers_alike():
+            return reading_of(program.build(Shard(2, task)))
 
     return overlap(read(0), read(1), read(0))
 
@@ -90,9 +106,186 @@ def _of_workers(loader: Any) -> dict[str, Value]:
     """What shows only when a loader's dataset is read by several worker processes."""
     found: dict[str, Value] = {"held": held_open(loader)}
     if parts_of(loader).iterable:
-        common = sharing.of_workers(loader)
+        common = of_workers(loader)
         found["split_by_workers"] = None if common is None else common is not Overlap.SAME
         found["repeated_by_workers"] = common is Overlap.SOME
     elif loader.num_workers > 1:
-        found["same_random"] = sharing.same_random_numbers(loader)
+        found["same_random"] = same_random_numbers(loader)
     return found
+
+
+SECONDS = 1.0
+"""An epoch that is read in that time is compared as a whole; of a longer one what came until then."""
+
+_SEED = 20190731
+_MOST_INDICES = 200_000
+_SHOWN = 4  # records that stand for what a dataset has at its indices
+_TIMEOUT_S = 20.0
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def reading_of(loader: Any) -> Reading:
+    """What a loader reads in an epoch, in this process.
+
+    A record of a dataset with indices is told by its index, and by what the dataset has at some of them, so
+    that all indices of an epoch are compared without reading the records.
+    """
+    if parts_of(loader).iterable:
+        return _of_stream(loader.dataset, batched_by_dataset(loader))
+    try:
+        dataset, order = loader.dataset, _flat(parts_of(loader).order)
+        end = time.monotonic() + SECONDS
+        found: list[Any] = []
+        for index in islice(order, _MOST_INDICES + 1):
+            found.append(index)
+            if time.monotonic() > end:
+                break
+        else:
+            return Reading(_named(dataset, found[:_MOST_INDICES]), len(found) <= _MOST_INDICES)
+        return Reading(_named(dataset, found), whole=False)
+    except (LookupError, TypeError):
+        return Reading((), whole=False)  # its indices are not numbers from 0 on
+
+
+def of_workers(loader: Any) -> Overlap | None:
+    """What two worker processes of a loader with an iterable dataset have in common.
+
+    None where that cannot be told; torch itself shares data pipes out among workers.
+    """
+    if is_pipe(loader.dataset):
+        return None
+    read = partial(_of_stream, batched=batched_by_dataset(loader))
+    two, again = in_workers(loader, 2, read), in_workers(loader, 2, read)
+    return overlap(two[0], two[1], again[0]) if len(two) == len(again) == 2 else None
+
+
+def same_random_numbers(loader: Any) -> bool:
+    """Whether the worker processes of a loader change a record by the same random numbers."""
+    if parts_of(loader).iterable or not length_of(loader.dataset):
+        return False
+    two = in_workers(loader, 2, _read_twice)
+    return len(two) == 2 and two[0] == two[1] and two[0][0] != two[0][1]
+
+
+def in_workers(loader: Any, count: int, read: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """What a function returns for a loader's dataset in each of some worker processes; () where it fails.
+
+    They are started as the loader starts its own, with its `worker_init_fn`.
+    """
+    probe = _Probe(loader.dataset, loader.worker_init_fn, read)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of few CPUs, for instance
+            reader = DataLoader(
+                probe,
+                batch_size=None,
+                num_workers=count,
+                worker_init_fn=probe.begin,
+                multiprocessing_context=loader.multiprocessing_context,
+                timeout=_TIMEOUT_S,
+                prefetch_factor=1,
+                collate_fn=_unchanged,
+            )
+            return tuple(reader)
+    except Exception as error:
+        # The error's frames hold the workers, in a circle: torch waits 5 s for each once that is collected.
+        traceback.clear_frames(error.__traceback__)
+        return ()  # what the dataset raises is shown where it is read in earnest
+
+
+@contextmanager
+def random_numbers_alike() -> Iterator[None]:
+    """Random numbers of the process begin alike, and go on afterwards from where they are now."""
+    torchs = torch.get_rng_state()
+    with random_numbers_kept():
+        random.seed(_SEED)
+        np.random.seed(_SEED)
+        # torch.manual_seed() keeps the stack for each device that is not used yet.
+        torch.default_generator.manual_seed(_SEED)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(torchs)
+
+
+def digest(record: Any) -> str:
+    """A hash of all arrays, numbers and texts in a record; of what else is in it, of its text."""
+    content = hashlib.blake2b(digest_size=16)
+    for name, leaf in values_in(record):
+        content.update(name.encode())
+        if isinstance(leaf, torch.Tensor):
+            leaf = leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        if isinstance(leaf, np.ndarray) and leaf.dtype != object:
+            content.update(f"{leaf.dtype}{leaf.shape}".encode())
+            content.update(np.ascontiguousarray(leaf).tobytes())
+        elif hasattr(leaf, "tobytes"):
+            content.update(leaf.tobytes())
+        else:
+            content.update(_ADDRESS.sub("", repr(getattr(leaf, "__dict__", leaf))).encode())
+    return content.hexdigest()
+
+
+def _of_stream(dataset: Any, batched: bool) -> Reading:
+    """Records of an iterable dataset, in this process; of batches that it makes the rows."""
+    end = time.monotonic() + SECONDS
+    found: list[str] = []
+    with random_numbers_alike():
+        for record in dataset:
+            found += _rows(record) if batched else [digest(record)]
+            if time.monotonic() > end:
+                return Reading(tuple(found), whole=False)
+    return Reading(tuple(found), whole=True)
+
+
+def _rows(batch: Any) -> list[str]:
+    """Digests of the rows of a batch: shuffled records never make two batches alike."""
+    leaves = [leaf for _, leaf in values_in(batch)]
+    sizes = {len(leaf) if getattr(leaf, "shape", ()) or isinstance(leaf, list) else None for leaf in leaves}
+    single = len(leaves) == 1 and len(getattr(leaves[0], "shape", ())) < 2  # more likely one record
+    if len(sizes) != 1 or None in sizes or single:
+        return [digest(batch)]
+    return [digest(tuple(row)) for row in zip(*leaves, strict=True)]
+
+
+def _flat(order: Iterable[Any]) -> Iterator[Any]:
+    """Indices of a sampler; of batches of indices each."""
+    for one in order:
+        yield from one if isinstance(one, list | tuple) else (one,)
+
+
+def _named(dataset: Any, indices: list[Any]) -> tuple[str, ...]:
+    length = length_of(dataset) or 0
+    shown = sorted({length * number // _SHOWN for number in range(_SHOWN)}) if length else indices[:_SHOWN]
+    with random_numbers_alike():
+        key = " ".join(digest(dataset[index]) for index in shown)
+    return tuple(f"{key} {index!r}" for index in indices)
+
+
+def _read_twice(dataset: Any) -> tuple[str, str]:
+    return digest(dataset[0]), digest(dataset[0])
+
+
+class _Probe(IterableDataset[Any]):  # type: ignore[misc,unused-ignore]
+    """Reads in a worker process, for `in_workers`."""
+
+    def __init__(self, dataset: Any, begin: Callable[[int], Any] | None, read: Callable[[Any], Any]) -> None:
+        self.dataset = dataset
+        self._users_begin = begin
+        self._read = read
+        self._environment = dict(os.environ)
+
+    def begin(self, index: int) -> None:
+        """The `worker_init_fn`: that of the user, which finds its own dataset in the worker's info."""
+        os.environ.update(self._environment)  # a server of forks has the one that it was started with
+        info = get_worker_info()
+        assert info is not None
+        object.__setattr__(info, "dataset", self.dataset)
+        if self._users_begin is not None:
+            self._users_begin(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self._read(self.dataset)
+
+
+def _unchanged(one: Any) -> Any:
+    return one

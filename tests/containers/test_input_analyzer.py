@@ -84,7 +84,7 @@ def test_files_are_dropped_from_memory_for_a_program_inside(
     (tmp_path / "data.py").write_text(COLD.format(folder=outside_tmp))
     flags = ("--seconds=1", "--cpus-per-task=1", "--json=a.json", f"--cold={outside_tmp}")
     site = {"SINGULARITY_IMAGE": str(frame[0]), "MOUNT_DIRS": frame[1]}
-    program = (python, "-m", "input_analyzer.standalone", "data.py:train_input")
+    program = (python, "-m", "input_analyzer.function_program", "data.py:train_input")
     result = run("cs_input_analyzer", *flags, f"--mount-dirs={outside_tmp}", *program, **site)
     assert result.returncode == 0, result.stderr
     found = json.loads((tmp_path / "a.json").read_text())

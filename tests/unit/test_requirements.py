@@ -21,7 +21,7 @@ AREAS = {
         "cgc/importers/tensorflow",
         "cs_compat/tensorflow",
         "estimator",
-        "input_analyzer/standalone.py",  # a function of the user's that returns a dataset
+        "input_analyzer/function_program.py",  # a function of the user's that returns a dataset
         "models/*/tf",
     ),
     "s3": ("cs_toolkit/object_store.py",),

@@ -16,7 +16,7 @@ from estimator import CSRunConfig, ModeKeys
 from estimator.errors import InputShapeError
 from estimator.input.analysis import hand_over
 from estimator.input.dataset import InputSource
-from input_analyzer.examine import examine
+from input_analyzer.measure.examine import examine
 from input_analyzer.measure.link import Order
 from input_rules.input_export import VARIABLE, InputProgram, Shard
 

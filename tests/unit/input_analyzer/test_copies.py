@@ -128,7 +128,7 @@ _SAYS_A_LAST_WORD = """
 import os, sys, time
 from pathlib import Path
 from input_rules.input_export import VARIABLE
-from input_analyzer.measure.session import begin
+from input_analyzer.measure.child import begin
 order, link = begin(Path(os.environ[VARIABLE]))
 while not Path(sys.argv[1]).exists():
     time.sleep(0.01)

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from input_analyzer.examine import examine
-from input_analyzer.imports import on_import
+from input_analyzer.function_program import called, on_import, program_of
+from input_analyzer.measure.examine import examine
 from input_analyzer.measure.link import Order
-from input_analyzer.standalone import called, program_of
-from input_analyzer.tf.counting import count, initializers
 from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
+from input_analyzer.tf.rebuild import initializers
+from input_analyzer.tf.timing import count
 from input_rules.input_export import Shard
 from input_rules.tf.inspection import fingerprint
 from input_rules.tf.pipeline import Traced, trace

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from input_analyzer.compared import values_of
-from input_analyzer.gains import measure_gains, rate_gain, with_gains
-from input_analyzer.interleaved import compare_all
+from input_analyzer.gains import compare_all, measure_gains, rate_gain, values_of, with_gains
 from input_analyzer.measure.copies import Launch
 from input_analyzer.tf.compare import compare
 from input_rules.findings import Finding, Gain
@@ -120,8 +118,8 @@ def slow(x: Any) -> Any:
 
 def test_rates_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     # Python that sleeps is steady from the first batch on.
-    monkeypatch.setattr("input_analyzer.interleaved.TURN_S", 0.1)
-    monkeypatch.setattr("input_analyzer.interleaved.WARM_UP_S", 0.1)
+    monkeypatch.setattr("input_analyzer.gains.TURN_S", 0.1)
+    monkeypatch.setattr("input_analyzer.gains.WARM_UP_S", 0.1)
 
     def files_in_turns() -> Any:
         # Six times the same; of two at once, TensorFlow reads one after the other.

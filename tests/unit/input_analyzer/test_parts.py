@@ -13,14 +13,24 @@ import pytest
 
 from cs_toolkit.errors import UsageError
 from input_analyzer.analyze import default_candidates
-from input_analyzer.errors import VaryingShapesError
-from input_analyzer.examine import epoch_samples, function_name, function_source, may_read_files
-from input_analyzer.measure.batches import Shapes
+from input_analyzer.conclusions import target_of_report
+from input_analyzer.errors import (
+    VaryingShapesError,
+    _without_framework,
+    is_ours,
+    users_stack,
+    users_traceback,
+)
+from input_analyzer.function_program import check_arguments, framework_of, load, looks_like_function
+from input_analyzer.measure.examine import (
+    Shapes,
+    epoch_samples,
+    function_name,
+    function_source,
+    may_read_files,
+)
 from input_analyzer.measure.link import Link, short_name
 from input_analyzer.measure.node import host_name, memory, usable_cpus, usage
-from input_analyzer.measure.traces import _without_framework, is_ours, users_stack, users_traceback
-from input_analyzer.standalone import check_arguments, framework_of, load, looks_like_function
-from input_analyzer.target import target_of_report
 from input_rules.batches import sample_count, size_bytes
 from input_rules.errors import WrongTypeError
 from input_rules.formatting import display_path

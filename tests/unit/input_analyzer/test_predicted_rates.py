@@ -18,9 +18,9 @@ from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Measurement, Target
 from input_analyzer.analyze import Examined, Request, point_of
 from input_analyzer.analyze import examine as examine_program
-from input_analyzer.bottleneck import bottleneck_of
-from input_analyzer.examine import stage_costs
+from input_analyzer.conclusions import bottleneck_of
 from input_analyzer.measure.copies import Launch
+from input_analyzer.measure.examine import stage_costs
 from input_analyzer.measure.rates import Effort, Plan, Rates
 from input_analyzer.rate_model import Point, fit
 from input_analyzer.tf.eager_graph import in_graph
@@ -75,7 +75,7 @@ def start(name: str, folder: Path) -> Launch:
     """How the analyzer starts a pipeline."""
     environment = {**os.environ, "PIPELINES_DATA": str(folder)}
     environment = program_environment(environment, this_toolkit()).apply(environment)
-    words = (sys.executable, "-m", "input_analyzer.standalone", f"{FILE}:{name}")
+    words = (sys.executable, "-m", "input_analyzer.function_program", f"{FILE}:{name}")
     return Launch(words, environment, 60.0, None, "here")
 
 

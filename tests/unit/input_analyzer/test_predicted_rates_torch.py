@@ -14,9 +14,9 @@ import pytest
 from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Target
 from input_analyzer.analyze import Request, examine, point_of
-from input_analyzer.bottleneck import bottleneck_of
-from input_analyzer.examine import stage_costs
+from input_analyzer.conclusions import bottleneck_of
 from input_analyzer.measure.copies import Launch
+from input_analyzer.measure.examine import stage_costs
 from input_analyzer.measure.rates import Effort, Plan, Rates
 from input_analyzer.rate_model import Point, fit
 from input_rules.pipeline import StageTime
@@ -74,7 +74,7 @@ def test_layouts_that_were_not_measured_are_predicted_within_20_percent(make: An
         pytest.skip("needs two CPUs")
     environment = dict(os.environ)
     environment = program_environment(environment, this_toolkit()).apply(environment)
-    words = (sys.executable, "-m", "input_analyzer.standalone", f"{FILE}:{make.__name__}")
+    words = (sys.executable, "-m", "input_analyzer.function_program", f"{FILE}:{make.__name__}")
     launch = Launch(words, environment, 60.0, None, "here")
     request = Request(("python",), launch, cpus, 1, target=Target(1.0, "given"), stage_seconds=3.0)
     stages = pace(examine(request, lambda doing, part: None).stages)

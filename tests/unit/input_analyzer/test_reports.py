@@ -25,26 +25,14 @@ from input_analyzer.analysis import (
     Subject,
     Target,
 )
-from input_analyzer.bottleneck import bottleneck_of
-from input_analyzer.certainty import with_interval
 from input_analyzer.commands import write_reports
+from input_analyzer.conclusions import Limits, bottleneck_of, predictions, recommend, with_interval
 from input_analyzer.rate_model import Point, RateModel, fit
-from input_analyzer.recommend import Limits, predictions, recommend
-from input_analyzer.report.chart import chart
-from input_analyzer.report.definitions import DEFINITIONS
-from input_analyzer.report.page import render_html
+from input_analyzer.report.page import DEFINITIONS, chart, render_html
 from input_analyzer.report.text import print_report
-from input_analyzer.report.words import (
-    above,
-    of_target,
-    percent,
-    rate,
-    title,
-    training_command,
-    verdict,
-)
+from input_analyzer.report.wording import above, of_target, title, training_command, verdict
 from input_rules.findings import Finding, Gain
-from input_rules.formatting import format_bytes
+from input_rules.formatting import format_bytes, format_number, format_percent
 from input_rules.throughput import StageCost
 
 STAGES = (
@@ -294,14 +282,14 @@ def test_no_bottleneck_without_times_and_none_that_only_the_first_epoch_has() ->
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
-        (rate(1559633.2), "1,559,633"),
-        (rate(12.2511), "12.25"),
+        (format_number(1559633.2), "1,559,633"),
+        (format_number(12.2511), "12.25"),
         (format_bytes(500), "500 bytes"),
         (format_bytes(700 << 20), "700 MiB"),
         (format_bytes(3.5 * 2**30), "3.5 GiB"),
-        (percent(0.85), "85 %"),
-        (percent(0.0061), "0.61 %"),
-        (percent(-0.935), "-94 %"),
+        (format_percent(0.85), "85 %"),
+        (format_percent(0.0061), "0.61 %"),
+        (format_percent(-0.935), "-94 %"),
     ],
 )
 def test_figures_for_readers(shown: str, text: str) -> None:
@@ -363,7 +351,7 @@ def test_a_terminal_of_80_columns_breaks_no_word() -> None:
     words = {word for line in lines for word in line.split()}
     assert {"samples/s", "interval", "epoch", "sample", "memory"} <= words
     for one in found.measurements:
-        assert any(f"{rate(one.low)} to {rate(one.high)}" in line for line in lines)
+        assert any(f"{format_number(one.low)} to {format_number(one.high)}" in line for line in lines)
     assert "models/fc_mnist/tf/deep/deep/deep/" in words, "it is broken behind a slash"
     assert any("█████████ 92 % " in line for line in lines), "a path leaves room for bars"
     assert sum(line.strip().startswith("<- bottleneck ") for line in lines) == 1
@@ -432,18 +420,18 @@ def test_cpu_time_of_the_stages_may_be_all() -> None:
 @pytest.mark.parametrize(
     ("shown", "text"),
     [
-        (rate(0.00001234), "0.00001234"),
-        (rate(12345.6), "12,346"),
-        (rate(0), "0"),
-        (percent(118.31), "11,831 %"),
-        (percent(1e-9), "0 %"),
+        (format_number(0.00001234), "0.00001234"),
+        (format_number(12345.6), "12,346"),
+        (format_number(0), "0"),
+        (format_percent(118.31), "11,831 %"),
+        (format_percent(1e-9), "0 %"),
         (of_target(0.85), "85 %"),
         (of_target(119.3), "119 times"),
         (above(0.077), "7.7 % more than"),
         (above(118.3), "119 times"),
         (above(0.0996), "9.9 % more than"),
         (above(0.0), "just"),
-        (rate(999.96), "1,000"),
+        (format_number(999.96), "1,000"),
     ],
 )
 def test_no_figure_needs_to_be_counted_off(shown: str, text: str) -> None:

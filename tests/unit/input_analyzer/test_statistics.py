@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from input_analyzer import interleaved
+from input_analyzer import gains
 from input_analyzer.measure.rates import Effort, Stop
 from input_analyzer.measure.statistics import Count, SteadyRate, steady_rate, student_975
 
@@ -110,7 +110,7 @@ def test_a_clear_gain_takes_fewer_rounds(
     monkeypatch: pytest.MonkeyPatch, times: float, noise: float, rounds: int
 ) -> None:
     clock = iter(range(1000))
-    monkeypatch.setattr(interleaved.time, "monotonic", lambda: next(clock) * (0 if noise < 0.03 else 1))
+    monkeypatch.setattr(gains.time, "monotonic", lambda: next(clock) * (0 if noise < 0.03 else 1))
     made = 0
 
     def after() -> float:
@@ -118,7 +118,7 @@ def test_a_clear_gain_takes_fewer_rounds(
         made += 1
         return times * math.exp(noise * (-1) ** made)
 
-    ratio = interleaved.rates_interleaved(lambda: 1.0, after, fewest=6, seconds=3.0, say=lambda: None)
+    ratio = gains.rates_interleaved(lambda: 1.0, after, fewest=6, seconds=3.0, say=lambda: None)
     assert made == rounds
     assert ratio[1] - 1e-9 <= times <= ratio[2] + 1e-9
 
@@ -128,14 +128,14 @@ def test_a_slow_beginning_alone_does_not_call_an_input_slow(
     monkeypatch: pytest.MonkeyPatch, start_s: float, batch_s: float, measured: bool
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(interleaved, "time", clock)
+    monkeypatch.setattr(gains, "time", clock)
 
     def take(batches: list[int]) -> None:
         batches[0] += 1
         clock.now += start_s if batches[0] <= 4 else batch_s  # four workers start one after another
 
     before, after = [0], [0]
-    ratio = interleaved.ratio_of(lambda: take(before), lambda: take(after), 4.0, lambda: None)
+    ratio = gains.ratio_of(lambda: take(before), lambda: take(after), 4.0, lambda: None)
     assert (ratio == pytest.approx((1, 1, 1))) if measured else ratio is None
 
 

@@ -17,14 +17,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer import cpu_clock
-from input_analyzer.bottleneck import bottleneck_of
+from input_analyzer.conclusions import bottleneck_of
 from input_analyzer.errors import InputEndedError
-from input_analyzer.examine import stage_costs
+from input_analyzer.measure import cpu_time
+from input_analyzer.measure.examine import stage_costs
 from input_analyzer.tf import timing as tf_timing
-from input_analyzer.tf.counting import count
 from input_analyzer.tf.eager_graph import in_graph
-from input_analyzer.tf.timing import time_stages
+from input_analyzer.tf.timing import count, time_stages
 from input_rules.tf.pipeline import called, trace
 
 AUTOTUNE = tf.data.AUTOTUNE
@@ -322,10 +321,10 @@ def test_the_clock_leaves_out_other_programs() -> None:
 
     thread = threading.Thread(target=wait_then_work)
     thread.start()
-    before = cpu_clock.start()
+    before = cpu_time.start()
     worker_may_begin.set()
     done.wait()
-    spent = cpu_clock.spent_since(before)
+    spent = cpu_time.spent_since(before)
     thread.join()
     # Each is what is left of two clocks: 30 and 20 ms, and the resolution of both.
     assert 25e6 <= spent.cpu < 45e6

@@ -20,12 +20,11 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from input_analyzer.examine import epoch_samples, examine
-from input_analyzer.measure.batches import Shapes
+from input_analyzer.function_program import program_of
+from input_analyzer.measure.examine import Shapes, epoch_samples, examine
 from input_analyzer.measure.link import Order
-from input_analyzer.standalone import program_of
+from input_analyzer.torch.examine import digest
 from input_analyzer.torch.examine import examine as torch_examine
-from input_analyzer.torch.sharing import digest
 from input_rules.batches import SampleCount
 from input_rules.errors import ComponentError
 from input_rules.findings import Finding

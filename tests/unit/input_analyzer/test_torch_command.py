@@ -117,7 +117,7 @@ def measure(tmp_path: Path, function: str, plan: Plan, cpus: tuple[int, ...]) ->
     (tmp_path / "data.py").write_text(DATA)
     environment = dict(os.environ)
     environment = program_environment(environment, this_toolkit()).apply(environment)
-    words = (sys.executable, "-m", "input_analyzer.standalone", f"{tmp_path}/data.py:{function}")
+    words = (sys.executable, "-m", "input_analyzer.function_program", f"{tmp_path}/data.py:{function}")
     launch = Launch(words, {**environment, "PWD": str(tmp_path)}, 60.0, None, "here")
     before = Path.cwd()
     os.chdir(tmp_path)

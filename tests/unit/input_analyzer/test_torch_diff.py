@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from input_analyzer.source_diff import changes
+from input_analyzer.source_changes import changes
 from input_rules.findings import Finding
 
 HEAD = "import torch\n"

@@ -26,11 +26,10 @@ from torch.utils.data import (
 )
 from torch_loaders import ALONE, Augmented, Numbers, Stream, bare, found, judged, loader, times
 
+from input_analyzer.function_program import program_of, torch_batches
 from input_analyzer.measure.link import Order
-from input_analyzer.standalone import program_of, torch_batches
 from input_analyzer.torch.compare import compare
-from input_analyzer.torch.examine import examine
-from input_analyzer.torch.sharing import same_random_numbers
+from input_analyzer.torch.examine import examine, same_random_numbers
 from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import Context

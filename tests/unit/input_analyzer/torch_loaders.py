@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, get_worker_info
 
-from input_analyzer.examine import Examination
+from input_analyzer.measure.examine import Examination
 from input_analyzer.measure.link import Order
 from input_analyzer.torch.examine import examine
 from input_rules.findings import Finding

@@ -13,7 +13,7 @@ from input_analyzer import analyze
 from input_analyzer.analysis import Measurement
 from input_analyzer.analyze import Examined
 from input_analyzer.measure.rates import Effort, Plan
-from input_analyzer.notes import unsettled_notes
+from input_analyzer.report.wording import unsettled_notes
 from input_rules.throughput import StageCost
 
 

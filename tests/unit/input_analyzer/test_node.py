@@ -11,8 +11,8 @@ from resident_files import resident
 
 from cs_toolkit.errors import UsageError
 from input_analyzer.analysis import Measurement
-from input_analyzer.measure.page_cache import ColdFiles, check_folders, files_below
-from input_analyzer.notes import cold_notes
+from input_analyzer.measure.node import ColdFiles, check_folders, files_below
+from input_analyzer.report.wording import cold_notes
 
 SIZE = 3 << 20
 

@@ -17,22 +17,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cs_toolkit.errors import EXIT_BUG, exit_code_of
-from input_analyzer.errors import InputEndedError
-from input_analyzer.measure.batches import Shapes
+from input_analyzer.errors import lost_a_worker, users_traceback
+from input_analyzer.measure.examine import Shapes, check_length
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
 from input_analyzer.measure.node import host_name
-from input_analyzer.measure.traces import lost_a_worker, users_traceback
 from input_rules.input_export import InputProgram, Shard
-from input_rules.pipeline import Framework
 
 REPORT_S = 0.02
 """Batches that are read faster are reported together: a report costs about 20 us."""
-
-FEWEST_BATCHES = 10
-"""An input with fewer is no input of a training."""
-
-FEWEST_OF_AN_EPOCH = {"tensorflow": FEWEST_BATCHES, "torch": 4}
-"""A training with torch reads epoch after epoch of a loader; one of fewer batches is little but its start."""
 
 EXIT_INPUT_FAILED = 1
 
@@ -55,7 +47,7 @@ def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
 def _carried_out(program: InputProgram, order: Order, link: Link, compiles: bool) -> bool:
     """Does what is ordered; whether the program is to go on to its compilation."""
     if order.purpose == "examine":
-        from input_analyzer.examine import examine
+        from input_analyzer.measure.examine import examine
 
         go_on = compiles and order.compile
         link.send(event="examined", compiles=go_on, **examine(program, order, link))
@@ -69,7 +61,7 @@ def _carried_out(program: InputProgram, order: Order, link: Link, compiles: bool
 
 def _compare(program: InputProgram, order: Order, link: Link) -> None:
     """Measures what changes give."""
-    from input_analyzer.interleaved import compare_all
+    from input_analyzer.gains import compare_all
 
     if program.framework == "torch":
         from input_analyzer.torch.compare import compare
@@ -88,7 +80,7 @@ def keep_files_apart(order: Order) -> None:
     """Caches that a dataset writes go to the folder of the analysis from here on, see `tf.apart`."""
     # What has not imported it builds no such dataset, or will import it later.
     if "tensorflow" in sys.modules:
-        from input_analyzer.tf.private_caches import keep_apart
+        from input_analyzer.tf.private_files import keep_apart
 
         keep_apart(Path(order.socket).parent / f"files{order.copy_index}")
 
@@ -205,17 +197,6 @@ def read_as_told(program: InputProgram, order: Order, link: Link) -> None:
                     break
         counts.pause()
         link.send(event="paused", **counts.values())
-
-
-def check_length(batches: int, samples: int, shard: Shard, framework: Framework = "tensorflow") -> None:
-    """Whether an input that has ended was long enough to be measured.
-
-    Raises:
-        InputEndedError: it was not.
-    """
-    if batches < FEWEST_OF_AN_EPOCH[framework]:
-        part = f" in shard {shard.index} of {shard.count}" if shard.count > 1 else ""
-        raise InputEndedError(batches, samples, part, FEWEST_OF_AN_EPOCH[framework], framework)
 
 
 class _Counts:

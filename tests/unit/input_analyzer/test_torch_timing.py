@@ -21,11 +21,10 @@ import pytest
 import torch
 from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset, StackDataset, Subset
 
-from input_analyzer.bottleneck import bottleneck_of
-from input_analyzer.examine import stage_costs
-from input_analyzer.torch.profile import Profile
-from input_analyzer.torch.timing import time_stages
-from input_analyzer.torch.watching import watched
+from input_analyzer.conclusions import bottleneck_of
+from input_analyzer.measure.cpu_time import Profile
+from input_analyzer.measure.examine import stage_costs
+from input_analyzer.torch.timing import time_stages, watched
 from input_rules.pipeline import StageTime
 from input_rules.torch.layers import layers_of
 from input_rules.torch.loader import noting_calls, pipeline_of
@@ -120,8 +119,8 @@ def test_stages_lines_and_arguments() -> None:
     lines = {
         "getitem": ("torch_pipelines.py", "    def __getitem__(self, index: int) -> Any:"),
         "collate": ("torch_pipelines.py", "def slow_collate"),
-        "workers": ("test_torch.py", "        loader = DataLoader("),
-        "sampler": ("test_torch.py", "        loader = DataLoader("),
+        "workers": ("test_torch_timing.py", "        loader = DataLoader("),
+        "sampler": ("test_torch_timing.py", "        loader = DataLoader("),
     }
     for stage, (file, text) in lines.items():
         place, _, line = str(pipeline.by_name[stage].source).rpartition(":")

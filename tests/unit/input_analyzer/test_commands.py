@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 
 from cs_toolkit.errors import UsageError
 from csrun.jobs.layout import read_recommendation
+from input_analyzer import commands
 from input_analyzer.commands import own_command
-from input_analyzer.refused import refuse_no_program
+from input_analyzer.function_program import refuse_no_program
 
 ROOT = Path(__file__).parents[3]
 ANALYZER = str(ROOT / "bin/cs_input_analyzer")
@@ -123,3 +125,18 @@ def test_with_slurm_it_becomes_an_srun_on_a_node_of_its_own(tmp_path: Path) -> N
     assert done.stdout.startswith("srun "), done.stderr
     assert "--nodes=1 --ntasks=1 --exclusive --mpi=none --cpus-per-task=3 " in done.stdout
     assert done.stdout.rstrip().endswith("--launcher=slurm --partition=cpu python run.py")
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_terminal_shows_all_figures(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], width: int
+) -> None:
+    monkeypatch.setattr(os, "isatty", lambda descriptor: True)
+    for name, value in {"TERM": "xterm", "COLUMNS": str(width)}.items():
+        monkeypatch.setenv(name, value)
+    with commands._progress() as tell:
+        tell(f"measuring what loader-workers-many gives, round 2 of 8, after {'all ' * 20}", 0.35)
+    drawn, cleared = re.split(r"\r\x1b\[K", capfd.readouterr().err)[1:]
+    assert drawn.startswith(" 35 % measuring what loader-workers-many")
+    assert len(drawn) == width - 1
+    assert cleared == ""

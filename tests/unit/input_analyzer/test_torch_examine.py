@@ -26,10 +26,9 @@ from torch_loaders import (
     times,
 )
 
-from input_analyzer.examine import _first_batches
-from input_analyzer.overlap import Overlap, overlap
-from input_analyzer.standalone import program_of
-from input_analyzer.torch.sharing import of_workers, random_numbers_alike, reading_of
+from input_analyzer.function_program import program_of
+from input_analyzer.measure.examine import Overlap, _first_batches, overlap
+from input_analyzer.torch.examine import of_workers, random_numbers_alike, reading_of
 from input_rules.input_export import Shard
 
 SAME, SOME, NONE = Overlap.SAME, Overlap.SOME, Overlap.NONE

@@ -8,10 +8,14 @@ in a graph, in a function. What a run has left at the user's path is neither rea
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import inspect
 import itertools
 import os
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
+from cs_toolkit.files import replace_file
 from input_analyzer.tf.rebuild import as_dataset, rebuild, with_arguments
 from input_rules.tf.operations import input_lists, kind_of
 
@@ -102,3 +107,36 @@ def _own_path(given: Any) -> Any:
         return path
     _kept[name] = None
     return tf.constant(str(folder / hashlib.sha256(os.fsencode(name)).hexdigest()[:16]))
+
+
+LARGE = 1 << 24
+"""Bytes from which on a tensor is worth a file."""
+
+
+def mapped(value: Any, dtype: Any) -> Any:
+    """A tensor of the default graph with the values of an array; None where it has to be a constant.
+
+    Nothing may write to it: not for variables, which may take over what they start with.
+    """
+    if value.nbytes < LARGE or dtype.is_quantized or not (dtype.is_bool or dtype.is_numeric):
+        return None
+    held = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+    path = _folder() / hashlib.blake2b(held, digest_size=16).hexdigest()
+    try:
+        if not path.exists():
+            replace_file(path, held)
+    except OSError:  # no room for it
+        return None
+    return tf.raw_ops.ImmutableConst(dtype=dtype, shape=value.shape, memory_region_name=str(path))
+
+
+@cache
+def _folder() -> Path:
+    """All processes of an analysis have one, which goes with them; else removed at the end of the process."""
+    shared = folder_of_all()
+    if shared is not None:
+        (shared / "data").mkdir(exist_ok=True)
+        return shared / "data"
+    folder = Path(tempfile.mkdtemp(prefix="input_analyzer_"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

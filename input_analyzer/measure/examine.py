@@ -8,22 +8,22 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from enum import Enum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from input_analyzer.analysis import Component
-from input_analyzer.measure.batches import Shapes
+from input_analyzer.errors import InputEndedError, VaryingShapesError
 from input_analyzer.measure.link import Link, Order
-from input_analyzer.measure.session import FEWEST_BATCHES, check_length
-from input_rules.batches import SampleCount, text_notes
+from input_rules.batches import Batch, SampleCount, size_bytes, text_notes
 from input_rules.findings import Finding
 from input_rules.formatting import display_path
 from input_rules.input_export import InputProgram, Shard
-from input_rules.pipeline import Pipeline, Stage, StageTime
+from input_rules.pipeline import Framework, Pipeline, Stage, StageTime
 from input_rules.rules.base import flag, is_batched, number, records_at
 from input_rules.rules.sharding import Split
 from input_rules.throughput import StageCost, lanes
@@ -218,3 +218,160 @@ def function_source(function: Any) -> str | None:
         return f"{display_path(str(path))}:{inspect.getsourcelines(function)[1]}"
     except (TypeError, OSError):
         return None
+
+
+FEWEST_BATCHES = 10
+"""An input with fewer is no input of a training."""
+
+FEWEST_OF_AN_EPOCH = {"tensorflow": FEWEST_BATCHES, "torch": 4}
+"""A training with torch reads epoch after epoch of a loader; one of fewer batches is little but its start."""
+
+
+class Shapes:
+    """Checks that all batches are alike.
+
+    A batch with fewer samples than the first is let pass: the last of an epoch is, without drop_remainder,
+    which is for a finding to say.
+
+    Args:
+        names: What the user calls the arrays; called when one is to be named.
+        batch_size: Records of a whole batch, see SampleCount.
+    """
+
+    def __init__(self, names: Callable[[], Sequence[str]] = tuple, batch_size: int | None = None) -> None:
+        self._names = names
+        self._count = SampleCount(batch_size)
+        self._first: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+        self._usual: list[tuple[Any, Any]] | None = None
+        self._counts = (0, 0)
+        self._seen = 0
+        self.samples = 0
+        """Those of the first batch; 0 before it."""
+
+    @property
+    def first(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """(dtype, shape) of every array of the first batch; empty before it."""
+        return self._first or ()
+
+    def name(self, index: int) -> str:
+        """What the user calls an array."""
+        names = self._names()
+        return names[index] if index < len(names) else f"component {index}"
+
+    def check(self, batch: Batch) -> tuple[int, int]:
+        """Compares with the first batch; returns the samples and bytes of this one.
+
+        Raises:
+            VaryingShapesError: another number of arrays, other types, or other shapes.
+        """
+        self._seen += 1
+        # A batch may take 100 us in all: nearly always this comparison, of a microsecond, is enough.
+        plain = [(array.dtype, array.shape) for array in batch]
+        if plain != self._usual:
+            counts = self._count(batch), size_bytes(batch)
+            if not self._compare(batch):
+                return counts
+            self._usual, self._counts = plain, counts
+        return self._counts
+
+    def _compare(self, batch: Batch) -> bool:
+        """Whether it is just like the first one."""
+        now = tuple((_type(array), tuple(map(int, array.shape))) for array in batch)
+        if self._first is None:
+            self._first, self.samples = now, self._count(batch)
+        if now == self._first:
+            return True
+        if len(now) != len(self._first):
+            raise VaryingShapesError(
+                "the batch", f"{len(self._first)} arrays", f"{len(now)} arrays", self._seen
+            )
+        for index, (before, after) in enumerate(zip(self._first, now, strict=True)):
+            if not _same_layout(before, after):
+                raise VaryingShapesError(
+                    self.name(index), _format_array(before), _format_array(after), self._seen
+                )
+        return False
+
+
+def _type(array: Any) -> str:
+    """NumPy's name of a type, that of torch's tensors too."""
+    return str(array.dtype).removeprefix("torch.")
+
+
+def _same_layout(first: tuple[str, tuple[int, ...]], other: tuple[str, tuple[int, ...]]) -> bool:
+    (dtype, shape), (other_dtype, other_shape) = first, other
+    if dtype != other_dtype or len(shape) != len(other_shape):
+        return False
+    return shape[1:] == other_shape[1:] and (shape[:1] >= other_shape[:1])
+
+
+def _format_array(array: tuple[str, tuple[int, ...]]) -> str:
+    dtype, shape = array
+    return f"{dtype}{list(shape)}"
+
+
+def check_length(batches: int, samples: int, shard: Shard, framework: Framework = "tensorflow") -> None:
+    """Whether an input that has ended was long enough to be measured.
+
+    Raises:
+        InputEndedError: it was not.
+    """
+    if batches < FEWEST_OF_AN_EPOCH[framework]:
+        part = f" in shard {shard.index} of {shard.count}" if shard.count > 1 else ""
+        raise InputEndedError(batches, samples, part, FEWEST_OF_AN_EPOCH[framework], framework)
+
+
+PADDING = 0.02
+"""Part of its records that a reader may share with another one, because they do not divide."""
+
+
+class Overlap(Enum):
+    """What two readers have in common."""
+
+    SAME = "the same records"
+    SOME = "some of the records"
+    NONE = "no record"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a reader has read of an epoch.
+
+    Attributes:
+        digests: one for each record, in the order in which they came.
+        whole: these are all of the epoch; else reading was cut off.
+    """
+
+    digests: tuple[str, ...]
+    whole: bool
+
+
+def overlap(first: Reading, other: Reading, again: Reading) -> Overlap | None:
+    """What two readers have in common.
+
+    Args:
+        first: what the first one reads.
+        other: what the second one reads.
+        again: what the first one reads when it begins once more, with the same random numbers.
+
+    Returns:
+        None where it cannot be told: records are all alike, or the first reader finds others each time.
+    """
+    if len(set(first.digests)) < 2 or not _alike(first, again):
+        return None
+    if _alike(first, other):
+        return Overlap.SAME
+    common = set(first.digests) & set(other.digests)
+    few = max(1, PADDING * len(first.digests)) if first.whole and other.whole else 0
+    return Overlap.NONE if len(common) <= few else Overlap.SOME
+
+
+def _alike(one: Reading, other: Reading) -> bool:
+    """Whether two epochs have the same records, or, of one that was cut off, begin with the same."""
+    if one.whole and other.whole:
+        return sorted(one.digests) == sorted(other.digests)
+    common = min(len(one.digests), len(other.digests))
+    shorter, longer = sorted((one, other), key=lambda reading: len(reading.digests))
+    if shorter.whole and len(longer.digests) > common:
+        return False
+    return common > 0 and one.digests[:common] == other.digests[:common]

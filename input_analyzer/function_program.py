@@ -6,18 +6,20 @@ import importlib
 import importlib.util
 import inspect
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import reduce
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from shlex import join
 from typing import Any, cast
 
 from cs_toolkit.errors import UsageError
 from csrun.schedulers.tasks import worker_place, worker_variables
 from csrun.tasks.environment import variables
-from input_analyzer.imports import on_import
-from input_analyzer.measure.session import begin, keep_files_apart, refuse
+from input_analyzer.measure.child import begin, keep_files_apart, refuse
 from input_rules.batches import texts_of
 from input_rules.errors import ComponentError, WrongTypeError
 from input_rules.input_export import VARIABLE, InputProgram, Shard, take_over
@@ -71,7 +73,7 @@ def called(
     with ExitStack() as stack:
 
         def imported() -> None:
-            from input_analyzer.tf.recording import recorded
+            from input_analyzer.tf.eager_graph import recorded
 
             prepare()
             stack.enter_context(recorded())
@@ -296,6 +298,71 @@ def torch_batches(loader: Any, names: list[str] | None = None) -> Iterator[tuple
             names[:] = found
         leaves = tuple(found.values())
         yield leaves if is_batch(loader, leaves) else tuple(leaf[None] for leaf in leaves)
+
+
+@contextmanager
+def on_import(name: str, action: Callable[[], None]) -> Iterator[None]:
+    """Acts right after the first import of a module meanwhile; at once where it has been imported already."""
+    if name in sys.modules:
+        action()
+        yield
+        return
+    finder = _Finder(name, action)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder(MetaPathFinder):
+    """Finds what the other finders find."""
+
+    def __init__(self, name: str, action: Callable[[], None]) -> None:
+        self._name = name
+        self._action = action
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """The spec of the module with a loader that acts, once; others are found by the next finder."""
+        if name != self._name:
+            return None
+        self._name = ""  # the search for it comes by here as well
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_act(module: Any) -> None:
+                load(module)
+                self._action()
+
+            spec.loader.exec_module = load_and_act  # type: ignore[method-assign]
+        return spec
+
+
+def refuse_no_program(words: Sequence[str], path: str) -> None:
+    """Whether a command is the name of a Python file, or a function with words behind it.
+
+    Args:
+        words: Of the command.
+        path: Folders of programs, as in PATH.
+
+    Raises:
+        UsageError: so it is.
+    """
+
+    word, *behind = words
+    if shutil.which(word, path=path):
+        return
+    if word.endswith(".py") and Path(word).is_file():
+        raise UsageError(
+            f"{word} is a file and no program; expected 'python {word}' for a program that trains or "
+            f"compiles, or '{word}:FUNCTION' for a function in it that returns a dataset"
+        )
+    if behind and looks_like_function(word):
+        raise UsageError(
+            f"{word} names a function, and behind it stands {join(behind)!r}; expected the function as the "
+            f"last word and flags before it: cs_input_analyzer {join([*behind, word])}"
+        )
 
 
 if __name__ == "__main__":

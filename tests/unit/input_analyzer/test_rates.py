@@ -14,11 +14,10 @@ from resident_files import resident
 from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Measurement
 from input_analyzer.errors import InputEndedError, ProcessBugError
+from input_analyzer.measure.child import check_length
 from input_analyzer.measure.copies import Launch, Patience
-from input_analyzer.measure.node import in_sessions
-from input_analyzer.measure.page_cache import ColdFiles
+from input_analyzer.measure.node import ColdFiles, in_sessions
 from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan, Rates, plans
-from input_analyzer.measure.session import check_length
 from input_analyzer.rate_model import Point, fit
 from input_rules.input_export import Shard
 

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import cerebras_torch as cbtorch
 import cstorch
+import input_analyzer
 from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
 from cstorch import optim
@@ -544,7 +545,7 @@ def _take(program: Any, order: Path, compiles: bool) -> None:
 def test_a_worker_hands_its_input_to_an_analysis(
     system: RunningSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("input_analyzer.taken", _take, raising=False)
+    monkeypatch.setattr(input_analyzer, "taken", _take, raising=False)
     monkeypatch.setenv("CSRUN_INPUT_ANALYSIS", "order.json")
     monkeypatch.setenv("CSRUN_INPUT_ANALYZER", "input_analyzer:taken")
     for name, value in {"JOB_ID": "a", "JOB_TOKEN": "b", "RANK": "1", "NUM_TASKS": "3"}.items():

@@ -1,6 +1,6 @@
-"""What bin/ runs: finds out whether this Python can run the toolkit at all, then calls the command.
+"""Entry point of the wrappers in bin/: check that this Python can run the toolkit, then call the command.
 
-The wrappers in bin/ use whatever Python they find, so this module must load on old ones and without packages.
+The wrappers use the first Python that they find, so this module must load on old versions without packages.
 """
 
 import sys
@@ -9,7 +9,7 @@ OLDEST_PYTHON = (3, 11)
 
 
 def run(program: str, module: str) -> None:
-    """Calls `main` of `module` as the command `program`, from the checkout that is first in sys.path.
+    """Call `main` of `module` as the command `program`, from the checkout that is first in sys.path.
 
     Exits with 1 and one line if Python is too old or a package is missing.
     """

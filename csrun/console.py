@@ -1,4 +1,4 @@
-"""The launcher's own terminal: one thread writes, so that a stopped terminal never stops the launcher."""
+"""Output of the launcher: one thread writes, so that a stopped terminal never blocks the launcher."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ STDERR = 2
 
 
 def say(program: str, text: str) -> None:
-    """Writes one line of a launcher to stderr, now."""
+    """Write one line of a launcher to stderr, unbuffered."""
     write_text(STDERR, f"{program}: {text}\n")
 
 
 def write_text(descriptor: int, text: str) -> None:
-    """Writes text now and unbuffered; nobody listening any more is no error."""
+    """Write text unbuffered; a closed pipe is not an error."""
     data = _encode(text)
     with suppress(OSError):
         while data:
@@ -28,29 +28,29 @@ def write_text(descriptor: int, text: str) -> None:
 
 
 def occupy_closed_descriptors() -> None:
-    """Opens /dev/null where 0, 1 or 2 is closed: a pipe would get that number, and our text with it."""
+    """Open /dev/null for each closed one of 0, 1 and 2: otherwise a pipe could get that number."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
 
 
-def wants_colour(descriptor: int) -> bool:
-    """A terminal, unless the user has set NO_COLOR or it can do nothing (TERM=dumb)."""
+def wants_color(descriptor: int) -> bool:
+    """Return True for a terminal with colors, unless the user has set NO_COLOR."""
     return os.isatty(descriptor) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _encode(text: str) -> bytes:
-    # The user's arguments may hold bytes that are no text; they go out as they came in.
+    # Arguments of the user may contain bytes that are not UTF-8; they are written unchanged.
     return text.encode("utf-8", "surrogateescape")
 
 
 class Console:
-    """Writes to stdout and stderr in the order of the calls, from a thread of its own.
+    """Writes to stdout and stderr in the order of the calls, from its own thread.
 
-    `write` never blocks. A reader that does not keep up makes `full` true; whoever feeds the console stops
-    then until it is false again. When nobody reads any more the rest is dropped.
+    `write` never blocks. `full` is true while the reader does not keep up: callers stop writing until it is
+    false again. Output to a closed pipe is dropped.
     """
 
     def __init__(self) -> None:
@@ -58,17 +58,17 @@ class Console:
         self._backlog_bytes = 0
         self._changed = threading.Condition()
         self._closing = False
-        self._deaf: set[int] = set()
+        self._closed_descriptors: set[int] = set()
         self._thread = threading.Thread(target=self._write_all, name="console", daemon=True)
         self._thread.start()
 
     @property
     def full(self) -> bool:
-        """Whether more waits to be written than is good."""
+        """Whether the backlog exceeds its limit."""
         return self._backlog_bytes > BACKLOG_LIMIT_BYTES
 
     def write(self, descriptor: int, text: str) -> None:
-        """Queues text for a file descriptor."""
+        """Queue text for a file descriptor."""
         if not text:
             return
         data = _encode(text)
@@ -78,7 +78,7 @@ class Console:
             self._changed.notify()
 
     def close(self, timeout_s: float) -> bool:
-        """Waits until everything is written; False: the reader was too slow for that."""
+        """Wait until everything is written; return False if that takes longer than `timeout_s`."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -88,13 +88,13 @@ class Console:
     def _write_all(self) -> None:
         while (item := self._next()) is not None:
             descriptor, data = item
-            while data and descriptor not in self._deaf:
+            while data and descriptor not in self._closed_descriptors:
                 try:
                     data = data[os.write(descriptor, data) :]
-                except BlockingIOError:  # somebody has set the terminal to non-blocking
+                except BlockingIOError:  # another process has made the terminal non-blocking
                     time.sleep(0.01)
                 except OSError:
-                    self._deaf.add(descriptor)
+                    self._closed_descriptors.add(descriptor)
             with self._changed:
                 self._backlog_bytes -= len(item[1])
 
@@ -106,8 +106,8 @@ class Console:
 
 
 def flush_standard_streams() -> None:
-    """Writes what Python still buffers, before the process is replaced or ended at once."""
+    """Flush Python's buffers before the process is replaced or ends without clean-up."""
     for stream in (sys.stdout, sys.stderr):
-        if stream:  # None where the descriptor was closed from the start
+        if stream:  # None if the descriptor was closed at the start
             with suppress(OSError, ValueError):
                 stream.flush()

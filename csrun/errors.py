@@ -1,4 +1,4 @@
-"""Everything that the launchers refuse or report; each class knows the exit code it leads to."""
+"""Errors of the launchers; each class has the exit code that it leads to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class CsrunError(ToolkitError):
 
 
 class RoleError(CsrunError):
-    """The environment does not say in a usable way which task of a job this process is."""
+    """The environment does not identify which task of a job this process is."""
 
     exit_code = 2
 
@@ -28,12 +28,12 @@ class StartError(CsrunError):
 
 
 class CommandNotFoundError(CsrunError):
-    """The user's command exists neither as a path nor in PATH; the exit code is the shell's."""
+    """The user's command exists neither as a path nor in PATH; the exit code is that of a shell."""
 
     exit_code = 127
 
 
 class CommandNotExecutableError(CsrunError):
-    """The user's command exists and cannot be executed; the exit code is the shell's."""
+    """The user's command exists and cannot be executed; the exit code is that of a shell."""
 
     exit_code = 126

@@ -32,7 +32,7 @@ from csrun.commands.flags import (
     working_directory,
 )
 from csrun.commands.scheduler_flags import Where, scheduler_flags
-from csrun.console import STDERR, STDOUT, occupy_closed_descriptors, say, wants_colour, write_text
+from csrun.console import STDERR, STDOUT, occupy_closed_descriptors, say, wants_color, write_text
 from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramRequest
 from csrun.site.model import Site
@@ -402,7 +402,7 @@ def _print(analysis: Analysis, descriptor: int) -> None:
     from input_analyzer.report.text import print_report
 
     width = None if os.isatty(descriptor) else 120
-    console = Console(width=width, no_color=not wants_colour(descriptor), highlight=False)
+    console = Console(width=width, no_color=not wants_color(descriptor), highlight=False)
     with console.capture() as report:
         print_report(analysis, console)
     write_text(descriptor, report.get())  # as text may: to a reader that has gone, in any locale

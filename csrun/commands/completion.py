@@ -1,4 +1,4 @@
-"""csrun completion: the shell completes flags, subcommands, files and job ids of all commands."""
+"""csrun completion: shell completion of flags, subcommands, files and job ids for all commands."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ MARK = "# completion of csrun, csrun_cpu, csrun_wse, cs_input_analyzer and cs_sy
 _SCRIPTS: Mapping[str, str] = {
     "bash": ".local/share/csrun/completion.bash",
     "zsh": ".local/share/csrun/completion.zsh",
-    "fish": ".config/fish/conf.d/csrun.fish",  # which fish reads by itself
+    "fish": ".config/fish/conf.d/csrun.fish",  # fish reads this folder without a line in a start file
 }
+# zsh has completion only after compinit has run.
 _BEFORE: Mapping[str, tuple[str, ...]] = {
     "zsh": ("(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i }",)
 }
-"""What a shell needs first: in zsh completion is off until its start file has put it on."""
 _START_FILES: Mapping[str, str] = {"bash": ".bashrc", "zsh": ".zshrc"}
 
 
 @click.command("completion", options_metavar="[FLAGS]")
 @click.argument("shell", required=False, type=click.Choice(SHELLS), metavar="[bash|zsh|fish]")
-@click.option("--install", "action", flag_value="install", help="Put it into the files of your shell.")
-@click.option("--remove", "action", flag_value="remove", help="Take it out of them.")
+@click.option("--install", "action", flag_value="install", help="Add it to the start files of your shell.")
+@click.option("--remove", "action", flag_value="remove", help="Remove it from them.")
 def completion(shell: str | None, action: str | None) -> int:
     """Completes flags, subcommands, files and job ids of all commands with the Tab key.
 
@@ -43,7 +43,7 @@ def completion(shell: str | None, action: str | None) -> int:
     \b
     Examples:
       csrun completion --install
-      source <(csrun completion bash)      (for this shell alone)
+      source <(csrun completion bash)      (for this shell only)
     """
     chosen = shell or _own_shell(os.environ)
     home = Path(os.environ.get("HOME") or "~").expanduser()
@@ -54,18 +54,18 @@ def completion(shell: str | None, action: str | None) -> int:
         files = install(chosen, home) if action == "install" else remove(chosen, home)
     except OSError as error:
         raise CsrunError(
-            f"cannot write {error.filename}: {error.strerror}; expected a home directory that can be "
-            f"written: 'csrun completion {chosen}' prints what belongs into the start of your shell"
+            f"cannot write {error.filename}: {error.strerror}; expected a writable home "
+            f"directory: 'csrun completion {chosen}' prints the script to stdout"
         ) from error
     done = "installed in" if action == "install" else "removed from"
     say(PROGRAM, f"completion for {chosen} {done} {', '.join(map(str, files)) or 'nothing'}")
     if action == "install":
-        say(PROGRAM, f"new shells have it; 'csrun completion {chosen} --remove' takes it out again")
+        say(PROGRAM, f"new shells have it; 'csrun completion {chosen} --remove' removes it")
     return 0
 
 
 def script_for(shell: str) -> str:
-    """The script for all commands."""
+    """Return the completion script for all commands."""
     kind = get_completion_class(shell)
     assert kind is not None, f"click knows no completion for {shell}"
     command = click.Command(PROGRAM)
@@ -76,7 +76,7 @@ def script_for(shell: str) -> str:
 
 
 def install(shell: str, home: Path) -> list[Path]:
-    """Writes the script, and the line that reads it where the shell does not do so by itself.
+    """Write the script, and a line in the start file of a shell that does not find the script itself.
 
     Raises:
         OSError: a file cannot be written.
@@ -96,7 +96,7 @@ def install(shell: str, home: Path) -> list[Path]:
 
 
 def remove(shell: str, home: Path) -> list[Path]:
-    """Takes out what `install` has put in; the files that have changed.
+    """Undo `install` and return the files that have changed.
 
     Raises:
         OSError: a file cannot be written.
@@ -116,7 +116,7 @@ def remove(shell: str, home: Path) -> list[Path]:
 
 
 def job_ids(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The ids of the user's jobs, the newest first, with what they ran."""
+    """Complete the id of a job, newest first, with its command as help."""
     return [
         CompletionItem(job.job_id, help=" ".join(job.command)[:60])
         for job in known_jobs(os.environ)
@@ -125,7 +125,7 @@ def job_ids(context: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def tasks(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The tasks that have logs in the job that was named before."""
+    """Complete a task that has a log in the job that the command line names."""
     named = context.params.get("job")
     jobs = [job for job in known_jobs(os.environ) if named and job.job_id == named]
     logs = (path.stem for job in jobs for path in Path(job.log_dir).glob("*.log"))
@@ -133,7 +133,7 @@ def tasks(context: click.Context, param: click.Parameter, incomplete: str) -> li
 
 
 def files(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Files and directories, which the shell itself completes: words of a command of the user's."""
+    """Let the shell complete files: the arguments of the user's command."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -141,7 +141,7 @@ def _own_shell(environment: Mapping[str, str]) -> str:
     name = Path(environment.get("SHELL", "")).name
     if name not in SHELLS:
         raise UsageError(
-            f"the shell {name!r} (SHELL) is not known; expected one of: {', '.join(SHELLS)}: name it, for "
+            f"the shell {name!r} (SHELL) is unknown; expected one of: {', '.join(SHELLS)}: name it, for "
             f"example 'csrun completion bash'"
         )
     return name
@@ -152,5 +152,5 @@ def _start_file(shell: str, home: Path) -> Path | None:
 
 
 def _rewrite(path: Path, text: str) -> None:
-    """Writes into a start file as it is: often it is a link into a repository of such files."""
+    # In place: a start file is often a symbolic link into a repository, which a rename would replace.
     path.write_text(text, encoding="utf-8")

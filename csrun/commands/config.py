@@ -1,4 +1,4 @@
-"""csrun config: what the site has set, whether its file is right, and the file's schema for editors."""
+"""csrun config: show and check the site's settings, and print the schema of the site file for editors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from csrun.site.loading import LoadedSite, load_site, searched_files
 from csrun.site.model import Site, SiteError
 from csrun.site.values import VARIABLES
 
-EXIT_FAULTS = 2
+EXIT_INVALID = 2
 
 
 @click.group(no_args_is_help=False, options_metavar="[FLAGS]")
@@ -28,7 +28,7 @@ def config() -> None:
 
 @config.command(options_metavar="[FLAGS]")
 @use_site_config_option
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(as_json: bool) -> None:
     """Shows every setting with its origin: FILE:LINE, the environment variable, or the default."""
     loaded = load_site(os.environ)
@@ -41,17 +41,17 @@ def show(as_json: bool) -> None:
 @config.command(options_metavar="[FLAGS]")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 def check(file: Path | None) -> int:
-    """Checks FILE alone, or without FILE the settings that count here: the site file with the environment.
+    """Checks FILE, or without FILE the settings in use here: the site file and the environment.
 
-    Prints all faults with FILE:LINE; the exit code is 0 without faults, else 2.
+    Prints all errors with FILE:LINE; the exit code is 0 without errors, otherwise 2.
     """
     try:
         loaded = load_site({} if file else os.environ, file)
     except SiteError as error:
         write_text(STDERR, "".join(f"{fault}\n" for fault in error.faults))
-        return EXIT_FAULTS
+        return EXIT_INVALID
     notes = "".join(f"{note}\n" for note in loaded.notes)
-    write_text(STDOUT, f"{notes}{loaded.path or 'the environment'}: no faults\n")
+    write_text(STDOUT, f"{notes}{loaded.path or 'the environment'}: no errors\n")
     return 0
 
 
@@ -62,15 +62,15 @@ def schema() -> None:
 
 
 def schema_text() -> str:
-    """The JSON Schema as it lies in configs/site.schema.json."""
-    # Only here: pydantic costs more time than everything else that these commands do.
+    """Return the JSON Schema, the content of configs/site.schema.json."""
+    # Only here: importing pydantic takes longer than everything else that these commands do.
     from csrun.site.file import site_schema
 
     return json.dumps(site_schema(), indent=2) + "\n"
 
 
 def as_data(loaded: LoadedSite, environment: Mapping[str, str]) -> dict[str, Any]:
-    """What --json shows; the values are those of the site file's keys."""
+    """Return the settings for --json, named by the keys of the site file."""
     return {
         "site_file": str(loaded.path) if loaded.path else None,
         "searched": [str(path) for path in searched_files(environment)],
@@ -88,7 +88,7 @@ def as_data(loaded: LoadedSite, environment: Mapping[str, str]) -> dict[str, Any
 
 
 def as_text(loaded: LoadedSite, environment: Mapping[str, str]) -> str:
-    """The settings as a table: key, value as the site file has it, origin."""
+    """Return the settings as a table of key, value in the form of the site file, and origin."""
     if loaded.path:
         place = f"site file: {loaded.path}"
     else:
@@ -107,7 +107,6 @@ def as_text(loaded: LoadedSite, environment: Mapping[str, str]) -> str:
 
 
 def _yaml(value: Any) -> str:
-    """A value in YAML's flow style; JSON is that."""
     if isinstance(value, str) and value:
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)  # JSON is YAML in flow style

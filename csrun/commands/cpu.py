@@ -1,4 +1,4 @@
-"""csrun_cpu: runs one program in the toolkit's environment, without a CS system."""
+"""csrun_cpu: run one program in the toolkit's environment, without a CS system."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from csrun.tasks.environment import EnvironmentChange, program_environment, this
 PROGRAM = "csrun_cpu"
 
 _HELP = """Runs COMMAND in the toolkit's environment on CPUs: to validate and compile a program, to train
-without a CS system, or for a shell. `python` is the toolkit's interpreter. On a cluster it runs on a node of
-its own, unless csrun_cpu is called inside a job or --alloc-node=False is given.
+without a CS system, or for a shell. `python` is the toolkit's interpreter. On a cluster COMMAND runs on a
+separate node, unless csrun_cpu is called inside a job or with --alloc-node=False.
 
-The first word that is no flag starts the command; everything behind it is passed on unchanged. The command
-takes the place of csrun_cpu: it keeps the terminal, gets its signals, and its exit code is the exit code.
+The first argument that is not a flag starts the command; everything after it is passed on unchanged. The
+command replaces csrun_cpu: it has the terminal, gets the signals, and its exit code is the exit code.
 
 Flags may be written with _ or -, as --flag VALUE or --flag=VALUE.
 """
@@ -56,12 +56,12 @@ Examples:
 
 
 def main() -> NoReturn:
-    """Entry point."""
+    """Run the command as a console script."""
     run_main(PROGRAM, lambda: build_command(command_site(build_command, sys.argv[1:]).site))
 
 
 def build_command(site: Site) -> click.Command:
-    """The command line; `site` answers the queries of scripts."""
+    """Build the command line; `site` answers the queries of scripts."""
 
     @click.command(
         PROGRAM, context_settings=context_settings(), help=_HELP, epilog=_EPILOG, options_metavar="[FLAGS]"
@@ -71,7 +71,7 @@ def build_command(site: Site) -> click.Command:
         callback=true_or_false,
         metavar="True|False",
         help="Reserve a whole node of the cluster for the program, or run it on this machine. Default: "
-        "reserve one where the launcher has nodes, but not inside a job of its own.",
+        "reserve one if the launcher has nodes and this is not a job of it.",
     )
     @scheduler_flags("Where the program runs.")
     @mount_dirs_option
@@ -94,17 +94,17 @@ def build_command(site: Site) -> click.Command:
         dry_run: bool,
         command: tuple[str, ...],
     ) -> int:
-        words = require_command(command, context)
+        arguments = require_command(command, context)
         environment = dict(os.environ)
         cwd = working_directory()
         change = program_environment(environment, this_toolkit(), site)
-        executed = containerize(words, site, cwd, [path.absolute() for path in mount_dirs])
+        executed = containerize(arguments, site, cwd, [path.absolute() for path in mount_dirs])
         chosen = where.scheduler(site, environment)
         if alloc_node is None:
             alloc_node = chosen.has_nodes and chosen.job_here(environment) is None
         if logging:
-            in_vain = alloc_node and not chosen.has_nodes
-            _say_notices(unset_notice(environment, change), in_vain, no_mounts_notice(site, mount_dirs))
+            no_nodes = alloc_node and not chosen.has_nodes
+            _say_notices(unset_notice(environment, change), no_nodes, no_mounts_notice(site, mount_dirs))
         runner = chosen if alloc_node and chosen.has_nodes else scheduler(LOCAL)
         foreign = where.foreign(runner)
         if foreign is not None:
@@ -116,10 +116,10 @@ def build_command(site: Site) -> click.Command:
             return 0
         from csrun.system_status import check_system, named_system  # only here: --help starts no process
 
-        if named_system(words) and not runner.has_nodes:
-            check_system(words, "", this_toolkit(), wait=False, certain=True)
+        if named_system(arguments) and not runner.has_nodes:
+            check_system(arguments, "", this_toolkit(), wait=False, certain=True)
         if logging:
-            write_text(STDERR, f"Running: {join(words)}\n")
+            write_text(STDERR, f"Running: {join(arguments)}\n")
         return runner.run_program(plan)
 
     csrun_cpu.params.extend(_queries(site))
@@ -127,10 +127,10 @@ def build_command(site: Site) -> click.Command:
 
 
 def describe(plan: ProgramPlan, change: EnvironmentChange, cwd: Path) -> str:
-    """The text of --dry-run: exactly what would run; pure."""
+    """Return the text of --dry-run: exactly what would run."""
     return "\n".join(
         [
-            f"one program {plan.where}, in place of csrun_cpu; nothing is started",
+            f"one program {plan.where}, instead of csrun_cpu; nothing is started",
             f"working directory: {quote(str(cwd))}",
             f"unset: {' '.join(change.unset) or '(nothing)'}",
             "set:",
@@ -141,15 +141,15 @@ def describe(plan: ProgramPlan, change: EnvironmentChange, cwd: Path) -> str:
     )
 
 
-def _say_notices(hidden: str | None, alloc_node: bool | None, mounts: str | None) -> None:
+def _say_notices(unset: str | None, no_nodes: bool | None, mounts: str | None) -> None:
     no_cluster = "--alloc-node=True: there is no cluster here, the program runs on this machine"
-    for notice in (hidden, no_cluster if alloc_node else None, mounts):
+    for notice in (unset, no_cluster if no_nodes else None, mounts):
         if notice:
             say(PROGRAM, notice)
 
 
 def _queries(site: Site) -> list[click.Parameter]:
-    """Hidden flags by which other scripts ask for the site's defaults; the first one given is answered."""
+    """Return hidden flags by which scripts query the site's defaults; the first one given is answered."""
     cpus = site.def_cpus_per_task or max(1, len(os.sched_getaffinity(0)) // site.def_tasks_per_node)
     answers = {
         "--def-nodes": str(site.def_nodes),
@@ -162,20 +162,20 @@ def _queries(site: Site) -> list[click.Parameter]:
     }
     return [
         click.Option(
-            [flag], is_flag=True, hidden=True, is_eager=True, expose_value=False, callback=_answer(text)
+            [flag], is_flag=True, hidden=True, is_eager=True, expose_value=False, callback=_answer_with(text)
         )
         for flag, text in answers.items()
     ]
 
 
-def _answer(text: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+def _answer_with(text: str) -> Callable[[click.Context, click.Parameter, bool], None]:
     def callback(context: click.Context, param: click.Parameter, asked: bool) -> None:
         if not asked or context.resilient_parsing:
             return
         if not text and flag_name(param) == "--singularity":
             raise CsrunError(
-                "SINGULARITY_IMAGE is not set; expected the path of the site's container image: set the "
-                "environment variable or container_image in the site file (the container 'none' needs none)"
+                "SINGULARITY_IMAGE is not set; expected the path of the site's container image: set "
+                "it or container_image in the site file (without a container it is not needed)"
             )
         write_text(STDOUT, f"{text}\n")
         context.exit()

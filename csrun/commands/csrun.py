@@ -1,4 +1,4 @@
-"""csrun: everything about jobs, the site and examples that is not the launch itself."""
+"""csrun: commands for jobs, the site and examples; csrun_cpu and csrun_wse launch programs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ COMMANDS: Mapping[str, str] = {
     "pip": "csrun.commands.pip",
     "status": "csrun.commands.jobs",
 }
-"""Module of every subcommand, with a click command of its name; only the one that runs is imported."""
+"""Module of every subcommand, with a click command of that name; only the one that runs is imported."""
 
-_HELP = """Looks after jobs and the site's settings, and copies example programs.
+_HELP = """Manages jobs and the site's settings, and copies example programs.
 
 Jobs are started by csrun_cpu and csrun_wse.
 
@@ -34,7 +34,7 @@ Jobs are started by csrun_cpu and csrun_wse.
 
 
 class _LazyGroup(click.Group):
-    """A group that imports a subcommand when it is asked for."""
+    """A group that imports a subcommand when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -48,12 +48,12 @@ class _LazyGroup(click.Group):
 
 
 def main() -> NoReturn:
-    """Entry point."""
+    """Run the command as a console script."""
     run_main(PROGRAM, build_command)
 
 
 def build_command() -> click.Command:
-    """The command line."""
+    """Build the command line."""
 
     @click.group(
         PROGRAM,

@@ -11,7 +11,7 @@ import click
 
 from csrun.commands.flags import count, working_directory
 from csrun.commands.scheduler_flags import launcher_option
-from csrun.console import STDOUT, wants_colour, write_text
+from csrun.console import STDOUT, wants_color, write_text
 from csrun.doctor import machine
 from csrun.doctor.findings import Finding, line, to_json, verdict
 from csrun.schedulers.base import Examination, Scheduler
@@ -32,15 +32,15 @@ EXIT_WOULD_FAIL = 1
 def doctor(launcher: str | None, cs_ip: str, nodes: int | None, no_probe: bool, as_json: bool) -> int:
     """Checks whether a run would work: site file, Python, container, CS system, scheduler, and nodes.
 
-    Every check prints a line, and below it what to do where something is wrong. The exit code is 0 if a run
-    would work, else 1. On a cluster a small job looks at the nodes themselves, for a few seconds.
+    Every check prints a line, followed by advice where something is wrong. The exit code is 0 if a run
+    would work, otherwise 1. On a cluster a small job checks the nodes themselves for a few seconds.
     """
     findings = []
-    coloured = wants_colour(STDOUT)
+    colored = wants_color(STDOUT)
     for finding in _examine(launcher, cs_ip, nodes, probe=not no_probe):
         findings.append(finding)
         if not as_json:
-            write_text(STDOUT, line(finding, coloured))
+            write_text(STDOUT, line(finding, colored))
     write_text(STDOUT, json.dumps(to_json(findings), indent=2) + "\n" if as_json else verdict(findings))
     return EXIT_WOULD_FAIL if any(finding.level == "fail" for finding in findings) else 0
 
@@ -56,7 +56,7 @@ def _examine(launcher: str | None, cs_ip: str, nodes: int | None, *, probe: bool
     site, toolkit, cwd = loaded.site, this_toolkit(), working_directory()
     scheduler = choose(launcher, site, os.environ)
     yield machine.site_finding(loaded, scheduler.name, _others(scheduler, site))
-    if not scheduler.has_nodes or site.container == "none":  # else only the nodes need to have it
+    if not scheduler.has_nodes or site.container == "none":  # otherwise only the nodes need it
         yield machine.python_finding(os.environ, toolkit, site, cwd)
         yield machine.container_finding(os.environ, toolkit, site, cwd)
     yield machine.system_finding(cs_ip or site.cs_ip, toolkit)
@@ -65,7 +65,7 @@ def _examine(launcher: str | None, cs_ip: str, nodes: int | None, *, probe: bool
 
 
 def _others(chosen: Scheduler[Any, Any], site: Site) -> list[tuple[str, str]]:
-    """Title and name of schedulers with nodes that are here, where jobs stay on this machine unasked."""
+    """Return title and name of installed schedulers with nodes if jobs run on this machine by default."""
     if site.launcher or chosen.has_nodes:
         return []
     others = [each for each in schedulers() if each.has_nodes]

@@ -1,4 +1,4 @@
-"""What the command lines share: spellings, values, messages, exit codes, and the flag --site-config."""
+"""Common parts of the command lines: parsers of values, messages, exit codes, and the flag --site-config."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from csrun.site.model import SITE_CONFIG_VARIABLE, Site
 from csrun.site.values import parse_count
 from csrun.tasks.command import is_directory
 
+SITE_FLAG = "--site-config"
 EXIT_USAGE = 2
 EXIT_BUG = 3
 EXIT_CTRL_C = 130
@@ -31,7 +32,7 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def count(minimum: int = 1) -> Callback:
-    """Parses a whole number of at least `minimum`; None where the flag is not given."""
+    """Return a callback that parses a whole number of at least `minimum`; None if the flag is not given."""
 
     def parse(context: click.Context, param: click.Parameter, text: str | None) -> int | None:
         if text is None:
@@ -48,7 +49,7 @@ def count(minimum: int = 1) -> Callback:
 
 
 def seconds(context: click.Context, param: click.Parameter, text: str | None) -> float | None:
-    """Parses a time, 0 to a day; None where the flag is not given."""
+    """Parse a time in seconds, from 0 to a day; None if the flag is not given."""
     if text is None:
         return None
     try:
@@ -63,7 +64,7 @@ def seconds(context: click.Context, param: click.Parameter, text: str | None) ->
 
 
 def true_or_false(context: click.Context, param: click.Parameter, text: str | None) -> bool | None:
-    """Parses the words True and False in any case, as the flags of csrun_cpu have always taken them."""
+    """Parse True or False in any case, the values that flags of csrun_cpu take."""
     if text is None:
         return None
     if text.lower() not in ("true", "false"):
@@ -73,7 +74,7 @@ def true_or_false(context: click.Context, param: click.Parameter, text: str | No
 
 
 def directories(context: click.Context, param: click.Parameter, lists: tuple[str, ...]) -> tuple[Path, ...]:
-    """Parses comma lists of directories that exist; empty entries are left out."""
+    """Parse comma-separated lists of existing directories; empty entries are ignored."""
     for entries in lists:
         names = [name for name in entries.split(",") if name]
         missing = [name for name in names if not is_directory(name)]
@@ -87,7 +88,7 @@ def directories(context: click.Context, param: click.Parameter, lists: tuple[str
 
 
 def mount_dirs_option(function: Function) -> Function:
-    """Declares the directories that a program in a container sees beside its working directory."""
+    """Declare --mount-dirs: directories that a container mounts in addition to the working directory."""
     option = click.option(
         "--mount-dirs",
         callback=directories,
@@ -99,22 +100,22 @@ def mount_dirs_option(function: Function) -> Function:
 
 
 def no_mounts_notice(site: Site, mount_dirs: Sequence[Path]) -> str | None:
-    """What the user should know of --mount-dirs where it changes nothing."""
+    """Return a notice if --mount-dirs is given and has no effect."""
     if not mount_dirs or site.container != "none":
         return None
     return "--mount-dirs has no effect here: without a container the program sees all directories"
 
 
 def flag_name(param: click.Parameter | None) -> str:
-    """The flag as the help spells it."""
+    """Return the flag as the help spells it."""
     return param.opts[0] if param is not None else "value"
 
 
 def context_settings() -> dict[str, Any]:
-    """How all launchers read their command line.
+    """Return click's settings for the launchers.
 
-    The first word that is no flag starts the user's command; everything behind it is passed on as it is.
-    `_` in a flag means `-`.
+    The first argument that is not a flag starts the user's command; everything after it is passed on
+    unchanged.     `_` in a flag means `-`.
     """
     return {
         "allow_interspersed_args": False,
@@ -125,30 +126,30 @@ def context_settings() -> dict[str, Any]:
 
 
 def require_command(command: Sequence[str], context: click.Context) -> tuple[str, ...]:
-    """The user's command.
+    """Return the user's command.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the command line has none.
     """
     if not command:
         raise UsageError(
             f"no command to run\n{context.get_usage()}\n"
-            f"expected a program behind the flags, for example: {context.info_name} python run.py"
+            f"expected a program after the flags, for example: {context.info_name} python run.py"
         )
     return tuple(command)
 
 
 def working_directory() -> Path:
-    """Where the program starts.
+    """Return the current directory, in which the program starts.
 
     Raises:
-        CsrunError: the directory has been removed meanwhile.
+        CsrunError: the directory has been removed.
     """
     try:
         return Path.cwd()
     except OSError as error:
         raise CsrunError(
-            f"the working directory cannot be used: {error.strerror}; expected one that exists: "
+            f"the working directory cannot be used: {error.strerror}; expected an existing directory: "
             f"change to another directory"
         ) from error
 
@@ -156,12 +157,12 @@ def working_directory() -> Path:
 def run_main(
     program: str, build: Callable[[], click.Command], arguments: Sequence[str] | None = None
 ) -> NoReturn:
-    """Runs a command line and exits with its code; every expected failure is one message on stderr.
+    """Run a command line and exit with its code; an expected failure is one message on stderr.
 
     Args:
         program: name in usage and messages.
-        build: makes the click command; may itself find a fault, in a variable of the site for instance.
-        arguments: default: those of this process.
+        build: makes the click command; may raise a ToolkitError, for instance for a variable of the site.
+        arguments: of the command line; None for those of this process.
     """
     leave_at_exit()
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -180,7 +181,7 @@ def run_main(
     except Exception as error:
         say(program, _crash_message(program, error))
         code = EXIT_BUG
-    # An impatient Ctrl-C must not turn the exit code into another one while Python shuts down.
+    # A second Ctrl-C while Python shuts down must not change the exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     flush_standard_streams()
     sys.exit(code)
@@ -203,8 +204,8 @@ def _click_message(program: str, error: click.ClickException, given: Sequence[st
     if isinstance(error, click.BadOptionUsage):
         flag = error.option_name
         if flag in (word.replace("_", "-") for word in given):
-            return f"{flag}: no value given; expected one behind it: write {flag}=VALUE {all_flags}"
-        return f"{flag}: got a value, expected none: write {flag} alone {all_flags}"
+            return f"{flag}: no value given; expected one after it: write {flag}=VALUE {all_flags}"
+        return f"{flag}: got a value, expected none: write only {flag} {all_flags}"
     return f"{error.format_message()} {all_flags}"
 
 
@@ -217,9 +218,7 @@ def _suggestion(error: click.NoSuchOption) -> str:
         for name in param.opts
         if name.startswith("--")
     ]
-    others = (
-        "; options of Slurm without a flag here go as --slurm=OPTION=VALUE" if "--slurm" in visible else ""
-    )
+    others = "; pass other options of Slurm as --slurm=OPTION=VALUE" if "--slurm" in visible else ""
     return _nearest(error.option_name, visible, f"expected one of this command's flags{others}")
 
 
@@ -231,7 +230,7 @@ def _nearest(word: str, known: Sequence[str], otherwise: str) -> str:
 
 
 def _crash_message(program: str, error: Exception) -> str:
-    """Says that this is a bug and where its traceback is: a file, or stderr where none can be written."""
+    """Write the traceback to a file and return a message with its path, or with the traceback itself."""
     import tempfile
     import traceback
 
@@ -247,30 +246,28 @@ def _crash_message(program: str, error: Exception) -> str:
     return f"bug in {program}: {error!r}; expected no exception here: please report it with {path}"
 
 
-FLAG = "--site-config"
-
-
 def site_config_option(function: Function) -> Function:
-    """Declares the flag on a launcher. Its value is read by `command_site`; the launcher gets none."""
-    return _declared(function, _remember)
+    """Declare --site-config on a launcher, which does not get its value: `command_site` reads it."""
+    return _declare(function, _remember)
 
 
 def use_site_config_option(function: Function) -> Function:
-    """Declares the flag on a command that loads the site itself, and lets `load_site` find the file."""
-    return _declared(function, _use)
+    """Declare --site-config on a command that calls `load_site` itself."""
+    return _declare(function, _use)
 
 
 def command_site(build: Callable[[Site], click.Command], arguments: Sequence[str]) -> LoadedSite:
-    """The site that a command works with; the command line itself depends on it, its help for instance.
+    """Load the site of a command before its command line is built, which depends on the site (the help does).
 
-    Processes that the command starts find the same file: it is put into this process's environment.
+    The file of --site-config goes into the environment of this process, so that processes that the command
+    starts use the same one.
 
     Args:
-        build: makes the command for a site.
+        build: builds the command for a site.
         arguments: the command line without the program's name.
 
     Raises:
-        SiteError: settings that cannot be used.
+        SiteError: the settings are invalid.
     """
     file = _flag_value(build, arguments)
     if file is not None:
@@ -279,31 +276,31 @@ def command_site(build: Callable[[Site], click.Command], arguments: Sequence[str
 
 
 def _flag_value(build: Callable[[Site], click.Command], arguments: Sequence[str]) -> Path | None:
-    """What --site-config says: as click parses it, which alone knows where the command starts."""
-    if not any(word.replace("_", "-").startswith(FLAG) for word in arguments):
+    # A launcher's flags end where the user's command starts, and only click's parser knows where that is.
+    if not any(argument.replace("_", "-").startswith(SITE_FLAG) for argument in arguments):
         return None
     command = build(Site())
     context = command.make_context(command.name, list(arguments), resilient_parsing=True)
-    value = context.meta.get(FLAG)
+    value = context.meta.get(SITE_FLAG)
     return value if isinstance(value, Path) else None
 
 
-def _declared(
+def _declare(
     function: Function, callback: Callable[[click.Context, click.Parameter, Path | None], None]
 ) -> Function:
     option = click.option(
-        FLAG,
+        SITE_FLAG,
         type=click.Path(path_type=Path),
         metavar="FILE",
         expose_value=False,
-        help=f"The site file. Default: {SITE_CONFIG_VARIABLE}, else the one that 'csrun config show' names.",
+        help=f"The site file. Default: {SITE_CONFIG_VARIABLE}, else the file that 'csrun config show' names.",
         callback=callback,
     )
     return option(function)
 
 
 def _remember(context: click.Context, param: click.Parameter, value: Path | None) -> None:
-    context.meta[FLAG] = value
+    context.meta[SITE_FLAG] = value
 
 
 def _use(context: click.Context, param: click.Parameter, value: Path | None) -> None:

@@ -1,4 +1,7 @@
-"""csrun init: copies an example program with its parameter files and all that it imports."""
+"""csrun init: copy an example program with its parameter files and everything that it imports.
+
+A copy has the paths of a checkout (`models/fc_mnist/tf/run.py`), so that the commands of the documents work.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,12 @@ FRAMEWORKS: Mapping[str, str] = {"tf": "tf", "torch": "pytorch"}
 
 _PATTERNS = ("*.py", "{}/*.py", "{}/configs/*.yaml")
 _SHOWN = 5
+PROGRAM = "csrun"
+_PACKAGES = {"tf": ("tensorflow", "TensorFlow"), "torch": ("torch", "PyTorch")}
 
 
 class FilesInTheWayError(CsrunError):
-    """Files that a copy would replace, and that are not as the toolkit has them."""
+    """A copy would replace files whose contents differ from the toolkit's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ class Program:
     params: tuple[Path, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it."""
+        """Return all fields, for --json."""
         return {
             "example": self.example,
             "framework": self.framework,
@@ -63,13 +68,13 @@ class Program:
 
 
 def source_folder() -> Path:
-    """Where the examples lie: inside this package where it is installed, beside it in a checkout."""
+    """Return the folder of the examples: in this package if it is installed, next to it in a checkout."""
     packaged = Path(__file__).resolve().parents[1] / "examples"
     return packaged if packaged.is_dir() else packaged.parents[1] / FOLDER
 
 
 def programs(source: Path) -> list[Program]:
-    """All examples below a folder, by name and framework."""
+    """Find all examples in a folder, sorted by name and framework."""
     found = sorted({path.parents[1].name for path in source.glob("*/*/run.py")})
     return [
         _program(source, example, framework)
@@ -80,9 +85,9 @@ def programs(source: Path) -> list[Program]:
 
 
 def files_of(source: Path, program: Program) -> list[Path]:
-    """What a program needs, below `source`: its own files, its parameter files, and what all share.
+    """Find the files of a program, relative to `source`: its own, its parameter files, and the shared ones.
 
-    Nothing that a run has left beside them.
+    Files that a run has left there are not among them.
     """
     patterns = [pattern.format(FRAMEWORKS[program.framework]) for pattern in _PATTERNS]
     return [
@@ -94,16 +99,16 @@ def files_of(source: Path, program: Program) -> list[Path]:
 
 
 def copy(source: Path, program: Program, directory: Path, *, force: bool) -> list[Path]:
-    """Copies a program into `directory`, which is made; files that are there as they should be stay.
+    """Copy a program into `directory`, which is created; files with the right contents are not written again.
 
     Args:
         source: folder of the examples.
-        program: which one.
-        directory: gets the folder `models`.
+        program: the example to copy.
+        directory: in which the folder `models` is created.
         force: replace files that differ.
 
     Returns:
-        The files that were written, seen from `directory`.
+        The files that were written, relative to `directory`.
 
     Raises:
         FilesInTheWayError: some exist and differ; nothing was written.
@@ -120,15 +125,18 @@ def copy(source: Path, program: Program, directory: Path, *, force: bool) -> lis
             replace_file(directory / path, data)
     except OSError as error:
         raise CsrunError(
-            f"cannot write {error.filename}: {error.strerror}; expected a directory that can be written: "
-            "name another one behind the example"
+            f"cannot write {error.filename}: {error.strerror}; expected a writable directory: name "
+            "another one after the example"
         ) from error
     return list(missing)
 
 
 def _program(source: Path, example: str, framework: str) -> Program:
     folder = source / example / FRAMEWORKS[framework]
-    params = sorted(folder.glob("configs/*.yaml"), key=lambda path: (not _is_first(path), path.name))
+    # The smallest model first: copied_text starts with it.
+    params = sorted(
+        folder.glob("configs/*.yaml"), key=lambda path: (not path.stem.endswith("_tiny"), path.name)
+    )
     return Program(
         example,
         framework,
@@ -136,10 +144,6 @@ def _program(source: Path, example: str, framework: str) -> Program:
         Path(FOLDER, folder.relative_to(source), "run.py"),
         tuple(Path(FOLDER, path.relative_to(source)) for path in params),
     )
-
-
-def _is_first(path: Path) -> bool:
-    return path.stem.endswith("_tiny")
 
 
 def _first_line(file: Path) -> str:
@@ -155,16 +159,12 @@ def _in_the_way(directory: Path, taken: list[Path]) -> str:
     more = f" and {len(taken) - _SHOWN} more" if len(taken) > _SHOWN else ""
     return (
         f"{directory} has {names}{more} already, with other contents; nothing was written: name another "
-        "directory behind the example, or replace them with --force"
+        "directory after the example, or replace them with --force"
     )
 
 
-PROGRAM = "csrun"
-_PACKAGES = {"tf": ("tensorflow", "TensorFlow"), "torch": ("torch", "PyTorch")}
-
-
 def names(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The examples."""
+    """Complete the name of an example."""
     found = {program.example: program.description for program in programs(source_folder())}
     return [CompletionItem(name, help=text) for name, text in found.items() if name.startswith(incomplete)]
 
@@ -175,7 +175,7 @@ def names(context: click.Context, param: click.Parameter, incomplete: str) -> li
 @click.option(
     "--framework",
     type=click.Choice(list(FRAMEWORKS)),
-    help="Of the program. Default: the one that is installed, tf where both are.",
+    help="Framework of the program. Default: the installed one, tf if both are.",
 )
 @click.option("--list", "only_list", is_flag=True, help="List the examples, as without EXAMPLE.")
 @click.option("--force", is_flag=True, help="Replace files that exist with other contents.")
@@ -197,9 +197,7 @@ def init(
     source = source_folder()
     known = programs(source)
     if not known:
-        raise CsrunError(
-            f"there are no examples in {source}; expected those that come with the toolkit: install it again"
-        )
+        raise CsrunError(f"there are no examples in {source}; expected those of the toolkit: reinstall it")
     if example is None or only_list:
         listed = [program for program in known if framework in (None, program.framework)]
         write_text(STDOUT, _json([one.to_json() for one in listed]) if as_json else list_text(listed))
@@ -214,10 +212,10 @@ def init(
 
 
 def choose(known: Sequence[Program], example: str, framework: str | None) -> Program:
-    """The program that is meant.
+    """Return the program for the arguments of the command line.
 
     Raises:
-        UsageError: there is no such example, or none for the framework.
+        UsageError: no such example exists, or none for the framework.
     """
     name = example.replace("-", "_").lower()
     found = {program.framework: program for program in known if program.example == name}
@@ -228,14 +226,14 @@ def choose(known: Sequence[Program], example: str, framework: str | None) -> Pro
     if framework not in found:
         others = ", ".join(program.example for program in known if program.framework == framework)
         raise UsageError(
-            f"the example '{name}' is there for --framework={', '.join(found)} only; "
-            f"for {framework} there are: {others}"
+            f"the example '{name}' exists only for --framework={', '.join(found)}; "
+            f"examples for {framework}: {others}"
         )
     return found[framework]
 
 
 def list_text(known: Sequence[Program]) -> str:
-    """A line for each example; pure."""
+    """Return one line per example."""
     frameworks: dict[str, list[str]] = {}
     for program in known:
         frameworks.setdefault(program.example, []).append(program.framework)
@@ -245,22 +243,22 @@ def list_text(known: Sequence[Program]) -> str:
 
 
 def copied_text(program: Program, directory: Path, num_written: int) -> str:
-    """What was copied, and what to do with it; pure."""
+    """Return the message after a copy, with the commands to run next."""
     framework = _PACKAGES[program.framework][1]
     count = f"{num_written} file{'s' if num_written > 1 else ''}"
-    done = f"{count} written" if num_written else "all files are there already"
+    done = f"{count} written" if num_written else "all files exist already"
     lines = [f"{program.example} for {framework} in {directory / program.run.parent}: {done}", ""]
     if directory != Path():
         lines.append(f"  cd {quote(str(directory))}")
-    words = f"python {program.run}"
-    if program.framework == "torch":  # whose programs have no default, as those of the original have none
-        words += f" -p {program.params[0]}"
+    command = f"python {program.run}"
+    if program.framework == "torch":  # these programs have no default parameters
+        command += f" -p {program.params[0]}"
     lines += [
-        f"  csrun_cpu {words} --mode=train --validate_only",
+        f"  csrun_cpu {command} --mode=train --validate_only",
         "  cs_system serve &",
         "  csrun_wse --total-nodes=1 --tasks-per-node=3 \\",
-        f"      {words} --mode=train --cs_ip=127.0.0.1:9000",
-        f"  csrun_cpu {words} --mode=eval",
+        f"      {command} --mode=train --cs_ip=127.0.0.1:9000",
+        f"  csrun_cpu {command} --mode=eval",
     ]
     if len(program.params) > 1:
         others = ", ".join(path.name for path in program.params[1:])
@@ -269,7 +267,7 @@ def copied_text(program: Program, directory: Path, num_written: int) -> str:
 
 
 def missing_text(framework: str) -> str:
-    """What to do where the framework of an example is not installed."""
+    """Return the notice that the framework of an example is not installed."""
     return (
         f"{_PACKAGES[framework][1]} is not installed for {sys.executable}; unless the site runs programs in "
         f"another environment, install it: pip install 'cs-toolkit[{framework}]'"
@@ -285,7 +283,7 @@ def _unknown(example: str, known: Sequence[str]) -> str:
 
     close = get_close_matches(example.lower(), known, n=1, cutoff=0.5)
     near = f"did you mean {close[0]}?" if close else f"expected one of: {', '.join(known)}"
-    return f"there is no example {example!r}; {near} (all examples: csrun init)"
+    return f"unknown example {example!r}; {near} (all examples: csrun init)"
 
 
 def _json(value: object) -> str:

@@ -1,4 +1,4 @@
-"""csrun status, logs and cancel: the state of jobs, the output of their tasks, and their end."""
+"""csrun status, logs and cancel: show the state of jobs and the output of their tasks, and end jobs."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ from csrun.schedulers.registry import scheduler
 PROGRAM = "csrun"
 DEFAULT_JOBS = "10"
 COMMAND_WIDTH = 60
+DEFAULT_LINES = "20"
+CHUNK_BYTES = 65_536
+PRINT_INTERVAL_S = 0.2
+STATE_INTERVAL_S = 2.0  # longer than for the log: all users share the scheduler that is asked for the state
+CANCEL_POLL_S = 0.5
+CANCEL_WAIT_S = 60
 
 
 @click.command("status")
@@ -37,9 +43,9 @@ COMMAND_WIDTH = 60
     help="Without JOB: show the newest N.",
 )
 def status(job: str | None, as_json: bool, last: int) -> int:
-    """Shows how JOB fares: state, nodes, tasks, and what it waits for. Without JOB: your newest jobs.
+    """Shows the state of JOB, its nodes and tasks, and what it waits for. Without JOB: your newest jobs.
 
-    JOB is an id that csrun_wse has printed (or its beginning or end), the scheduler's number, or a log
+    JOB is an id that csrun_wse has printed (or the start or end of one), the scheduler's number, or a log
     directory.
     """
     if job is None:
@@ -53,7 +59,7 @@ def status(job: str | None, as_json: bool, last: int) -> int:
 
 
 def list_text(found: list[JobStatus]) -> str:
-    """A line for each job; pure."""
+    """Return a table with one line per job."""
     if not found:
         return "no jobs are known; csrun_wse starts one\n"
     rows = [("job", "number", "state", "command")]
@@ -62,29 +68,22 @@ def list_text(found: list[JobStatus]) -> str:
             one.job.job_id,
             one.scheduler_job_id or "-",
             state_text(one, with_detail=False),
-            _shortened(join(one.job.command)),
+            _shorten(join(one.job.command)),
         )
         for one in found
     ]
     return "\n".join(columns(rows)) + "\n"
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     plain = text.replace("\n", " ")
     return plain if len(plain) <= COMMAND_WIDTH else plain[: COMMAND_WIDTH - 3] + "..."
-
-
-DEFAULT_LINES = "20"
-CHUNK_BYTES = 65_536
-PRINT_INTERVAL_S = 0.2
-LOOK_INTERVAL_S = 2.0
-"""A scheduler serves everybody: it is asked for the job's state less often than the log is read."""
 
 
 @click.command("logs")
 @click.argument("job", shell_complete=job_ids)
 @click.argument("task", required=False, shell_complete=tasks)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the job has ended.")
 @click.option(
     "-n",
     "--lines",
@@ -92,17 +91,17 @@ LOOK_INTERVAL_S = 2.0
     default=DEFAULT_LINES,
     show_default=True,
     metavar="N",
-    help="Begin with the last N lines.",
+    help="Start with the last N lines.",
 )
 def logs(job: str, task: str | None, follow: bool, lines: int) -> int:
     """Prints the log of a TASK of JOB: chief (the default), worker-0, ... or all.
 
-    `all` shows every task's log under its name. With --follow the exit code is that of the job.
+    `all` prints the log of every task after its name. With --follow the exit code is that of the job.
     """
     known = find_job(job, os.environ)
     if follow:
-        return follow_log(known, _file_of(known, task or "chief"), lines)
-    files = _existing_files(known, task or "chief")
+        return follow_log(known, _log_file(known, task or "chief"), lines)
+    files = _existing_logs(known, task or "chief")
     for file in files:
         if len(files) > 1:
             write_text(STDOUT, f"==> {file.name} <==\n")
@@ -111,27 +110,27 @@ def logs(job: str, task: str | None, follow: bool, lines: int) -> int:
 
 
 def follow_log(job: KnownJob, path: Path, lines: int) -> int:
-    """Prints a log as it grows until the job has ended; returns the job's exit code.
+    """Print a log as it grows until the job has ended, and return the exit code of the job.
 
-    While the job waits, what it waits for is said at every change and every ten seconds.
+    While the job waits, print what it waits for at every change and every ten seconds.
     """
-    found, looked_s, due = status_of(job), time.monotonic(), WaitLines()
+    found, asked_s, wait_lines = status_of(job), time.monotonic(), WaitLines()
     position: int | None = None
     while True:
         waits = found.detail if found.state == "waiting" else ""
-        if line := due.line(waits, found.news, looked_s):
+        if line := wait_lines.line(waits, found.news, asked_s):
             say(PROGRAM, line)
         if position is None and path.is_file():
             data, position = _last_lines(path, lines)
             _write(data)
         elif position is not None:
-            position = _print_from(path, position)
+            position = _print_rest(path, position)
         if found.over:
             say(PROGRAM, f"job {job.job_id}: {state_text(found)}")
             return _exit_code(found)
         time.sleep(PRINT_INTERVAL_S)
-        if time.monotonic() - looked_s >= LOOK_INTERVAL_S:
-            found, looked_s = status_of(job), time.monotonic()
+        if time.monotonic() - asked_s >= STATE_INTERVAL_S:
+            found, asked_s = status_of(job), time.monotonic()
 
 
 def _exit_code(found: JobStatus) -> int:
@@ -140,25 +139,25 @@ def _exit_code(found: JobStatus) -> int:
     return 0 if found.state == "done" else 1
 
 
-def _file_of(job: KnownJob, task: str) -> Path:
+def _log_file(job: KnownJob, task: str) -> Path:
     if task == "all":
         raise UsageError("--follow: got all tasks, expected one: name it, for example worker-0")
     name = task.replace(" ", "-")
     return Path(job.log_dir) / f"{'chief-0' if name == 'chief' else name}.log"
 
 
-def _existing_files(job: KnownJob, task: str) -> list[Path]:
-    everything = sorted(Path(job.log_dir).glob("*.log"), key=_log_order)
-    if not everything:
+def _existing_logs(job: KnownJob, task: str) -> list[Path]:
+    logs = sorted(Path(job.log_dir).glob("*.log"), key=_log_order)
+    if not logs:
         raise CsrunError(
             f"job {job.job_id} has no logs yet in {job.log_dir}; expected a job that has started: see "
             f"'csrun status {job.job_id}', or wait with --follow"
         )
     if task == "all":
-        return everything
-    file = _file_of(job, task)
-    if file not in everything:
-        found = ", ".join(path.stem for path in everything)
+        return logs
+    file = _log_file(job, task)
+    if file not in logs:
+        found = ", ".join(path.stem for path in logs)
         raise UsageError(f"no task {task!r} in job {job.job_id}; expected one of: {found}, all")
     return [file]
 
@@ -169,7 +168,7 @@ def _log_order(path: Path) -> tuple[bool, str, int]:
 
 
 def _last_lines(path: Path, lines: int) -> tuple[bytes, int]:
-    """(the last lines, the position behind them) of a file."""
+    """Return the last lines of a file and its length."""
     with path.open("rb") as file:
         end = position = file.seek(0, os.SEEK_END)
         data = b""
@@ -182,8 +181,8 @@ def _last_lines(path: Path, lines: int) -> tuple[bytes, int]:
     return b"".join(kept), end
 
 
-def _print_from(path: Path, position: int) -> int:
-    """Prints what has been added; returns the new end. A file that is shorter now was begun again."""
+def _print_rest(path: Path, position: int) -> int:
+    """Print the file from `position`, or from its start if it has become shorter; return its end."""
     with suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(position if file.seek(0, os.SEEK_END) >= position else 0)
         while data := file.read(CHUNK_BYTES):
@@ -198,25 +197,21 @@ def _write(data: bytes) -> None:
             data = data[os.write(STDOUT, data) :]
 
 
-CANCEL_POLL_S = 0.5
-WAIT_LIMIT_S = 60
-
-
 @click.command("cancel")
 @click.argument("job", shell_complete=job_ids)
 @click.option(
     "--wait",
     "limit_s",
     callback=seconds,
-    default=str(WAIT_LIMIT_S),
+    default=str(CANCEL_WAIT_S),
     show_default=True,
     metavar="SECONDS",
     help="How long to wait for the end of the job.",
 )
 def cancel(job: str, limit_s: float) -> int:
-    """Ends JOB: its tasks are asked to end, and killed after their grace period. Waits for the end.
+    """Ends JOB: asks its tasks to end, kills them after their grace period, and waits for the end.
 
-    JOB is an id that csrun_wse has printed (or its beginning or end), the scheduler's number, or a log
+    JOB is an id that csrun_wse has printed (or the start or end of one), the scheduler's number, or a log
     directory.
     """
     known = find_job(job, os.environ)
@@ -231,8 +226,8 @@ def cancel(job: str, limit_s: float) -> int:
         found = status_of(known)
     if not found.over:
         raise CsrunError(
-            f"job {known.job_id} is still {found.state} {limit_s:g} s after it was told to end; expected its "
-            f"end within the grace period: look at 'csrun logs {known.job_id}', or wait longer with --wait"
+            f"job {known.job_id} is still {found.state} {limit_s:g} s after the request to end it; expected "
+            f"its end within the grace period: see 'csrun logs {known.job_id}', or wait longer with --wait"
         )
     say(PROGRAM, f"job {known.job_id}: {state_text(found)}")
     return 0

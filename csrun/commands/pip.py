@@ -1,4 +1,4 @@
-"""csrun pip: packages of the environment that programs run in."""
+"""csrun pip: manage packages of the environment that programs run in."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from csrun.tasks.environment import program_python, this_toolkit
 
 PROGRAM = "csrun"
 
-# Prints NAME==VERSION of everything installed that the toolkit may use, one a line; what only its tests and
-# benchmarks need may change. `tensorflow` would overwrite the files of tensorflow-cpu, so no version of it
-# fits.
+# Prints NAME==VERSION, one per line, of each installed dependency of the toolkit, but not of those that only
+# its tests and benchmarks need. `tensorflow` would overwrite files of tensorflow-cpu, hence `tensorflow<0`.
 _PINS = r"""
 import importlib.metadata as m, re
 def plain(name):
@@ -43,7 +42,7 @@ if "tensorflow-cpu" in names and "tensorflow" not in versions:
     print("tensorflow<0")
 """
 
-# No version fits: the toolkit has these names itself, and theirs would hide or overwrite its modules.
+# Never installed: these packages would hide or overwrite modules of the same names in the toolkit.
 _ORIGINAL = ("cerebras_appliance", "cerebras_pytorch", "cerebras_tensorflow")
 
 
@@ -52,7 +51,7 @@ _ORIGINAL = ("cerebras_appliance", "cerebras_pytorch", "cerebras_tensorflow")
 def pip(arguments: tuple[str, ...]) -> int:
     """Runs pip in the environment that programs run in.
 
-    `install` leaves the packages of the toolkit as they are: what needs other versions of them is refused.
+    `install` keeps the versions of the toolkit's packages: a package that needs other versions is refused.
 
     \b
     Examples:
@@ -82,15 +81,15 @@ def pip(arguments: tuple[str, ...]) -> int:
         say(
             PROGRAM,
             "nothing was installed. Packages of the toolkit keep their versions; for a package that needs "
-            "others make an environment of your own, and name its interpreter as 'python' in the site "
-            "settings (docs/containers.md). What asks for 'tensorflow' works with tensorflow-cpu, and what "
-            "asks for 'cerebras_pytorch' works with the toolkit: csrun pip install --no-deps PACKAGE",
+            "others create a separate environment, and name its interpreter as 'python' in the site settings "
+            "(docs/containers.md). A package that requires 'tensorflow' works with tensorflow-cpu, one that "
+            "requires 'cerebras_pytorch' with the toolkit: csrun pip install --no-deps PACKAGE",
         )
     return code
 
 
 def _package(argument: str) -> str:
-    """The name of the package that an argument of `pip install` asks for, as modules are named."""
+    """Return the package that an argument of `pip install` names, in the spelling of modules."""
     return re.split(r"[^\w.-]", argument, maxsplit=1)[0].replace("-", "_").lower()
 
 
@@ -115,5 +114,5 @@ def _pins(python: str) -> str:
 def _no_interpreter(python: str, error: OSError) -> CsrunError:
     return CsrunError(
         f"cannot run {python}: {error.strerror}; expected the interpreter of programs: correct 'python' of "
-        "the site settings ('csrun config show' tells where it comes from)"
+        "the site settings ('csrun config show' shows where it comes from)"
     )

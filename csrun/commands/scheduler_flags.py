@@ -1,4 +1,4 @@
-"""The flags that say where something runs: --launcher, those of the schedulers, those of a queue."""
+"""Flags that select where something runs: --launcher, the flags of the schedulers, the flags of a queue."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ SUBMIT = "--submit"
 
 @dataclass(frozen=True, slots=True)
 class Queueing:
-    """What a command was told about the queue.
+    """The flags of a queue.
 
     Attributes:
-        submit: hand the job to the queue instead of running it from here.
-        follow: then stay until it has ended.
-        requeue: it goes back into the queue instead of ending unfinished.
-        warn_before_s: seconds before its time limit at which it is asked for a checkpoint; None: not said.
-        job_id: the identity that a submitted job has got already.
+        submit: submit the job to the queue instead of running it from here.
+        follow: after submitting, follow the job until it has ended.
+        requeue: put the job back into the queue instead of ending unfinished.
+        warn_before_s: seconds before its time limit at which the job is asked for a checkpoint; None if not
+            given.
+        job_id: the id that a submitted job has already.
     """
 
     submit: bool = False
@@ -37,35 +38,35 @@ class Queueing:
     job_id: str | None = None
 
     def check(self, where: Scheduler[Any, Any], environment: Mapping[str, str]) -> None:
-        """Refuses flags about a submitted job where there is none.
+        """Refuse flags of a submitted job for one that is not submitted.
 
         Raises:
-            UsageError: one is given.
+            UsageError: such a flag is given.
         """
         if self.submit:
             return
-        word = where.submit_flag or SUBMIT
+        submit_flag = where.submit_flag or SUBMIT
         given = {"--no-follow": not self.follow, "--warn-before": self.warn_before_s is not None}
         for flag in (name for name, is_given in given.items() if is_given):
             raise UsageError(
-                f"{flag} without {word}: it is about batch jobs; expected both: add {word}, or leave {flag} "
-                f"out"
+                f"{flag} without {submit_flag}: only batch jobs have it; expected both: add {submit_flag}, "
+                f"or leave {flag} out"
             )
         if self.requeue and where.job_here(environment) is None:
             raise UsageError(
-                f"--requeue without {word}: only a batch job can be put back into the queue; expected both: "
-                f"add {word}"
+                f"--requeue without {submit_flag}: only a batch job can be put back into the queue; expected "
+                f"both: add {submit_flag}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where something runs, as far as the command line says it.
+    """Where something runs, from the command line.
 
     Attributes:
-        launcher: name of the scheduler; None: the site's.
-        flags: those of schedulers that were given, by name.
-        queue: what was said about the queue.
+        launcher: name of the scheduler; None for the site's.
+        flags: values of the given flags of schedulers, by name.
+        queue: flags of the queue.
     """
 
     launcher: str | None = None
@@ -73,14 +74,14 @@ class Where:
     queue: Queueing = Queueing()
 
     def scheduler(self, site: Site, environment: Mapping[str, str]) -> Scheduler[Any, Any]:
-        """The scheduler that is meant."""
+        """Choose the scheduler."""
         return choose(self.launcher, site, environment)
 
     def foreign(self, chosen: Scheduler[Any, Any]) -> str | None:
-        """What to say of flags that are another scheduler's; None where there are none."""
+        """Return a notice about given flags of other schedulers; None if there are none."""
         own = {flag.name for flag in chosen.flags}
         names = ", ".join(name for name in self.flags if name not in own)
-        return f"{names}: not of the launcher '{chosen.name}', without effect here" if names else None
+        return f"{names}: no effect with the launcher '{chosen.name}'" if names else None
 
     def asked(
         self,
@@ -90,12 +91,12 @@ class Where:
         total_nodes: int | None = None,
         dry_run: bool = False,
     ) -> Asked:
-        """What a scheduler is asked for."""
+        """Return what the scheduler surveys for."""
         return Asked(site, environment, self.flags, total_nodes, self.queue.submit, dry_run)
 
 
 def launcher_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declares --launcher; `text` says what it chooses for."""
+    """Declare --launcher; `text` starts its help."""
     places = "; ".join(f"{each.name}: {each.about}" for each in schedulers())
     return click.option(
         "--launcher", metavar="NAME", callback=_launcher, help=f"{text} {places}. Default: the site's."
@@ -103,18 +104,18 @@ def launcher_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def scheduler_flags(text: str, *, queue: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declares everything that says where something runs; the command gets it as one argument, `where`.
+    """Declare all flags that select where something runs; the command gets them as one argument, `where`.
 
     Args:
-        text: for the help of --launcher.
-        queue: the command can hand a job to a queue.
+        text: start of the help of --launcher.
+        queue: declare the flags of a queue, too.
     """
     own: dict[str, Flag] = {}
     for flag in (flag for each in schedulers() for flag in each.flags):
         own.setdefault(_parameter(flag.name), flag)
-    words = {_parameter(each.submit_flag): each for each in schedulers() if each.submit_flag}
+    submit_flags = {_parameter(each.submit_flag): each for each in schedulers() if each.submit_flag}
     options = [launcher_option(text), *(_option(flag) for flag in own.values())]
-    options += _queue_options(words.values()) if queue else []
+    options += _queue_options(submit_flags.values()) if queue else []
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -122,10 +123,10 @@ def scheduler_flags(text: str, *, queue: bool = False) -> Callable[[Callable[...
             flags = {flag.name: text for name, flag in own.items() if (text := values.pop(name))}
             queueing = Queueing()
             if queue:
-                meant = [each for name, each in words.items() if values.pop(name)]
-                launcher = _same(launcher, meant)
+                named = [each for name, each in submit_flags.items() if values.pop(name)]
+                launcher = _merge_launchers(launcher, named)
                 queueing = Queueing(
-                    submit=values.pop("submit") or bool(meant),
+                    submit=values.pop("submit") or bool(named),
                     follow=values.pop("follow"),
                     requeue=values.pop("requeue"),
                     warn_before_s=values.pop("warn_before_s"),
@@ -141,12 +142,12 @@ def scheduler_flags(text: str, *, queue: bool = False) -> Callable[[Callable[...
 
 
 def _parameter(flag: str) -> str:
-    """The argument for a flag of a scheduler's, by a name that no argument of a command has."""
+    """Return the parameter name of a scheduler's flag; no other parameter of a command has it."""
     return f"scheduler_{flag.lstrip('-').replace('-', '_')}"
 
 
 def _launcher(context: click.Context, param: click.Parameter, text: str | None) -> str | None:
-    """Parses the name of a scheduler."""
+    """Parse the name of a scheduler."""
     if text is None:
         return None
     flag = flag_name(param)
@@ -182,9 +183,9 @@ def _option(flag: Flag) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _queue_options(
-    words: Iterable[Scheduler[Any, Any]],
+    with_submit_flag: Iterable[Scheduler[Any, Any]],
 ) -> list[Callable[[Callable[..., Any]], Callable[..., Any]]]:
-    """How a job becomes a batch job, and how it may go on after its time limit."""
+    """Return the flags of batch jobs."""
     return [
         click.option(
             SUBMIT,
@@ -198,39 +199,39 @@ def _queue_options(
                 is_flag=True,
                 help=f"The same as --launcher={each.name} {SUBMIT}.",
             )
-            for each in words
+            for each in with_submit_flag
         ),
         click.option(
             "--follow/--no-follow",
             default=True,
-            help=f"With {SUBMIT}: stay until the job has ended, or leave at once. Default: stay.",
+            help=f"With {SUBMIT}: wait until the job has ended, or return immediately. Default: wait.",
         ),
         click.option(
             "--requeue",
             is_flag=True,
             help=f"With {SUBMIT}: near its time limit the job writes a checkpoint and goes back into the "
-            "queue, and so it does when a node is lost; it then goes on from its last checkpoint.",
+            "queue, as it does when a node is lost; it then resumes from its last checkpoint.",
         ),
         click.option(
             "--warn-before",
             "warn_before_s",
             callback=seconds,
             metavar="SECONDS",
-            help=f"With {SUBMIT}: so long before its time limit the job is asked for a checkpoint (SIGUSR1); "
-            "the scheduler may be up to a minute early. 0: never. Default: 120, and half of the time limit "
-            "at most.",
+            help=f"With {SUBMIT}: time before its time limit at which the job is asked for a checkpoint "
+            "(SIGUSR1); the scheduler may send it up to a minute early. 0: never. Default: 120, at most "
+            "half of the time limit.",
         ),
         click.option("--job-id", hidden=True),
     ]
 
 
-def _same(launcher: str | None, meant: Iterable[Scheduler[Any, Any]]) -> str | None:
-    """The scheduler of all flags that name one.
+def _merge_launchers(launcher: str | None, named: Iterable[Scheduler[Any, Any]]) -> str | None:
+    """Return the scheduler that --launcher and the submit flags name.
 
     Raises:
-        UsageError: they name several.
+        UsageError: they name different ones.
     """
-    for each in meant:
+    for each in named:
         if launcher not in (None, each.name):
             raise UsageError(
                 f"{each.submit_flag} with --launcher={launcher}: got both, expected one: {each.submit_flag} "

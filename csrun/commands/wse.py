@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,15 +40,18 @@ from csrun.tasks.environment import SYSTEM_VARIABLE, this_toolkit
 PROGRAM = "csrun_wse"
 DEFAULT_GRACE_S = 10
 DEFAULT_WIND_DOWN_S = 60
+SCRIPT_NAME = "job.sh"
+WHOLE_FILE_LINES = 1_000_000
 
 _HELP = """Runs COMMAND as the tasks of one job on a CS system: rank 0 is the chief, all others are workers
 that stream input data. All tasks run the same command; programs find their part in TF_CONFIG and CSRUN_*.
 
-The first word that is no flag starts the command; everything behind it is passed on unchanged. With S
+The first argument that is not a flag starts the command; everything after it is passed on unchanged. With S
 single-task nodes of N nodes the job has S + (N - S) * T tasks.
 
-The tasks' output appears line by line with the task's name in front, and without it in one log file per task.
-Tasks have no input. The first task that fails ends the job, and its exit code becomes that of csrun_wse.
+The output of the tasks appears line by line with the name of the task in front, and without the name in one
+log file per task. Tasks have no standard input. The first task that fails ends the job, and its exit code
+becomes that of csrun_wse.
 
 Flags may be written with _ or -, as --flag VALUE or --flag=VALUE.
 """
@@ -62,17 +66,17 @@ Examples:
 
 \b
 Defaults of this site: --total-nodes={nodes} --tasks-per-node={tasks} --cpus-per-task={cpus}
-  ('csrun config show' tells where they come from)
+  ('csrun config show' shows where they come from)
 """
 
 
 def main() -> NoReturn:
-    """Entry point."""
+    """Run the command as a console script."""
     run_main(PROGRAM, lambda: build_command(command_site(build_command, sys.argv[1:]).site))
 
 
 def build_command(site: Site) -> click.Command:
-    """The command line; `site` fills in what the user leaves open."""
+    """Build the command line; the settings of the site replace what the user leaves open."""
     epilog = _EPILOG.format(
         nodes=site.def_nodes,
         tasks=site.def_tasks_per_node,
@@ -82,64 +86,13 @@ def build_command(site: Site) -> click.Command:
     @click.command(
         PROGRAM, context_settings=context_settings(), help=_HELP, epilog=epilog, options_metavar="[FLAGS]"
     )
-    @click.option("--total-nodes", "--nodes", callback=count(), metavar="N", help="Nodes of the job.")
-    @click.option(
-        "--tasks-per-node",
-        callback=count(),
-        metavar="T",
-        help="Tasks on each node. Default: the site's; with --cpus-per-task alone, as many as fit on a node.",
-    )
-    @click.option(
-        "--cpus-per-task",
-        callback=count(),
-        metavar="C",
-        help="CPUs of each task. Tasks are pinned to them where the machine has enough for all.",
-    )
-    @click.option(
-        "--single-task-nodes",
-        callback=count(0),
-        metavar="S",
-        default="0",
-        show_default=True,
-        help="The first S nodes run one task each; S < N.",
-    )
-    @click.option(
-        "--cyclic", is_flag=True, help="Workers go round robin over the nodes. Default: node by node."
-    )
+    @_layout_options
     @mount_dirs_option
     @scheduler_flags(
-        "Where the tasks run; inside of a job of the scheduler on its nodes, else on nodes of their own.",
+        "Where the tasks run: inside a job of the scheduler on its nodes, otherwise on nodes of their own.",
         queue=True,
     )
-    @click.option(
-        "--recommendation",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Take nodes, tasks and CPUs from what 'cs_input_analyzer --json FILE' has written.",
-    )
-    @click.option(
-        "--log-dir",
-        type=click.Path(path_type=Path),
-        metavar="DIR",
-        help="Where the logs go. Default: ./csrun_logs/<job id>",
-    )
-    @click.option(
-        "--grace-period",
-        callback=seconds,
-        metavar="SECONDS",
-        default=str(DEFAULT_GRACE_S),
-        show_default=True,
-        help="From asking the tasks to end until they are killed.",
-    )
-    @click.option(
-        "--wind-down",
-        callback=seconds,
-        metavar="SECONDS",
-        default=str(DEFAULT_WIND_DOWN_S),
-        show_default=True,
-        help="How long workers may go on after the chief has finished.",
-    )
-    @click.option("--wait", is_flag=True, help="Queue for a CS system that is busy instead of failing.")
+    @_job_options
     @site_config_option
     @click.option(
         "--dry-run", is_flag=True, help="Show the tasks, their environment and command; start nothing."
@@ -151,85 +104,63 @@ def build_command(site: Site) -> click.Command:
     @click.pass_context
     def csrun_wse(
         context: click.Context,
-        total_nodes: int | None,
-        tasks_per_node: int | None,
-        cpus_per_task: int | None,
-        single_task_nodes: int,
-        cyclic: bool,
+        requested: RequestedLayout,
         mount_dirs: tuple[Path, ...],
         where: Where,
-        recommendation: Path | None,
-        log_dir: Path | None,
-        grace_period: float,
-        wind_down: float,
-        wait: bool,
+        job: JobOptions,
         dry_run: bool,
         command: tuple[str, ...],
     ) -> int:
         environment = dict(os.environ)
-        wanted = Wanted(total_nodes, tasks_per_node, cpus_per_task, single_task_nodes, cyclic)
-        if recommendation is not None:
-            wanted = wanted.completed_by(read_recommendation(recommendation))
+        if job.recommendation is not None:
+            requested = requested.completed_by(read_recommendation(job.recommendation))
         scheduler, queue = where.scheduler(site, environment), where.queue
         queue.check(scheduler, environment)
         foreign = where.foreign(scheduler)
         _say([foreign] if foreign is not None else [])
-        asked = where.asked(site, environment, total_nodes=wanted.total_nodes, dry_run=dry_run)
+        asked = where.asked(site, environment, total_nodes=requested.total_nodes, dry_run=dry_run)
         survey = scheduler.survey(asked)
         _say(survey.notices)
-        layout = wanted.layout(survey.defaults, survey.node_cpus)
-        words = require_command(command, context)
+        layout = requested.resolve(survey.defaults, survey.node_cpus)
+        arguments = require_command(command, context)
         job_id, cwd = queue.job_id or new_job_id(scheduler.name), working_directory()
-        log_dir = log_dir or Path("csrun_logs", job_id)
+        log_dir = job.log_dir or Path("csrun_logs", job_id)
         directories = [*(path.absolute() for path in mount_dirs), cwd / log_dir]
         request = LaunchRequest(
-            command=words,
-            executed=containerize(words, site, cwd, directories),
+            command=arguments,
+            executed=containerize(arguments, site, cwd, directories),
             layout=layout,
             log_dir=log_dir,
             mount_dirs=mount_dirs,
-            grace_s=grace_period,
-            wind_down_s=wind_down,
-            wait=wait,
+            grace_s=job.grace_period,
+            wind_down_s=job.wind_down,
+            wait=job.wait,
             requeue=queue.requeue,
             warn_before_s=queue.warn_before_s,
         )
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         launch_context = LaunchContext(job_id, cwd, environment, this_toolkit(), site, cpus)
-        plan = scheduler.plan(request, launch_context, survey)  # refuses what can never run
+        plan = scheduler.plan(request, launch_context, survey)  # refuses a job that can never run
         _say(plan.notices)
-        if not dry_run:
-            from csrun.system_status import check_system  # only here: --help starts no process
-
-            here = scheduler.job_here(environment)
-            certain = not queue.submit and (not scheduler.has_nodes or (here is not None and here.on_node))
-            notice = check_system(
-                words,
-                site.cs_ip,
-                this_toolkit(),
-                wait=wait,
-                certain=certain,
-                variable=environment.get(SYSTEM_VARIABLE, ""),
-            )
-            _say([notice] if notice else [])
-        if not queue.submit and not dry_run:
-            return scheduler.run(plan, environment)
-        if not queue.submit:
-            write_text(STDOUT, scheduler.describe(plan))
-            return 0
-        script = scheduler.script(request, launch_context, survey)
         if dry_run:
-            write_text(STDOUT, script)
+            if queue.submit:
+                text = scheduler.script(request, launch_context, survey)
+            else:
+                text = scheduler.describe(plan)
+            write_text(STDOUT, text)
             return 0
-
+        _check_system(arguments, site, environment, scheduler, submit=queue.submit, wait=job.wait)
+        if not queue.submit:
+            return scheduler.run(plan, environment)
+        script = scheduler.script(request, launch_context, survey)
         return submit(scheduler, script, plan, environment, follow=queue.follow)
 
     return csrun_wse
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The layout as the user has given it; None where it is left open."""
+class RequestedLayout:
+    """The layout of a job as the user requests it; None where the command line leaves it open."""
 
     total_nodes: int | None
     tasks_per_node: int | None
@@ -237,8 +168,8 @@ class Wanted:
     single_task_nodes: int
     cyclic: bool
 
-    def completed_by(self, recommendation: Recommendation) -> Wanted:
-        """With what is recommended where the user has said nothing."""
+    def completed_by(self, recommendation: Recommendation) -> RequestedLayout:
+        """Take what the user has left open from a recommendation."""
         return replace(
             self,
             total_nodes=self.total_nodes or recommendation.nodes,
@@ -246,8 +177,8 @@ class Wanted:
             cpus_per_task=self.cpus_per_task or recommendation.cpus_per_task,
         )
 
-    def layout(self, site: Site, node_cpus: int) -> JobLayout:
-        """What is left open filled in for nodes with so many CPUs."""
+    def resolve(self, site: Site, node_cpus: int) -> JobLayout:
+        """Complete the layout from the site's defaults, for nodes with `node_cpus` CPUs."""
         return resolve_layout(
             site,
             node_cpus,
@@ -259,13 +190,132 @@ class Wanted:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """Options of a job other than its layout and its scheduler; times in seconds."""
+
+    recommendation: Path | None
+    log_dir: Path | None
+    grace_period: float
+    wind_down: float
+    wait: bool
+
+
+def _layout_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare the options of the layout; the command gets them as one argument, `requested`."""
+
+    @click.option("--total-nodes", "--nodes", callback=count(), metavar="N", help="Nodes of the job.")
+    @click.option(
+        "--tasks-per-node",
+        callback=count(),
+        metavar="T",
+        help="Tasks on each node. Default: the site's; with only --cpus-per-task, as many as fit on a node.",
+    )
+    @click.option(
+        "--cpus-per-task",
+        callback=count(),
+        metavar="C",
+        help="CPUs of each task. Tasks are pinned to them if the machine has enough for all.",
+    )
+    @click.option(
+        "--single-task-nodes",
+        callback=count(0),
+        metavar="S",
+        default="0",
+        show_default=True,
+        help="The first S nodes run one task each; S < N.",
+    )
+    @click.option(
+        "--cyclic", is_flag=True, help="Distribute workers round robin over the nodes. Default: node by node."
+    )
+    @wraps(function)
+    def command(
+        *arguments: Any,
+        total_nodes: int | None,
+        tasks_per_node: int | None,
+        cpus_per_task: int | None,
+        single_task_nodes: int,
+        cyclic: bool,
+        **values: Any,
+    ) -> Any:
+        layout = RequestedLayout(total_nodes, tasks_per_node, cpus_per_task, single_task_nodes, cyclic)
+        return function(*arguments, requested=layout, **values)
+
+    return command
+
+
+def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare the options of `JobOptions`; the command gets them as one argument, `job`."""
+
+    @click.option(
+        "--recommendation",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Take nodes, tasks and CPUs from a file that 'cs_input_analyzer --json FILE' has written.",
+    )
+    @click.option(
+        "--log-dir",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Directory of the logs. Default: ./csrun_logs/<job id>",
+    )
+    @click.option(
+        "--grace-period",
+        callback=seconds,
+        metavar="SECONDS",
+        default=str(DEFAULT_GRACE_S),
+        show_default=True,
+        help="Time from asking the tasks to end until they are killed.",
+    )
+    @click.option(
+        "--wind-down",
+        callback=seconds,
+        metavar="SECONDS",
+        default=str(DEFAULT_WIND_DOWN_S),
+        show_default=True,
+        help="How long workers may continue after the chief has finished.",
+    )
+    @click.option("--wait", is_flag=True, help="Wait for a CS system that is busy instead of failing.")
+    @wraps(function)
+    def command(
+        *arguments: Any,
+        recommendation: Path | None,
+        log_dir: Path | None,
+        grace_period: float,
+        wind_down: float,
+        wait: bool,
+        **values: Any,
+    ) -> Any:
+        job = JobOptions(recommendation, log_dir, grace_period, wind_down, wait)
+        return function(*arguments, job=job, **values)
+
+    return command
+
+
+def _check_system(
+    arguments: tuple[str, ...],
+    site: Site,
+    environment: Mapping[str, str],
+    scheduler: Scheduler[Any, Any],
+    *,
+    submit: bool,
+    wait: bool,
+) -> None:
+    from csrun.system_status import check_system  # only here: --help starts no process
+
+    here = scheduler.job_here(environment)
+    # The tasks reach the CS system from here only if they start here, now.
+    certain = not submit and (not scheduler.has_nodes or (here is not None and here.on_node))
+    variable = environment.get(SYSTEM_VARIABLE, "")
+    notice = check_system(
+        arguments, site.cs_ip, this_toolkit(), wait=wait, certain=certain, variable=variable
+    )
+    _say([notice] if notice else [])
+
+
 def _say(notices: Iterable[str]) -> None:
     for notice in notices:
         say(PROGRAM, notice)
-
-
-SCRIPT_NAME = "job.sh"
-WHOLE_FILE_LINES = 1_000_000
 
 
 def submit(
@@ -276,17 +326,17 @@ def submit(
     *,
     follow: bool,
 ) -> int:
-    """Writes the script into the job's log directory, hands it to the queue, and registers the job.
+    """Write the script into the log directory of the job, submit it, and register the job.
 
     Args:
-        scheduler: whose queue.
-        script: its text.
+        scheduler: owner of the queue.
+        script: text of the batch script.
         plan: of the job.
         environment: of the launcher; the job inherits it.
-        follow: stay until the job has ended.
+        follow: follow the output until the job has ended.
 
     Returns:
-        The exit code: that of the job, if it was followed to its end.
+        The exit code of the job if it was followed to its end, else 0.
 
     Raises:
         LogDirError: the script cannot be written.
@@ -304,26 +354,26 @@ def submit(
         ) from error
     job = replace(known_job(plan), scheduler_job_id=scheduler.submit(path, environment))
     register(job, environment)
-    # As sbatch prints it, so that scripts that read sbatch's answer can read ours.
+    # The line that sbatch prints: scripts that parse it work with csrun_wse, too.
     write_text(STDOUT, f"Submitted batch job {job.scheduler_job_id}\n")
     say(PROGRAM, f"job {job.job_id}, script {path}")
     return _follow(job, scheduler.output_file(job)) if follow else 0
 
 
 def _follow(job: KnownJob, output: Path) -> int:
-    """Shows what the job writes until it has ended; returns its exit code.
+    """Print the output of a submitted job until it has ended; return its exit code.
 
-    Ctrl-C ends the showing, not the job.
+    Ctrl-C stops the printing, not the job.
     """
+    from csrun.commands.jobs import follow_log  # only here: nothing else follows a log
+
     number = job.scheduler_job_id
     try:
-        from csrun.commands.jobs import follow_log  # only here: nothing else follows a log
-
         return follow_log(job, output, lines=WHOLE_FILE_LINES)
     except KeyboardInterrupt:
         say(
             PROGRAM,
-            f"job {number} goes on: 'csrun status {number}', 'csrun logs --follow {number}', 'csrun cancel "
-            f"{number}' look after it",
+            f"job {number} continues: check it with 'csrun status {number}', follow it with 'csrun logs "
+            f"--follow {number}', end it with 'csrun cancel {number}'",
         )
         return EXIT_CTRL_C

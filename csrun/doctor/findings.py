@@ -30,10 +30,10 @@ class Finding:
     advice: str = ""
 
 
-def line(finding: Finding, coloured: bool) -> str:
+def line(finding: Finding, colored: bool) -> str:
     """The finding for a terminal, its advice in a line of its own."""
     mark = _MARKS[finding.level]
-    if coloured:
+    if colored:
         mark = f"\x1b[{_COLOURS[finding.level]}m{mark}\x1b[0m"
     text = f"{mark}  {finding.name:<{NAME_WIDTH}} {finding.text}\n"
     if finding.advice:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from csrun.console import STDERR, STDOUT, Console, wants_colour
+from csrun.console import STDERR, STDOUT, Console, wants_color
 from csrun.jobs.progress import read_progress
 from csrun.jobs.record import JobRecord, timestamp
 from csrun.jobs.supervisor import Action, ReportFailure, ReportLoss, Supervisor
@@ -29,15 +29,15 @@ class JobReport:
     Args:
         plan: the job.
         record: of the job; the report writes it at every change.
-        colour: whether prefixes are coloured; by default where stdout is a terminal.
+        colour: whether prefixes are colored; by default where stdout is a terminal.
     """
 
     def __init__(self, plan: LaunchPlan, record: JobRecord, colour: bool | None = None) -> None:
         self._plan = plan
         self._record = record
         self._record_broken = False
-        coloured = wants_colour(STDOUT) if colour is None else colour
-        self._outputs = [TaskOutput(task_prefix(task.label, task.rank, coloured)) for task in plan.tasks]
+        colored = wants_color(STDOUT) if colour is None else colour
+        self._outputs = [TaskOutput(task_prefix(task.label, task.rank, colored)) for task in plan.tasks]
         self._console = Console()
         self.write_record()
 
@@ -259,9 +259,9 @@ def printable(line: bytes) -> str:
     return text + _RESET if "\x1b" in text else text
 
 
-def task_prefix(label: str, rank: int, coloured: bool) -> str:
+def task_prefix(label: str, rank: int, colored: bool) -> str:
     """What stands before each line of a task, `chief | ` or `worker 0 | `."""
-    if not coloured:
+    if not colored:
         return f"{label} | "
     return f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{label} |{_RESET} "
 

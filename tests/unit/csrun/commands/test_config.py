@@ -62,7 +62,7 @@ def test_check_prints_each_fault_on_a_line_of_its_own_that_editors_understand(
 def test_check_of_a_right_file_and_of_what_counts_here(run: Run, tmp_path: Path) -> None:
     (tmp_path / "good.yaml").write_text("def_nodes: 3\n")
     result = run("csrun", "config", "check", "good.yaml", env={"DEF_NODES": "x"})
-    assert (result.returncode, result.stdout) == (0, "good.yaml: no faults\n")
+    assert (result.returncode, result.stdout) == (0, "good.yaml: no errors\n")
     result = run("csrun", "config", "check", env={"DEF_NODES": "x", "CSRUN_SITE_CONFIG": "good.yaml"})
     assert result.returncode == 2
     assert "DEF_NODES is 'x'" in result.stderr

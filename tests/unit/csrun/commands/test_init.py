@@ -116,7 +116,7 @@ def test_files_of_the_user_are_kept(init: Init, tmp_path: Path) -> None:
     assert "files written" in init("unet", "other")  # another directory
     assert json.loads(init("fc_mnist", "--force", "--json"))["written"] == [SHARED]
     assert changed.read_bytes() == (SOURCE / "common/data.py").read_bytes()
-    assert "all files are there already" in init("fc_mnist")
+    assert "all files exist already" in init("fc_mnist")
 
 
 def test_it_says_what_to_do_next(init: Init) -> None:
@@ -142,9 +142,9 @@ def test_the_framework_is_the_installed_one(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("ffc_mnit",), "there is no example 'ffc_mnit'; did you mean fc_mnist? (all examples: csrun init)"),
-        (("xyz",), "there is no example 'xyz'; expected one of: bert, fc_mnist, "),
-        (("unet", "--framework=torch"), "'unet' is there for --framework=tf only; for torch there are: bert"),
+        (("ffc_mnit",), "unknown example 'ffc_mnit'; did you mean fc_mnist? (all examples: csrun init)"),
+        (("xyz",), "unknown example 'xyz'; expected one of: bert, fc_mnist, "),
+        (("unet", "--framework=torch"), "'unet' exists only for --framework=tf; examples for torch: bert"),
     ],
 )
 def test_a_wrong_name_gets_a_suggestion(init: Init, words: tuple[str, ...], said: str) -> None:
@@ -155,7 +155,7 @@ def test_a_wrong_name_gets_a_suggestion(init: Init, words: tuple[str, ...], said
 
 def test_a_place_that_cannot_be_written_is_named(init: Init, tmp_path: Path) -> None:
     (tmp_path / "models").write_text("")
-    with pytest.raises(CsrunError, match=r"cannot write models.*: .*; expected a directory that can be"):
+    with pytest.raises(CsrunError, match=r"cannot write models.*: .*; expected a writable directory"):
         init("fc_mnist")
     with pytest.raises(click.BadParameter, match="is a file"):
         init("fc_mnist", "models")

@@ -126,7 +126,7 @@ def test_no_package_takes_a_name_of_the_toolkit(command: Command) -> None:
         assert "pip install" not in refused.stderr
     refused = command("csrun", "pip", "install", "written_for_it")
     assert refused.returncode == 1
-    assert "what asks for 'cerebras_pytorch' works with the toolkit" in refused.stderr
+    assert "that requires 'cerebras_pytorch' with the toolkit" in refused.stderr
     assert command("csrun", "pip", "install", "--no-deps", "written_for_it").returncode == 0
 
 

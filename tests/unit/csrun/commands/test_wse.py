@@ -110,7 +110,7 @@ def test_tasks_have_no_input(run: Run) -> None:
     assert (result.returncode, result.stdout) == (0, "")
 
 
-def test_prefixes_are_coloured_on_a_terminal_only(run: Run, tmp_path: Path) -> None:
+def test_prefixes_are_colored_on_a_terminal_only(run: Run, tmp_path: Path) -> None:
     assert "\x1b" not in run("csrun_wse", "echo", "x").stdout
     controller, terminal = pty.openpty()
     try:
@@ -194,7 +194,7 @@ def test_site_defaults_size_the_job(run: Run) -> None:
         (
             ["--wckey=mine", "true"],
             2,
-            "unknown flag '--wckey'; expected one of this command's flags; options of",
+            "unknown flag '--wckey'; expected one of this command's flags; pass other",
         ),
         (["--array=1-3", "true"], 2, "--array: got '1-3', which is refused: the elements of a job array"),
         (["--total-node=3", "true"], 2, "unknown flag '--total-node'; did you mean --total-nodes?"),

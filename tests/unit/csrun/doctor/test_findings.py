@@ -138,10 +138,10 @@ def test_a_busy_cluster_is_no_failure_and_a_broken_one_is() -> None:
 
 def test_findings_as_lines_and_json() -> None:
     finding = Finding("gres", "fail", "not there", "correct it")
-    assert line(finding, coloured=False) == (
+    assert line(finding, colored=False) == (
         "FAIL  gres             not there\n                       -> correct it\n"
     )
-    assert "\x1b[31mFAIL" in line(finding, coloured=True)
+    assert "\x1b[31mFAIL" in line(finding, colored=True)
     assert to_json([finding])["would_work"] is False
 
 

@@ -90,8 +90,8 @@ def test_the_tail_is_the_last_lines_cut_to_a_readable_length(output: TaskOutput)
 
 
 def test_prefixes() -> None:
-    assert task_prefix("worker 0", 1, coloured=False) == "worker 0 | "
-    coloured = task_prefix("chief", 0, coloured=True)
-    assert coloured.startswith("\x1b[")
-    assert coloured.endswith("\x1b[0m ")
-    assert coloured != task_prefix("chief", 1, coloured=True)
+    assert task_prefix("worker 0", 1, colored=False) == "worker 0 | "
+    colored = task_prefix("chief", 0, colored=True)
+    assert colored.startswith("\x1b[")
+    assert colored.endswith("\x1b[0m ")
+    assert colored != task_prefix("chief", 1, colored=True)

@@ -114,9 +114,7 @@ def test_several_nodes_and_mounts_are_explained() -> None:
 
 def test_flags_of_another_scheduler_are_named() -> None:
     where = Where(None, {"--time": "1:00:00", "--mem": "4G"})
-    assert (
-        where.foreign(scheduler("local")) == "--time, --mem: not of the launcher 'local', without effect here"
-    )
+    assert where.foreign(scheduler("local")) == "--time, --mem: no effect with the launcher 'local'"
     assert where.foreign(scheduler("slurm")) is None
 
 

@@ -184,7 +184,7 @@ def test_a_running_job_is_cancelled(served: Site) -> None:
 
 def test_one_program_runs_when_it_is_its_turn(site: Site) -> None:
     shown = site.run("csrun_cpu", "--dry-run", "echo", "a b").stdout
-    assert shown.startswith("one program when it is its turn, in place of csrun_cpu")
+    assert shown.startswith("one program when it is its turn, instead of csrun_cpu")
     assert shown.endswith(f"command: flock {site.spool}/turn echo 'a b'\n")
     done = site.run("csrun_cpu", "sh", "-c", "echo in $SPOOL_JOB; exit 5")
     assert (done.returncode, done.stdout) == (5, "in csrun_cpu\n")

@@ -11,9 +11,9 @@ from pathlib import Path
 from textwrap import fill
 from types import ModuleType
 
-from cgc.importers.aten import handlers as aten
-from cgc.importers.tensorflow import handlers as tensorflow
-from cgc.importers.tensorflow.dropped import WORDS
+from cgc.importers.aten.handlers import table as aten
+from cgc.importers.tensorflow.body import WORDS
+from cgc.importers.tensorflow.handlers import table as tensorflow
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "supported-ops.md"
 HEAD = """\

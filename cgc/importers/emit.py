@@ -14,7 +14,7 @@ from xdsl.ir import Block, SSAValue
 from cgc.cirh import ops
 from cgc.cirh.base import FLOAT32, CirhOp, LayerPath
 from cgc.cirh.types import DTYPE_NAMES, dtype_name, element_type, numpy_dtype, shape_of, tensor_of
-from cgc.importers.faults import Kind, RefusedError
+from cgc.importers.diagnostics import Kind, RefusedError
 
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]

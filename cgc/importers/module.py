@@ -22,8 +22,8 @@ from cgc.cirh.interface import (
 )
 from cgc.cirh.types import Tensor, tensor_type
 from cgc.errors import GraphImportError
+from cgc.importers.diagnostics import Fault, Kind, RefusedError, raise_if_any
 from cgc.importers.emit import Emitter, dtype_of, require_dtype
-from cgc.importers.faults import Fault, Kind, RefusedError, raise_if_any
 from cs_toolkit.step import Mode
 
 MODES: tuple[str, ...] = get_args(Mode)

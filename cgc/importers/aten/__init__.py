@@ -1,7 +1,7 @@
 """From a recorded step of ATen operations to one CIRH module. Knows no PyTorch: a step comes as data."""
 
 from cgc.importers.aten.graph import Check, Constant, Graph, Node, Tensor, check_output
-from cgc.importers.aten.handlers import COMPLEX_HANDLERS, HANDLERS
+from cgc.importers.aten.handlers.table import COMPLEX_HANDLERS, HANDLERS
 from cgc.importers.aten.step import import_step, refused
 
 SUPPORTED = frozenset(HANDLERS) | frozenset(COMPLEX_HANDLERS)

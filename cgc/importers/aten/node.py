@@ -16,8 +16,8 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS, INTEGERS, element_type, numpy_dtype, shape_of
 from cgc.importers.aten.graph import Node, Tensor
+from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Emitter, Shape, dtype_of
-from cgc.importers.faults import Kind, RefusedError
 
 _WIDTHS = ("uint8", "int8", "int32", "int64")
 _CATEGORY = {"bool": 0, **dict.fromkeys(INTEGERS, 1), **dict.fromkeys(FLOATS, 2)}

@@ -10,19 +10,20 @@ from xdsl.ir import Block, SSAValue
 from cgc.cirh.types import Tensor as TensorType
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
 from cgc.errors import CompileError, GraphImportError
-from cgc.importers.aten.faults import REMEDIES, describe, operation
 from cgc.importers.aten.graph import COMPLEX, Graph, Node, Tensor, check_output, is_complex
-from cgc.importers.aten.handlers import handler_of
+from cgc.importers.aten.handlers.table import handler_of
 from cgc.importers.aten.node import ClassGrad, Complex, Deferred, NodeContext, StepState, Value
-from cgc.importers.emit import Emitter, require_dtype
-from cgc.importers.faults import (
+from cgc.importers.diagnostics import (
+    Described,
     Fault,
     Kind,
+    Operation,
     RefusedError,
     import_error,
     raise_if_any,
     unknown_operations,
 )
+from cgc.importers.emit import Emitter, require_dtype
 from cgc.importers.module import StateTensor, counted, require_mode, state_types, step_module
 from cs_toolkit.step import GLOBAL_STEP
 
@@ -205,3 +206,40 @@ def _input_types(graph: Graph) -> list[TensorType]:
             faults.append(Fault(refusal.kind, str(refusal)))
     raise_if_any(faults, REMEDIES)
     return types
+
+
+_SIZES = "its result has a size that depends on the data; use torch.where(condition, x, y) or a mask"
+_COMPLEX = "it has no rule for complex numbers; write it with their real and imaginary parts"
+ADVICE = {
+    **dict.fromkeys(
+        (
+            "aten.nonzero.default",
+            "aten.masked_select.default",
+            "aten._unique2.default",
+            "aten.bincount.default",
+            "aten.index.Tensor",
+        ),
+        _SIZES,
+    ),
+}
+"""What to do about an operation that has no rule."""
+
+REMEDIES = {
+    Kind.UNKNOWN_OP: "write the step with operations that the CS system has, or compute this in the input "
+    "function, which runs on the workers",
+    Kind.TYPE: "the CS system computes in float32, float16, bfloat16 and integers of at most 32 bits; give "
+    "dtype=torch.float32 where the tensor is made, or call .float(); complex numbers "
+    "are complex64",
+}
+
+
+def operation(node: Node) -> Operation:
+    """A node by the module that it belongs to, and the user's line."""
+    results = tuple(describe(tensor) for tensor in node.results if tensor is not None)
+    advice = ADVICE.get(node.op, _COMPLEX if is_complex(node) else None)
+    return Operation(node.op, ".".join(node.layer), node.source, results, advice, "module", node.library)
+
+
+def describe(tensor: Tensor) -> Described:
+    """Element type and shape."""
+    return Described(tensor.dtype, tensor.shape)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePath
 from typing import Any, cast
 
 import numpy as np
@@ -13,31 +14,47 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh.types import DTYPE_NAMES, dtype_name, shape_of, tensor_of
 from cgc.errors import CompileError
+from cgc.importers.diagnostics import Fault, Kind, RefusedError, unknown_operations
 from cgc.importers.emit import NARROWED, Array, Emitter, narrowed_dtype, require_dtype
-from cgc.importers.faults import Fault, Kind, RefusedError, unknown_operations
-from cgc.importers.tensorflow import constants, folding
-from cgc.importers.tensorflow.constants import Waiting
-from cgc.importers.tensorflow.dropped import announced
-from cgc.importers.tensorflow.faults import CHOOSE, REMEDIES, described, operation
-from cgc.importers.tensorflow.handlers import handler_of, padded, selected
-from cgc.importers.tensorflow.handlers.bits import ON_BITS
-from cgc.importers.tensorflow.handlers.plumbing import DROPPED
+from cgc.importers.tensorflow.constant_folding import (
+    FOLD_LIMIT,
+    Waiting,
+    fold,
+    fold_lazily,
+    is_beyond_the_device,
+    is_foldable,
+    is_narrowed,
+    narrow_floats,
+)
+from cgc.importers.tensorflow.handlers import dynamic_shapes
+from cgc.importers.tensorflow.handlers.constant import DROPPED
+from cgc.importers.tensorflow.handlers.elementwise import ON_BITS
+from cgc.importers.tensorflow.handlers.table import handler_of
 from cgc.importers.tensorflow.handlers.tensor_lists import ON_LISTS
-from cgc.importers.tensorflow.layers import forward_name, layer_of
 from cgc.importers.tensorflow.node import (
     POISON,
     FloatBits,
+    Missing,
     NodeContext,
     PaddedRows,
     PaddedSize,
     Result,
     SelectedRows,
     StepState,
+    TensorList,
     Value,
 )
+from cgc.importers.tensorflow.origin import (
+    CHOOSE,
+    REMEDIES,
+    described,
+    forward_name,
+    layer_of,
+    operation,
+    user_line,
+)
 from cgc.importers.tensorflow.plan import function_body, plan_function
-from cgc.importers.tensorflow.source import user_line
-from cgc.importers.tensorflow.variants import Missing, TensorList
+from cs_toolkit.source_files import is_users_file
 
 _HOST_TYPES = frozenset({"resource", "variant"})
 _ANY_RESULT_TYPE = frozenset({"Const", "StatelessRandomGetKeyCounter", "Shape", "ShapeN", "Size", "Rank"})
@@ -121,7 +138,7 @@ class BodyImporter:
             return True
         inputs = [self.values.get(tensor.name, POISON) for tensor in op.inputs]
         constant = self._step.constants.inputs(op, inputs)
-        known = handler_of(op) is not None or folding.is_foldable(op) or constant is not None
+        known = handler_of(op) is not None or is_foldable(op) or constant is not None
         if not known or any(value is POISON for value in inputs):
             if known:
                 self._check_type_behind_a_fault(op)
@@ -150,7 +167,7 @@ class BodyImporter:
 
     def _fold(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
         arrays = [value for value in inputs if isinstance(value, np.ndarray)]
-        return folding.fold(op, arrays) if arrays and len(arrays) == len(inputs) else None
+        return fold(op, arrays) if arrays and len(arrays) == len(inputs) else None
 
     def _from_constants(
         self, op: Any, inputs: Sequence[Value], constant: Sequence[Array | Waiting]
@@ -158,11 +175,11 @@ class BodyImporter:
         """In the graph where the device, and the importer, have the operation; else computed here."""
         results: tuple[Value, ...] | None = None
         sized = all(tensor.shape.is_fully_defined() for tensor in op.outputs)
-        if sized and handler_of(op) is not None and not constants.is_beyond_the_device(op):
+        if sized and handler_of(op) is not None and not is_beyond_the_device(op):
             with suppress(RefusedError):
                 results = self._handle(op, inputs)
         if results is None:
-            results = tuple(map(self._placed, constants.results_of(op, constant)))
+            results = tuple(map(self._placed, fold_lazily(op, constant)))
         self._step.constants.note(op, constant, results)
         return results
 
@@ -172,28 +189,28 @@ class BodyImporter:
         No step number is rounded below 2**24, and no count of a metric by more than one part in 2**24.
         """
         of_step = self._step.constants.is_of_step(op, inputs)
-        of_metrics = self._scope + op.name in self._step.of_metrics and constants.is_narrowed(op)
+        of_metrics = self._scope + op.name in self._step.of_metrics and is_narrowed(op)
         handler = handler_of(op)
         if handler is None or not (of_step or of_metrics):
             return None
         self._require_types(op, NARROWED)
-        narrowed = [constants.narrowed(value) for value in inputs]
+        narrowed = [narrow_floats(value) for value in inputs]
         results = _as_tuple(handler(self._context(op, narrowed)), len(op.outputs))
         if of_step:
             self._step.constants.note_of_step(results)
         return results
 
     def _placed(self, value: Array | Waiting) -> Value:
-        if isinstance(value, np.ndarray) and value.size > folding.FOLD_LIMIT:
+        if isinstance(value, np.ndarray) and value.size > FOLD_LIMIT:
             return self._emit.compact(value)
         return value
 
     def _handle(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
         handler = handler_of(op)
         if any(isinstance(value, PaddedRows | PaddedSize) for value in inputs):
-            handler = padded.handle
+            handler = dynamic_shapes.handle_padded
         elif any(isinstance(value, SelectedRows) for value in inputs):
-            handler = selected.handle
+            handler = dynamic_shapes.handle_selected
         elif any(isinstance(value, TensorList | Missing) for value in inputs):
             handler = ON_LISTS.get(op.type, handler)
         elif any(isinstance(value, FloatBits) for value in inputs):
@@ -269,3 +286,44 @@ def _as_tuple(result: Result, count: int) -> tuple[Value, ...]:
     if isinstance(result, list | tuple):
         return tuple(result)
     return () if count == 0 else (cast(Value, result),)
+
+
+_CHECK, _PRINT = "an assert", "tf.print"
+WORDS: Mapping[str, str] = {
+    "Assert": _CHECK,
+    "CheckNumerics": "check_numerics",
+    "CheckNumericsV2": "check_numerics",
+    "Print": "tf.compat.v1.Print",
+    "PrintV2": _PRINT,
+    "WriteHistogramSummary": "tf.summary",
+    "WriteImageSummary": "tf.summary",
+    "WriteScalarSummary": "tf.summary",
+    "WriteSummary": "tf.summary",
+}
+"""What a user calls the operations. Summaries of TensorFlow 1 are not among them: they are outputs."""
+
+_HOMES = frozenset(
+    {
+        *("check_ops.py", "control_flow_assert.py", "numerics.py"),
+        *("exceptions.py", "py_builtins.py"),  # of AutoGraph, for `assert` and `print`
+        *("gen_array_ops.py", "gen_logging_ops.py", "logging_ops.py"),
+        *("gen_summary_ops.py", "summary_ops_v2.py", "summary_v2.py"),
+    }
+)
+"""Files of TensorFlow, and of TensorBoard's summaries, with the functions that users call for these."""
+_WRAPPERS = ("/tensorflow/python/util/", "/tensorflow/python/ops/weak_tensor_ops.py")
+"""Files of TensorFlow whose frames lie between a call and the function."""
+
+
+def announced(op: Any) -> str | None:
+    """`tf.print at FILE:LINE` for an operation that the user has asked for; None for one of a library."""
+    if op.type not in WORDS:
+        return None
+    frames = [frame for frame in op.traceback or () if not any(w in frame.filename for w in _WRAPPERS)]
+    for position in reversed(range(len(frames))):
+        if is_users_file(frames[position].filename):
+            called = frames[position + 1 : position + 2]
+            if called and PurePath(called[0].filename).name in _HOMES:
+                return f"{WORDS[op.type]} at {frames[position].filename}:{frames[position].lineno}"
+            return None
+    return None

@@ -6,7 +6,9 @@ losses of layers, metrics, loss scaling and any optimizer are part of the step a
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any
@@ -17,12 +19,10 @@ import tensorflow as tf
 from cgc.errors import GraphImportError
 from cgc.importers.emit import Array
 from cgc.importers.module import require_mode
-from cgc.importers.tensorflow.assemble import assemble, check_inputs
-from cgc.importers.tensorflow.keras_sparse import quotients_of_known_shape
 from cgc.importers.tensorflow.node import Handle, Value
+from cgc.importers.tensorflow.origin import LayerLine, noted_layers
 from cgc.importers.tensorflow.plan import plan_traced
-from cgc.importers.tensorflow.source import LayerLine, noted_layers
-from cgc.importers.tensorflow.step import ImportedStep
+from cgc.importers.tensorflow.step import ImportedStep, assemble, check_inputs
 from cgc.importers.tensorflow.variables import Variable, accesses
 from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE, MODEL_STATE, OPTIMIZER_STATE
 
@@ -314,3 +314,35 @@ def _leaves(structure: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
             yield from _leaves(value, (*path, str(position)))
     else:
         yield path, structure
+
+
+_BACKEND = "keras.src.backend.tensorflow.numpy"
+
+
+@contextmanager
+def quotients_of_known_shape() -> Iterator[None]:
+    """Within it, the quotient of a sparse gradient and a tensor has the rows of the gradient, in Keras 3.
+
+    RMSprop, Adagrad, Adadelta and Adafactor divide the gradient of an embedding by the root of a sum of
+    squares and an epsilon. Keras adds the rows in which the divisor has a zero or a NaN, as many as the data
+    make. The root is above zero; a NaN in it comes of one in the same row of an earlier gradient, which has
+    made the row of the weights NaN as well.
+    """
+    numpy: Any = sys.modules.get(_BACKEND)
+    if numpy is None:
+        yield
+        return
+    divide = numpy.divide
+
+    def divide_rows(x1: Any, x2: Any) -> Any:
+        if not isinstance(x1, tf.IndexedSlices) or not tf.is_tensor(x2) or not x2.shape.rank:
+            return divide(x1, x2)
+        if isinstance(x2, tf.IndexedSlices) or x2.shape != x1.shape:
+            return divide(x1, x2)
+        return tf.IndexedSlices(divide(x1.values, tf.gather(x2, x1.indices)), x1.indices, x1.dense_shape)
+
+    numpy.divide = divide_rows
+    try:
+        yield
+    finally:
+        numpy.divide = divide

@@ -8,11 +8,16 @@ from typing import Any
 
 import tensorflow as tf
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, SSAValue
 
-from cgc.importers.faults import Fault, RefusedError, raise_if_any
-from cgc.importers.tensorflow.assemble import assemble, check_inputs
-from cgc.importers.tensorflow.faults import REMEDIES
-from cgc.importers.tensorflow.plan import plan_step
+from cgc.cirh.types import Tensor, tensor_type
+from cgc.importers.diagnostics import Fault, Kind, RefusedError, raise_if_any
+from cgc.importers.emit import Emitter, require_dtype
+from cgc.importers.module import counted, require_mode, state_types, step_module
+from cgc.importers.tensorflow.body import BodyImporter
+from cgc.importers.tensorflow.node import POISON, StepState, Value
+from cgc.importers.tensorflow.origin import REMEDIES, described, operation
+from cgc.importers.tensorflow.plan import StepPlan, plan_step, reachable
 
 
 @dataclass(frozen=True)
@@ -72,3 +77,107 @@ def import_step(
         raise
     module, dropped = assemble(plan, inputs, outputs, mode, seed)
     return ImportedStep(module, {v.resource_name: v.name for v in plan.variables.values()}, dropped)
+
+
+def check_inputs(inputs: Sequence[tf.Tensor], mode: str) -> None:
+    """Refuses an unknown mode, and tensors that no batch can feed, all at once.
+
+    Raises:
+        GraphImportError: see `import_step`.
+    """
+    require_mode(mode)
+    faults: list[Fault] = []
+    for tensor in inputs:
+        try:
+            _input_type(tensor)
+        except RefusedError as refusal:
+            faults.append(Fault(refusal.kind, str(refusal)))
+    raise_if_any(faults, REMEDIES)
+
+
+def assemble(
+    plan: StepPlan,
+    inputs: Sequence[tf.Tensor],
+    outputs: Mapping[str, tf.Tensor],
+    mode: str,
+    seed: int,
+    known: Mapping[str, Value] | None = None,
+) -> tuple[ModuleOp, tuple[str, ...]]:
+    """Imports the operations of a plan.
+
+    Args:
+        plan: the operations in order, and the variables.
+        inputs: tensors that a batch feeds, which `check_inputs` has checked.
+        outputs: name -> tensor; becomes `output_<name>`.
+        mode: "train", "eval" or "infer".
+        seed: seeds random operations that have no seed of their own.
+        known: values of tensors that no operation of the plan gives, by name.
+
+    Returns:
+        The module, and what the user has asked for and it leaves out.
+
+    Raises:
+        GraphImportError: see `import_step`.
+    """
+    types = state_types(plan.variables.values(), REMEDIES)
+    block = Block(arg_types=[*types, *map(_input_type, inputs)])
+    fed = dict(zip((tensor.name for tensor in inputs), block.args[len(types) :], strict=True))
+    step = _initial_state(plan, block, mode, seed)
+    if mode == "eval":
+        step.of_metrics = _of_metrics(plan, outputs)
+    emit = Emitter(block)
+    body = BodyImporter(emit, step, {**(known or {}), **fed})
+    body.run(plan.ops)
+    results = _results(outputs, body)
+    raise_if_any(body.faults, REMEDIES)
+    if len(results) != len(outputs):
+        raise AssertionError(
+            f"of outputs {list(outputs)} only {list(results)} were imported, without a fault"
+        )
+    if plan.counts_steps:
+        assert plan.global_step is not None
+        step.current[plan.global_step] = counted(emit, step.current[plan.global_step])
+        step.written.add(plan.global_step)
+    state = list(plan.variables.values())
+    written = {v.resource_name: step.current[v.key] for v in state if v.key in step.written}
+    return step_module(block, state, written, results, mode, seed), tuple(step.dropped)
+
+
+def _input_type(tensor: tf.Tensor) -> Tensor:
+    what = f"input {tensor.name} {described(tensor)}, {operation(tensor.op).where}"
+    dtype = require_dtype(tensor.dtype.name, what)
+    if not tensor.shape.is_fully_defined():
+        raise RefusedError(
+            Kind.SHAPE,
+            f"{what}: expected a size for every dimension; batch the dataset with "
+            "batch(n, drop_remainder=True), and give other tensors their shape with set_shape()",
+        )
+    return tensor_type(tensor.shape.as_list(), dtype)
+
+
+def _initial_state(plan: StepPlan, block: Block, mode: str, seed: int) -> StepState:
+    current: dict[str, SSAValue] = dict(zip(plan.variables, block.args, strict=False))
+    global_step = current.get(plan.global_step) if plan.global_step is not None else None
+    return StepState(plan.variables, current, seed, mode, global_step, plan.advances_global_step)
+
+
+def _of_metrics(plan: StepPlan, outputs: Mapping[str, tf.Tensor]) -> frozenset[str]:
+    """Names of the operations that no output needs: what they compute goes into metrics."""
+    needed = reachable(
+        [tensor.op for tensor in outputs.values()], lambda op: [tensor.op for tensor in op.inputs]
+    )
+    return frozenset(op.name for op in plan.ops) - {op.name for op in needed}
+
+
+def _results(outputs: Mapping[str, tf.Tensor], body: BodyImporter) -> dict[str, SSAValue]:
+    """The outputs by name; adds a fault for one that has no value on the device."""
+    found: dict[str, SSAValue] = {}
+    for name, tensor in outputs.items():
+        value = body.values.get(tensor.name)
+        if value is POISON:
+            continue
+        try:
+            found[name] = body.as_output(tensor, value)
+        except RefusedError as refusal:
+            body.faults.append(Fault(refusal.kind, f"output {name}: {refusal}"))
+    return found

@@ -8,10 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import narrowed_dtype
-from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.module import StateTensor
-from cgc.importers.tensorflow.faults import operation
+from cgc.importers.tensorflow.origin import operation
 from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE, MODEL_STATE, OPTIMIZER_STATE
 
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})

@@ -264,7 +264,7 @@ def test_the_source_of_a_kernel_is_the_line_of_its_layer(
 
 def test_lines_of_layers_of_the_users_own(tmp_path: Path) -> None:
     from cgc.importers.tensorflow import trace_keras_step
-    from cgc.importers.tensorflow.source import user_line
+    from cgc.importers.tensorflow.origin import user_line
     from estimator.layer_lines import line_of
 
     class Twice(keras.layers.Layer):

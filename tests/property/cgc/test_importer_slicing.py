@@ -10,7 +10,7 @@ from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgc.importers.tensorflow.slicing import MASKS, resolve
+from cgc.importers.tensorflow.constant_folding import MASKS, resolve_slice
 
 Entry = int | slice | None
 
@@ -63,7 +63,7 @@ def as_masks(entries: list[Any]) -> tuple[list[int], list[int], list[int], dict[
 def test_resolves_to_numpys_elements(case: tuple[tuple[int, ...], list[Any]]) -> None:
     shape, entries = case
     x = np.arange(np.prod(shape)).reshape(shape)
-    found = resolve(shape, *as_masks(entries))
+    found = resolve_slice(shape, *as_masks(entries))
     taken = x[np.ix_(*(np.asarray(axis.indices, int) for axis in found.axes))]
     np.testing.assert_array_equal(taken.reshape(found.shape), x[tuple(entries)])
     assert taken.shape == found.kept_shape
@@ -71,7 +71,7 @@ def test_resolves_to_numpys_elements(case: tuple[tuple[int, ...], list[Any]]) ->
 
 def test_ellipsis_in_the_middle() -> None:
     x = np.arange(24).reshape(2, 3, 4)
-    found = resolve(x.shape, *as_masks([1, Ellipsis, slice(0, 2, 1)]))
+    found = resolve_slice(x.shape, *as_masks([1, Ellipsis, slice(0, 2, 1)]))
     assert found.shape == x[1, ..., 0:2].shape
     assert [axis.indices for axis in found.axes] == [range(1, 2), range(3), range(2)]
 
@@ -82,4 +82,4 @@ def test_ellipsis_in_the_middle() -> None:
 )
 def test_bad_indices_name_the_fault(entries: list[Any], message: str) -> None:
     with pytest.raises(IndexError, match=message):
-        resolve((3,), *as_masks(entries))
+        resolve_slice((3,), *as_masks(entries))

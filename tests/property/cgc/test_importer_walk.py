@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 # The algorithms need no TensorFlow, but their package loads it.
-from cgc.importers.tensorflow.walk import Node, reachable, schedule
+from cgc.importers.tensorflow.plan import Node, reachable, schedule
 
 VARIABLES = "abc"
 

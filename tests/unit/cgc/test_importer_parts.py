@@ -13,9 +13,9 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.types import tensor_type
 from cgc.cirh.verify import verify_module
 from cgc.errors import GraphImportError, GraphTypeError, UnsupportedOpsError
-from cgc.importers.composed import slices, special
+from cgc.importers.decompositions import indexing, special
+from cgc.importers.diagnostics import Described, Kind, Operation, raise_if_any, unknown_operations
 from cgc.importers.emit import Emitter
-from cgc.importers.faults import Described, Kind, Operation, raise_if_any, unknown_operations
 from cgc.importers.module import StateTensor, counted, require_mode, state_types, step_module
 from cgc.kernels import match_kernels
 from cgc.lowering.interpret import step_function
@@ -33,7 +33,7 @@ def imported() -> ModuleOp:
     e.label("linear", "net.py:7", ("layers", "0"))
     product = e.emit(ops.MatMulOp(x, weight))
     e.label("flip", "net.py:8", ())
-    y = special.asinh(e, slices.reverse(e, product, 1))
+    y = special.asinh(e, indexing.reverse(e, product, 1))
     written = {
         WEIGHT.resource_name: e.sub(weight, e.reduce("ADD", y, [0, 1])),
         STEP.resource_name: counted(e, step),

@@ -1,16 +1,21 @@
-"""Convolutions in one to three dimensions, transposed ones, and their gradients."""
+"""Convolutions in one to three dimensions, transposed ones, pooling, and their gradients."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.aten.handlers.layer_norm import channels_last, channels_second
-from cgc.importers.aten.node import NodeContext, Table, Value
+from cgc.importers.aten.handlers.normalization import channels_last, channels_second
+from cgc.importers.aten.handlers.resampling import Matrix, transposed_maps
+from cgc.importers.aten.node import Deferred, Handler, NodeContext, Table, Value
+from cgc.importers.decompositions.indexing import places_of_largest
 from cgc.importers.emit import Emitter, Shape
 
 
@@ -132,7 +137,265 @@ def _by_input(
     )
 
 
+def _window(node: NodeContext, space: Shape, pooled: Shape) -> dict[str, Sequence[int]]:
+    """ksize, strides and padding; `ceil_mode` adds padding behind, as far as the result reaches."""
+    ksize = _along(node.arg("kernel_size"), len(space))
+    strides = _along(node.arg("stride") or ksize, len(space))
+    padding = _along(node.arg("padding"), len(space))
+    pads: list[int] = []
+    for size, count, kernel, stride, pad in zip(space, pooled, ksize, strides, padding, strict=True):
+        reached = (count - 1) * stride + kernel - size - pad
+        pads += [pad, max(pad, reached) if node.arg("ceil_mode") else pad]
+    return {"ksize": ksize, "strides": strides, "padding": pads}
+
+
+def _along(given: Any, dimensions: int) -> tuple[int, ...]:
+    values = tuple(given)
+    return values * dimensions if len(values) == 1 else values
+
+
+def _batched(e: Emitter, x: SSAValue, dimensions: int) -> SSAValue:
+    """With a batch dimension, channels last."""
+    return channels_last(e, x if len(shape_of(x)) == dimensions + 2 else e.reshape(x, (1, *shape_of(x))))
+
+
+def _max_pool(dimensions: int) -> Handler:
+    """The largest elements, and their positions for who reads them: the gradient finds them itself."""
+
+    def handler(node: NodeContext) -> tuple[SSAValue, Deferred]:
+        e, x = node.emit, node.x()
+        if _is_dilated(node):
+            places = _window_places(shape_of(x)[-dimensions:], _dilated_ranges(node, dimensions))
+            return _largest(node, places, dimensions)
+        window = _window(node, shape_of(x)[-dimensions:], node.shape[-dimensions:])
+        batched = _batched(e, x, dimensions)
+        y = e.emit(ops.PoolOp(batched, "MAX", **window))
+
+        def positions() -> SSAValue:
+            found = channels_second(e, places_of_largest(e, batched, shape_of(y), **window))
+            return e.cast(e.reshape(found, node.shape), "int64")
+
+        return e.reshape(channels_second(e, y), node.shape), Deferred(positions)
+
+    return handler
+
+
+def _is_dilated(node: NodeContext) -> bool:
+    return any(step != 1 for step in node.arg("dilation"))
+
+
+def _dilated_ranges(node: NodeContext, dimensions: int) -> list[list[range]]:
+    """For each axis the elements that its windows take of it, without the padding."""
+    kernel = _along(node.arg("kernel_size"), dimensions)
+    settings = (kernel, node.arg("stride") or kernel, node.arg("padding"), node.arg("dilation"))
+    found = []
+    for size, count, kernel_size, stride, pad, dilation in zip(
+        shape_of(node.x())[-dimensions:],
+        node.shape[-dimensions:],
+        *(_along(setting, dimensions) for setting in settings),
+        strict=True,
+    ):
+        starts = (place * stride - pad for place in range(count))
+        whole = (range(start, start + kernel_size * dilation, dilation) for start in starts)
+        found.append([range(max(r.start, r.start % dilation), min(r.stop, size), dilation) for r in whole])
+    return found
+
+
+def _max_pool_backward(dimensions: int) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        if _is_dilated(node):
+            return _to_places(node, dimensions)
+        e, x, grad = node.emit, node.x(), node.x("grad_output")
+        window = _window(node, shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:])
+        op = ops.MaxPoolGradOp(_batched(e, x, dimensions), _batched(e, grad, dimensions), **window)
+        return e.reshape(channels_second(e, e.emit(op)), node.shape)
+
+    return handler
+
+
+def _avg_pool(dimensions: int) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        e, x = node.emit, node.x()
+        window, low, high = _counted(node, shape_of(x)[-dimensions:], node.shape[-dimensions:])
+        x = e.pad(_batched(e, x, dimensions), (0, *low, 0), (0, *high, 0))
+        y = e.emit(ops.PoolOp(x, "AVG", **window))
+        return e.reshape(channels_second(e, _divided(node, y, window)), node.shape)
+
+    return handler
+
+
+def _counted(
+    node: NodeContext, space: Shape, pooled: Shape
+) -> tuple[dict[str, Sequence[int]], Sequence[int], Sequence[int]]:
+    """The window, and the padding along each axis that counts as zeros, before and after the elements.
+
+    What `ceil_mode` adds behind does not count, but where the divisor is given.
+    """
+    window = _window(node, space, pooled)
+    pads = window["padding"]
+    low, high = list(pads[::2]), list(pads[1::2])
+    if node.arg("divisor_override") is None:
+        own = _along(node.arg("padding"), len(space)) if node.arg("count_include_pad") else (0,) * len(space)
+        low, high = list(own), list(own)
+    both = [amount for pair in zip(low, high, strict=True) for amount in pair]
+    left = [pad - amount for pad, amount in zip(pads, both, strict=True)]
+    return {**window, "padding": left}, low, high
+
+
+def _divided(node: NodeContext, x: SSAValue, window: dict[str, Sequence[int]]) -> SSAValue:
+    """Means of windows, or gradients of these, with the divisor of the program in place of the size."""
+    divisor = node.arg("divisor_override")
+    return x if divisor is None else node.emit.scaled(x, math.prod(window["ksize"]) / divisor)
+
+
+def _avg_pool_backward(dimensions: int) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        e, x, grad = node.emit, node.x(), node.x("grad_output")
+        window, low, high = _counted(node, shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:])
+        shape = shape_of(_batched(e, x, dimensions))
+        padded = [size + a + b for size, a, b in zip(shape, (0, *low, 0), (0, *high, 0), strict=True)]
+        grad = _divided(node, _batched(e, grad, dimensions), window)
+        y = e.emit(ops.AvgPoolGradOp(grad, padded, **window))
+        ends = [size - b for size, b in zip(padded, (0, *high, 0), strict=True)]
+        y = e.slice(y, (0, *low, 0), ends, [1] * len(shape))
+        return e.reshape(channels_second(e, y), node.shape)
+
+    return handler
+
+
+def _divides(space: Shape, pooled: Shape) -> bool:
+    """Whether adaptive windows have one size and do not overlap."""
+    return all(count and size % count == 0 for size, count in zip(space, pooled, strict=True))
+
+
+def _equal_windows(space: Shape, pooled: Shape) -> dict[str, Sequence[int]]:
+    ksize = [size // count for size, count in zip(space, pooled, strict=True)]
+    return {"ksize": ksize, "strides": ksize, "padding": [0] * 2 * len(ksize)}
+
+
+def _adaptive_ranges(size: int, count: int) -> list[range]:
+    """The elements that each window takes of an axis; windows overlap unless `count` divides `size`."""
+    return [range(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def _mean_matrices(space: Shape, pooled: Shape) -> list[Matrix]:
+    """For each axis `[pooled, size]`: the share that a window's mean takes of each element."""
+    found = []
+    for size, count in zip(space, pooled, strict=True):
+        matrix = np.zeros((count, size), np.float32)
+        for row, window in zip(matrix, _adaptive_ranges(size, count), strict=True):
+            row[window.start : window.stop] = 1 / len(window)
+        found.append(matrix)
+    return found
+
+
+def _adaptive_avg_pool(dimensions: int) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        e, x = node.emit, node.x()
+        space, pooled = shape_of(x)[-dimensions:], node.shape[-dimensions:]
+        if math.prod(pooled) == 1:
+            axes = range(len(shape_of(x)) - dimensions, len(shape_of(x)))
+            return e.reduce("MEAN", x, tuple(axes), keep_dims=True)
+        if not _divides(space, pooled):
+            return transposed_maps(e, x, [matrix.T for matrix in _mean_matrices(space, pooled)])
+        op = ops.PoolOp(_batched(e, x, dimensions), "AVG", **_equal_windows(space, pooled))
+        return e.reshape(channels_second(e, e.emit(op)), node.shape)
+
+    return handler
+
+
+def _adaptive_avg_pool_backward(dimensions: int) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        e, x, grad = node.emit, node.x(), node.x("grad_output")
+        space, pooled = shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:]
+        if math.prod(pooled) == 1:
+            return e.broadcast(e.scaled(grad, 1 / math.prod(space)), node.shape)
+        if not _divides(space, pooled):
+            return transposed_maps(e, grad, _mean_matrices(space, pooled))
+        window = _equal_windows(space, pooled)
+        shape = shape_of(_batched(e, x, dimensions))
+        op = ops.AvgPoolGradOp(_batched(e, grad, dimensions), shape, **window)
+        return e.reshape(channels_second(e, e.emit(op)), node.shape)
+
+    return handler
+
+
+def _adaptive_max_pool(dimensions: int) -> Handler:
+    """The largest elements of windows, and the position in the image of the first such."""
+
+    def handler(node: NodeContext) -> tuple[SSAValue, Deferred]:
+        space, pooled = shape_of(node.x())[-dimensions:], node.shape[-dimensions:]
+        ranges = [_adaptive_ranges(size, count) for size, count in zip(space, pooled, strict=True)]
+        return _largest(node, _window_places(space, ranges), dimensions)
+
+    return handler
+
+
+def _largest(node: NodeContext, places: NDArray[np.int32], dimensions: int) -> tuple[SSAValue, Deferred]:
+    """The largest elements of windows whose places are listed, and the position of the first such."""
+    e, x = node.emit, node.x()
+    count = math.prod(node.shape[:-dimensions])
+    rows = e.reshape(x, (count, -1))
+    windows = e.reshape(e.take(rows, e.constant(places.reshape(-1)), 1), (count, *places.shape))
+
+    def positions() -> SSAValue:
+        first = e.emit(ops.ArgMaxOp(windows, 2, "int32"))
+        starts = np.arange(len(places), dtype=np.int32) * places.shape[1]
+        found = e.take(e.constant(places.reshape(-1)), e.add(first, e.constant(starts)), 0)
+        return e.cast(e.reshape(found, node.shape), "int64")
+
+    return e.reshape(e.reduce("MAX", windows, (2,)), node.shape), Deferred(positions)
+
+
+def _window_places(space: Shape, ranges: Sequence[Sequence[range]]) -> NDArray[np.int32]:
+    """`[windows, elements]`: where in the image the elements of each window are, in their order.
+
+    A window with fewer elements than others repeats its last ones, which changes neither its maximum nor
+    which element is the first such.
+    """
+    places = np.zeros((1, 1), np.int32)
+    for size, windows in zip(space, ranges, strict=True):
+        longest = max(map(len, windows), default=1)
+        along = np.array([[r[min(k, len(r) - 1)] for k in range(longest)] for r in windows], np.int32)
+        along = along.reshape(len(windows), longest)
+        both = places[:, None, :, None] * size + along[None, :, None, :]
+        places = both.reshape(len(places) * len(windows), -1)
+    return places
+
+
+def _adaptive_max_pool_backward(dimensions: int) -> Handler:
+    return lambda node: _to_places(node, dimensions)
+
+
+def _to_places(node: NodeContext, dimensions: int) -> SSAValue:
+    """Each gradient at the place that its window's largest element had, added up."""
+    e, x, indices = node.emit, node.x(), node.x("indices")
+    shape = shape_of(x)
+    places, count = math.prod(shape[-dimensions:]), math.prod(shape[:-dimensions])
+    rows = e.reshape(e.cast(indices, "int32"), (count, -1))
+    starts = e.reshape(e.emit(ops.ArangeOp(count, 0, places, "int32")), (count, 1))
+    flat = e.reshape(e.add(rows, starts), (-1,))
+    grad = e.reshape(node.x("grad_output"), (-1,))
+    return e.reshape(e.emit(ops.ScatterNdOp(flat, grad, (count * places,))), shape)
+
+
 TABLE: Table = {
     "aten.convolution.default": _convolution,
     "aten.convolution_backward.default": _convolution_backward,
+    "aten.adaptive_max_pool2d.default": _adaptive_max_pool(2),
+    "aten.adaptive_max_pool3d.default": _adaptive_max_pool(3),
+    "aten.adaptive_max_pool2d_backward.default": _adaptive_max_pool_backward(2),
+    "aten.adaptive_max_pool3d_backward.default": _adaptive_max_pool_backward(3),
+    "aten.max_pool2d_with_indices.default": _max_pool(2),
+    "aten.max_pool2d_with_indices_backward.default": _max_pool_backward(2),
+    "aten.max_pool3d_with_indices.default": _max_pool(3),
+    "aten.max_pool3d_with_indices_backward.default": _max_pool_backward(3),
+    "aten.avg_pool2d.default": _avg_pool(2),
+    "aten.avg_pool2d_backward.default": _avg_pool_backward(2),
+    "aten.avg_pool3d.default": _avg_pool(3),
+    "aten.avg_pool3d_backward.default": _avg_pool_backward(3),
+    "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool(2),
+    "aten._adaptive_avg_pool2d_backward.default": _adaptive_avg_pool_backward(2),
+    "aten._adaptive_avg_pool3d.default": _adaptive_avg_pool(3),
+    "aten._adaptive_avg_pool3d_backward.default": _adaptive_avg_pool_backward(3),
 }

@@ -10,6 +10,8 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS
 from cgc.importers.aten.node import Handler, NodeContext, Table
+from cgc.importers.decompositions import special
+from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Emitter, Maker
 
 _OTHER = ("self", "other")
@@ -318,6 +320,18 @@ _UNARY: dict[str, Maker] = {
 }
 _COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 
+
+def _of(function: Callable[[Emitter, SSAValue], SSAValue]) -> Handler:
+    return lambda node: function(node.emit, node.cast())
+
+
+def _polygamma(node: NodeContext) -> SSAValue:
+    """Of order 1, which the gradient of digamma needs."""
+    if node.arg("n") != 1:
+        raise RefusedError(Kind.USAGE, f"its order is {node.arg('n')}, expected 1")
+    return special.trigamma(node.emit, node.cast())
+
+
 TABLE: Table = {
     **{
         f"{namespace}.{name}.default": _unary(op_type)
@@ -381,4 +395,17 @@ TABLE: Table = {
     "aten.clone.default": _clone,
     "aten.contiguous.default": _clone,
     "aten.alias.default": _clone,
+    "aten.sinh.default": _of(special.sinh),
+    "aten.cosh.default": _of(special.cosh),
+    "aten.asin.default": _of(special.asin),
+    "aten.acos.default": _of(special.acos),
+    "aten.atan.default": _of(special.atan),
+    "aten.asinh.default": _of(special.asinh),
+    "aten.acosh.default": _of(special.acosh),
+    "aten.atanh.default": _of(special.atanh),
+    "aten.erfinv.default": _of(special.erfinv),
+    "aten.special_ndtri.default": _of(special.normal_quantile),
+    "aten.lgamma.default": _of(special.lgamma),
+    "aten.digamma.default": _of(special.digamma),
+    "aten.polygamma.default": _polygamma,
 }

@@ -12,8 +12,8 @@ from cgc.cirh import ops
 from cgc.cirh.types import FLOATS
 from cgc.importers.aten.handlers.reduction import ranked
 from cgc.importers.aten.node import NodeContext, Table
+from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Shape
-from cgc.importers.faults import Kind, RefusedError
 
 
 def uniform(node: NodeContext, shape: Shape) -> SSAValue:

@@ -10,8 +10,8 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.aten.node import Handler, NodeContext, Table
+from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Emitter
-from cgc.importers.faults import Kind, RefusedError
 
 
 def _view(node: NodeContext) -> SSAValue:

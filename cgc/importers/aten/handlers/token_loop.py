@@ -6,7 +6,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.importers.aten.node import NodeContext, Table
-from cgc.importers.faults import Kind, RefusedError
+from cgc.importers.diagnostics import Kind, RefusedError
 
 
 def _start(node: NodeContext) -> tuple[SSAValue, SSAValue]:

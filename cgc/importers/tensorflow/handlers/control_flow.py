@@ -1,19 +1,62 @@
-"""Branches: the device runs straight on, so all sides of a condition are computed.
-
-A select keeps the values of one side, for results and variables alike.
-"""
+"""Calls, branches and loops: functions are inlined, all branches computed, and loops unrolled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from xdsl.ir import SSAValue
 
-from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow.handlers.functions import function_names
-from cgc.importers.tensorflow.node import POISON, NodeContext, Table, Value
-from cgc.importers.tensorflow.variants import MISSING, Either, Optional, TensorList
+from cgc.cirh import ops
+from cgc.importers.diagnostics import Kind, RefusedError
+from cgc.importers.tensorflow.node import (
+    MISSING,
+    POISON,
+    Either,
+    NodeContext,
+    Optional,
+    Poison,
+    Table,
+    TensorList,
+    Value,
+)
+
+_FUNCTION_ATTRIBUTES = {
+    "PartitionedCall": ("f",),
+    "StatefulPartitionedCall": ("f",),
+    "If": ("then_branch", "else_branch"),
+    "StatelessIf": ("then_branch", "else_branch"),
+    "Case": ("branches",),
+    "StatelessCase": ("branches",),
+    "While": ("cond", "body"),
+    "StatelessWhile": ("cond", "body"),
+}
+"""Op type -> attributes that name the functions it calls."""
+
+
+def function_names(op: Any) -> list[str]:
+    """The names of the functions that an operation calls, in the order of its attributes."""
+    if is_named_call(op):
+        return [op.type]
+    names: list[str] = []
+    for attribute in _FUNCTION_ATTRIBUTES.get(op.type, ()):
+        found = op.get_attr(attribute)
+        names += [function.name for function in (found if isinstance(found, list) else [found])]
+    return names
+
+
+def is_named_call(op: Any) -> bool:
+    """Return True for a call in the form of TensorFlow 1: its type is the name of the function."""
+    return bool(op.graph._is_function(op.type))
+
+
+def call(node: NodeContext) -> list[Value]:
+    """Import the function that an operation calls."""
+    (function,) = function_names(node.op)
+    # Where TensorFlow took a gradient, the body gives what that needs as well, behind the results.
+    return node.call(function, node.inputs, node.name)[: len(node.op.outputs)]
 
 
 def _if(node: NodeContext) -> list[Value]:
@@ -120,9 +163,145 @@ def _same_constant(a: Value, b: Value) -> bool:
     return a.dtype == b.dtype and np.array_equal(a, b)
 
 
+TURNS_LIMIT = 1024
+"""A loop of more turns is refused: each turn is a copy of its body in the program."""
+
+_COUNTER, _MAXIMUM = 0, 1
+"""The first two values of a loop of tf.while_loop: its turns so far, and its maximum_iterations or -1."""
+
+
+@dataclass
+class _Loop:
+    """A While operation on its way through its turns."""
+
+    node: NodeContext
+    turn: int = 0
+
+    def condition(self, values: Sequence[Value]) -> Value:
+        (goes_on,) = self.node.call(function_names(self.node.op)[0], values, self._scope)
+        return goes_on
+
+    def body(self, values: Sequence[Value]) -> list[Value]:
+        if self.turn == TURNS_LIMIT:
+            raise RefusedError(
+                Kind.USAGE,
+                f"it turns more than {TURNS_LIMIT} times; every turn is a copy of its body in the program, "
+                "so compute on whole tensors instead, or on longer pieces per turn",
+            )
+        results = self.node.call(function_names(self.node.op)[1], values, self._scope)
+        self.turn += 1
+        return results
+
+    @property
+    def _scope(self) -> str:
+        return f"{self.node.name}[{self.turn}]"
+
+
+def _while(node: NodeContext) -> list[Value]:
+    loop, values = _Loop(node), list(node.inputs)
+    while isinstance(goes_on := loop.condition(values), np.ndarray):
+        if not goes_on.all():
+            return values
+        values = loop.body(values)
+    if isinstance(goes_on, Poison):
+        return [POISON] * len(values)
+    turns = _turns_of_forward_loop(node, goes_on)
+    if turns is not None:
+        return _backwards(loop, values, turns)
+    maximum = node.known(_MAXIMUM) if len(values) > _MAXIMUM else None
+    if not isinstance(values[_COUNTER], np.ndarray) or maximum is None or maximum.ndim or maximum < 0:
+        raise RefusedError(
+            Kind.USAGE,
+            f"whether it goes on after {loop.turn} turns depends on data of the run; loop over a Python "
+            "number or a static shape, or give tf.while_loop a number of maximum_iterations",
+        )
+    return _bounded(loop, values)
+
+
+def _bounded(loop: _Loop, values: list[Value]) -> list[Value]:
+    """All turns that there may be; the results are those of the last one that takes place.
+
+    The turns after it compute on as if the loop went on, and what they give is dropped.
+    """
+    node, kept = loop.node, values
+    active = node.emit.constant(np.asarray(True))
+    turns = [active] * loop.turn
+    while not _is_over(goes_on := loop.condition(values)):
+        if isinstance(goes_on, Poison):
+            return [POISON] * len(values)
+        if isinstance(goes_on, SSAValue):
+            active = node.emit.binary(ops.AndOp, active, goes_on)
+        turns.append(active)
+        values = _turn(loop, values, active)
+        kept = [_kept(node, active, new, old) for new, old in zip(values, kept, strict=True)]
+    count = kept[_COUNTER]
+    if isinstance(count, SSAValue):
+        node.step.turns[count] = tuple(turns)
+    return kept
+
+
+def _is_over(goes_on: Value) -> bool:
+    return isinstance(goes_on, np.ndarray) and not goes_on.all()
+
+
+def _turn(loop: _Loop, values: Sequence[Value], active: SSAValue) -> list[Value]:
+    """One turn, which changes variables only if it takes place."""
+    step = loop.node.step
+    before = dict(step.current)
+    results = loop.body(values)
+    step.current = {
+        key: value if value is before[key] else loop.node.emit.select(active, value, before[key])
+        for key, value in step.current.items()
+    }
+    return results
+
+
+def _kept(node: NodeContext, active: SSAValue, new: Value, old: Value) -> Value:
+    if new is POISON or old is POISON:
+        return POISON
+    if isinstance(new, TensorList) and _differ_in_length(new, old):
+        return replace(new, is_open=True)
+    return choose(node, active, new, old)
+
+
+def _backwards(loop: _Loop, values: list[Value], turns: Sequence[SSAValue]) -> list[Value]:
+    """The gradient of a bounded loop: its turns from the last that there may be, those that took place."""
+    for active in reversed(turns):
+        results = _turn(loop, values, active)
+        values = [
+            new
+            if position == _COUNTER or new is POISON or _differ_in_length(new, old)
+            else choose(loop.node, active, new, old)
+            for position, (new, old) in enumerate(zip(results, values, strict=True))
+        ]
+    return values
+
+
+def _differ_in_length(new: Value, old: Value) -> bool:
+    """Whether a turn has put items at the end of a list, or taken some from there."""
+    if not isinstance(new, TensorList) or not isinstance(old, TensorList):
+        return False
+    return len(new.items) != len(old.items)
+
+
+def _turns_of_forward_loop(node: NodeContext, goes_on: Value) -> tuple[SSAValue, ...] | None:
+    """Which turns of the forward loop took place, if the condition is that of its gradient.
+
+    That is: as many turns as the forward loop had.
+    """
+    compared = goes_on.owner if isinstance(goes_on, SSAValue) else None
+    if not isinstance(compared, ops.CompareOp) or compared.direction != "LT":
+        return None
+    return node.step.turns.get(compared.rhs)
+
+
 TABLE: Table = {
+    "PartitionedCall": call,
+    "StatefulPartitionedCall": call,
     "If": _if,
     "StatelessIf": _if,
     "Case": _case,
     "StatelessCase": _case,
+    "While": _while,
+    "StatelessWhile": _while,
 }

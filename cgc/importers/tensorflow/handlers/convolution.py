@@ -1,22 +1,17 @@
-"""Convolutions in two and three dimensions and their gradients, dense and depthwise."""
+"""Convolutions and pooling in two and three dimensions, and their gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
+from cgc.importers.decompositions.indexing import places_of_largest
+from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Shape
-from cgc.importers.tensorflow.handlers.windows import (
-    along_space,
-    explicit_padding,
-    sizes_channels_last,
-    to_channels_last,
-    to_own_format,
-)
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
 
@@ -90,6 +85,151 @@ def _by_kernel(as_grouped: Callable[[Shape], Shape]) -> Handler:
     return handler
 
 
+def _pool_window(node: NodeContext, x: Shape, sizes_at: int | None = None) -> dict[str, Sequence[int]]:
+    """ksize, strides and padding for an input of this shape; `sizes_at`: which inputs give the first two."""
+    given: list[Any] = [None, None]
+    if sizes_at is not None:
+        given = [node.ints(sizes_at, "ksize"), node.ints(sizes_at + 1, "strides")]
+    ksize, strides = along_space(node, "ksize", given[0]), along_space(node, "strides", given[1])
+    return {"ksize": ksize, "strides": strides, "padding": explicit_padding(node, x[1:-1], ksize, strides)}
+
+
+def _pool(kind: str, sizes_at: int | None = None) -> Handler:
+    def handler(node: NodeContext) -> SSAValue:
+        x = to_channels_last(node, node.x(0))
+        return to_own_format(
+            node, node.emit.emit(ops.PoolOp(x, kind, **_pool_window(node, shape_of(x), sizes_at)))
+        )
+
+    return handler
+
+
+def _max_pool_grad(sizes_at: int | None = None) -> Handler:
+    """Inputs: what was pooled, the result of it, the gradient."""
+
+    def handler(node: NodeContext) -> SSAValue:
+        x, grad = (to_channels_last(node, node.x(i)) for i in (0, 2))
+        window = _pool_window(node, shape_of(x), sizes_at)
+        return to_own_format(node, node.emit.emit(ops.MaxPoolGradOp(x, grad, **window)))
+
+    return handler
+
+
+def _avg_pool_grad(node: NodeContext) -> SSAValue:
+    """Inputs: the sizes of what was pooled, the gradient."""
+    sizes = sizes_channels_last(node, node.ints(0, "input size"))
+    grad = to_channels_last(node, node.x(1))
+    return to_own_format(node, node.emit.emit(ops.AvgPoolGradOp(grad, sizes, **_pool_window(node, sizes))))
+
+
+def _max_pool_with_argmax(node: NodeContext) -> tuple[SSAValue, SSAValue]:
+    """The largest elements, and their numbers in an image, or with the attribute in the whole batch."""
+    e, x = node.emit, node.x(0)
+    count, height, width, channels = shape_of(x)
+    window = _window_of_images(node, shape_of(x))
+    y = e.emit(ops.PoolOp(x, "MAX", **window))
+    places = places_of_largest(e, x, shape_of(y), **window)
+    numbers = e.add(e.mul(places, e.like(channels, places)), e.emit(ops.ArangeOp(channels)))
+    if node.attr("include_batch_in_index"):
+        first = e.emit(ops.ArangeOp(count, 0, height * width * channels))
+        numbers = e.add(numbers, e.reshape(first, (count, 1, 1, 1)))
+    return y, e.cast(numbers, node.out_dtype(1))
+
+
+def _max_pool_with_argmax_grad(node: NodeContext) -> SSAValue:
+    """Inputs: what was pooled, the gradient, the numbers."""
+    x, window = node.x(0), _window_of_images(node, node.shape(0))
+    return node.emit.emit(ops.MaxPoolGradOp(x, node.x(1), **window))
+
+
+def _window_of_images(node: NodeContext, x: Shape) -> dict[str, Sequence[int]]:
+    """The window of an operation that has no other format than NHWC."""
+    ksize, strides = (tuple(node.attr(name)[1:3]) for name in ("ksize", "strides"))
+    return {"ksize": ksize, "strides": strides, "padding": explicit_padding(node, x[1:-1], ksize, strides)}
+
+
+Item = TypeVar("Item")
+
+
+def channels_first(node: NodeContext) -> bool:
+    """Whether the tensors of an operation have their channels behind the batch: NCHW, NCDHW."""
+    data_format = node.attr("data_format").decode()
+    if data_format not in ("NHWC", "NDHWC", "NCHW", "NCDHW"):
+        raise RefusedError(
+            Kind.USAGE, f"its data_format is {data_format}, expected NHWC or NCHW, NDHWC or NCDHW"
+        )
+    return bool(data_format.startswith("NC"))
+
+
+def to_channels_last(node: NodeContext, x: SSAValue) -> SSAValue:
+    """A tensor of the operation as `[batch, *space, channels]`."""
+    if not channels_first(node):
+        return x
+    return node.emit.transpose(x, (0, *range(2, len(shape_of(x))), 1))
+
+
+def to_own_format(node: NodeContext, x: SSAValue) -> SSAValue:
+    """The inverse of `to_channels_last`."""
+    if not channels_first(node):
+        return x
+    rank = len(shape_of(x))
+    return node.emit.transpose(x, (0, rank - 1, *range(1, rank - 1)))
+
+
+def sizes_channels_last(node: NodeContext, sizes: Sequence[Item]) -> tuple[Item, ...]:
+    """One item of each dimension, in the order of the operation, as batch, height, width, channels."""
+    if len(sizes) < 4:
+        raise RefusedError(Kind.USAGE, f"it has sizes {list(sizes)}, expected one of each dimension")
+    return (sizes[0], *sizes[2:], sizes[1]) if channels_first(node) else tuple(sizes)
+
+
+def along_space(node: NodeContext, what: str, given: Sequence[int] | None = None) -> tuple[int, ...]:
+    """The attribute `what`, or values given for it, along the space; 1 is needed for batch and channels."""
+    values = [int(value) for value in (node.attr(what) if given is None else given)]
+    *space, channels = sizes_channels_last(node, values)[1:]
+    if values[0] != 1 or channels != 1:
+        raise RefusedError(Kind.USAGE, f"its {what} is {values}, expected 1 for batch and for channels")
+    return tuple(space)
+
+
+def explicit_padding(
+    node: NodeContext,
+    size: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
+    dilation: Sequence[int] | None = None,
+) -> tuple[int, ...]:
+    """The padding of TensorFlow's SAME, VALID or EXPLICIT: low and high of each dimension of space.
+
+    Args:
+        node: the operation.
+        size: height and width of what the windows slide over (or depth, height and width).
+        window: those of a window.
+        strides: steps of the windows.
+        dilation: steps inside a window.
+    """
+    kind = node.attr("padding").decode()
+    if kind == "EXPLICIT":
+        given: Any = [int(value) for value in node.attr("explicit_paddings")]
+        pairs = sizes_channels_last(node, list(zip(given[::2], given[1::2], strict=True)))
+        if any(pairs[0]) or any(pairs[-1]):
+            raise RefusedError(
+                Kind.USAGE, f"its explicit_paddings are {given}, expected 0 for batch and channels"
+            )
+        return tuple(amount for pair in pairs[1:-1] for amount in pair)
+    if kind == "VALID":
+        return (0,) * 2 * len(size)
+    steps = dilation or (1,) * len(size)
+    return tuple(amount for axis in zip(size, window, strides, steps, strict=True) for amount in _same(*axis))
+
+
+def _same(size: int, window: int, stride: int, dilation: int) -> tuple[int, int]:
+    """As much padding as makes the output `ceil(size / stride)`; an odd one goes to the end."""
+    count = -(-size // stride)
+    total = max(0, (count - 1) * stride + (window - 1) * dilation + 1 - size)
+    return total // 2, total - total // 2
+
+
 TABLE: Table = {
     "Conv2D": _forward(_dense),
     "Conv2DBackpropInput": _by_input(_dense),
@@ -100,4 +240,16 @@ TABLE: Table = {
     "DepthwiseConv2dNative": _forward(_per_channel),
     "DepthwiseConv2dNativeBackpropInput": _by_input(_per_channel),
     "DepthwiseConv2dNativeBackpropFilter": _by_kernel(_per_channel),
+    "MaxPoolWithArgmax": _max_pool_with_argmax,
+    "MaxPoolGradWithArgmax": _max_pool_with_argmax_grad,
+    "MaxPool": _pool("MAX"),
+    "MaxPoolV2": _pool("MAX", 1),
+    "AvgPool": _pool("AVG"),
+    "MaxPoolGrad": _max_pool_grad(),
+    "MaxPoolGradV2": _max_pool_grad(3),
+    "AvgPoolGrad": _avg_pool_grad,
+    "MaxPool3D": _pool("MAX"),
+    "AvgPool3D": _pool("AVG"),
+    "MaxPool3DGrad": _max_pool_grad(),
+    "AvgPool3DGrad": _avg_pool_grad,
 }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
 
+import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS, shape_of
-from cgc.importers.emit import Array, Maker, dtype_of
-from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow.node import Handler, NodeContext, Table
+from cgc.importers.decompositions import special
+from cgc.importers.diagnostics import Kind, RefusedError
+from cgc.importers.emit import Array, Emitter, Maker, dtype_of
+from cgc.importers.tensorflow.node import FloatBits, Handler, NodeContext, Table, Value
 
 _BINARY: dict[str, Maker] = {
     "Add": ops.AddOp,
@@ -251,6 +254,61 @@ def _shift(up: bool) -> Handler:
     return handler
 
 
+def _of(function: Callable[[Emitter, SSAValue], SSAValue]) -> Handler:
+    return lambda node: function(node.emit, node.x(0))
+
+
+def _polygamma(node: NodeContext) -> SSAValue:
+    """Inputs: the order, x. Order 1 is what the gradient of digamma needs."""
+    orders = node.static(0, "order")
+    if not (orders == 1).all():
+        raise RefusedError(Kind.USAGE, f"its order is {orders.max():g}, expected 1")
+    return node.emit.broadcast(special.trigamma(node.emit, node.x(1)), node.op.outputs[0].shape.as_list())
+
+
+_INTEGERS_32 = frozenset({"int32", "uint32"})
+_SIGN_BIT = np.int64(1) << 31
+
+
+def _bitcast(node: NodeContext) -> Value:
+    x, dtype = node.x(0), node.out_dtype()
+    if dtype_of(x) == "float32" and dtype in _INTEGERS_32:
+        return FloatBits(x, dtype)
+    if {dtype_of(x), dtype} <= _INTEGERS_32:
+        return node.emit.cast(x, dtype)
+    raise RefusedError(Kind.USAGE, f"it takes the bits of {dtype_of(x)} for {dtype}")
+
+
+def _and(node: NodeContext) -> SSAValue:
+    """Of the bits of a float only the one of the sign can be taken."""
+    bits, mask = node.inputs if isinstance(node.inputs[0], FloatBits) else reversed(node.inputs)
+    if not isinstance(bits, FloatBits) or not isinstance(mask, np.ndarray):
+        raise _no_bits()
+    if not (mask.astype(np.int64) % 2**32 == _SIGN_BIT).all():
+        raise _no_bits()
+    e = node.emit
+    sign = e.constant(_SIGN_BIT.astype(np.uint32).astype(bits.dtype))
+    return e.select(_is_negative(node, bits.value), e.broadcast(sign, mask.shape), e.scalar(0, bits.dtype))
+
+
+def _is_negative(node: NodeContext, x: SSAValue) -> SSAValue:
+    """Whether the sign is minus: x < 0, or x is the zero whose reciprocal is minus infinity."""
+    e = node.emit
+    zero = e.scalar(0, dtype_of(x))
+    minus_zero = e.compare("LT", e.unary(ops.ReciprocalOp, x), zero)
+    return e.binary(
+        ops.OrOp, e.compare("LT", x, zero), e.binary(ops.AndOp, e.compare("EQ", x, zero), minus_zero)
+    )
+
+
+def _no_bits() -> RefusedError:
+    return RefusedError(Kind.USAGE, "of the bits of a float only that of the sign can be taken")
+
+
+ON_BITS: Table = {"BitwiseAnd": _and}
+"""Operations on integers that take the bits of floats as well."""
+
+
 TABLE: Table = {
     "LeftShift": _shift(up=True),
     "RightShift": _shift(up=False),
@@ -285,4 +343,18 @@ TABLE: Table = {
     "InvGrad": _reciprocal_grad,
     "ZerosLike": _filled(0),
     "OnesLike": _filled(1),
+    "Sinh": _of(special.sinh),
+    "Cosh": _of(special.cosh),
+    "Asin": _of(special.asin),
+    "Acos": _of(special.acos),
+    "Atan": _of(special.atan),
+    "Asinh": _of(special.asinh),
+    "Acosh": _of(special.acosh),
+    "Atanh": _of(special.atanh),
+    "Erfinv": _of(special.erfinv),
+    "Ndtri": _of(special.normal_quantile),
+    "Lgamma": _of(special.lgamma),
+    "Digamma": _of(special.digamma),
+    "Polygamma": _polygamma,
+    "Bitcast": _bitcast,
 }

@@ -13,7 +13,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.composed.resampling import (
+from cgc.importers.decompositions.resampling import (
     Taps,
     bicubic,
     bilinear,
@@ -22,9 +22,9 @@ from cgc.importers.composed.resampling import (
     resampled_grad,
     scaled_and_translated,
 )
+from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Emitter, dtype_of
-from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow.handlers.windows import to_channels_last, to_own_format
+from cgc.importers.tensorflow.handlers.convolution import to_channels_last, to_own_format
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
 SPACE = (1, 2)

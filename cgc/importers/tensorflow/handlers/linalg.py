@@ -1,14 +1,167 @@
-"""Factorizations of matrices, linear systems, inverses and determinants."""
+"""Matrix products, tf.einsum, factorizations of matrices, linear systems, inverses and determinants."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.composed import linalg
-from cgc.importers.emit import broadcast_shape
+from cgc.importers.decompositions import linalg
+from cgc.importers.emit import Emitter, broadcast_shape, dtype_of
 from cgc.importers.tensorflow.node import NodeContext, Table
+
+
+def _matmul(node: NodeContext) -> SSAValue:
+    a, b = node.all()
+    return node.emit.emit(ops.MatMulOp(a, b, node.attr("transpose_a"), node.attr("transpose_b")))
+
+
+def _batch_matmul(node: NodeContext) -> SSAValue:
+    """Products over the last two axes; the leading ones are broadcast (BatchMatMulV2, V3)."""
+    e, (a, b) = node.emit, node.all()
+    left, right = shape_of(a), shape_of(b)
+    batch = broadcast_shape(left[:-2], right[:-2])
+    a, b = e.broadcast(a, (*batch, *left[-2:])), e.broadcast(b, (*batch, *right[-2:]))
+    return e.emit(ops.MatMulOp(a, b, node.attr("adj_x"), node.attr("adj_y")))
+
+
+def _bias_add(node: NodeContext) -> SSAValue:
+    e, (x, bias) = node.emit, node.all()
+    if not _channels_first(node, x):
+        return e.emit(ops.BiasAddOp(x, bias))
+    return e.add(x, e.reshape(bias, (-1, *(1,) * (len(shape_of(x)) - 2))))
+
+
+def _bias_add_grad(node: NodeContext) -> SSAValue:
+    e, grad = node.emit, node.x(0)
+    if not _channels_first(node, grad):
+        return e.emit(ops.BiasAddGradOp(grad))
+    return e.reduce("ADD", grad, [axis for axis in range(len(shape_of(grad))) if axis != 1])
+
+
+def _channels_first(node: NodeContext, x: SSAValue) -> bool:
+    return bool(node.attr("data_format") == b"NCHW") and len(shape_of(x)) > 2
+
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def _einsum(node: NodeContext) -> SSAValue:
+    equation = node.attr("equation").decode().replace(" ", "")
+    operands = node.all()
+    labels, result = _labels(equation, [len(shape_of(x)) for x in operands])
+    named, result = result, "".join(dict.fromkeys(result))
+    taken = [_diagonals(node.emit, x, own) for x, own in zip(operands, labels, strict=True)]
+    operands, labels = [x for x, _ in taken], [own for _, own in taken]
+    if len(operands) == 1:
+        product = _arrange(node.emit, *_summed(node.emit, operands[0], labels[0], result), result)
+    else:
+        product = _product(node.emit, operands, labels, result)
+    return _on_diagonals(node.emit, product, result, named)
+
+
+def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """One letter for each axis of each operand and of the result; an ellipsis becomes capital letters."""
+    left, _, result = equation.partition("->")
+    terms = left.split(",")
+    hidden = [
+        rank - len(term.replace("...", "")) if "..." in term else 0
+        for term, rank in zip(terms, ranks, strict=True)
+    ]
+    widest = max(hidden)
+    # Without the capitals that the program itself uses.
+    free = [letter for letter in _LETTERS if letter not in equation][:widest]
+    labels = [
+        term.replace("...", "".join(free[widest - count :]))
+        for term, count in zip(terms, hidden, strict=True)
+    ]
+    return labels, result.replace("...", "".join(free))
+
+
+def _diagonals(e: Emitter, x: SSAValue, labels: str) -> tuple[SSAValue, str]:
+    """The operand with one axis for each label: of axes that share one, the elements of equal position."""
+    for label in labels:
+        while labels.count(label) > 1:
+            first = labels.index(label)
+            second = labels.index(label, first + 1)
+            rest = [axis for axis in range(len(labels)) if axis not in (first, second)]
+            turned = e.transpose(x, [first, second, *rest])
+            size, tail = shape_of(turned)[0], shape_of(turned)[2:]
+            rows = e.reshape(turned, (size * size, *tail))
+            # as a strided slice: every row of the diagonal lies size + 1 behind the one before
+            x = e.slice(
+                rows,
+                [0] * (1 + len(tail)),
+                [(size - 1) * (size + 1) + 1 if size else 0, *tail],
+                [size + 1] + [1] * len(tail),
+            )
+            labels = label + "".join(labels[axis] for axis in rest)
+    return x, labels
+
+
+def _on_diagonals(e: Emitter, x: SSAValue, labels: str, named: str) -> SSAValue:
+    """The inverse of `_diagonals`: zero where axes that share a label differ in their positions."""
+    if labels == named:
+        return x
+    sizes = dict(zip(labels, shape_of(x), strict=True))
+    places = np.indices([sizes[label] for label in named], sparse=True)
+    inside: Any = True
+    for axis, label in enumerate(named):
+        inside = inside & (places[axis] == places[named.index(label)])
+    shape = [sizes[label] if named.index(label) == axis else 1 for axis, label in enumerate(named)]
+    return e.select(e.constant(inside), e.reshape(x, shape), e.scalar(0, dtype_of(x)))
+
+
+def _summed(e: Emitter, x: SSAValue, labels: str, kept: str) -> tuple[SSAValue, str]:
+    """The operand without the axes that nothing else has."""
+    gone = [axis for axis, label in enumerate(labels) if label not in kept]
+    return e.reduce("ADD", x, gone), "".join(label for label in labels if label in kept)
+
+
+def _arrange(e: Emitter, x: SSAValue, labels: str, wanted: str) -> SSAValue:
+    return e.transpose(x, [labels.index(label) for label in wanted])
+
+
+def _product(e: Emitter, operands: Sequence[SSAValue], labels: Sequence[str], result: str) -> SSAValue:
+    """A matrix product over the axes that only the operands share; those in all three are its batch."""
+    (a, left), (b, right) = (
+        _summed(e, x, own, result + other)
+        for x, own, other in zip(operands, labels, reversed(labels), strict=True)
+    )
+    sizes = _sizes(((a, left), (b, right)))
+    batch = [label for label in result if label in left and label in right]
+    rows = [label for label in result if label in left and label not in right]
+    columns = [label for label in result if label in right and label not in left]
+    inner = [label for label in left if label in right and label not in result]
+
+    def side(x: SSAValue, own: str, *groups: Sequence[str]) -> SSAValue:
+        """An operand as [*batch, *groups], each group one axis; axes of size 1 grow to those of the other."""
+        order = [*batch, *(label for group in groups for label in group)]
+        arranged = e.broadcast(_arrange(e, x, own, "".join(order)), [sizes[label] for label in order])
+        return e.reshape(
+            arranged, [*(sizes[label] for label in batch), *(_size(sizes, group) for group in groups)]
+        )
+
+    product = e.emit(ops.MatMulOp(side(a, left, rows, inner), side(b, right, inner, columns), False, False))
+    order = [*batch, *rows, *columns]
+    return _arrange(e, e.reshape(product, [sizes[label] for label in order]), "".join(order), result)
+
+
+def _size(sizes: dict[str, int], group: Sequence[str]) -> int:
+    return math.prod(sizes[label] for label in group)
+
+
+def _sizes(operands: Sequence[tuple[SSAValue, str]]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for x, labels in operands:
+        for label, size in zip(labels, shape_of(x), strict=True):
+            sizes[label] = max(size, sizes.get(label, 1))
+    return sizes
 
 
 def _cholesky(node: NodeContext) -> SSAValue:
@@ -58,6 +211,13 @@ def _eigh(node: NodeContext) -> tuple[SSAValue, ...]:
 
 
 TABLE: Table = {
+    "MatMul": _matmul,
+    "BatchMatMul": _batch_matmul,
+    "BatchMatMulV2": _batch_matmul,
+    "BatchMatMulV3": _batch_matmul,
+    "BiasAdd": _bias_add,
+    "BiasAddGrad": _bias_add_grad,
+    "Einsum": _einsum,
     "Cholesky": _cholesky,
     "LogMatrixDeterminant": _log_determinant,
     "MatrixDeterminant": _determinant,

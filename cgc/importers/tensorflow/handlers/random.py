@@ -16,9 +16,9 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import FLOATS, shape_of
-from cgc.importers.composed.special import normal_quantile
+from cgc.importers.decompositions.special import normal_quantile
+from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Array, Emitter, dtype_of
-from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import Handler, NodeContext, SeedKey, Table, Value
 
 Distribution: TypeAlias = Callable[[Emitter, SSAValue], SSAValue]

@@ -9,9 +9,9 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.composed.slices import cut, reverse
+from cgc.importers.decompositions.indexing import cut, reverse
+from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Array, Shape
-from cgc.importers.faults import Kind, RefusedError
 from cgc.importers.tensorflow.node import NodeContext, Table
 
 

@@ -14,12 +14,20 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.composed.slices import cut
+from cgc.importers.decompositions.indexing import cut
+from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Array, Shape
-from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow.folding import FOLD_LIMIT
-from cgc.importers.tensorflow.node import NodeContext, Table, Value
-from cgc.importers.tensorflow.variants import MISSING, Either, Missing, Optional, TensorList
+from cgc.importers.tensorflow.constant_folding import FOLD_LIMIT
+from cgc.importers.tensorflow.node import (
+    MISSING,
+    Either,
+    Missing,
+    NodeContext,
+    Optional,
+    Table,
+    TensorList,
+    Value,
+)
 
 
 def _list(node: NodeContext, position: int = 0) -> TensorList:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from cgc.cirh.ops import ConstOp
 from cgc.errors import GraphImportError, GraphTypeError
-from cgc.importers.tensorflow import constants, import_step
+from cgc.importers.tensorflow import constant_folding, import_step
 
 tf1 = tf.compat.v1
 
@@ -93,7 +93,7 @@ def test_what_the_device_can_compute_stays_an_operation(graph: tf.Graph) -> None
 
 
 def test_a_constant_beyond_all_limits_is_refused(graph: tf.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "MOST_ELEMENTS", SIZE * SIZE - 1)
+    monkeypatch.setattr(constant_folding, "MOST_ELEMENTS", SIZE * SIZE - 1)
     with pytest.raises(GraphTypeError, match=r"sub:0 int32\[96,96\], a constant of more than 9,215 elements"):
         elements(graph, tf.cast(distances() / 7, tf.float32))
 

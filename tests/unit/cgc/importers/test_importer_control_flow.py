@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cgc.errors import DynamicShapeError, GraphImportError
 from cgc.importers.tensorflow import import_step
-from cgc.importers.tensorflow.handlers.loops import TURNS_LIMIT
+from cgc.importers.tensorflow.handlers.control_flow import TURNS_LIMIT
 
 tf1 = tf.compat.v1
 Program = Callable[[Any, Any], Any]

@@ -12,7 +12,7 @@ from xdsl.dialects.func import ReturnOp
 
 from cgc.cirh.ops import ConstOp
 from cgc.importers.tensorflow import import_step
-from cgc.importers.tensorflow.folding import FOLD_LIMIT
+from cgc.importers.tensorflow.constant_folding import FOLD_LIMIT
 
 tf1 = tf.compat.v1
 raw = tf.raw_ops

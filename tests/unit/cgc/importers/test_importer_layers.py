@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.base import LAYER, CirhOp, LayerPath, mnemonic
 from cgc.importers.tensorflow import import_keras_step, import_step
-from cgc.importers.tensorflow.layers import layer_of
+from cgc.importers.tensorflow.origin import layer_of
 
 tf1 = tf.compat.v1
 layers = tf.keras.layers

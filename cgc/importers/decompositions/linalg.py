@@ -7,7 +7,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.composed.rows import gather
+from cgc.importers.decompositions.indexing import gather
 from cgc.importers.emit import Emitter
 
 

@@ -17,7 +17,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.composed.slices import cut
+from cgc.importers.decompositions.indexing import cut
 from cgc.importers.emit import Emitter, dtype_of
 
 Floats = NDArray[np.float32]

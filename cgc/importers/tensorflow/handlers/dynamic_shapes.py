@@ -1,10 +1,4 @@
-"""Tensors with as many rows as `tf.unique` finds different values: the sparse gradients of embeddings.
-
-Shapes are static, so these are computed with as many rows as there are values in all; what is behind the
-different ones is padding. An operation may take such a tensor only if it is right whatever the padding holds:
-these are the ones that optimizers apply to sparse gradients, listed in `TABLE`. All others refuse it,
-because a sum or a mean over the rows would count the padding.
-"""
+"""Tensors with a data-dependent number of rows: distinct values of `tf.unique`, rows that a mask selects."""
 
 from __future__ import annotations
 
@@ -14,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.composed.rows import scatter_rows, take_padded
-from cgc.importers.faults import Kind, RefusedError
-from cgc.importers.tensorflow import folding
-from cgc.importers.tensorflow.handlers import control_flow, elementwise, functions, loops, plumbing, variables
+from cgc.importers.decompositions.indexing import gather, gather_nd, scatter_rows, take_padded
+from cgc.importers.diagnostics import Kind, RefusedError
+from cgc.importers.emit import dtype_of
+from cgc.importers.tensorflow.constant_folding import fold
+from cgc.importers.tensorflow.handlers import constant, control_flow, elementwise
 from cgc.importers.tensorflow.handlers.optimizer import SPARSE_TABLE
 from cgc.importers.tensorflow.node import (
     Handle,
@@ -27,9 +23,11 @@ from cgc.importers.tensorflow.node import (
     PaddedRows,
     PaddedSize,
     Result,
+    SelectedRows,
     Table,
     Value,
 )
+from cgc.importers.tensorflow.origin import CHOOSE
 
 
 def refuse(node: NodeContext) -> RefusedError:
@@ -44,9 +42,9 @@ def refuse(node: NodeContext) -> RefusedError:
     )
 
 
-def handle(node: NodeContext) -> Result:
+def handle_padded(node: NodeContext) -> Result:
     """Imports an operation of which an input is such a tensor, or a size of one."""
-    handler = TABLE.get(node.op.type)
+    handler = ON_PADDED.get(node.op.type)
     if handler is None:
         raise refuse(node)
     return handler(node)
@@ -83,8 +81,8 @@ def _of_sizes(node: NodeContext) -> Value:
     is_open = [value.is_open if isinstance(value, PaddedSize) else value for value in node.inputs]
     arrays = [value for value in sizes if isinstance(value, np.ndarray)]
     marks = [value for value in is_open if isinstance(value, np.ndarray)]
-    moved = folding.fold(node.op, arrays) if len(arrays) == len(sizes) else None
-    marked = folding.fold(node.op, marks) if moved else None
+    moved = fold(node.op, arrays) if len(arrays) == len(sizes) else None
+    marked = fold(node.op, marks) if moved else None
     if moved is None or marked is None:
         raise refuse(node)
     return PaddedSize(moved[0], marked[0].astype(bool), origin) if marked[0].any() else moved[0]
@@ -167,14 +165,12 @@ def _on_either(node: NodeContext) -> Value:
 _ARITHMETIC = ("Add", "AddV2", "Sub", "Mul", "RealDiv", "Div", "Maximum", "Minimum", "Pow")
 _FUNCTIONS = ("Neg", "Abs", "Sign", "Square", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Tanh")
 
-TABLE: Table = {
+ON_PADDED: Table = {
     **_table(elementwise.TABLE, _elementwise, *_ARITHMETIC, *_FUNCTIONS),
-    **_table(variables.TABLE, _scatter, "ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"),
+    **_table(constant.TABLE, _scatter, "ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"),
     **SPARSE_TABLE,
-    **functions.TABLE,
     **control_flow.TABLE,
-    **loops.TABLE,
-    **{name: plumbing.TABLE[name] for name in ("Identity", "IdentityN", "StopGradient")},
+    **{name: constant.TABLE[name] for name in ("Identity", "IdentityN", "StopGradient")},
     "Shape": _shape,
     "StridedSlice": _of_sizes,
     "Cast": _on_either,
@@ -183,3 +179,99 @@ TABLE: Table = {
     "Gather": _gather,
     "GatherV2": _gather,
 }
+
+
+def handle_selected(node: NodeContext) -> Result:
+    """Import an operation of which an input has as many rows as a mask selects."""
+    handler = control_flow.call if control_flow.is_named_call(node.op) else ON_SELECTED.get(node.op.type)
+    if handler is None:
+        raise _refuse(node)
+    return handler(node)
+
+
+def _refuse(node: NodeContext) -> RefusedError:
+    position = next(i for i, value in enumerate(node.inputs) if isinstance(value, SelectedRows))
+    return RefusedError(
+        Kind.SHAPE,
+        f"its input {node.op.inputs[position].name} has a size that depends on the data: as many rows as a "
+        "mask selects",
+        CHOOSE,
+    )
+
+
+def _where(node: NodeContext) -> SelectedRows:
+    """The places where a mask holds, as tf.where of one argument and tf.boolean_mask have them."""
+    e, mask = node.emit, node.x(0)
+    if dtype_of(mask) != "bool":
+        mask = e.compare("NE", mask, e.like(0, mask))
+    shape = shape_of(mask)
+    places = e.compact(np.indices(shape).reshape(len(shape), -1).T.astype(np.int64))
+    return SelectedRows(places, places, mask)
+
+
+def _gather_nd(node: NodeContext) -> SelectedRows:
+    x, places = node.inputs
+    if isinstance(x, SelectedRows) or not isinstance(places, SelectedRows):
+        raise _refuse(node)
+    return replace(places, value=gather_nd(node.emit, node.x(0), places.value))
+
+
+def _elementwise_selected(handler: Handler) -> Handler:
+    """An op on each row by itself; other operands must be the same for all rows."""
+
+    def on_rows(node: NodeContext) -> SelectedRows:
+        selected = [value for value in node.inputs if isinstance(value, SelectedRows)]
+        ranks = {len(shape_of(rows.value)) for rows in selected}
+        others = [node.shape(i) for i, v in enumerate(node.inputs) if not isinstance(v, SelectedRows)]
+        alike = len(ranks) == 1 and all(rows.mask is selected[0].mask for rows in selected)
+        if not alike or any(len(s) > max(ranks) or (len(s) == max(ranks) and s[0] != 1) for s in others):
+            raise _refuse(node)
+        inputs: list[Value] = [v.value if isinstance(v, SelectedRows) else v for v in node.inputs]
+        found = handler(replace(node, inputs=inputs))
+        assert isinstance(found, SSAValue)
+        return replace(selected[0], value=found)
+
+    return on_rows
+
+
+def _ctc_loss(node: NodeContext) -> tuple[SSAValue, SSAValue]:
+    """Losses `[N]` and gradients of logits `[T, N, C]`; labels are what a mask `[N, S]` selects."""
+    e, logits, (_, indices, labels, _) = node.emit, node.x(0), node.inputs
+    count = shape_of(logits)[1]
+    if not isinstance(indices, SelectedRows) or not isinstance(labels, SelectedRows):
+        raise RefusedError(Kind.USAGE, "its labels are no rows of a batch; give tf.sparse.from_dense(labels)")
+    mask = labels.mask
+    if indices.value is not labels.places or len(shape_of(mask)) != 2 or shape_of(mask)[0] != count:
+        raise _refuse(node)
+    settings = {"preprocess_collapse_repeated": False, "ctc_merge_repeated": True}
+    settings["ignore_longer_outputs_than_inputs"] = False
+    for name, expected in settings.items():
+        if node.attr(name) != expected:
+            raise RefusedError(Kind.USAGE, f"{name} is {node.attr(name)}, expected {expected}")
+    size = shape_of(mask)[1]
+    # Labels of a row move to its beginning: first those that the mask selects, each in order.
+    place = e.broadcast(e.emit(ops.ArangeOp(size, 0, -1)), shape_of(mask))
+    _, order = e.emit_all(ops.TopKOp(e.select(mask, place, e.sub(place, e.like(size, place))), size))
+    targets = gather(e, e.reshape(labels.value, shape_of(mask)), order, 1, 1)
+    counts = e.reduce("ADD", e.cast(mask, "int32"), (1,))
+    rows = e.transpose(logits, (1, 0, 2))
+    log_probs = e.emit(ops.LogSoftmaxOp(rows, 2))
+    lengths, blank = e.cast(node.x(3), "int32"), shape_of(logits)[2] - 1
+    losses, gradient = e.emit_all(ops.CtcLossOp(log_probs, targets, lengths, counts, blank))
+    return losses, e.transpose(gradient, (1, 0, 2))
+
+
+_BY_ROW = (
+    *("Add", "AddV2", "Sub", "Mul", "Cast", "Less", "LessEqual", "Greater", "GreaterEqual", "Equal"),
+    *("NotEqual", "Select", "SelectV2", "Maximum", "Minimum"),
+)
+
+TABLE: Table = {"Where": _where, "CTCLoss": _ctc_loss}
+ON_SELECTED: Table = {
+    **{name: _elementwise_selected(elementwise.TABLE[name]) for name in _BY_ROW},
+    **{name: constant.TABLE[name] for name in ("Identity", "IdentityN", "StopGradient")},
+    **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), control_flow.call),
+    "GatherNd": _gather_nd,
+    "CTCLoss": _ctc_loss,
+}
+"""Operations on rows that a mask selects."""

@@ -1,0 +1,199 @@
+"""Where an operation comes from: the user's line, its layer, and how diagnostics describe it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import lru_cache, wraps
+from itertools import groupby
+from typing import Any
+
+import tensorflow as tf
+
+from cgc.cirh.base import LayerPath
+from cgc.importers.diagnostics import Described, Kind, Operation
+from cs_toolkit.source_files import innermost_user_line, toolkit_folders
+
+_LINES = "_cs_layer_lines"
+"""Attribute of the graph of a traced Keras model."""
+
+TAPE = "gradient_tape/"
+"""Scope of all that `tf.GradientTape` makes."""
+
+
+def forward_op(op: Any) -> Any:
+    """The operation that an operation is the gradient of, or a part of that; None where it is of none.
+
+    `tf.gradients` notes it. `tf.GradientTape` opens a scope of the name of the forward operation.
+    """
+    noted = getattr(op, "_original_op", None)
+    if noted is not None or not op.name.startswith(TAPE):
+        return noted
+    scope = op.name.removeprefix(TAPE).rpartition("/")[0]
+    while scope:
+        with suppress(KeyError):
+            return op.graph.get_operation_by_name(scope)
+        scope = scope.rpartition("/")[0]
+    return None
+
+
+LayerLine = Callable[[Any], str | None]
+"""The line of a program at which a layer of Keras was made; None for one whose class is the user's own."""
+
+
+@contextmanager
+def noted_layers(model: Any, line_of: LayerLine) -> Iterator[None]:
+    """Notes in the body which line made the layer that an operation of a Keras model is of.
+
+    Keras gives the operations of a layer a scope, whose name may also be that of another layer.
+
+    Args:
+        model: is traced in the body.
+        line_of: where each of its layers was made.
+    """
+    base: Any = next(kind for kind in type(model).__mro__ if kind.__name__ == "Layer")
+    own = base.__call__
+
+    @wraps(own)  # by the name of its module AutoGraph knows that it is Keras'
+    def noted(layer: Any, *arguments: Any, **keywords: Any) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        first = len(graph.get_operations())
+        result = own(layer, *arguments, **keywords)
+        line = line_of(layer)
+        lines = _lines_in(graph)
+        for op in graph.get_operations()[first:]:
+            lines.setdefault(op.name, line)  # layers inside of this one have been called before
+        return result
+
+    base.__call__ = noted
+    try:
+        yield
+    finally:
+        base.__call__ = own
+
+
+def _lines_in(graph: Any) -> dict[str, str | None]:
+    """Line of the layer by the name of an operation."""
+    if not hasattr(graph, _LINES):
+        setattr(graph, _LINES, {})
+    lines: dict[str, str | None] = getattr(graph, _LINES)
+    return lines
+
+
+def user_line(op: Any) -> str | None:
+    """The user's line for an operation; for one of a gradient, the line of its forward operation.
+
+    In a traced Keras model that is where the layer was made, or a line of the user's own layer or step; the
+    lines that led to the tracing made none of it.
+    """
+    forward = forward_op(op)
+    made = forward if forward is not None else op
+    lines = getattr(made.graph, _LINES, None)
+    if lines is not None:
+        return lines.get(made.name) or _line_in_step(made)
+    line = innermost_user_line(forward.traceback or ()) if forward is not None else None
+    return line or innermost_user_line(op.traceback or ())
+
+
+def _line_in_step(op: Any) -> str | None:
+    """The user's line behind the toolkit's call of a step that it traces."""
+    frames = list(op.traceback or ())
+    ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(toolkit_folders())]
+    return innermost_user_line(frames[ours[-1] + 1 :] if ours else frames)
+
+
+_TO_GRADIENTS = re.compile(r"^(.*/)?(gradients(_\d+)?|gradient_tape)/")
+"""What stands before the names of all that `tf.gradients` and `tf.GradientTape` make."""
+
+_INNER = frozenset(
+    {
+        *("moments", "batchnorm", "Tensordot", "random_uniform", "xentropy"),
+        *("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"),
+    }
+)
+"""Scopes inside a layer."""
+
+
+def layer_of(op: Any, scope: str = "") -> LayerPath:
+    """The layer of an operation; of one of a gradient that of its forward operation.
+
+    "ln/batchnorm/sub" and "train/gradients/ln/moments/mean_grad/Mul" are of ("ln",). A scope that stands
+    twice in a row counts once: Keras opens that of a layer again for its call.
+
+    Args:
+        op: the tf.Operation.
+        scope: what names begin with in a function that is imported in place, see `forward_name`.
+    """
+    return _layer_of_scopes((scope + forward_name(op)).rpartition("/")[0])
+
+
+@lru_cache(maxsize=4096)
+def _layer_of_scopes(joined: str) -> LayerPath:
+    scopes = joined.split("/") if joined else []
+    while scopes and (scopes[-1].endswith("_grad") or scopes[-1] in _INNER):
+        scopes.pop()
+    return tuple(name for name, _ in groupby(scopes))
+
+
+def forward_name(op: Any) -> str:
+    """The name of the forward operation of one of a gradient, of all others their own.
+
+    The gradient of a loop has a name of its own: it turns from the last turn to the first, so that its turns
+    are no turns of the loop.
+    """
+    forward = None if op.type.endswith("While") else forward_op(op)
+    name = str((forward or op).name)
+    return _TO_GRADIENTS.sub("", name) if "gradient" in name else name
+
+
+_LOOPS = (
+    "call tf.compat.v1.enable_control_flow_v2() before the graph is built, unroll the loop in Python, or "
+    "compute it in the input function"
+)
+_BRANCHES = (
+    "call tf.compat.v1.enable_control_flow_v2() before the graph is built, use tf.where, or decide in Python "
+    "while the graph is built"
+)
+CHOOSE = "use tf.where(condition, x, y) or a mask"
+"""What to do about a selection of rows."""
+_SIZES = f"its result has a size that depends on the data; {CHOOSE}"
+_REF_VARIABLES = "call tf.compat.v1.enable_resource_variables() before the graph is built"
+_CANDIDATES = (
+    "draw the candidates in the input function (tf.random.log_uniform_candidate_sampler) and give the loss "
+    "all three of its results as sampled_values"
+)
+_HITS = "give the loss remove_accidental_hits=False, or make the mask in the input function"
+_INPUT = "move it to the input function, which runs on the workers"
+
+_ADVICE = {
+    **dict.fromkeys(("Enter", "Exit", "NextIteration", "LoopCond"), _LOOPS),
+    **dict.fromkeys(("Switch", "Merge"), _BRANCHES),
+    **dict.fromkeys(
+        ("Where", "DynamicPartition", "NonMaxSuppressionV3", "UniqueV2", "UniqueWithCounts"), _SIZES
+    ),
+    **dict.fromkeys(("LogUniformCandidateSampler", "UniformCandidateSampler"), _CANDIDATES),
+    "ComputeAccidentalHits": _HITS,
+    **dict.fromkeys(("PyFunc", "EagerPyFunc", "IteratorGetNext", "DecodeRaw", "ParseExample"), _INPUT),
+}
+
+
+REMEDIES = {
+    Kind.UNKNOWN_OP: "write them with other TensorFlow operations, compute them in the input function, "
+    "or train on this CPU (without cs_ip)",
+    Kind.TYPE: "build the model with float32 (tf.cast(x, tf.float32)) and int32; "
+    "turn strings into numbers in the input function",
+}
+
+
+def operation(op: Any) -> Operation:
+    """What faults say of a tf.Operation."""
+    uses_ref = any(tensor.dtype.name.endswith("_ref") for tensor in (*op.inputs, *op.outputs))
+    advice = _REF_VARIABLES if uses_ref else _ADVICE.get(op.type)
+    return Operation(op.type, op.name, user_line(op), tuple(map(described, op.outputs)), advice)
+
+
+def described(tensor: Any) -> Described:
+    """Element type and shape of a tf.Tensor."""
+    shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+    return Described(tensor.dtype.name, shape)

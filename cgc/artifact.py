@@ -137,7 +137,7 @@ def artifact_key(
     """The digest that names an artifact: equal exactly if compiling again would give the same.
 
     Args:
-        digest: `cgc.cirh.digest.module_digest` of the module as it was given to the compiler.
+        digest: `cgc.cirh.op_table.module_digest` of the module as it was given to the compiler.
         layers: of its ops in order, each with how many have it in a row; the report names kernels by them.
         options: what the user chose, as JSON values.
         fabric: the fabric, as JSON values.

@@ -34,9 +34,8 @@ from cgc.artifact import (
     tool_versions,
 )
 from cgc.cirh.base import CirhOp, layer_runs
-from cgc.cirh.digest import module_digest
 from cgc.cirh.interface import graph_function, step_interface, step_mode
-from cgc.cirh.scan import Scan, scan
+from cgc.cirh.op_table import Scan, module_digest, scan
 from cgc.errors import CorruptArtifactError
 from cgc.execution.compilation import CompileOptions, Progress, Stages, rewritten
 from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Manifest

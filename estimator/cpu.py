@@ -584,7 +584,7 @@ def _limit(error: Any, op: Any) -> tuple[str, str] | None:
 
 
 def _error(op: Any, limit: str, advice: str, cause: str) -> CpuLimitError:
-    from cgc.importers.tensorflow.source import user_line
+    from cgc.importers.tensorflow.origin import user_line
 
     return CpuLimitError("TensorFlow", limit, op.name, user_line(op), cause, advice)
 

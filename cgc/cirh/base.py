@@ -27,7 +27,7 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from cgc.cirh.facts import Elements, Facts, Order, Samples, Work
+from cgc.cirh.traits import Elements, Facts, Order, Samples, Work
 from cgc.cirh.types import Tensor, checked_tensor, dtype_name, element_count, shape_of, tensor_of
 from cgc.errors import InvalidOpError
 
@@ -187,7 +187,7 @@ class CirhOp(IRDLOperation, ABC):
     and are read as Python values (`op.transpose_a -> bool`).
 
     Attributes:
-        FACTS: what the passes and the kernel library ask of the op, see `cgc.cirh.facts`.
+        FACTS: what the passes and the kernel library ask of the op, see `cgc.cirh.traits`.
     """
 
     FACTS: ClassVar[Facts]

@@ -20,7 +20,7 @@ from cgc.cirh.base import (
     operand_type,
     text_attr,
 )
-from cgc.cirh.facts import DIVIDE, SIMPLE, TRANSCENDENTAL, Elements, Facts, Fp16, Samples, Work, pointwise
+from cgc.cirh.traits import DIVIDE, SIMPLE, TRANSCENDENTAL, Elements, Facts, Fp16, Samples, Work, pointwise
 from cgc.cirh.types import (
     ANY,
     BOOL,

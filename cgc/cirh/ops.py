@@ -1,4 +1,4 @@
-"""All ops of CIRH, their constructors, and `ALL_OPS`.
+"""The CIRH dialect: all ops and their constructors.
 
 Constructors take values or single-result ops as operands and infer the result types; they raise
 `InvalidOpError` when something does not fit. dtypes are numpy names, dtypes, or element types of the IR.
@@ -14,26 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from xdsl.ir import Dialect
 from xdsl.traits import Commutative
 
 from cgc.cirh.activation import *
-from cgc.cirh.attention import *
 from cgc.cirh.base import CirhOp, set_quick_accessors
-from cgc.cirh.batch_norm import *
-from cgc.cirh.composite import *
-from cgc.cirh.constant import *
 from cgc.cirh.convolution import *
 from cgc.cirh.elementwise import *
-from cgc.cirh.fourier import *
 from cgc.cirh.indexing import *
-from cgc.cirh.layer_norm import *
-from cgc.cirh.linalg import *
 from cgc.cirh.linear import *
+from cgc.cirh.normalization import *
 from cgc.cirh.optimizer import *
-from cgc.cirh.pool import *
 from cgc.cirh.random import *
 from cgc.cirh.reduction import *
-from cgc.cirh.rows import *
 from cgc.cirh.shape import *
 from cgc.cirh.softmax import *
 from cgc.cirh.token_loop import *
@@ -43,6 +36,8 @@ ALL_OPS: tuple[type[CirhOp], ...] = tuple(
     for value in dict(globals()).values()
     if isinstance(value, type) and issubclass(value, CirhOp) and "FACTS" in vars(value)
 )
+
+CIRH = Dialect("cirh", list(ALL_OPS), [])
 
 for _op_type in ALL_OPS:
     set_quick_accessors(_op_type)

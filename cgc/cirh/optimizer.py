@@ -12,7 +12,7 @@ from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 
 from cgc.cirh.base import BOOLEAN, FALSE, BoolParameter, CirhOp, Value, bool_attr, operand_type
-from cgc.cirh.facts import Facts, Work, pointwise
+from cgc.cirh.traits import Facts, Work, pointwise
 from cgc.cirh.types import FLOATS, Tensor, tensor_of
 
 

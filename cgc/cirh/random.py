@@ -17,7 +17,7 @@ from xdsl.irdl import (
 )
 
 from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
-from cgc.cirh.facts import Facts, Samples, Work, drawn, mixes
+from cgc.cirh.traits import Facts, Samples, Work, drawn, mixes
 from cgc.cirh.types import FLOATS, INTEGERS, Tensor, shape_of, tensor_of, tensor_type
 
 _FLOAT32 = frozenset({"float32"})

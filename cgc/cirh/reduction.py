@@ -27,7 +27,7 @@ from cgc.cirh.base import (
     operand_type,
     text_attr,
 )
-from cgc.cirh.facts import Facts, Order, Work, mixes
+from cgc.cirh.traits import Facts, Order, Work, mixes
 from cgc.cirh.types import (
     BOOL,
     FLOATS,

@@ -22,7 +22,7 @@ from cgc.cirh.base import (
     ints_attr,
     operand_type,
 )
-from cgc.cirh.facts import STREAM, Facts, mixes
+from cgc.cirh.traits import STREAM, Facts, mixes
 from cgc.cirh.types import Tensor, tensor_of, tensor_type
 
 _TOKENS = frozenset({"int32", "int64"})

@@ -1,6 +1,10 @@
 """Element types of CIRH and their numpy counterparts; helpers for static tensor types.
 
 Tensors are statically shaped. float64 is left out on purpose: the device computes in 32 bits or less.
+
+As in genuine CIRH text, f16 is the type of the 16-bit format of a program. The function states by
+`cs.fp16_type` which one that is: "float16" (IEEE, the default) or "cbfloat16" (1-6-9, see `cgc.precision`). A
+module has one of the two, never both. bfloat16 has its own type, bf16.
 """
 
 from __future__ import annotations
@@ -8,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Literal, TypeAlias, cast, get_args
 
 import ml_dtypes
 import numpy as np
@@ -21,11 +25,13 @@ from xdsl.dialects.builtin import (
     IntegerType,
     NoneAttr,
     Signedness,
+    StringAttr,
     TensorType,
 )
-from xdsl.ir import Attribute, SSAValue
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Block, SSAValue
 
-from cgc.errors import InvalidOpError, UnsupportedTypeError
+from cgc.errors import InvalidModuleError, InvalidOpError, UnsupportedTypeError
 
 ElementType: TypeAlias = Float32Type | Float16Type | BFloat16Type | IntegerType
 Tensor: TypeAlias = TensorType[ElementType]
@@ -161,3 +167,41 @@ def element_count(tensor: Tensor) -> int:
 def size_bytes(tensor: Tensor) -> int:
     """Bytes of a tensor in memory; a bool takes one byte."""
     return element_count(tensor) * numpy_dtype(tensor.element_type).itemsize
+
+
+HalfFormat = Literal["float16", "bfloat16", "cbfloat16"]
+
+HALF_FORMAT = "cs.fp16_type"
+"""Attribute of the function."""
+
+
+def half_format(function: FuncOp) -> HalfFormat:
+    """What f16 stands for in a function.
+
+    Raises:
+        InvalidModuleError: the attribute is something else.
+    """
+    attribute = function.attributes.get(HALF_FORMAT)
+    if attribute is None or attribute == StringAttr("float16"):
+        return "float16"
+    for known in get_args(HalfFormat):
+        if attribute == StringAttr(known):
+            return cast(HalfFormat, known)
+    raise InvalidModuleError(
+        f"func.func @{function.sym_name.data}: {HALF_FORMAT} is {attribute}, "
+        f"expected one of {', '.join(get_args(HalfFormat))}"
+    )
+
+
+def half_type(half: HalfFormat) -> ElementType:
+    """The type of values in a 16-bit format."""
+    return element_type("bfloat16" if half == "bfloat16" else "float16")
+
+
+def is_cb16(value: SSAValue) -> bool:
+    """Whether a value in a function is of cbfloat16."""
+    if tensor_of(value).element_type != element_type("float16"):
+        return False
+    block = value.owner if isinstance(value.owner, Block) else value.owner.parent_block()
+    function = block.parent_op() if block is not None else None
+    return isinstance(function, FuncOp) and half_format(function) == "cbfloat16"

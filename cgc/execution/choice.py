@@ -16,7 +16,7 @@ from cs_toolkit.execution_options import AUTO, ReplicaChoice
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from cgc.cirh.scan import Scan
+    from cgc.cirh.op_table import Scan
     from cgc.execution.compilation import Compiled, CompileOptions
     from cgc.performance.replicas import Replicated
     from cs_toolkit.execution_options import Streaming

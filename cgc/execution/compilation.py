@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from cgc.cirh.interface import step_mode
-from cgc.cirh.verify import verify_module
+from cgc.cirh.module import verify_module
 from cgc.manifest import PROVENANCE, Estimates, ExecutableEntry, Interface, executable_file
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cgc.provenance import Provenance
@@ -21,7 +21,7 @@ from cs_toolkit.step import ExecutionChoice, Precision
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from cgc.cirh.scan import Scan
+    from cgc.cirh.op_table import Scan
     from cgc.report import CompileReport, StreamedReport
     from cs_toolkit.step import StepInterface
 
@@ -92,7 +92,7 @@ def rewritten(module: ModuleOp, scanned: Scan | None, pipeline: str, stages: Sta
 
     Args:
         module: the step; it is not changed.
-        scanned: the same as integers, see `cgc.cirh.scan`.
+        scanned: the same as integers, see `cgc.cirh.op_table`.
         pipeline: the rewrites.
         stages: of the compilation.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cgc.cirh.scan import Ints, Scan
+from cgc.cirh.op_table import Ints, Scan
 
 LEAST_COPIES = 5
 """Fewer copies are rewritten as fast one by one."""

@@ -14,8 +14,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from cgc.cirh.base import NODE_NAME, ORIGIN, CirhOp, text_attr
 from cgc.cirh.interface import ALIASING_OUTPUT, graph_function, named_function, plain
+from cgc.cirh.op_table import Scan, scan
 from cgc.cirh.ops import ConcatOp, L2NormOp
-from cgc.cirh.scan import Scan, scan
 from cgc.errors import InvalidOpError
 from cgc.folding.families import NotFoldedError, Read, Repeats, find_repeats
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from cgc.cirh.copies import copied
 from cgc.cirh.interface import graph_function
-from cgc.cirh.scan import Scan, are_equal
-from cgc.cirh.verify import verify_module
+from cgc.cirh.module import copied, verify_module
+from cgc.cirh.op_table import Scan, are_equal
 from cgc.errors import CompileError
 from cgc.folding.crossings import Crossings
 from cgc.folding.families import NotFoldedError

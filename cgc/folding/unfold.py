@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, Block, SSAValue
 
 from cgc.cirh.base import NODE_NAME, ORIGIN, CirhOp
 from cgc.cirh.interface import graph_function
-from cgc.cirh.labels import OP_SEED, shared_attributes
+from cgc.cirh.op_table import OP_SEED, shared_attributes
 from cgc.cirh.random import SeededRandomOp
 from cgc.folding.families import NotFoldedError
 from cgc.folding.fold import COLLECTORS, Folded, retyped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from cgc.cirh.constant import ConstOp
+from cgc.cirh.shape import ConstOp
 from cgc.cirh.types import shape_of, size_bytes, tensor_of
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.program import PRODUCTS, Program, elements

@@ -5,8 +5,8 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
+from cgc.cirh.activation import CompositeOp
 from cgc.cirh.base import CirhOp
-from cgc.cirh.composite import CompositeOp
 from cgc.cirh.ops import ops_where
 from cgc.kernels.assignment import Assignment, Group, single
 from cgc.kernels.program import PASS_THROUGH, RELABELS, Program, elements

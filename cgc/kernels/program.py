@@ -11,7 +11,6 @@ from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation, SSAValue
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.facts import NO_WORK, Elements, Samples
 from cgc.cirh.interface import (
     INPUT_NAME,
     MODE,
@@ -22,6 +21,7 @@ from cgc.cirh.interface import (
     graph_function,
 )
 from cgc.cirh.ops import BroadcastInDimOp, ops_where
+from cgc.cirh.traits import NO_WORK, Elements, Samples
 from cgc.cirh.types import element_count, shape_of, tensor_of
 from cgc.errors import KernelGraphError
 from cs_toolkit.step import MODEL_STATE, OPTIMIZER_STATE, TensorSpec, device_bytes

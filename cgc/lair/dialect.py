@@ -39,8 +39,8 @@ from xdsl.parser import Parser
 from xdsl.rewriter import Rewriter
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.facts import Order
 from cgc.cirh.ops import ALL_OPS
+from cgc.cirh.traits import Order
 from cgc.cirh.types import shape_of
 from cgc.errors import LoweringError
 

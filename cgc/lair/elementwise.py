@@ -9,8 +9,8 @@ import numpy as np
 from xdsl.ir import Block
 
 from cgc.cirh import ops
+from cgc.cirh.activation import COMPOSITES
 from cgc.cirh.base import CirhOp
-from cgc.cirh.composite import COMPOSITES
 from cgc.cirh.ops import (
     AdamOp,
     AdamWOp,

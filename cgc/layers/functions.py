@@ -13,8 +13,8 @@ from xdsl.ir import Block, SSAValue
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME, named_function
 from cgc.cirh.ops import ops_where
-from cgc.cirh.precision import HALF_FORMAT
 from cgc.cirh.random import KEY, SeededRandomOp
+from cgc.cirh.types import HALF_FORMAT
 from cgc.layers.graph import StepGraph
 from cs_toolkit.step import MODEL_STATE
 

@@ -12,8 +12,8 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, SSAValue
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.facts import Order, Samples
-from cgc.cirh.scan import Ints, scan
+from cgc.cirh.op_table import Ints, scan
+from cgc.cirh.traits import Order, Samples
 from cgc.cirh.types import dtype_name, element_count, tensor_of
 from cgc.kernels.program import Program
 from cgc.layers.micro_batches import TOTAL_OF, MicroStep

@@ -20,9 +20,9 @@ from xdsl.ir import Attribute, Block, SSAValue
 
 from cgc.cirh import ops as cirh
 from cgc.cirh.base import CirhOp, int_attr, ints_attr
-from cgc.cirh.facts import Elements
 from cgc.cirh.interface import INPUT_NAME, arguments_and_results, graph_function, named_function
 from cgc.cirh.random import SeededRandomOp
+from cgc.cirh.traits import Elements
 from cgc.cirh.types import INTEGERS, Tensor, dtype_name, element_count, shape_of, tensor_of, tensor_type
 from cgc.errors import CompileError
 from cgc.kernels.program import Program

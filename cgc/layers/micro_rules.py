@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from cgc.cirh import ops as cirh
 from cgc.cirh.base import CirhOp
-from cgc.cirh.facts import Elements, Samples
-from cgc.cirh.layer_norm import SampleNormGradOp, SampleNormOp
+from cgc.cirh.normalization import SampleNormGradOp, SampleNormOp
 from cgc.cirh.optimizer import OptimizerOp
 from cgc.cirh.reduction import ScanOp
 from cgc.cirh.softmax import AxisOp, CrossEntropyOp
+from cgc.cirh.traits import Elements, Samples
 from cgc.cirh.types import FLOATS, dtype_name, shape_of, tensor_of
 
 Part = int | Literal["whole", "sum", "min", "max", "after"]

@@ -14,9 +14,8 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, SSAValue
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.constant import ConstOp
-from cgc.cirh.facts import Elements
-from cgc.cirh.shape import BroadcastInDimOp, ReshapeOp
+from cgc.cirh.shape import BroadcastInDimOp, ConstOp, ReshapeOp
+from cgc.cirh.traits import Elements
 from cgc.cirh.types import Tensor, element_count, tensor_of, tensor_type
 from cgc.layers.functions import Function, function, named_module
 from cgc.layers.graph import StepGraph

@@ -11,8 +11,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from cgc.cirh.base import LayerPath, layer_paths
-from cgc.cirh.copies import copied
 from cgc.cirh.interface import graph_function
+from cgc.cirh.module import copied
 from cgc.cirh.ops import L2NormOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.program import PartOfStep, Program, elements

@@ -9,6 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from cgc.cirh import ops
+from cgc.cirh.indexing import PADDING_INDEX
 from cgc.cirh.ops import (
     ConditionalArangeOp,
     GatherNdOp,
@@ -24,7 +25,6 @@ from cgc.cirh.ops import (
     UniqueOp,
     UnpadOp,
 )
-from cgc.cirh.rows import PADDING_INDEX
 from cgc.lowering.base import Table, result_dtype, result_shape
 
 

@@ -18,9 +18,9 @@ from cgc.cirh.interface import (
     arguments_and_results,
     graph_function,
 )
+from cgc.cirh.op_table import Scan, scan
 from cgc.cirh.ops import UpdateTokenLoopOp
-from cgc.cirh.precision import HalfFormat, half_format
-from cgc.cirh.scan import Scan, scan
+from cgc.cirh.types import HalfFormat, half_format
 from cgc.errors import LoweringError
 from cgc.lowering.loops import Loop, Read, find_loops
 from cgc.lowering.precision import given, lower_in, taken

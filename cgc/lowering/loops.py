@@ -21,9 +21,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from cgc.cirh.op_table import Ints, Scan
 from cgc.cirh.ops import CastOp, ReshapeOp, TransposeOp
 from cgc.cirh.random import SeededRandomOp
-from cgc.cirh.scan import Ints, Scan
 
 LEAST_COPIES = 4
 """Fewer copies are compiled as fast one by one."""

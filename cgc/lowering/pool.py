@@ -18,8 +18,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from cgc.cirh import ops
+from cgc.cirh.convolution import WindowOp
 from cgc.cirh.ops import AvgPoolGradOp, MaxPoolGradOp, PoolOp
-from cgc.cirh.pool import WindowOp
 from cgc.lowering.base import Table, result_shape
 from cgc.lowering.windows import Sizes, on_volumes, taps, transposed, whole_windows
 

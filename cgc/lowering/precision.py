@@ -26,8 +26,7 @@ from cgc.cirh import ops
 from cgc.cirh.activation import FeaturesGradOp, OutputsGradOp
 from cgc.cirh.base import CirhOp
 from cgc.cirh.elementwise import UnaryOp
-from cgc.cirh.precision import HalfFormat
-from cgc.cirh.types import element_type, tensor_of
+from cgc.cirh.types import HalfFormat, element_type, tensor_of
 from cgc.lowering.jax_table import lower
 from cgc.precision import CB16_LARGEST, CB16_MANTISSA_BITS
 

@@ -11,8 +11,8 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from cgc.cirh.op_table import Scan
 from cgc.cirh.ops import StartTokenLoopOp, UpdateTokenLoopOp
-from cgc.cirh.scan import Scan
 from cgc.errors import LoweringError
 from cgc.lowering.base import Table, describe
 

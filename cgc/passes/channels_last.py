@@ -15,7 +15,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
-from cgc.cirh.facts import Elements
+from cgc.cirh.traits import Elements
 from cgc.cirh.types import shape_of, tensor_of, tensor_type
 from cgc.passes.rewriting import Replacement
 from cgc.passes.values import constant_splat

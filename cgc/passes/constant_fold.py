@@ -12,9 +12,8 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.constant import ConstOp
-from cgc.cirh.precision import is_cb16
-from cgc.cirh.types import AnyArray, element_count, tensor_of
+from cgc.cirh.shape import ConstOp
+from cgc.cirh.types import AnyArray, element_count, is_cb16, tensor_of
 from cgc.passes.evaluate import evaluate
 from cgc.passes.rewriting import drop, replace_uses
 from cgc.passes.watch import current_watch

@@ -21,9 +21,9 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from cgc.cirh.base import FLOAT32, CirhOp
-from cgc.cirh.facts import Elements, Fp16, Samples
 from cgc.cirh.interface import MODE, OUTPUT_NAME, alias_of, arguments_and_results
 from cgc.cirh.ops import ops_where
+from cgc.cirh.traits import Elements, Fp16, Samples
 from cgc.cirh.types import element_type, tensor_of
 
 PRODUCTS = ops_where(lambda op: op.FACTS.fp16 is Fp16.STARTS)

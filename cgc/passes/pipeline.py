@@ -11,8 +11,8 @@ from xdsl.passes import ModulePass
 from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
 from xdsl.utils.exceptions import ArgSpecParseError
 
+from cgc.cirh.module import Verifier
 from cgc.cirh.text import make_context
-from cgc.cirh.verify import Verifier
 from cgc.errors import CompileError, InvalidModuleError, PipelineError
 from cgc.lair.lower import LowerToLairPass
 from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass

@@ -16,11 +16,14 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import RESOURCE_NAME, arguments_and_results
-from cgc.cirh.precision import HALF_FORMAT, HalfFormat, half_format, half_type
 from cgc.cirh.types import (
+    HALF_FORMAT,
     ElementType,
+    HalfFormat,
     checked_tensor,
     element_type,
+    half_format,
+    half_type,
     numpy_dtype,
     shape_of,
     tensor_type,

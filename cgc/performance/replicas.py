@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from cgc.cirh.batch_norm import FusedBatchNormGradOp, FusedBatchNormOp
+from cgc.cirh.normalization import FusedBatchNormGradOp, FusedBatchNormOp
 from cgc.errors import ReplicaError
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.graph import KernelGraph

@@ -27,10 +27,10 @@ from cgc.importers.tensorflow.constant_folding import (
     narrow_floats,
 )
 from cgc.importers.tensorflow.handlers import dynamic_shapes
-from cgc.importers.tensorflow.handlers.constant import DROPPED
 from cgc.importers.tensorflow.handlers.elementwise import ON_BITS
 from cgc.importers.tensorflow.handlers.table import handler_of
 from cgc.importers.tensorflow.handlers.tensor_lists import ON_LISTS
+from cgc.importers.tensorflow.handlers.variables import DROPPED
 from cgc.importers.tensorflow.node import (
     POISON,
     FloatBits,

@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 import tensorflow as tf
 from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
-from cgc.importers.tensorflow.handlers.constant import DROPPED
 from cgc.importers.tensorflow.handlers.control_flow import function_names
 from cgc.importers.tensorflow.handlers.random import STEP_DEPENDENT
+from cgc.importers.tensorflow.handlers.variables import DROPPED
 from cgc.importers.tensorflow.variables import (
     Variable,
     accesses,

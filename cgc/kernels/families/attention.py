@@ -22,7 +22,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.attention import AttentionGradOp, AttentionOp
+from cgc.cirh.softmax import AttentionGradOp, AttentionOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group, single
 from cgc.kernels.causal import is_causal

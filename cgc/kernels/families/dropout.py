@@ -5,8 +5,8 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.facts import Elements, Samples
 from cgc.cirh.ops import ops_where
+from cgc.cirh.traits import Elements, Samples
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.program import Program, elements
 from cgc.kernels.row_cost import row_family

@@ -6,7 +6,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
-from cgc.cirh.layer_norm import LayerNormGradOp, LayerNormOp
+from cgc.cirh.normalization import LayerNormGradOp, LayerNormOp
 from cgc.cirh.ops import ReduceOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group, single

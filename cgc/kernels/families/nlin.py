@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.composite import CompositeOp
+from cgc.cirh.activation import CompositeOp
 from cgc.cirh.ops import ops_where
 from cgc.kernels.assignment import Assignment, single
 from cgc.kernels.products import GRADIENTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from cgc.cirh.batch_norm import FusedBatchNormGradOp, FusedBatchNormOp
+from cgc.cirh.normalization import FusedBatchNormGradOp, FusedBatchNormOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.assignment import Assignment, Group, update_region
 from cgc.kernels.loop_cost import loop_family

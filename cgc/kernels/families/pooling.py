@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cgc.cirh import ops
+from cgc.cirh.convolution import PoolOp, WindowOp
 from cgc.cirh.ops import BroadcastInDimOp, ReduceOp
-from cgc.cirh.pool import PoolOp, WindowOp
 from cgc.cirh.types import shape_of, tensor_of
 from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.loop_cost import loop_family

@@ -17,8 +17,8 @@ from xdsl.ir import SSAValue
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import graph_function
 from cgc.cirh.ops import BroadcastInDimOp, ConstOp
-from cgc.cirh.precision import HALF_FORMAT
 from cgc.cirh.text import print_module
+from cgc.cirh.types import HALF_FORMAT
 from cgc.kernels.graph import KernelGraph
 from cgc.kernels.nests.schedule import GeneratedKernel
 from cgc.kernels.program import Program

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from cgc.cirh.interface import step_interface
-from cgc.cirh.verify import verify_module
+from cgc.cirh.module import verify_module
 from cgc.importers.tensorflow import import_keras_step, import_step
 from cgc.lowering.interpret import step_function
 

@@ -12,9 +12,9 @@ import yaml
 from xdsl.dialects.builtin import ModuleOp
 
 from benchmarks.example_step import example_step
-from cgc.cirh.copies import copied
 from cgc.cirh.interface import graph_function
-from cgc.cirh.scan import Scan, scan
+from cgc.cirh.module import copied
+from cgc.cirh.op_table import Scan, scan
 from cgc.cirh.text import print_module
 from cgc.folding.fold import Folded
 from cgc.folding.rewrite import rewrite

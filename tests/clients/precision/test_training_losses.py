@@ -17,9 +17,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import graph_function, step_interface
+from cgc.cirh.module import verify_module
 from cgc.cirh.ops import BroadcastInDimOp, CastOp, ReshapeOp, TransposeOp
 from cgc.cirh.types import dtype_name, tensor_of
-from cgc.cirh.verify import verify_module
 from cgc.execution.compilation import CompileOptions
 from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline

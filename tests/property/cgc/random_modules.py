@@ -15,12 +15,10 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.activation import FeaturesGradOp, OutputsGradOp
+from cgc.cirh.activation import COMPOSITES, FeaturesGradOp, OutputsGradOp
 from cgc.cirh.base import CirhOp
-from cgc.cirh.composite import COMPOSITES
 from cgc.cirh.elementwise import BinaryOp, UnaryOp
-from cgc.cirh.fourier import FourierOp
-from cgc.cirh.linalg import MatrixOp
+from cgc.cirh.linear import FourierOp, MatrixOp
 from cgc.cirh.random import SeededRandomOp
 from cgc.cirh.softmax import AxisOp
 from cgc.cirh.text import print_module

@@ -16,9 +16,9 @@ from xdsl.ir import Block, Operation, Region
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
+from cgc.cirh.module import verify_module
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.cirh.types import DTYPE_NAMES, numpy_dtype, tensor_of, tensor_type
-from cgc.cirh.verify import verify_module
 from cgc.errors import CompileError
 from cgc.passes.pipeline import run_pipeline
 

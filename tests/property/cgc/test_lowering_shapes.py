@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from xdsl.ir import Block
 
 from cgc.cirh import ops
-from cgc.cirh.rows import PADDING_INDEX
+from cgc.cirh.indexing import PADDING_INDEX
 from cgc.cirh.types import tensor_type
 from cgc.lowering.base import result_shape
 from cgc.lowering.jax_table import lower

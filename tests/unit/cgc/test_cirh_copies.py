@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cgc.cirh.copies import copied
 from cgc.cirh.interface import graph_function
+from cgc.cirh.module import copied, verify_module
 from cgc.cirh.text import parse_module, print_module
-from cgc.cirh.verify import verify_module
 from cgc.passes.pipeline import run_pipeline
 
 STEP = (Path(__file__).parents[2] / "golden" / "cgc" / "fc_mnist_train.mlir").read_text(encoding="utf-8")

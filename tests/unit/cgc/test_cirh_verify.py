@@ -9,10 +9,10 @@ from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation
 
+from cgc.cirh.module import Verifier
 from cgc.cirh.ops import ConstOp, MulOp, ReluOp, TransposeOp
 from cgc.cirh.text import parse_module
 from cgc.cirh.types import tensor_type
-from cgc.cirh.verify import Verifier
 from cgc.errors import InvalidModuleError
 
 TEXT = """builtin.module {

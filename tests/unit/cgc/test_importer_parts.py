@@ -10,8 +10,8 @@ from xdsl.ir import Block
 
 from cgc.cirh import ops
 from cgc.cirh.interface import step_interface
+from cgc.cirh.module import verify_module
 from cgc.cirh.types import tensor_type
-from cgc.cirh.verify import verify_module
 from cgc.errors import GraphImportError, GraphTypeError, UnsupportedOpsError
 from cgc.importers.decompositions import indexing, special
 from cgc.importers.diagnostics import Described, Kind, Operation, raise_if_any, unknown_operations

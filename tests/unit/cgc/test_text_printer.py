@@ -12,8 +12,7 @@ from xdsl.ir import Attribute
 from xdsl.printer import Printer
 
 from cgc.cirh.base import layer_attr
-from cgc.cirh.printer import TextPrinter
-from cgc.cirh.text import parse_module
+from cgc.cirh.text import TextPrinter, parse_module
 
 STEP = Path(__file__).parents[2] / "golden" / "cgc" / "fc_mnist_train.mlir"
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cgc.cirh.interface import step_interface
+from cgc.cirh.module import verify_module
 from cgc.cirh.text import parse_module
-from cgc.cirh.verify import verify_module
 from cgc.kernels import KernelGraph, match_kernels
 from cs_runtime.errors import OutOfRangeError
 from cs_runtime.step_checks import RangeCheck, check_steps

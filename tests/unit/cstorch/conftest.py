@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from cgc.cirh.interface import step_interface
-from cgc.cirh.verify import verify_module
+from cgc.cirh.module import verify_module
 from cgc.importers.aten import import_step
 from cgc.lowering.interpret import step_function
 from cs_toolkit.step import GLOBAL_STEP

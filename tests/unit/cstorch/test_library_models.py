@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from cgc.cirh.constant import ConstOp
+from cgc.cirh.shape import ConstOp
 from cgc.cirh.types import size_bytes, tensor_of
 from cgc.errors import GraphImportError, UnsupportedOpsError
 from cgc.importers.aten import import_step

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 import cstorch
-from cgc.cirh.verify import verify_module
+from cgc.cirh.module import verify_module
 from cgc.importers.aten import import_step
 from cgc.lowering.interpret import step_function
 from cstorch.errors import StepError

@@ -16,8 +16,8 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
 from cgc.importers.aten.graph import COMPLEX, Tensor
-from cgc.importers.aten.handlers import constant, elementwise, indexing, reduction, shape
-from cgc.importers.aten.handlers.linalg import product
+from cgc.importers.aten.handlers import elementwise, indexing, reduction, shape
+from cgc.importers.aten.handlers.linear import product
 from cgc.importers.aten.node import Complex, Handler, NodeContext, Result, Table, Value
 from cgc.importers.decompositions import special
 from cgc.importers.emit import Emitter
@@ -485,13 +485,12 @@ def _c2r(node: NodeContext) -> SSAValue:
 
 
 _MOVED = {
-    **shape.TABLE,
     **{
         name: rule
         for name, rule in indexing.TABLE.items()
         if not any(word in name for word in ("bucketize", "search", "reduce"))
     },
-    **{name: rule for name, rule in constant.TABLE.items() if "ones" not in name and "linspace" not in name},
+    **{name: rule for name, rule in shape.TABLE.items() if "ones" not in name and "linspace" not in name},
     **{
         f"aten.{name}": elementwise.TABLE[f"aten.{name}"]
         for name in (

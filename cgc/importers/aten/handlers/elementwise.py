@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons, rounding, choices: element by element."""
+"""Elementwise arithmetic, comparisons, rounding, choices and special functions."""
 
 from __future__ import annotations
 

@@ -4,11 +4,10 @@ from cgc.importers.aten.graph import Node, is_complex
 from cgc.importers.aten.handlers import (
     activation,
     complex_numbers,
-    constant,
     convolution,
     elementwise,
     indexing,
-    linalg,
+    linear,
     normalization,
     random,
     reduction,
@@ -22,11 +21,10 @@ from cgc.importers.aten.node import Handler, Table
 HANDLERS: Table = {}
 for _module in (
     activation,
-    constant,
     convolution,
     elementwise,
     indexing,
-    linalg,
+    linear,
     normalization,
     random,
     reduction,

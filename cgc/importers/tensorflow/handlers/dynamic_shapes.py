@@ -14,7 +14,7 @@ from cgc.importers.decompositions.indexing import gather, gather_nd, scatter_row
 from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import dtype_of
 from cgc.importers.tensorflow.constant_folding import fold
-from cgc.importers.tensorflow.handlers import constant, control_flow, elementwise
+from cgc.importers.tensorflow.handlers import control_flow, elementwise, variables
 from cgc.importers.tensorflow.handlers.optimizer import SPARSE_TABLE
 from cgc.importers.tensorflow.node import (
     Handle,
@@ -167,10 +167,10 @@ _FUNCTIONS = ("Neg", "Abs", "Sign", "Square", "Sqrt", "Rsqrt", "Reciprocal", "Ex
 
 ON_PADDED: Table = {
     **_table(elementwise.TABLE, _elementwise, *_ARITHMETIC, *_FUNCTIONS),
-    **_table(constant.TABLE, _scatter, "ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"),
+    **_table(variables.TABLE, _scatter, "ResourceScatterAdd", "ResourceScatterSub", "ResourceScatterUpdate"),
     **SPARSE_TABLE,
     **control_flow.TABLE,
-    **{name: constant.TABLE[name] for name in ("Identity", "IdentityN", "StopGradient")},
+    **{name: variables.TABLE[name] for name in ("Identity", "IdentityN", "StopGradient")},
     "Shape": _shape,
     "StridedSlice": _of_sizes,
     "Cast": _on_either,
@@ -269,7 +269,7 @@ _BY_ROW = (
 TABLE: Table = {"Where": _where, "CTCLoss": _ctc_loss}
 ON_SELECTED: Table = {
     **{name: _elementwise_selected(elementwise.TABLE[name]) for name in _BY_ROW},
-    **{name: constant.TABLE[name] for name in ("Identity", "IdentityN", "StopGradient")},
+    **{name: variables.TABLE[name] for name in ("Identity", "IdentityN", "StopGradient")},
     **dict.fromkeys(("PartitionedCall", "StatefulPartitionedCall"), control_flow.call),
     "GatherNd": _gather_nd,
     "CTCLoss": _ctc_loss,

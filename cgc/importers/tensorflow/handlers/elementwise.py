@@ -1,4 +1,4 @@
-"""Arithmetic, comparison and logic, element by element, with broadcasting."""
+"""Elementwise arithmetic, comparisons, logic and special functions, with broadcasting."""
 
 from __future__ import annotations
 

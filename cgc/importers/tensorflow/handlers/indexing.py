@@ -9,7 +9,7 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.rows import INDEX_DTYPES
+from cgc.cirh.indexing import INDEX_DTYPES
 from cgc.cirh.types import shape_of
 from cgc.importers.decompositions.indexing import (
     Slicing,

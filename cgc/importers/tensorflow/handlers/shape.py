@@ -1,10 +1,11 @@
-"""Shapes as values, and ops that rearrange, join, cut, pad or repeat tensors."""
+"""Constants, shapes as values, and ops that rearrange, join, cut, pad or repeat tensors."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import tensorflow as tf
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
@@ -13,6 +14,20 @@ from cgc.importers.decompositions.indexing import cut, reverse
 from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Array, Shape
 from cgc.importers.tensorflow.node import NodeContext, Table
+
+
+def _const(node: NodeContext) -> Array:
+    array: Array = tf.make_ndarray(node.attr("value"))
+    return array
+
+
+def _range(node: NodeContext) -> SSAValue:
+    """A range that is too long to be folded."""
+    start, limit, step = (node.static(i, what) for i, what in enumerate(("start", "limit", "delta")))
+    values = np.arange(start.item(), limit.item(), step.item(), dtype=start.dtype)
+    if start.dtype.kind not in "iu":
+        return node.emit.constant(values)
+    return node.emit.emit(ops.ArangeOp(len(values), int(start), int(step), node.out_dtype()))
 
 
 def _as_output(node: NodeContext, value: object, position: int = 0) -> Array:
@@ -160,6 +175,8 @@ def _invert_permutation(node: NodeContext) -> None:
 
 
 TABLE: Table = {
+    "Const": _const,
+    "Range": _range,
     "Shape": _shape,
     "ShapeN": _shape_n,
     "Size": _size,

@@ -4,14 +4,13 @@ from typing import Any
 
 from cgc.importers.tensorflow.handlers import (
     activation,
-    constant,
     control_flow,
     convolution,
     dynamic_shapes,
     elementwise,
     images,
     indexing,
-    linalg,
+    linear,
     normalization,
     optimizer,
     random,
@@ -19,20 +18,20 @@ from cgc.importers.tensorflow.handlers import (
     shape,
     softmax,
     tensor_lists,
+    variables,
 )
 from cgc.importers.tensorflow.node import Handler, Table
 
 HANDLERS: Table = {}
 for _module in (
     activation,
-    constant,
     control_flow,
     convolution,
     dynamic_shapes,
     elementwise,
     images,
     indexing,
-    linalg,
+    linear,
     normalization,
     optimizer,
     random,
@@ -40,6 +39,7 @@ for _module in (
     shape,
     softmax,
     tensor_lists,
+    variables,
 ):
     if _twice := HANDLERS.keys() & _module.TABLE.keys():
         raise AssertionError(f"two handlers for {sorted(_twice)}")

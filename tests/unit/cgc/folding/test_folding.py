@@ -16,10 +16,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.cirh.copies import copied
-from cgc.cirh.digest import module_digest
 from cgc.cirh.interface import graph_function
-from cgc.cirh.scan import scan
+from cgc.cirh.module import copied
+from cgc.cirh.op_table import module_digest, scan
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.errors import PipelineError
 from cgc.folding.families import _Families

@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from cgc.cirh.interface import step_interface
-from cgc.cirh.verify import verify_module
+from cgc.cirh.module import verify_module
 from cgc.importers.tensorflow import ImportedStep, import_step
 from cgc.lowering.interpret import step_function
 

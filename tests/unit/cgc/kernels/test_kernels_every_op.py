@@ -12,8 +12,8 @@ from xdsl.ir import Block, Operation, Region
 
 from cgc.cirh import ops
 from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME
+from cgc.cirh.module import verify_module
 from cgc.cirh.types import tensor_type
-from cgc.cirh.verify import verify_module
 from cgc.kernels import match_kernels
 from cgc.placement import place
 from cgc.report import compile_report, render_text

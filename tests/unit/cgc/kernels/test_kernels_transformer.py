@@ -13,9 +13,9 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME
+from cgc.cirh.module import verify_module
 from cgc.cirh.text import parse_module
 from cgc.cirh.types import tensor_type
-from cgc.cirh.verify import verify_module
 from cgc.kernels import KernelGraph, match_kernels
 from cgc.kernels.coefficients import coefficient
 

@@ -17,8 +17,8 @@ from xdsl.ir import Block, Region, SSAValue
 import cgc
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp, mnemonic
-from cgc.cirh.facts import Elements, Facts, Fp16, Samples
 from cgc.cirh.text import parse_module
+from cgc.cirh.traits import Elements, Facts, Fp16, Samples
 from cgc.cirh.types import shape_of, tensor_type
 from cgc.kernels.coefficients import COEFFICIENTS, coefficient
 from cgc.kernels.program import Program
@@ -60,7 +60,7 @@ def facts(name: str) -> Facts:
 
 def test_every_op_answers_for_itself() -> None:
     silent = [op.__name__ for op in ops.ALL_OPS if not isinstance(vars(op).get("FACTS"), Facts)]
-    assert not silent, f"{silent} have no FACTS of their own; say in the class what cgc.cirh.facts asks"
+    assert not silent, f"{silent} have no FACTS of their own; say in the class what cgc.cirh.traits asks"
 
 
 @pytest.mark.parametrize("op", ops.ALL_OPS)

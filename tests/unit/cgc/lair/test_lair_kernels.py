@@ -17,9 +17,9 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME
+from cgc.cirh.module import verify_module
 from cgc.cirh.text import parse_module, print_module
 from cgc.cirh.types import tensor_type
-from cgc.cirh.verify import verify_module
 from cgc.errors import LoweringError, ModuleSyntaxError
 from cgc.kernels import Kernel, match_kernels
 from cgc.kernels.coefficients import coefficient

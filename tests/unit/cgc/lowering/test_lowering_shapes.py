@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cgc.cirh import ops
-from cgc.cirh.rows import PADDING_INDEX
+from cgc.cirh.indexing import PADDING_INDEX
 from cgc.errors import LoweringError
 
 

@@ -1,19 +1,73 @@
-"""The ops of a step as integers: what is asked to find repeats, without IR objects."""
+"""The ops of a step as arrays of integers, by which repeats are found and modules are compared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import StringIO
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
-from cgc.cirh.base import CirhOp
-from cgc.cirh.labels import OpLabels
+from cgc.cirh.base import ORIGIN, CirhOp
+from cgc.cirh.interface import graph_function
+from cgc.cirh.random import SeededRandomOp
+from cgc.cirh.text import CanonicalPrinter, canonical_text
+
+OP_SEED = "op_seed"
+"""The one attribute in which copies differ: of an op that draws random numbers."""
+
+
+class OpLabels:
+    """Numbers for ops: equal for equal classes, attributes and types, wherever the ops come from.
+
+    Equal attributes are mostly one object, and to hash them takes long: they are compared by identity first.
+    The ops must live as long as this.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[tuple[object, ...], int] = {}
+        self._by_value: dict[tuple[object, ...], int] = {}
+
+    def label(self, op: CirhOp, types: Iterable[int]) -> int:
+        """The number of an op.
+
+        Args:
+            op: the op.
+            types: the identities of the types of its operands, and behind them those of its results.
+        """
+        own, others = op.properties, op.attributes
+        key = (type(op), len(op.results), *own, *map(id, own.values()), *types)
+        if not others.keys() <= ORIGIN:
+            key += tuple((name, id(value)) for name, value in others.items() if name not in ORIGIN)
+        found = self._by_id.get(key)
+        if found is None:
+            found = self._by_id[key] = self._by_value.setdefault(_essence(op), len(self._by_value))
+        return found
+
+
+def shared_attributes(op: CirhOp) -> dict[str, Attribute]:
+    """What copies of an op have in common besides their types: not their seed, nor where they come from."""
+    own: dict[str, Attribute] = dict(op.properties)
+    if isinstance(op, SeededRandomOp):
+        del own[OP_SEED]
+    return own | {name: value for name, value in op.attributes.items() if name not in ORIGIN}
+
+
+def _essence(op: CirhOp) -> tuple[object, ...]:
+    return (
+        type(op),
+        frozenset(shared_attributes(op).items()),
+        tuple(operand.type for operand in op.operand_values),
+        tuple(result.type for result in op.results),
+    )
+
 
 Ints = NDArray[np.int64]
 
@@ -133,3 +187,58 @@ def are_equal(first: FuncOp, second: FuncOp) -> bool:
         a.properties == b.properties and a.attributes == b.attributes
         for a, b in zip(one.ops, other.ops, strict=True)
     )
+
+
+def module_digest(module: ModuleOp, scanned: Scan | None) -> str:
+    """64 hex digits.
+
+    Args:
+        module: a step.
+        scanned: its function; None where that holds other ops than those of CIRH.
+    """
+    digest = hashlib.sha256()
+    if scanned is None:
+        digest.update(canonical_text(module).encode())
+        return digest.hexdigest()
+    for line in (*_signature(module), *_kinds(scanned)):
+        digest.update(line.encode() + b"\n")
+    seeded = {kind for kind in set(map(type, scanned.ops)) if issubclass(kind, SeededRandomOp)}
+    seeds = [op.op_seed for op in scanned.ops if type(op) in seeded and isinstance(op, SeededRandomOp)]
+    tables = (scanned.labels, scanned.first_result, scanned.first_read, scanned.read, scanned.returned, seeds)
+    for table in tables:
+        digest.update(np.asarray(table, "<i8").tobytes() + b"\n")
+    return digest.hexdigest()
+
+
+def _signature(module: ModuleOp) -> Iterator[str]:
+    function = graph_function(module)
+    printer = CanonicalPrinter()
+    for attributes in (module.attributes, function.attributes, function.properties):
+        for name, attribute in sorted(attributes.items()):
+            yield name
+            yield from _lines(attribute, printer)
+
+
+def _lines(attribute: Attribute, printer: CanonicalPrinter) -> Iterator[str]:
+    """The text of an attribute; xDSL takes long for the hundreds of types and names of a function."""
+    match attribute:
+        case FunctionType():
+            for types in (attribute.inputs.data, attribute.outputs.data):
+                yield ", ".join(map(printer.attribute_text, types))
+        case ArrayAttr() if all(isinstance(item, DictionaryAttr) for item in attribute.data):
+            yield from (printer.joined(_sorted(item.data)) for item in attribute.data)
+        case _:
+            yield printer.attribute_text(attribute)
+
+
+def _sorted(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    return dict(sorted(attributes.items()))
+
+
+def _kinds(scanned: Scan) -> Iterator[str]:
+    """One op of each label, whose seed may be another one's."""
+    _, first = np.unique(scanned.labels, return_index=True)
+    for place in first.tolist():
+        out = StringIO()
+        CanonicalPrinter(stream=out).print_op(scanned.ops[place])
+        yield out.getvalue()

@@ -1,4 +1,4 @@
-"""Constants, variables, and ops that compute nothing: identities, checks and summaries."""
+"""Variables, and ops that compute nothing: identities, placeholders, checks and summaries."""
 
 from __future__ import annotations
 
@@ -15,21 +15,6 @@ from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Array, Maker
 from cgc.importers.tensorflow.node import Handle, Handler, NodeContext, Table, Value
 from cgc.importers.tensorflow.variables import key_of
-
-
-def _const(node: NodeContext) -> Array:
-    array: Array = tf.make_ndarray(node.attr("value"))
-    return array
-
-
-def _range(node: NodeContext) -> SSAValue:
-    """A range that is too long to be folded."""
-    start, limit, step = (node.static(i, what) for i, what in enumerate(("start", "limit", "delta")))
-    values = np.arange(start.item(), limit.item(), step.item(), dtype=start.dtype)
-    if start.dtype.kind not in "iu":
-        return node.emit.constant(values)
-    return node.emit.emit(ops.ArangeOp(len(values), int(start), int(step), node.out_dtype()))
-
 
 DROPPED = frozenset(
     {
@@ -119,8 +104,6 @@ def _scatter(kind: str, *, negate: bool = False) -> Handler:
 
 
 TABLE: Table = {
-    "Const": _const,
-    "Range": _range,
     "Placeholder": _placeholder,
     **dict.fromkeys(
         (

@@ -21,7 +21,7 @@ from cgc.cirh.base import (
 )
 from cgc.cirh.elementwise import SigmoidOp, TanhOp, UnaryOp
 from cgc.cirh.linear import BiasAddOp
-from cgc.cirh.traits import TRANSCENDENTAL, Facts, Fp16, Work, pointwise
+from cgc.cirh.traits import TRANSCENDENTAL, Fp16, OpTraits, Work, pointwise
 from cgc.cirh.types import FLOATS, SIGNED, Tensor, tensor_of
 
 
@@ -30,7 +30,7 @@ class ReluOp(UnaryOp):
     """`max(x, 0)`."""
 
     name = "cirh.Relu"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True, activation=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, exact=True, activation=True)
     DTYPES: ClassVar[frozenset[str]] = SIGNED
 
 
@@ -39,7 +39,7 @@ class EluOp(UnaryOp):
     """`x` where x > 0, else `exp(x) - 1`."""
 
     name = "cirh.Elu"
-    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL, fp16=Fp16.FOLLOWS, activation=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(TRANSCENDENTAL, fp16=Fp16.FOLLOWS, activation=True)
 
 
 @irdl_op_definition
@@ -47,7 +47,7 @@ class SoftplusOp(UnaryOp):
     """`log(1 + exp(x))`."""
 
     name = "cirh.Softplus"
-    FACTS: ClassVar[Facts] = pointwise(Work(transcendental=2), fp16=Fp16.FOLLOWS, activation=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(transcendental=2), fp16=Fp16.FOLLOWS, activation=True)
 
 
 @irdl_op_definition
@@ -55,7 +55,7 @@ class HardSigmoidOp(UnaryOp):
     """`min(max(x / 6 + 1 / 2, 0), 1)`."""
 
     name = "cirh.HardSigmoid"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, activation=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, activation=True)
 
 
 @irdl_op_definition
@@ -63,7 +63,9 @@ class GeluOp(UnaryOp):
     """`x * Phi(x)`; with `approximation = "TANH"` the tanh formula."""
 
     name = "cirh.Gelu"
-    FACTS: ClassVar[Facts] = pointwise(Work(transcendental=1, simple=6), fp16=Fp16.FOLLOWS, activation=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(
+        Work(transcendental=1, simple=6), fp16=Fp16.FOLLOWS, activation=True
+    )
     approximation_attr = prop_def(StringAttr, prop_name="approximation")
     approximation = TextParameter("approximation")
 
@@ -85,7 +87,7 @@ class LeakyReluOp(UnaryOp):
     """`x` where x > 0, else `alpha * x`."""
 
     name = "cirh.LeakyRelu"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, activation=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, activation=True)
     alpha_attr = prop_def(FLOAT, prop_name="alpha")
     alpha = FloatParameter("alpha")
 
@@ -124,7 +126,7 @@ class ReluGradOp(FeaturesGradOp):
     """`grad` where features > 0, else 0."""
 
     name = "cirh.ReluGrad"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True, gradient_of=ReluOp, signs_only=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, exact=True, gradient_of=ReluOp, signs_only=True)
 
 
 @irdl_op_definition
@@ -132,7 +134,7 @@ class LeakyReluGradOp(FeaturesGradOp):
     """`grad` where features > 0, else `alpha * grad`."""
 
     name = "cirh.LeakyReluGrad"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, gradient_of=LeakyReluOp)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, gradient_of=LeakyReluOp)
     alpha_attr = prop_def(FLOAT, prop_name="alpha")
     alpha = FloatParameter("alpha")
 
@@ -151,7 +153,7 @@ class GeluGradOp(FeaturesGradOp):
     """`grad` times the derivative of `Gelu` at features."""
 
     name = "cirh.GeluGrad"
-    FACTS: ClassVar[Facts] = pointwise(
+    TRAITS: ClassVar[OpTraits] = pointwise(
         Work(transcendental=2, simple=10), fp16=Fp16.FOLLOWS, gradient_of=GeluOp
     )
     approximation_attr = prop_def(StringAttr, prop_name="approximation")
@@ -176,7 +178,7 @@ class SoftplusGradOp(FeaturesGradOp):
     """`grad * sigmoid(features)`."""
 
     name = "cirh.SoftplusGrad"
-    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL, fp16=Fp16.FOLLOWS, gradient_of=SoftplusOp)
+    TRAITS: ClassVar[OpTraits] = pointwise(TRANSCENDENTAL, fp16=Fp16.FOLLOWS, gradient_of=SoftplusOp)
 
 
 @irdl_op_definition
@@ -184,7 +186,7 @@ class HardSigmoidGradOp(FeaturesGradOp):
     """`grad / 6` where -3 < features < 3, else 0."""
 
     name = "cirh.HardSigmoidGrad"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, gradient_of=HardSigmoidOp)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, gradient_of=HardSigmoidOp)
 
 
 class OutputsGradOp(CirhOp):
@@ -213,7 +215,7 @@ class SigmoidGradOp(OutputsGradOp):
     """`grad * outputs * (1 - outputs)`."""
 
     name = "cirh.SigmoidGrad"
-    FACTS: ClassVar[Facts] = pointwise(Work(simple=3), fp16=Fp16.FOLLOWS, gradient_of=SigmoidOp)
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(simple=3), fp16=Fp16.FOLLOWS, gradient_of=SigmoidOp)
 
 
 @irdl_op_definition
@@ -221,7 +223,7 @@ class TanhGradOp(OutputsGradOp):
     """`grad * (1 - outputs**2)`."""
 
     name = "cirh.TanhGrad"
-    FACTS: ClassVar[Facts] = pointwise(Work(simple=3), fp16=Fp16.FOLLOWS, gradient_of=TanhOp)
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(simple=3), fp16=Fp16.FOLLOWS, gradient_of=TanhOp)
 
 
 @irdl_op_definition
@@ -232,7 +234,7 @@ class EluGradOp(CirhOp):
     """
 
     name = "cirh.EluGrad"
-    FACTS: ClassVar[Facts] = pointwise(Work(simple=3), fp16=Fp16.FOLLOWS, gradient_of=EluOp)
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(simple=3), fp16=Fp16.FOLLOWS, gradient_of=EluOp)
     grad = operand_def()
     outputs = operand_def()
     result = result_def()
@@ -251,7 +253,7 @@ class EluGradOp(CirhOp):
     @property
     def work(self) -> Work:
         """An exponential of features, none of outputs."""
-        return TRANSCENDENTAL if self.from_features else self.FACTS.work
+        return TRANSCENDENTAL if self.from_features else self.TRAITS.work
 
     @classmethod
     def infer(cls, grad: Tensor, outputs: Tensor) -> Tensor:
@@ -299,7 +301,7 @@ class CompositeOp(CirhOp):
     """A bias along the last dimension and an activation of the sum, as `function` says: "BiasRelu" ..."""
 
     name = "cirh.Composite"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS)
     x = operand_def()
     bias = operand_def()
     result = result_def()
@@ -318,7 +320,7 @@ class CompositeOp(CirhOp):
     @property
     def work(self) -> Work:
         """That of the activation and of the sum."""
-        return self.activation.FACTS.work.with_simple(1)
+        return self.activation.TRAITS.work.with_simple(1)
 
     @classmethod
     def infer(cls, x: Tensor, bias: Tensor, function: str) -> Tensor:

@@ -27,7 +27,7 @@ from xdsl.printer import Printer
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from cgc.cirh.traits import Elements, Facts, Order, Samples, Work
+from cgc.cirh.traits import Elements, OpTraits, Order, Samples, Work
 from cgc.cirh.types import Tensor, checked_tensor, dtype_name, element_count, shape_of, tensor_of
 from cgc.errors import InvalidOpError
 
@@ -187,10 +187,10 @@ class CirhOp(IRDLOperation, ABC):
     and are read as Python values (`op.transpose_a -> bool`).
 
     Attributes:
-        FACTS: what the passes and the kernel library ask of the op, see `cgc.cirh.traits`.
+        TRAITS: what the passes and the kernel library ask of the op, see `cgc.cirh.traits`.
     """
 
-    FACTS: ClassVar[Facts]
+    TRAITS: ClassVar[OpTraits]
     traits = traits_def(Pure())
 
     def __init__(
@@ -306,7 +306,7 @@ class CirhOp(IRDLOperation, ABC):
     @property
     def work(self) -> Work:
         """How often each of `worked_elements` needs each kind of work."""
-        return self.FACTS.work
+        return self.TRAITS.work
 
     def worked_elements(self) -> int:
         """Elements that the work is done on.
@@ -314,12 +314,12 @@ class CirhOp(IRDLOperation, ABC):
         Those of the largest result, and of the largest operand where an element comes from many. A sort
         visits them once for each doubling of the sorted runs, a scatter visits its updates.
         """
-        if self.FACTS.order is Order.SCATTERS:
+        if self.TRAITS.order is Order.SCATTERS:
             return element_count(tensor_of(self.operands[-1]))
-        if self.FACTS.order is Order.SORTS:
+        if self.TRAITS.order is Order.SORTS:
             last = (shape_of(self.operands[0]) or (1,))[-1]
             return element_count(tensor_of(self.operands[0])) * max(1, (last - 1).bit_length())
-        values = [*self.results, *(self.operands if self.FACTS.elements is Elements.MIXED else ())]
+        values = [*self.results, *(self.operands if self.TRAITS.elements is Elements.MIXED else ())]
         return self.stages() * max((element_count(tensor_of(value)) for value in values), default=0)
 
     def stages(self) -> int:
@@ -332,7 +332,7 @@ class CirhOp(IRDLOperation, ABC):
 
     def sample_operands(self) -> Sequence[SSAValue]:
         """The operands whose samples the results have, see `Samples`."""
-        return () if self.FACTS.samples in (Samples.SUMMED, Samples.NONE) else self.operands
+        return () if self.TRAITS.samples in (Samples.SUMMED, Samples.NONE) else self.operands
 
     @property
     def node_name(self) -> str | None:

@@ -23,7 +23,7 @@ from cgc.cirh.base import (
     operand_type,
     text_attr,
 )
-from cgc.cirh.traits import Facts, Fp16, Work, mixes
+from cgc.cirh.traits import Fp16, OpTraits, Work, mixes
 from cgc.cirh.types import FLOATS, Tensor, element_count, tensor_of, tensor_type
 
 NHWC = "NHWC"
@@ -111,7 +111,7 @@ class ConvolutionOp(CirhOp):
     """
 
     name = "cirh.Convolution"
-    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, product=True, ends_update=True)
+    TRAITS: ClassVar[OpTraits] = mixes(fp16=Fp16.STARTS, product=True, ends_update=True)
     lhs = operand_def()
     rhs = operand_def()
     result = result_def()
@@ -278,7 +278,7 @@ class WindowOp(CirhOp):
 
     def worked_elements(self) -> int:
         """The elements of all windows: of the result forward, of the last operand backward."""
-        forward = self.FACTS.gradient_of is None
+        forward = self.TRAITS.gradient_of is None
         pooled = self.results[0] if forward else self.operands[-1]
         return element_count(tensor_of(pooled)) * math.prod(self.ksize)
 
@@ -299,7 +299,7 @@ class PoolOp(WindowOp):
     """
 
     name = "cirh.Pool"
-    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.FOLLOWS)
+    TRAITS: ClassVar[OpTraits] = mixes(fp16=Fp16.FOLLOWS)
     x = operand_def()
     result = result_def()
     pool_type_attr = prop_def(StringAttr, prop_name="pool_type")
@@ -345,7 +345,7 @@ class MaxPoolGradOp(WindowOp):
     """
 
     name = "cirh.MaxPoolGrad"
-    FACTS: ClassVar[Facts] = mixes(Work(simple=2), fp16=Fp16.FOLLOWS, gradient_of=PoolOp)
+    TRAITS: ClassVar[OpTraits] = mixes(Work(simple=2), fp16=Fp16.FOLLOWS, gradient_of=PoolOp)
     x = operand_def()
     grad = operand_def()
     result = result_def()
@@ -381,7 +381,7 @@ class AvgPoolGradOp(WindowOp):
     """Gradient of AVG pooling: each grad is spread evenly over the elements of its window."""
 
     name = "cirh.AvgPoolGrad"
-    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.FOLLOWS, gradient_of=PoolOp)
+    TRAITS: ClassVar[OpTraits] = mixes(fp16=Fp16.FOLLOWS, gradient_of=PoolOp)
     grad = operand_def()
     result = result_def()
 

@@ -20,7 +20,7 @@ from cgc.cirh.base import (
     operand_type,
     text_attr,
 )
-from cgc.cirh.traits import DIVIDE, SIMPLE, TRANSCENDENTAL, Elements, Facts, Fp16, Samples, Work, pointwise
+from cgc.cirh.traits import DIVIDE, SIMPLE, TRANSCENDENTAL, Elements, Fp16, OpTraits, Samples, Work, pointwise
 from cgc.cirh.types import (
     ANY,
     BOOL,
@@ -65,7 +65,7 @@ class AddOp(BinaryOp):
     """Sum: `lhs + rhs`. Integers wrap."""
 
     name = "cirh.Add"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS)
     traits = traits_def(Commutative())
 
 
@@ -74,7 +74,7 @@ class SubOp(BinaryOp):
     """Difference: `lhs - rhs`. Integers wrap."""
 
     name = "cirh.Sub"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS)
 
 
 @irdl_op_definition
@@ -82,7 +82,7 @@ class MulOp(BinaryOp):
     """Product: `lhs * rhs`. Integers wrap."""
 
     name = "cirh.Mul"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS)
     traits = traits_def(Commutative())
 
 
@@ -91,7 +91,7 @@ class DivOp(BinaryOp):
     """Quotient of floats: `lhs / rhs`. Integers have `FloorDiv`."""
 
     name = "cirh.Div"
-    FACTS: ClassVar[Facts] = pointwise(DIVIDE, fp16=Fp16.FOLLOWS)
+    TRAITS: ClassVar[OpTraits] = pointwise(DIVIDE, fp16=Fp16.FOLLOWS)
     DTYPES: ClassVar[frozenset[str]] = FLOATS
 
 
@@ -100,7 +100,7 @@ class PowOp(BinaryOp):
     """Power: `lhs ** rhs`."""
 
     name = "cirh.Pow"
-    FACTS: ClassVar[Facts] = pointwise(Work(transcendental=2))
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(transcendental=2))
 
 
 @irdl_op_definition
@@ -108,7 +108,7 @@ class MaxOp(BinaryOp):
     """Larger of both; NaN where either is NaN. Not commutative: of 0.0 and -0.0 either may come out."""
 
     name = "cirh.Max"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
 
 
 @irdl_op_definition
@@ -116,7 +116,7 @@ class MinOp(BinaryOp):
     """Smaller of both; NaN where either is NaN. Not commutative: of 0.0 and -0.0 either may come out."""
 
     name = "cirh.Min"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
 
 
 @irdl_op_definition
@@ -124,7 +124,7 @@ class FloorDivOp(BinaryOp):
     """Quotient rounded toward minus infinity."""
 
     name = "cirh.FloorDiv"
-    FACTS: ClassVar[Facts] = pointwise(DIVIDE)
+    TRAITS: ClassVar[OpTraits] = pointwise(DIVIDE)
 
 
 @irdl_op_definition
@@ -132,7 +132,7 @@ class FloorModOp(BinaryOp):
     """Remainder with the sign of the divisor, as Python's `%`."""
 
     name = "cirh.FloorMod"
-    FACTS: ClassVar[Facts] = pointwise(DIVIDE)
+    TRAITS: ClassVar[OpTraits] = pointwise(DIVIDE)
 
 
 @irdl_op_definition
@@ -140,7 +140,7 @@ class Atan2Op(BinaryOp):
     """Angle of the point (rhs, lhs) in radians."""
 
     name = "cirh.Atan2"
-    FACTS: ClassVar[Facts] = pointwise(Work(transcendental=2))
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(transcendental=2))
     DTYPES: ClassVar[frozenset[str]] = FLOATS
 
 
@@ -149,7 +149,7 @@ class AndOp(BinaryOp):
     """Logical and of i1, bitwise and of integers."""
 
     name = "cirh.And"
-    FACTS: ClassVar[Facts] = pointwise()
+    TRAITS: ClassVar[OpTraits] = pointwise()
     traits = traits_def(Commutative())
     DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
 
@@ -159,7 +159,7 @@ class OrOp(BinaryOp):
     """Logical or of i1, bitwise or of integers."""
 
     name = "cirh.Or"
-    FACTS: ClassVar[Facts] = pointwise()
+    TRAITS: ClassVar[OpTraits] = pointwise()
     traits = traits_def(Commutative())
     DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
 
@@ -169,7 +169,7 @@ class XorOp(BinaryOp):
     """Exclusive or of i1, bitwise exclusive or of integers."""
 
     name = "cirh.Xor"
-    FACTS: ClassVar[Facts] = pointwise()
+    TRAITS: ClassVar[OpTraits] = pointwise()
     traits = traits_def(Commutative())
     DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
 
@@ -200,7 +200,7 @@ class NegOp(UnaryOp):
     """Negation: `-x`."""
 
     name = "cirh.Neg"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
     DTYPES: ClassVar[frozenset[str]] = SIGNED
 
 
@@ -209,7 +209,7 @@ class AbsOp(UnaryOp):
     """Absolute value."""
 
     name = "cirh.Abs"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
     DTYPES: ClassVar[frozenset[str]] = SIGNED
 
 
@@ -218,7 +218,7 @@ class ExpOp(UnaryOp):
     """Exponential."""
 
     name = "cirh.Exp"
-    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
+    TRAITS: ClassVar[OpTraits] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -226,7 +226,7 @@ class Expm1Op(UnaryOp):
     """`exp(x) - 1`, accurate near 0."""
 
     name = "cirh.Expm1"
-    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
+    TRAITS: ClassVar[OpTraits] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -234,7 +234,7 @@ class LogOp(UnaryOp):
     """Natural logarithm."""
 
     name = "cirh.Log"
-    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
+    TRAITS: ClassVar[OpTraits] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -242,7 +242,7 @@ class Log1pOp(UnaryOp):
     """`log(1 + x)`, accurate near 0."""
 
     name = "cirh.Log1p"
-    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
+    TRAITS: ClassVar[OpTraits] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -250,7 +250,7 @@ class SqrtOp(UnaryOp):
     """Square root."""
 
     name = "cirh.Sqrt"
-    FACTS: ClassVar[Facts] = pointwise(DIVIDE)
+    TRAITS: ClassVar[OpTraits] = pointwise(DIVIDE)
 
 
 @irdl_op_definition
@@ -258,7 +258,7 @@ class RsqrtOp(UnaryOp):
     """`1 / sqrt(x)`."""
 
     name = "cirh.Rsqrt"
-    FACTS: ClassVar[Facts] = pointwise(DIVIDE)
+    TRAITS: ClassVar[OpTraits] = pointwise(DIVIDE)
 
 
 @irdl_op_definition
@@ -266,7 +266,7 @@ class ReciprocalOp(UnaryOp):
     """`1 / x`."""
 
     name = "cirh.Reciprocal"
-    FACTS: ClassVar[Facts] = pointwise(DIVIDE)
+    TRAITS: ClassVar[OpTraits] = pointwise(DIVIDE)
 
 
 @irdl_op_definition
@@ -274,7 +274,7 @@ class SinOp(UnaryOp):
     """Sine of radians."""
 
     name = "cirh.Sin"
-    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
+    TRAITS: ClassVar[OpTraits] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -282,7 +282,7 @@ class CosOp(UnaryOp):
     """Cosine of radians."""
 
     name = "cirh.Cos"
-    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
+    TRAITS: ClassVar[OpTraits] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -290,7 +290,7 @@ class TanhOp(UnaryOp):
     """Hyperbolic tangent."""
 
     name = "cirh.Tanh"
-    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL, fp16=Fp16.FOLLOWS, activation=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(TRANSCENDENTAL, fp16=Fp16.FOLLOWS, activation=True)
 
 
 @irdl_op_definition
@@ -298,7 +298,9 @@ class SigmoidOp(UnaryOp):
     """`1 / (1 + exp(-x))`."""
 
     name = "cirh.Sigmoid"
-    FACTS: ClassVar[Facts] = pointwise(Work(transcendental=1, divide=1), fp16=Fp16.FOLLOWS, activation=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(
+        Work(transcendental=1, divide=1), fp16=Fp16.FOLLOWS, activation=True
+    )
 
 
 @irdl_op_definition
@@ -306,7 +308,7 @@ class SignOp(UnaryOp):
     """-1, 0 or 1; NaN for NaN."""
 
     name = "cirh.Sign"
-    FACTS: ClassVar[Facts] = pointwise()
+    TRAITS: ClassVar[OpTraits] = pointwise()
     DTYPES: ClassVar[frozenset[str]] = SIGNED
 
 
@@ -315,7 +317,7 @@ class FloorOp(UnaryOp):
     """Rounds toward minus infinity."""
 
     name = "cirh.Floor"
-    FACTS: ClassVar[Facts] = pointwise()
+    TRAITS: ClassVar[OpTraits] = pointwise()
 
 
 @irdl_op_definition
@@ -323,7 +325,7 @@ class CeilOp(UnaryOp):
     """Rounds toward plus infinity."""
 
     name = "cirh.Ceil"
-    FACTS: ClassVar[Facts] = pointwise()
+    TRAITS: ClassVar[OpTraits] = pointwise()
 
 
 @irdl_op_definition
@@ -331,7 +333,7 @@ class RoundOp(UnaryOp):
     """Rounds to the nearest integer, halves to the even one."""
 
     name = "cirh.Round"
-    FACTS: ClassVar[Facts] = pointwise()
+    TRAITS: ClassVar[OpTraits] = pointwise()
 
 
 @irdl_op_definition
@@ -339,7 +341,7 @@ class ErfOp(UnaryOp):
     """Error function."""
 
     name = "cirh.Erf"
-    FACTS: ClassVar[Facts] = pointwise(TRANSCENDENTAL)
+    TRAITS: ClassVar[OpTraits] = pointwise(TRANSCENDENTAL)
 
 
 @irdl_op_definition
@@ -347,7 +349,7 @@ class NotOp(UnaryOp):
     """Logical not of i1, bitwise complement of integers."""
 
     name = "cirh.Not"
-    FACTS: ClassVar[Facts] = pointwise()
+    TRAITS: ClassVar[OpTraits] = pointwise()
     DTYPES: ClassVar[frozenset[str]] = BOOL | INTEGERS
 
 
@@ -356,7 +358,7 @@ class IsFiniteOp(UnaryOp):
     """True where x is neither infinite nor NaN."""
 
     name = "cirh.IsFinite"
-    FACTS: ClassVar[Facts] = pointwise()
+    TRAITS: ClassVar[OpTraits] = pointwise()
 
     @classmethod
     def infer(cls, x: Tensor) -> Tensor:
@@ -370,7 +372,7 @@ class CompareOp(CirhOp):
     """Comparison of each pair of elements; any comparison with NaN but NE is false."""
 
     name = "cirh.Compare"
-    FACTS: ClassVar[Facts] = pointwise()
+    TRAITS: ClassVar[OpTraits] = pointwise()
     lhs = operand_def()
     rhs = operand_def()
     result = result_def()
@@ -399,7 +401,7 @@ class SelectOp(CirhOp):
     """`on_true` where cond, else `on_false`; one shape."""
 
     name = "cirh.Select"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
     cond = operand_def()
     on_true = operand_def()
     on_false = operand_def()
@@ -427,7 +429,7 @@ class ClampOp(CirhOp):
     """`min(max(x, minimum), maximum)`; the bounds have rank 0."""
 
     name = "cirh.Clamp"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS, exact=True)
     x = operand_def()
     minimum = operand_def()
     maximum = operand_def()
@@ -454,7 +456,7 @@ class CastOp(CirhOp):
     """Conversion to another element type; floats become integers by dropping the fraction, i1 by != 0."""
 
     name = "cirh.Cast"
-    FACTS: ClassVar[Facts] = Facts(
+    TRAITS: ClassVar[OpTraits] = OpTraits(
         elements=Elements.CONVERTED, work=SIMPLE, fp16=Fp16.NEVER, samples=Samples.KEPT
     )
     x = operand_def()
@@ -506,7 +508,7 @@ class ExtSIOp(ExtendOp):
     """Integers of more bits, filled with the highest bit of x: its value if x is read as signed."""
 
     name = "cirh.ExtSI"
-    FACTS: ClassVar[Facts] = Facts(
+    TRAITS: ClassVar[OpTraits] = OpTraits(
         elements=Elements.CONVERTED, work=SIMPLE, fp16=Fp16.NEVER, samples=Samples.KEPT
     )
 
@@ -516,7 +518,7 @@ class ExtUIOp(ExtendOp):
     """Integers of more bits, filled with zeros: the value of x if it is read as unsigned."""
 
     name = "cirh.ExtUI"
-    FACTS: ClassVar[Facts] = Facts(
+    TRAITS: ClassVar[OpTraits] = OpTraits(
         elements=Elements.CONVERTED, work=SIMPLE, fp16=Fp16.NEVER, samples=Samples.KEPT
     )
 
@@ -526,7 +528,7 @@ class FscaleOp(CirhOp):
     """`x * 2**exponent`, which changes the exponent alone; exponent is a rank-0 i32."""
 
     name = "cirh.Fscale"
-    FACTS: ClassVar[Facts] = pointwise()
+    TRAITS: ClassVar[OpTraits] = pointwise()
     x = operand_def()
     exponent = operand_def()
     result = result_def()

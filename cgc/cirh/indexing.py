@@ -28,7 +28,7 @@ from cgc.cirh.base import (
     operand_type,
     text_attr,
 )
-from cgc.cirh.traits import STREAM, Elements, Facts, Order, Samples, Work, mixes, moves
+from cgc.cirh.traits import STREAM, Elements, OpTraits, Order, Samples, Work, mixes, moves
 from cgc.cirh.types import (
     ANY,
     BOOL,
@@ -88,7 +88,7 @@ class StridedSliceOp(StridedOp):
     """
 
     name = "cirh.StridedSlice"
-    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
 
@@ -109,7 +109,7 @@ class StridedSliceGradOp(StridedOp):
     """Zeros with grad at the positions that the strided slice of such a tensor takes."""
 
     name = "cirh.StridedSliceGrad"
-    FACTS: ClassVar[Facts] = moves(Elements.MOVED, gradient_of=StridedSliceOp)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.MOVED, gradient_of=StridedSliceOp)
     grad = operand_def()
     result = result_def()
 
@@ -149,7 +149,7 @@ class UnpadOp(CirhOp):
     """x without the `low[i]` first and the `high[i]` last elements of dimension i."""
 
     name = "cirh.unpad"
-    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
     low_attr = prop_def(INTS, prop_name="low")
@@ -183,7 +183,7 @@ class GatherNdOp(CirhOp):
     """Slices of x by coordinates, as `tf.gather_nd`: indices `[..., K]` name the first K dimensions of x."""
 
     name = "cirh.GatherNd"
-    FACTS: ClassVar[Facts] = moves(Elements.LOOKED_UP)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.LOOKED_UP)
     x = operand_def()
     indices = operand_def()
     result = result_def()
@@ -217,7 +217,7 @@ class MatrixBandPartOp(CirhOp):
     """
 
     name = "cirh.MatrixBandPart"
-    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
     num_lower_attr = prop_def(INT, prop_name="num_lower")
@@ -246,7 +246,7 @@ class RepeatOp(CirhOp):
     """Every element along `axis` `repeats` times, one copy after the other, as `numpy.repeat`."""
 
     name = "cirh.Repeat"
-    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
     axis_attr = prop_def(INT, prop_name="axis")
@@ -281,7 +281,7 @@ class ConditionalArangeOp(CirhOp):
     """
 
     name = "cirh.ConditionalArange"
-    FACTS: ClassVar[Facts] = mixes()
+    TRAITS: ClassVar[OpTraits] = mixes()
     condition = operand_def()
     result = result_def()
     start_attr = prop_def(INT, prop_name="start")
@@ -314,7 +314,7 @@ class GatherOp(CirhOp):
     """Slices of x along `axis` picked by integer indices, as `tf.gather`; indices must be in range."""
 
     name = "cirh.Gather"
-    FACTS: ClassVar[Facts] = moves(Elements.LOOKED_UP)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.LOOKED_UP)
     x = operand_def()
     indices = operand_def()
     result = result_def()
@@ -348,7 +348,7 @@ class OneHotOp(CirhOp):
     """`on` where the position along the new axis is the index, else `off`; out of range gives `off`."""
 
     name = "cirh.OneHot"
-    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.MOVED)
     indices = operand_def()
     on = operand_def()
     off = operand_def()
@@ -387,7 +387,7 @@ class SliceOp(CirhOp):
     """`x[start:limit:stride]` in every dimension; strides are positive."""
 
     name = "cirh.Slice"
-    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.MOVED)
     x = operand_def()
     result = result_def()
     start_indices_attr = prop_def(INTS, prop_name="start_indices")
@@ -460,7 +460,7 @@ class UniqueOp(CirhOp):
     """
 
     name = "cirh.Unique"
-    FACTS: ClassVar[Facts] = mixes(
+    TRAITS: ClassVar[OpTraits] = mixes(
         Work(stream=1, simple=1), samples=Samples.NONE, ends_update=True, order=Order.SORTS
     )
     x = operand_def()
@@ -495,7 +495,7 @@ class ScatterOp(CirhOp):
     """
 
     name = "cirh.Scatter"
-    FACTS: ClassVar[Facts] = mixes(STREAM, samples=Samples.NONE, order=Order.SCATTERS)
+    TRAITS: ClassVar[OpTraits] = mixes(STREAM, samples=Samples.NONE, order=Order.SCATTERS)
     x = operand_def()
     indices = operand_def()
     updates = operand_def()
@@ -535,7 +535,7 @@ class ScatterNdOp(CirhOp):
     """
 
     name = "cirh.ScatterNd"
-    FACTS: ClassVar[Facts] = mixes(STREAM, samples=Samples.SUMMED, ends_update=True, order=Order.SCATTERS)
+    TRAITS: ClassVar[OpTraits] = mixes(STREAM, samples=Samples.SUMMED, ends_update=True, order=Order.SCATTERS)
     indices = operand_def()
     updates = operand_def()
     result = result_def()

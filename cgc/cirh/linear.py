@@ -25,7 +25,7 @@ from cgc.cirh.base import (
     ints_attr,
     operand_type,
 )
-from cgc.cirh.traits import Facts, Fp16, Order, Samples, Work, mixes, pointwise
+from cgc.cirh.traits import Fp16, OpTraits, Order, Samples, Work, mixes, pointwise
 from cgc.cirh.types import NUMBERS, Tensor, shape_of, tensor_of, tensor_type
 
 
@@ -34,7 +34,7 @@ class MatMulOp(CirhOp):
     """Matrix product over the last two dimensions; leading (batch) dimensions of both are equal."""
 
     name = "cirh.MatMul"
-    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, product=True, ends_update=True)
+    TRAITS: ClassVar[OpTraits] = mixes(fp16=Fp16.STARTS, product=True, ends_update=True)
     a = operand_def()
     b = operand_def()
     result = result_def()
@@ -89,7 +89,7 @@ class DotGeneralOp(CirhOp):
     """
 
     name = "cirh.DotGeneral"
-    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, product=True, ends_update=True)
+    TRAITS: ClassVar[OpTraits] = mixes(fp16=Fp16.STARTS, product=True, ends_update=True)
     lhs = operand_def()
     rhs = operand_def()
     result = result_def()
@@ -184,7 +184,7 @@ class BiasAddOp(CirhOp):
     """x plus a 1-d bias along the last dimension."""
 
     name = "cirh.BiasAdd"
-    FACTS: ClassVar[Facts] = pointwise(fp16=Fp16.FOLLOWS)
+    TRAITS: ClassVar[OpTraits] = pointwise(fp16=Fp16.FOLLOWS)
     x = operand_def()
     bias = operand_def()
     result = result_def()
@@ -212,7 +212,7 @@ class BiasAddGradOp(CirhOp):
     """Sum of grad over all dimensions but the last."""
 
     name = "cirh.BiasAddGrad"
-    FACTS: ClassVar[Facts] = mixes(samples=Samples.SUMMED, ends_update=True, gradient_of=BiasAddOp)
+    TRAITS: ClassVar[OpTraits] = mixes(samples=Samples.SUMMED, ends_update=True, gradient_of=BiasAddOp)
     grad = operand_def()
     result = result_def()
 
@@ -236,7 +236,7 @@ class ReduceBiasOp(CirhOp):
     """Sum of grad over all dimensions but `dim`: the gradient of a bias along that dimension."""
 
     name = "cirh.ReduceBias"
-    FACTS: ClassVar[Facts] = mixes(samples=Samples.SUMMED, ends_update=True)
+    TRAITS: ClassVar[OpTraits] = mixes(samples=Samples.SUMMED, ends_update=True)
     grad = operand_def()
     result = result_def()
     dim_attr = prop_def(INT, prop_name="dim")
@@ -295,7 +295,7 @@ class CholeskyOp(MatrixOp):
     """The lower triangle with `result @ result^T == x`, else NaN; reads the lower triangle of x."""
 
     name = "cirh.Cholesky"
-    FACTS: ClassVar[Facts] = mixes(Work(simple=1, divide=0.1, stream=1), order=Order.STAGES)
+    TRAITS: ClassVar[OpTraits] = mixes(Work(simple=1, divide=0.1, stream=1), order=Order.STAGES)
     x = operand_def()
     result = result_def()
 
@@ -320,7 +320,7 @@ class TriangularSolveOp(MatrixOp):
     """
 
     name = "cirh.TriangularSolve"
-    FACTS: ClassVar[Facts] = mixes(_ELIMINATION, order=Order.STAGES)
+    TRAITS: ClassVar[OpTraits] = mixes(_ELIMINATION, order=Order.STAGES)
     a = operand_def()
     b = operand_def()
     result = result_def()
@@ -366,7 +366,7 @@ class LuOp(MatrixOp):
     """
 
     name = "cirh.Lu"
-    FACTS: ClassVar[Facts] = mixes(_ELIMINATION, order=Order.STAGES)
+    TRAITS: ClassVar[OpTraits] = mixes(_ELIMINATION, order=Order.STAGES)
     x = operand_def()
     factors = result_def()
     pivots = result_def()
@@ -394,7 +394,7 @@ class QrOp(MatrixOp):
     """
 
     name = "cirh.Qr"
-    FACTS: ClassVar[Facts] = mixes(Work(simple=4, stream=1), order=Order.STAGES)
+    TRAITS: ClassVar[OpTraits] = mixes(Work(simple=4, stream=1), order=Order.STAGES)
     x = operand_def()
     q = result_def()
     r = result_def()
@@ -425,7 +425,7 @@ class SvdOp(MatrixOp):
     """
 
     name = "cirh.Svd"
-    FACTS: ClassVar[Facts] = mixes(Work(simple=4, divide=0.1, stream=1), order=Order.STAGES)
+    TRAITS: ClassVar[OpTraits] = mixes(Work(simple=4, divide=0.1, stream=1), order=Order.STAGES)
     x = operand_def()
     u = result_def()
     s = result_def()
@@ -460,7 +460,7 @@ class EighOp(MatrixOp):
     """Rising eigenvalues, and eigenvectors as columns, of symmetric matrices; reads their lower triangle."""
 
     name = "cirh.Eigh"
-    FACTS: ClassVar[Facts] = mixes(Work(simple=4, divide=0.1, stream=1), order=Order.STAGES)
+    TRAITS: ClassVar[OpTraits] = mixes(Work(simple=4, divide=0.1, stream=1), order=Order.STAGES)
     x = operand_def()
     values = result_def()
     vectors = result_def()
@@ -520,7 +520,7 @@ class FftOp(FourierOp):
     """
 
     name = "cirh.Fft"
-    FACTS: ClassVar[Facts] = mixes(_BUTTERFLY, order=Order.STAGES)
+    TRAITS: ClassVar[OpTraits] = mixes(_BUTTERFLY, order=Order.STAGES)
     re = operand_def()
     im = operand_def()
     result_re = result_def()
@@ -547,7 +547,7 @@ class RfftOp(FourierOp):
     """The first n // 2 + 1 elements of `Fft` of n real numbers; the others are their conjugates."""
 
     name = "cirh.Rfft"
-    FACTS: ClassVar[Facts] = mixes(Work(simple=2.5, stream=1), order=Order.STAGES)
+    TRAITS: ClassVar[OpTraits] = mixes(Work(simple=2.5, stream=1), order=Order.STAGES)
     x = operand_def()
     result_re = result_def()
     result_im = result_def()
@@ -575,7 +575,7 @@ class IrfftOp(FourierOp):
     """
 
     name = "cirh.Irfft"
-    FACTS: ClassVar[Facts] = mixes(Work(simple=2.5, stream=1), order=Order.STAGES)
+    TRAITS: ClassVar[OpTraits] = mixes(Work(simple=2.5, stream=1), order=Order.STAGES)
     re = operand_def()
     im = operand_def()
     result = result_def()

@@ -24,7 +24,7 @@ from cgc.cirh.base import (
     text_attr,
 )
 from cgc.cirh.convolution import NHWC
-from cgc.cirh.traits import Facts, Fp16, Samples, Work, mixes
+from cgc.cirh.traits import Fp16, OpTraits, Samples, Work, mixes
 from cgc.cirh.types import FLOATS, Tensor, tensor_of, tensor_type
 
 
@@ -53,7 +53,7 @@ class BatchNormOp(CirhOp):
 
     def row_reductions(self) -> int:
         """Two sums over the batch in training; outside of it the gradient takes one."""
-        return 2 if self.is_training else int(self.FACTS.gradient_of is not None)
+        return 2 if self.is_training else int(self.TRAITS.gradient_of is not None)
 
     def verify_(self) -> None:
         """Checks the data format, then the types."""
@@ -73,7 +73,7 @@ class FusedBatchNormOp(BatchNormOp):
     """
 
     name = "cirh.FusedBatchNorm"
-    FACTS: ClassVar[Facts] = mixes(
+    TRAITS: ClassVar[OpTraits] = mixes(
         Work(simple=5), fp16=Fp16.FOLLOWS, samples=Samples.FIRST, activations=1, ends_update=True
     )
     x = operand_def()
@@ -129,7 +129,7 @@ class FusedBatchNormGradOp(BatchNormOp):
     """
 
     name = "cirh.FusedBatchNormGrad"
-    FACTS: ClassVar[Facts] = mixes(
+    TRAITS: ClassVar[OpTraits] = mixes(
         Work(simple=7),
         fp16=Fp16.FOLLOWS,
         samples=Samples.FIRST,
@@ -235,7 +235,7 @@ class LayerNormOp(SampleNormOp):
     """
 
     name = "cirh.LayerNorm"
-    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.FOLLOWS, activations=1, ends_update=True)
+    TRAITS: ClassVar[OpTraits] = mixes(fp16=Fp16.FOLLOWS, activations=1, ends_update=True)
 
     def __init__(self, x: Value, scale: Value, offset: Value, epsilon: float = 1e-3) -> None:
         operands = [x, scale, offset]
@@ -258,7 +258,7 @@ class LayerNormGradOp(SampleNormGradOp):
     """Gradients of `LayerNorm` by x, scale and offset, from the moments that it saved."""
 
     name = "cirh.LayerNormGrad"
-    FACTS: ClassVar[Facts] = mixes(
+    TRAITS: ClassVar[OpTraits] = mixes(
         fp16=Fp16.FOLLOWS, samples=Samples.FIRST, activations=2, ends_update=True, gradient_of=LayerNormOp
     )
 
@@ -298,7 +298,7 @@ class GroupNormOp(SampleNormOp):
     """
 
     name = "cirh.GroupNorm"
-    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.FOLLOWS, activations=1, ends_update=True)
+    TRAITS: ClassVar[OpTraits] = mixes(fp16=Fp16.FOLLOWS, activations=1, ends_update=True)
     num_groups_attr = prop_def(INT, prop_name="num_groups")
     num_groups = IntParameter("num_groups")
 
@@ -326,7 +326,7 @@ class GroupNormGradOp(SampleNormGradOp):
     """Gradients of `GroupNorm` by x, scale and offset, from the moments that it saved."""
 
     name = "cirh.GroupNormGrad"
-    FACTS: ClassVar[Facts] = mixes(
+    TRAITS: ClassVar[OpTraits] = mixes(
         fp16=Fp16.FOLLOWS, samples=Samples.FIRST, activations=2, ends_update=True, gradient_of=GroupNormOp
     )
     num_groups_attr = prop_def(INT, prop_name="num_groups")

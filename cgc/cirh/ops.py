@@ -34,7 +34,7 @@ from cgc.cirh.token_loop import *
 ALL_OPS: tuple[type[CirhOp], ...] = tuple(
     value
     for value in dict(globals()).values()
-    if isinstance(value, type) and issubclass(value, CirhOp) and "FACTS" in vars(value)
+    if isinstance(value, type) and issubclass(value, CirhOp) and "TRAITS" in vars(value)
 )
 
 CIRH = Dialect("cirh", list(ALL_OPS), [])
@@ -44,7 +44,7 @@ for _op_type in ALL_OPS:
 
 
 def ops_where(holds: Callable[[type[CirhOp]], bool]) -> frozenset[type[CirhOp]]:
-    """All ops for which something holds, such as one of their `FACTS`."""
+    """All ops for which something holds, such as one of their `TRAITS`."""
     return frozenset(op for op in ALL_OPS if holds(op))
 
 

@@ -12,7 +12,7 @@ from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition, operand_def, opt_prop_def, prop_def, result_def
 
 from cgc.cirh.base import BOOLEAN, FALSE, BoolParameter, CirhOp, Value, bool_attr, operand_type
-from cgc.cirh.traits import Facts, Work, pointwise
+from cgc.cirh.traits import OpTraits, Work, pointwise
 from cgc.cirh.types import FLOATS, Tensor, tensor_of
 
 
@@ -54,7 +54,7 @@ class GradientDescentOp(OptimizerOp):
     """`param - lr * grad`."""
 
     name = "cirh.GradientDescent"
-    FACTS: ClassVar[Facts] = pointwise(Work(simple=2))
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(simple=2))
     TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "grad"})
     param = operand_def()
     lr = operand_def()
@@ -73,7 +73,7 @@ class MomentumOp(OptimizerOp):
     """
 
     name = "cirh.Momentum"
-    FACTS: ClassVar[Facts] = pointwise(Work(simple=4))
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(simple=4))
     TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "accum", "grad"})
     param = operand_def()
     accum = operand_def()
@@ -133,7 +133,7 @@ class AdamOp(AdamBaseOp):
     """
 
     name = "cirh.Adam"
-    FACTS: ClassVar[Facts] = pointwise(Work(divide=2, simple=12))
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(divide=2, simple=12))
     param = operand_def()
     m = operand_def()
     v = operand_def()
@@ -184,7 +184,7 @@ class AdamWOp(AdamBaseOp):
     """
 
     name = "cirh.AdamW"
-    FACTS: ClassVar[Facts] = pointwise(Work(divide=2, simple=14))
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(divide=2, simple=14))
     param = operand_def()
     m = operand_def()
     v = operand_def()
@@ -239,7 +239,7 @@ class RMSPropOp(OptimizerOp):
     """
 
     name = "cirh.RMSProp"
-    FACTS: ClassVar[Facts] = pointwise(Work(divide=2, simple=8))
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(divide=2, simple=8))
     TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "ms", "mom", "grad"})
     param = operand_def()
     ms = operand_def()
@@ -275,7 +275,7 @@ class AdagradOp(OptimizerOp):
     """`accum' = accum + grad**2`; `param' = param - lr * grad / sqrt(accum')`."""
 
     name = "cirh.Adagrad"
-    FACTS: ClassVar[Facts] = pointwise(Work(divide=2, simple=4))
+    TRAITS: ClassVar[OpTraits] = pointwise(Work(divide=2, simple=4))
     TENSORS: ClassVar[frozenset[str]] = frozenset({"param", "accum", "grad"})
     param = operand_def()
     accum = operand_def()

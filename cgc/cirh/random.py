@@ -17,7 +17,7 @@ from xdsl.irdl import (
 )
 
 from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
-from cgc.cirh.traits import Facts, Samples, Work, drawn, mixes
+from cgc.cirh.traits import OpTraits, Samples, Work, drawn, mixes
 from cgc.cirh.types import FLOATS, INTEGERS, Tensor, shape_of, tensor_of, tensor_type
 
 _FLOAT32 = frozenset({"float32"})
@@ -122,7 +122,7 @@ class KeyedRandomUniformOp(KeyedRandomOp):
     """Uniform numbers in [0, 1) of a key and the step."""
 
     name = "cirh.KeyedRandomUniform"
-    FACTS: ClassVar[Facts] = drawn(Work(random=1))
+    TRAITS: ClassVar[OpTraits] = drawn(Work(random=1))
 
 
 @irdl_op_definition
@@ -130,7 +130,7 @@ class KeyedRandomNormalOp(KeyedRandomOp):
     """Numbers of the normal distribution with mean 0 and standard deviation 1, of a key and the step."""
 
     name = "cirh.KeyedRandomNormal"
-    FACTS: ClassVar[Facts] = drawn(Work(random=1, transcendental=2))
+    TRAITS: ClassVar[OpTraits] = drawn(Work(random=1, transcendental=2))
 
 
 @irdl_op_definition
@@ -138,7 +138,7 @@ class RandomUniformOp(SeededRandomOp):
     """Uniform numbers in [0, 1)."""
 
     name = "cirh.RandomUniform"
-    FACTS: ClassVar[Facts] = drawn(Work(random=1))
+    TRAITS: ClassVar[OpTraits] = drawn(Work(random=1))
 
     def keyed(self, key: Value, step: Value, *first: Value) -> KeyedRandomUniformOp:
         """The op that draws the same numbers, its two seeds hashed to a key."""
@@ -150,7 +150,7 @@ class RandomNormalOp(SeededRandomOp):
     """Numbers of the normal distribution with mean 0 and standard deviation 1."""
 
     name = "cirh.RandomNormal"
-    FACTS: ClassVar[Facts] = drawn(Work(random=1, transcendental=2))
+    TRAITS: ClassVar[OpTraits] = drawn(Work(random=1, transcendental=2))
 
     def keyed(self, key: Value, step: Value, *first: Value) -> KeyedRandomNormalOp:
         """The op that draws the same numbers, its two seeds hashed to a key."""
@@ -162,7 +162,7 @@ class RandomMultinomialOp(CirhOp):
     """Draws classes with the probabilities `softmax(logits)`: `[B, C]` gives `[B, num_samples]` of i32."""
 
     name = "cirh.RandomMultinomial"
-    FACTS: ClassVar[Facts] = mixes(Work(random=1), samples=Samples.DRAWN)
+    TRAITS: ClassVar[OpTraits] = mixes(Work(random=1), samples=Samples.DRAWN)
     step = operand_def()
     logits = operand_def()
     result = result_def()
@@ -203,7 +203,7 @@ class StatelessRandomUniformOp(CirhOp):
     """Uniform numbers in [0, 1) of a key of two integers, which the program itself keeps and advances."""
 
     name = "cirh.StatelessRandomUniform"
-    FACTS: ClassVar[Facts] = drawn(Work(random=1))
+    TRAITS: ClassVar[OpTraits] = drawn(Work(random=1))
     key = operand_def()
     result = result_def()
 

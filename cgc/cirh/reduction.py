@@ -27,7 +27,7 @@ from cgc.cirh.base import (
     operand_type,
     text_attr,
 )
-from cgc.cirh.traits import Facts, Order, Work, mixes
+from cgc.cirh.traits import OpTraits, Order, Work, mixes
 from cgc.cirh.types import (
     BOOL,
     FLOATS,
@@ -81,7 +81,7 @@ class CumSumOp(ScanOp):
     """Running sum along `axis`; `exclusive` leaves out the element itself, `reverse` runs from the end."""
 
     name = "cirh.CumSum"
-    FACTS: ClassVar[Facts] = mixes()
+    TRAITS: ClassVar[OpTraits] = mixes()
 
 
 @irdl_op_definition
@@ -89,7 +89,7 @@ class CumProdOp(ScanOp):
     """Running product along `axis`, with the attributes of `CumSum`."""
 
     name = "cirh.CumProd"
-    FACTS: ClassVar[Facts] = mixes()
+    TRAITS: ClassVar[OpTraits] = mixes()
 
 
 @irdl_op_definition
@@ -97,7 +97,7 @@ class CumMaxOp(ScanOp):
     """Running maximum along `axis`, with the attributes of `CumSum`; NaN stays where it has come."""
 
     name = "cirh.CumMax"
-    FACTS: ClassVar[Facts] = mixes()
+    TRAITS: ClassVar[OpTraits] = mixes()
 
 
 @irdl_op_definition
@@ -105,7 +105,7 @@ class CumLogSumExpOp(ScanOp):
     """Logarithm of the running sum of exponentials along `axis`, with the attributes of `CumSum`."""
 
     name = "cirh.CumLogSumExp"
-    FACTS: ClassVar[Facts] = mixes(Work(simple=2, transcendental=2))
+    TRAITS: ClassVar[OpTraits] = mixes(Work(simple=2, transcendental=2))
 
     @classmethod
     def infer(cls, x: Tensor, axis: int) -> Tensor:
@@ -119,7 +119,7 @@ class L2NormOp(CirhOp):
     """`sqrt` of the sum of all squares of all operands, in float32: the global norm of several gradients."""
 
     name = "cirh.L2Norm"
-    FACTS: ClassVar[Facts] = mixes(ends_update=True)
+    TRAITS: ClassVar[OpTraits] = mixes(ends_update=True)
     xs = var_operand_def()
     result = result_def()
 
@@ -144,7 +144,7 @@ class NthOrderStatisticOp(CirhOp):
     """The n-th smallest element along the last dimension, from 0; with `reverse` the n-th largest."""
 
     name = "cirh.NthOrderStatistic"
-    FACTS: ClassVar[Facts] = mixes(Work(stream=1, simple=1), order=Order.SORTS)
+    TRAITS: ClassVar[OpTraits] = mixes(Work(stream=1, simple=1), order=Order.SORTS)
     x = operand_def()
     result = result_def()
     n_attr = prop_def(INT, prop_name="n")
@@ -177,7 +177,7 @@ class TopKOp(CirhOp):
     """
 
     name = "cirh.TopK"
-    FACTS: ClassVar[Facts] = mixes(Work(stream=1, simple=1), order=Order.SORTS)
+    TRAITS: ClassVar[OpTraits] = mixes(Work(stream=1, simple=1), order=Order.SORTS)
     x = operand_def()
     values = result_def()
     indices = result_def()
@@ -217,7 +217,7 @@ class ReduceOp(CirhOp):
     """Reduction over `dimensions`; an empty list reduces nothing."""
 
     name = "cirh.Reduce"
-    FACTS: ClassVar[Facts] = mixes(ends_update=True)
+    TRAITS: ClassVar[OpTraits] = mixes(ends_update=True)
     x = operand_def()
     result = result_def()
     reduce_kind_attr = prop_def(StringAttr, prop_name="reduce_kind")
@@ -275,7 +275,7 @@ class ArgMaxOp(CirhOp):
     """Position of the first largest element along `axis`, as i64 or i32."""
 
     name = "cirh.ArgMax"
-    FACTS: ClassVar[Facts] = mixes()
+    TRAITS: ClassVar[OpTraits] = mixes()
     x = operand_def()
     result = result_def()
     axis_attr = prop_def(INT, prop_name="axis")

@@ -35,7 +35,7 @@ from cgc.cirh.base import (
     operand_type,
 )
 from cgc.cirh.dense import canonical_dense, dense_array, dense_attr, dense_splat, parse_dense, print_dense
-from cgc.cirh.traits import NO_WORK, STREAM, Elements, Facts, made, moves
+from cgc.cirh.traits import NO_WORK, STREAM, Elements, OpTraits, made, moves
 from cgc.cirh.types import (
     NUMBERS,
     AnyArray,
@@ -55,7 +55,7 @@ class ConstOp(CirhOp):
     """A constant tensor. Takes a dense attribute; `from_array` and `splat` take Python values."""
 
     name = "cirh.Const"
-    FACTS: ClassVar[Facts] = made(NO_WORK)
+    TRAITS: ClassVar[OpTraits] = made(NO_WORK)
     traits = traits_def(Pure(), ConstantLike())
     result = result_def()
     value = prop_def(DenseIntOrFPElementsAttr)
@@ -124,7 +124,7 @@ class ArangeOp(CirhOp):
     """
 
     name = "cirh.Arange"
-    FACTS: ClassVar[Facts] = made(STREAM)
+    TRAITS: ClassVar[OpTraits] = made(STREAM)
     result = result_def()
     start_attr = prop_def(INT, prop_name="start")
     step_attr = prop_def(INT, prop_name="step")
@@ -163,7 +163,7 @@ class ReshapeOp(CirhOp):
     """The same elements in row-major order with another shape."""
 
     name = "cirh.Reshape"
-    FACTS: ClassVar[Facts] = moves(Elements.KEPT)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.KEPT)
     x = operand_def()
     result = result_def()
 
@@ -189,7 +189,7 @@ class TransposeOp(CirhOp):
     """Permuted dimensions: dimension i of the result is dimension `permutation[i]` of x."""
 
     name = "cirh.Transpose"
-    FACTS: ClassVar[Facts] = moves(Elements.PERMUTED)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.PERMUTED)
     x = operand_def()
     result = result_def()
     permutation_attr = prop_def(INTS, prop_name="permutation")
@@ -216,7 +216,7 @@ class BroadcastInDimOp(CirhOp):
     """Repeats x: dimension i of x becomes dimension `broadcast_dimensions[i]` of the result."""
 
     name = "cirh.BroadcastInDim"
-    FACTS: ClassVar[Facts] = moves(Elements.REPEATED)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.REPEATED)
     x = operand_def()
     result = result_def()
     broadcast_dimensions_attr = prop_def(INTS, prop_name="broadcast_dimensions")
@@ -256,7 +256,7 @@ class ConcatOp(CirhOp):
     """Tensors one after the other along `axis`."""
 
     name = "cirh.Concat"
-    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.MOVED)
     xs = var_operand_def()
     result = result_def()
     axis_attr = prop_def(INT, prop_name="axis")
@@ -294,7 +294,7 @@ class PadOp(CirhOp):
     """x with `low[i]` and `high[i]` elements of `value` before and after dimension i."""
 
     name = "cirh.pad"
-    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.MOVED)
     x = operand_def()
     value = operand_def()
     result = result_def()
@@ -328,7 +328,7 @@ class SplitOp(CirhOp):
     """x cut along `axis` into pieces of the given sizes, one result each; the inverse of `Concat`."""
 
     name = "cirh.Split"
-    FACTS: ClassVar[Facts] = moves(Elements.MOVED)
+    TRAITS: ClassVar[OpTraits] = moves(Elements.MOVED)
     x = operand_def()
     pieces = var_result_def()
     axis_attr = prop_def(INT, prop_name="axis")

@@ -24,7 +24,7 @@ from cgc.cirh.base import (
     int_attr,
     operand_type,
 )
-from cgc.cirh.traits import Facts, Fp16, Work, mixes
+from cgc.cirh.traits import Fp16, OpTraits, Work, mixes
 from cgc.cirh.types import FLOATS, INTEGERS, Tensor, tensor_of, tensor_type
 
 PADDING_LABEL = -1
@@ -64,7 +64,7 @@ class SoftmaxOp(AxisOp):
     """`exp(x) / sum(exp(x))` along `axis`."""
 
     name = "cirh.Softmax"
-    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=4), fp16=Fp16.FOLLOWS)
+    TRAITS: ClassVar[OpTraits] = mixes(Work(transcendental=1, simple=4), fp16=Fp16.FOLLOWS)
 
 
 @irdl_op_definition
@@ -72,7 +72,7 @@ class LogSoftmaxOp(AxisOp):
     """`x - log(sum(exp(x)))` along `axis`."""
 
     name = "cirh.LogSoftmax"
-    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=4))
+    TRAITS: ClassVar[OpTraits] = mixes(Work(transcendental=1, simple=4))
 
 
 @irdl_op_definition
@@ -80,7 +80,7 @@ class SoftmaxGradOp(CirhOp):
     """Gradient of `Softmax` from its result: `(grad - sum(grad * probabilities)) * probabilities`."""
 
     name = "cirh.SoftmaxGrad"
-    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.FOLLOWS, gradient_of=SoftmaxOp)
+    TRAITS: ClassVar[OpTraits] = mixes(fp16=Fp16.FOLLOWS, gradient_of=SoftmaxOp)
     probabilities = operand_def()
     grad = operand_def()
     result = result_def()
@@ -127,7 +127,7 @@ class SparseSoftmaxCrossEntropyWithLogitsOp(CrossEntropyOp):
     """
 
     name = "cirh.SparseSoftmaxCrossEntropyWithLogits"
-    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=6))
+    TRAITS: ClassVar[OpTraits] = mixes(Work(transcendental=1, simple=6))
     logits = operand_def()
     labels = operand_def()
     loss = result_def()
@@ -173,7 +173,7 @@ class SoftmaxCrossEntropyWithLogitsOp(CrossEntropyOp):
     """
 
     name = "cirh.SoftmaxCrossEntropyWithLogits"
-    FACTS: ClassVar[Facts] = mixes(Work(transcendental=1, simple=6))
+    TRAITS: ClassVar[OpTraits] = mixes(Work(transcendental=1, simple=6))
     logits = operand_def()
     labels = operand_def()
     loss = result_def()
@@ -205,7 +205,7 @@ class CtcLossOp(CirhOp):
     """
 
     name = "cirh.CtcLoss"
-    FACTS: ClassVar[Facts] = mixes(Work(transcendental=4, simple=12))
+    TRAITS: ClassVar[OpTraits] = mixes(Work(transcendental=4, simple=12))
     log_probs = operand_def()
     targets = operand_def()
     input_lengths = operand_def()
@@ -274,7 +274,7 @@ class AttentionOp(CirhOp):
     """
 
     name = "cirh.Attention"
-    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, ends_update=True)
+    TRAITS: ClassVar[OpTraits] = mixes(fp16=Fp16.STARTS, ends_update=True)
     query = operand_def()
     key = operand_def()
     value = operand_def()
@@ -356,7 +356,7 @@ class AttentionGradOp(CirhOp):
     """Gradients of `Attention` by query, key and value, from the probabilities that it gave."""
 
     name = "cirh.AttentionGrad"
-    FACTS: ClassVar[Facts] = mixes(fp16=Fp16.STARTS, ends_update=True, gradient_of=AttentionOp)
+    TRAITS: ClassVar[OpTraits] = mixes(fp16=Fp16.STARTS, ends_update=True, gradient_of=AttentionOp)
     grad = operand_def()
     query = operand_def()
     key = operand_def()

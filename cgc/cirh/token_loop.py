@@ -22,7 +22,7 @@ from cgc.cirh.base import (
     ints_attr,
     operand_type,
 )
-from cgc.cirh.traits import STREAM, Facts, mixes
+from cgc.cirh.traits import STREAM, OpTraits, mixes
 from cgc.cirh.types import Tensor, tensor_of, tensor_type
 
 _TOKENS = frozenset({"int32", "int64"})
@@ -36,7 +36,7 @@ class StartTokenLoopOp(CirhOp):
     """
 
     name = "cirh.StartTokenLoop"
-    FACTS: ClassVar[Facts] = mixes(STREAM)
+    TRAITS: ClassVar[OpTraits] = mixes(STREAM)
     tokens = operand_def()
     current = result_def()
     index = result_def()
@@ -67,7 +67,7 @@ class UpdateTokenLoopOp(CirhOp):
     """
 
     name = "cirh.UpdateTokenLoop"
-    FACTS: ClassVar[Facts] = mixes(STREAM)
+    TRAITS: ClassVar[OpTraits] = mixes(STREAM)
     current = operand_def()
     index = operand_def()
     update = operand_def()

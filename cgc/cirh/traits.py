@@ -1,18 +1,14 @@
-"""What an op says of itself to the rest of the compiler, besides its types: `CirhOp.FACTS`.
+"""Traits of ops, by which passes and the kernel library decide: `CirhOp.TRAITS`.
 
-The passes and the kernel library decide by these facts and not by names of ops, so an op that is added is
-known everywhere. What depends on an op's attributes is a method of `CirhOp`: `work`, `worked_elements`,
-`row_reductions`, `sample_operands`.
+They decide by traits and not by names of ops, so an op that is added is known everywhere. What depends on an
+op's attributes is a method of `CirhOp`: `work`, `worked_elements`, `row_reductions`, `sample_operands`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cgc.cirh.base import CirhOp
+from typing import ClassVar, Protocol
 
 
 class Elements(Enum):
@@ -136,8 +132,14 @@ TRANSCENDENTAL = Work(transcendental=1)
 STREAM = Work(stream=1)
 
 
+class HasTraits(Protocol):
+    """An op, as far as traits of other ops refer to it."""
+
+    TRAITS: ClassVar[OpTraits]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class OpTraits:
     """The answers of one op.
 
     Attributes:
@@ -165,7 +167,7 @@ class Facts:
     product: bool = False
     ends_update: bool = False
     activation: bool = False
-    gradient_of: type[CirhOp] | None = None
+    gradient_of: type[HasTraits] | None = None
     signs_only: bool = False
     order: Order = Order.ANY
 
@@ -176,11 +178,11 @@ def pointwise(
     fp16: Fp16 = Fp16.NEVER,
     exact: bool = False,
     activation: bool = False,
-    gradient_of: type[CirhOp] | None = None,
+    gradient_of: type[HasTraits] | None = None,
     signs_only: bool = False,
-) -> Facts:
-    """Facts of an op that computes each element from those at its place."""
-    return Facts(
+) -> OpTraits:
+    """Return the traits of an op that computes each element from those at its place."""
+    return OpTraits(
         elements=Elements.POINTWISE,
         work=work,
         fp16=fp16,
@@ -192,13 +194,14 @@ def pointwise(
     )
 
 
-def moves(elements: Elements, *, gradient_of: type[CirhOp] | None = None) -> Facts:
-    """Facts of an op that only moves elements: it takes the precision of those beside it and rounds nothing.
+def moves(elements: Elements, *, gradient_of: type[HasTraits] | None = None) -> OpTraits:
+    """Return the traits of an op that only moves elements.
 
-    Another shape costs nothing, and what is repeated is kept once.
+    It takes the precision of its neighbors and rounds nothing. Another shape costs nothing, and elements that
+    are repeated are kept once.
     """
     work = NO_WORK if elements in (Elements.KEPT, Elements.REPEATED) else STREAM
-    return Facts(
+    return OpTraits(
         elements=elements,
         work=work,
         fp16=Fp16.FOLLOWS,
@@ -208,9 +211,9 @@ def moves(elements: Elements, *, gradient_of: type[CirhOp] | None = None) -> Fac
     )
 
 
-def made(work: Work) -> Facts:
-    """Facts of an op that makes a constant."""
-    return Facts(elements=Elements.MADE, work=work, fp16=Fp16.NEVER, samples=Samples.NONE)
+def made(work: Work) -> OpTraits:
+    """Return the traits of an op that makes a constant."""
+    return OpTraits(elements=Elements.MADE, work=work, fp16=Fp16.NEVER, samples=Samples.NONE)
 
 
 def mixes(
@@ -221,11 +224,11 @@ def mixes(
     activations: int | None = None,
     product: bool = False,
     ends_update: bool = False,
-    gradient_of: type[CirhOp] | None = None,
+    gradient_of: type[HasTraits] | None = None,
     order: Order = Order.ANY,
-) -> Facts:
-    """Facts of an op that computes an element from many."""
-    return Facts(
+) -> OpTraits:
+    """Return the traits of an op that computes an element from many."""
+    return OpTraits(
         elements=Elements.MIXED,
         work=work,
         fp16=fp16,
@@ -238,6 +241,6 @@ def mixes(
     )
 
 
-def drawn(work: Work) -> Facts:
-    """Facts of an op that makes random numbers."""
-    return Facts(elements=Elements.MADE, work=work, fp16=Fp16.NEVER, samples=Samples.DRAWN)
+def drawn(work: Work) -> OpTraits:
+    """Return the traits of an op that makes random numbers."""
+    return OpTraits(elements=Elements.MADE, work=work, fp16=Fp16.NEVER, samples=Samples.DRAWN)

@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 _BESIDES = FREE | RELABELS
 """Ops that do not count as neighbours: they have no work of their own."""
 
-_GRADIENT_SOURCES = ops_where(lambda op: op.FACTS.ends_update)
+_GRADIENT_SOURCES = ops_where(lambda op: op.TRAITS.ends_update)
 
 
 @dataclass(eq=False)

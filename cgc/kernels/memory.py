@@ -145,7 +145,7 @@ def _readers_in_activations(assignment: Assignment, value: SSAValue) -> set[int]
 def _stashed_bytes(program: Program, value: SSAValue, readers: set[int]) -> int:
     """Bytes per sample of one tensor; bits where its readers need no more."""
     tensor = tensor_of(value)
-    signs = all(program.ops[reader].FACTS.signs_only for reader in readers)
+    signs = all(program.ops[reader].TRAITS.signs_only for reader in readers)
     if signs or str(tensor.element_type) == "i1":
         return -(-elements(value) // (8 * program.batch_size))
     return -(-size_bytes(tensor) // program.batch_size)

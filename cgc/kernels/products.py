@@ -11,11 +11,13 @@ from cgc.cirh.ops import ops_where
 from cgc.kernels.assignment import Assignment, Group, single
 from cgc.kernels.program import PASS_THROUGH, RELABELS, Program, elements
 
-ACTIVATIONS = ops_where(lambda op: op.FACTS.activation) - {ops.GeluOp}
+ACTIVATIONS = ops_where(lambda op: op.TRAITS.activation) - {ops.GeluOp}
 """Activations that the lines after the core compute; GELU has its own kernel, as in published reports."""
 
-GRADIENTS = ops_where(lambda op: op.FACTS.gradient_of is not None and op.FACTS.gradient_of.FACTS.activation)
-_OWN_GRADIENTS = frozenset(op for op in GRADIENTS if op.FACTS.gradient_of in ACTIVATIONS)
+GRADIENTS = ops_where(
+    lambda op: op.TRAITS.gradient_of is not None and op.TRAITS.gradient_of.TRAITS.activation
+)
+_OWN_GRADIENTS = frozenset(op for op in GRADIENTS if op.TRAITS.gradient_of in ACTIVATIONS)
 _SUMS = frozenset({ops.BiasAddOp, ops.AddOp})
 
 

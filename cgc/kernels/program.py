@@ -29,16 +29,16 @@ from cs_toolkit.step import MODEL_STATE, OPTIMIZER_STATE, TensorSpec, device_byt
 LOSS = "output_loss"
 """Name of the output that is minimized."""
 
-FREE = ops_where(lambda op: op.FACTS.work == NO_WORK)
+FREE = ops_where(lambda op: op.TRAITS.work == NO_WORK)
 """Ops without work: a constant is loaded once, the others only change which index an element has."""
 
-RELABELS = ops_where(lambda op: op.FACTS.elements.relabels)
+RELABELS = ops_where(lambda op: op.TRAITS.elements.relabels)
 """Ops whose results are their operands under another shape or type."""
 
-PASS_THROUGH = RELABELS | ops_where(lambda op: op.FACTS.elements is Elements.PERMUTED)
+PASS_THROUGH = RELABELS | ops_where(lambda op: op.TRAITS.elements is Elements.PERMUTED)
 """Ops whose results are their operands under another shape, type or order of dimensions."""
 
-PRODUCTS = ops_where(lambda op: op.FACTS.product)
+PRODUCTS = ops_where(lambda op: op.TRAITS.product)
 """Ops whose multiplications the formulas of their kernels count."""
 
 
@@ -222,7 +222,7 @@ class Program:
         found: set[SSAValue] = {value for value in self.inputs if self._leads_with_batch(value)}
         for index, op in enumerate(self.ops):
             if self._keeps_samples(index, found):
-                made = op.results[:1] if op.FACTS.samples is Samples.FIRST else op.results
+                made = op.results[:1] if op.TRAITS.samples is Samples.FIRST else op.results
                 found.update(result for result in made if self._leads_with_batch(result))
         return frozenset(found)
 
@@ -237,7 +237,7 @@ class Program:
 
     def _keeps_samples(self, index: int, known: set[SSAValue]) -> bool:
         op = self.ops[index]
-        drawn = op.FACTS.samples is Samples.DRAWN
+        drawn = op.TRAITS.samples is Samples.DRAWN
         return drawn or any(operand in known for operand in op.sample_operands())
 
 

@@ -11,7 +11,7 @@ from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.program import Program, elements
 
-ON_THE_WAY = ops_where(lambda op: not op.FACTS.work.computes or op.FACTS.elements.relabels)
+ON_THE_WAY = ops_where(lambda op: not op.TRAITS.work.computes or op.TRAITS.elements.relabels)
 """Ops that are done while elements stream by: moves and casts."""
 
 

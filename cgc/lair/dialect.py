@@ -292,18 +292,18 @@ def iteration_domain(op: CirhOp) -> tuple[tuple[int, ...], str]:
     A sort of n elements is log2(n) merges of n, and other ops visit all elements in several stages. A scatter
     visits its updates. All others visit the largest tensor that they read or write.
     """
-    if op.FACTS.order is Order.SORTS:
+    if op.TRAITS.order is Order.SORTS:
         shape = shape_of(op.operands[0])
         last = shape[-1] if shape else 1
         return (*shape, max(1, (last - 1).bit_length())), "sort"
-    if op.FACTS.order is Order.SCATTERS:
+    if op.TRAITS.order is Order.SCATTERS:
         return shape_of(op.operands[-1]), "scatter"
-    if op.FACTS.order is Order.STAGES:
+    if op.TRAITS.order is Order.STAGES:
         largest = max((shape_of(value) for value in (*op.results, *op.operands)), key=math.prod, default=())
         return (*largest, op.stages()), "stages"
     shapes = [shape_of(value) for value in (*op.results, *op.operands)]
     largest = max(shapes, key=math.prod, default=())
-    return largest, "random" if op.FACTS.work.random else "simple"
+    return largest, "random" if op.TRAITS.work.random else "simple"
 
 
 def carried_loops_of_work(work: str, loops: int) -> tuple[int, ...]:

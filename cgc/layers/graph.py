@@ -189,6 +189,6 @@ def value_bytes(value: SSAValue) -> int:
 
 
 def _is_contraction(op: type[CirhOp]) -> bool:
-    facts = op.FACTS
-    sums_samples = facts.samples in (Samples.FIRST, Samples.SUMMED) and facts.order is not Order.SCATTERS
-    return facts.product or facts.gradient_of is not None or sums_samples
+    traits = op.TRAITS
+    sums_samples = traits.samples in (Samples.FIRST, Samples.SUMMED) and traits.order is not Order.SCATTERS
+    return traits.product or traits.gradient_of is not None or sums_samples

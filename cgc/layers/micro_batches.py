@@ -116,7 +116,7 @@ class _Rewriter:
 
     def _decide_op(self, op: CirhOp) -> None:
         parts = tuple(self._parts[value] for value in op.operands)
-        is_early = op.FACTS.elements is not Elements.MADE and all(
+        is_early = op.TRAITS.elements is not Elements.MADE and all(
             value in self._early or self._is_constant(value) for value in op.operands
         )
         if all(part == "whole" for part in parts):
@@ -254,7 +254,7 @@ class _Rewriter:
             dims = list(op.broadcast_dimensions)
             is_new = axis not in dims or shape_of(op.x)[dims.index(axis)] == 1
             return [WHOLE] if is_new else None
-        if op.FACTS.elements not in (Elements.POINTWISE, Elements.CONVERTED) or len(op.results) > 1:
+        if op.TRAITS.elements not in (Elements.POINTWISE, Elements.CONVERTED) or len(op.results) > 1:
             return None
         parts = pointwise(op, axis)
         return None if parts is None else [part if isinstance(part, int) else WHOLE for part in parts]

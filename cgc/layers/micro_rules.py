@@ -166,11 +166,11 @@ def _of_samples(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
     (axis,) = axes
     if isinstance(op, AxisOp | ScanOp | cirh.ArgMaxOp | cirh.SoftmaxGradOp):
         return _beside(op, axis)
-    if (wanted := _by_rows(op, axis)) is None and op.FACTS.elements in _AT_PLACES:
+    if (wanted := _by_rows(op, axis)) is None and op.TRAITS.elements in _AT_PLACES:
         wanted = pointwise(op, axis)
     if wanted is None or not _fits(parts, wanted):
         return None
-    others: Part = "sum" if op.FACTS.samples is Samples.FIRST else axis
+    others: Part = "sum" if op.TRAITS.samples is Samples.FIRST else axis
     return wanted, (axis, *(others,) * (len(op.results) - 1))
 
 
@@ -182,7 +182,7 @@ def _of_woven(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
     if isinstance(op, cirh.ReshapeOp):
         part = _reshaped(woven, shape_of(op.operands[0]), shape_of(op.results[0]), count)
         return None if part is None else (parts, (part,))
-    if not isinstance(op, _ROW_BY_ROW) and op.FACTS.elements not in _AT_PLACES:
+    if not isinstance(op, _ROW_BY_ROW) and op.TRAITS.elements not in _AT_PLACES:
         return None
     plain: Parts = tuple(int(part) if isinstance(part, Woven) else part for part in parts)
     made = _of_samples(op, plain, {int(woven)}, count)

@@ -124,7 +124,7 @@ def _flat_op(
     """Adds an op to the block of its pieces, and gives its results; None where it mixes elements."""
     operands = [local[value] for value in graph.operands[index]]
     is_small = [graph.is_small(value) for value in (*graph.operands[index], *graph.results[index])]
-    elements = op.FACTS.elements
+    elements = op.TRAITS.elements
     if all(is_small):
         copy = type(op).create(
             operands=operands, result_types=[r.type for r in op.results], properties=dict(op.properties)

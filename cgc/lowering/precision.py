@@ -118,7 +118,7 @@ def _lower_cb16(op: CirhOp, operands: Sequence[jax.Array]) -> tuple[jax.Array, .
         (x,) = operands
         return (round_to_cb16(x.astype(jnp.float32), op.truncate),)
     values = lower(op, *operands)
-    if op.FACTS.exact:
+    if op.TRAITS.exact:
         return values
     return tuple(
         round_to_cb16(value.astype(jnp.float32)) if _is_half(result) else value

@@ -34,7 +34,7 @@ def behind_images(op: CirhOp) -> Replacement:
         return None
     order = first.permutation
     made: list[CirhOp] = []
-    if op.FACTS.elements in _ELEMENTWISE or isinstance(op, ops.ConcatOp):
+    if op.TRAITS.elements in _ELEMENTWISE or isinstance(op, ops.ConcatOp):
         values = _all_last(op.operands, order, made)
         if values is None:
             return None

@@ -26,15 +26,17 @@ from cgc.cirh.ops import ops_where
 from cgc.cirh.traits import Elements, Fp16, Samples
 from cgc.cirh.types import element_type, tensor_of
 
-PRODUCTS = ops_where(lambda op: op.FACTS.fp16 is Fp16.STARTS)
-MOVES = ops_where(lambda op: op.FACTS.elements.only_moves and op.FACTS.elements is not Elements.LOOKED_UP)
+PRODUCTS = ops_where(lambda op: op.TRAITS.fp16 is Fp16.STARTS)
+MOVES = ops_where(lambda op: op.TRAITS.elements.only_moves and op.TRAITS.elements is not Elements.LOOKED_UP)
 """Ops that only move elements; not lookups, which read few elements of the table that would be narrowed."""
 
-FOLLOWERS = ops_where(lambda op: op.FACTS.fp16 is Fp16.FOLLOWS)
-_LOOKUPS = ops_where(lambda op: op.FACTS.elements is Elements.LOOKED_UP)
-_NORM_GRADIENTS = ops_where(lambda op: op.FACTS.activations is not None and op.FACTS.gradient_of is not None)
-_GRADIENT_SUMS = _NORM_GRADIENTS | ops_where(lambda op: op.FACTS.samples is Samples.SUMMED)
-_ENDS_OF_UPDATES = ops_where(lambda op: op.FACTS.ends_update)
+FOLLOWERS = ops_where(lambda op: op.TRAITS.fp16 is Fp16.FOLLOWS)
+_LOOKUPS = ops_where(lambda op: op.TRAITS.elements is Elements.LOOKED_UP)
+_NORM_GRADIENTS = ops_where(
+    lambda op: op.TRAITS.activations is not None and op.TRAITS.gradient_of is not None
+)
+_GRADIENT_SUMS = _NORM_GRADIENTS | ops_where(lambda op: op.TRAITS.samples is Samples.SUMMED)
+_ENDS_OF_UPDATES = ops_where(lambda op: op.TRAITS.ends_update)
 
 _F32 = element_type("float32")
 
@@ -46,13 +48,13 @@ def is_float32(value: SSAValue) -> bool:
 
 def narrow_operands(op: CirhOp) -> list[int]:
     """Positions of the operands that an op of the region takes in 16 bits."""
-    operands = list(op.operands)[: op.FACTS.activations]
+    operands = list(op.operands)[: op.TRAITS.activations]
     return [index for index, operand in enumerate(operands) if is_float32(operand)]
 
 
 def narrow_results(op: CirhOp) -> list[SSAValue]:
     """The results that an op of the region gives in 16 bits."""
-    results = list(op.results)[: None if op.FACTS.activations is None else 1]
+    results = list(op.results)[: None if op.TRAITS.activations is None else 1]
     return [result for result in results if is_float32(result)]
 
 

@@ -11,7 +11,7 @@ from cgc.kernels.assignment import Assignment, Group
 from cgc.kernels.program import Program, elements
 from cgc.kernels.row_cost import row_family
 
-_RANDOM = ops_where(lambda op: op.FACTS.samples is Samples.DRAWN and op.FACTS.elements is Elements.MADE)
+_RANDOM = ops_where(lambda op: op.TRAITS.samples is Samples.DRAWN and op.TRAITS.elements is Elements.MADE)
 _USES = frozenset({ops.MulOp, ops.SelectOp, ops.DivOp})
 _SCALES = frozenset({ops.MulOp, ops.DivOp})
 _CONSTANT = frozenset({ops.ConstOp, ops.BroadcastInDimOp})

@@ -20,7 +20,7 @@ from cgc.kernels.program import RELABELS, Program, elements
 from cgc.kernels.row_cost import row_family
 from cgc.passes.values import constant_splat
 
-_ALONE = ops_where(lambda op: op.FACTS.activation) | {CompositeOp}
+_ALONE = ops_where(lambda op: op.TRAITS.activation) | {CompositeOp}
 
 _CURVES = frozenset(
     {ops.ReluOp, ops.LeakyReluOp, ops.HardSigmoidOp, ops.EluOp, ops.SoftplusOp, ops.SigmoidOp, ops.TanhOp}

@@ -338,6 +338,6 @@ def test_all_optimizers_have_their_work_counted() -> None:
     }
     assert ops.AdamWOp in kinds
     assert kinds == optimizers
-    assert all(op.FACTS.work.simple > 1 for op in optimizers)
+    assert all(op.TRAITS.work.simple > 1 for op in optimizers)
     # The decay is a product and a difference more.
-    assert ops.AdamWOp.FACTS.work == ops.AdamOp.FACTS.work.with_simple(2)
+    assert ops.AdamWOp.TRAITS.work == ops.AdamOp.TRAITS.work.with_simple(2)

@@ -1,4 +1,4 @@
-"""What every op says of itself (`CirhOp.FACTS`), held against what it computes."""
+"""What every op says of itself (`CirhOp.TRAITS`), held against what it computes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import cgc
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp, mnemonic
 from cgc.cirh.text import parse_module
-from cgc.cirh.traits import Elements, Facts, Fp16, Samples
+from cgc.cirh.traits import Elements, Fp16, OpTraits, Samples
 from cgc.cirh.types import shape_of, tensor_type
 from cgc.kernels.coefficients import COEFFICIENTS, coefficient
 from cgc.kernels.program import Program
@@ -54,18 +54,18 @@ def results(op: CirhOp, operands: list[Values]) -> list[Values]:
     return [np.asarray(value) for value in lower(op, *operands)]  # type: ignore[arg-type]
 
 
-def facts(name: str) -> Facts:
-    return getattr(ops, name).FACTS  # type: ignore[no-any-return]
+def traits_of(name: str) -> OpTraits:
+    return getattr(ops, name).TRAITS  # type: ignore[no-any-return]
 
 
 def test_every_op_answers_for_itself() -> None:
-    silent = [op.__name__ for op in ops.ALL_OPS if not isinstance(vars(op).get("FACTS"), Facts)]
-    assert not silent, f"{silent} have no FACTS of their own; say in the class what cgc.cirh.traits asks"
+    silent = [op.__name__ for op in ops.ALL_OPS if not isinstance(vars(op).get("TRAITS"), OpTraits)]
+    assert not silent, f"{silent} have no TRAITS of their own; state in the class what cgc.cirh.traits asks"
 
 
 @pytest.mark.parametrize("op", ops.ALL_OPS)
 def test_answers_agree_with_each_other(op: type[CirhOp]) -> None:
-    said = op.FACTS
+    said = op.TRAITS
     assert said.work.kinds.keys() <= COEFFICIENTS.keys()
     if said.elements.only_moves:
         assert not said.work.computes
@@ -80,7 +80,7 @@ def test_answers_agree_with_each_other(op: type[CirhOp]) -> None:
     )
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if facts(name).exact])
+@pytest.mark.parametrize("name", [name for name in CASES if traits_of(name).exact])
 def test_exact_ops_give_elements_of_their_operands(name: str) -> None:
     """Or their negatives, or zeros: there is nothing to compute, and nothing to round."""
     op, rng = made(name), np.random.default_rng(5)
@@ -97,7 +97,7 @@ def _is_even(name: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in CASES if facts(n).elements is Elements.POINTWISE and _is_even(n)]
+    "name", [n for n in CASES if traits_of(n).elements is Elements.POINTWISE and _is_even(n)]
 )
 def test_pointwise_ops_compute_each_place_by_itself(name: str) -> None:
     op, rng = made(name), np.random.default_rng(6)
@@ -126,7 +126,7 @@ COMPUTING = (Elements.POINTWISE, Elements.CONVERTED, Elements.MIXED)
     [
         name
         for name in CASES
-        if facts(name).elements in COMPUTING and facts(name).samples in (Samples.KEPT, Samples.FIRST)
+        if traits_of(name).elements in COMPUTING and traits_of(name).samples in (Samples.KEPT, Samples.FIRST)
     ],
 )
 def test_results_keep_the_samples_of_the_operands(name: str) -> None:
@@ -135,12 +135,12 @@ def test_results_keep_the_samples_of_the_operands(name: str) -> None:
     operands = [drawn(argument, rng) for argument in CASES[name][0]]
     moved = _with_samples_in_another_order(op, operands, list(op.sample_operands()))
     pairs = list(zip(results(op, moved), results(op, operands), strict=True))
-    for got, straight in pairs[:1] if facts(name).samples is Samples.FIRST else pairs:
+    for got, straight in pairs[:1] if traits_of(name).samples is Samples.FIRST else pairs:
         expected = straight[ORDER] if straight.shape[:1] == (SAMPLES,) else straight
         np.testing.assert_allclose(got, expected, rtol=2e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if facts(name).samples is Samples.SUMMED])
+@pytest.mark.parametrize("name", [name for name in CASES if traits_of(name).samples is Samples.SUMMED])
 def test_sums_over_samples_do_not_depend_on_their_order(name: str) -> None:
     op, rng = made(name), np.random.default_rng(8)
     operands = [drawn(argument, rng) for argument in CASES[name][0]]
@@ -166,11 +166,11 @@ def test_products_of_samples_have_no_samples_themselves() -> None:
     assert list(ops.ReduceOp(x, "ADD", (1,)).sample_operands()) == [x]
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if facts(name).elements is Elements.MOVED])
+@pytest.mark.parametrize("name", [name for name in CASES if traits_of(name).elements is Elements.MOVED])
 def test_moved_elements_cost_the_way_and_no_arithmetic(name: str) -> None:
     """Splits, strided slices and repeats counted as additions once, joints and slices as moves."""
     op = getattr(ops, name)
-    assert op.FACTS.work.kinds == {"stream": 1}
+    assert op.TRAITS.work.kinds == {"stream": 1}
     assert op in ON_THE_WAY
 
 
@@ -195,7 +195,7 @@ def test_a_split_costs_what_a_slice_costs() -> None:
     assert op_millicycles(program, 0) == 1000 * coefficient("stream") * 8 * 3
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if facts(name).elements is Elements.MOVED])
+@pytest.mark.parametrize("name", [name for name in CASES if traits_of(name).elements is Elements.MOVED])
 def test_what_moves_between_two_products_is_in_16_bits(name: str) -> None:
     """The precision pass left out `unpad`, `MatrixBandPart` and `OneHot`, the cost model others."""
     arguments, build = CASES[name]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.example_step import MODELS
-from input_rules.input_export import InputProgram, Shard, take_over
+from input_rules.input_export import InputProgram, Shard, export_input
 
 RATES_VARIABLE = "CS_BENCH_RATES"
 TURN_S = 0.4
@@ -72,4 +72,4 @@ def in_turns(inner: Iterator[tuple[Any, ...]], file: Path) -> Iterator[tuple[Any
 
 
 if __name__ == "__main__":
-    take_over(program(sys.argv[1]))
+    export_input(program(sys.argv[1]))

@@ -23,7 +23,7 @@ from cs_runtime.terminal import log_while_blocked
 from cs_toolkit.errors import EXIT_BUG, exit_code_of
 from cs_toolkit.random_numbers import random_numbers_kept
 from cs_toolkit.step import NARROWED, TensorSpec
-from input_rules.findings import Finding, lines
+from input_rules.findings import Finding, report_lines
 
 log = logging.getLogger("cs_runtime")
 
@@ -177,5 +177,5 @@ def log_report(inspect: Callable[[], Inspection]) -> None:
         level = logging.WARNING if exit_code_of(error) == EXIT_BUG else logging.DEBUG
         log.log(level, "no Input Function Report: %s: %s", type(error).__name__, error)
         return
-    for level, line in lines(inspected.findings, ["python", *sys.orig_argv[1:]], inspected.notes):
+    for level, line in report_lines(inspected.findings, ["python", *sys.orig_argv[1:]], inspected.notes):
         log.log(level, "%s", line)

@@ -15,7 +15,7 @@ from cstorch.errors import essence
 from cstorch.input.workers import OwnWorkers, job_directory, job_files, serve_and_leave
 from cstorch.job import own_workers, task
 from cstorch.loop import base
-from input_rules.input_export import wanted
+from input_rules.input_export import export_requested
 
 checkpoint_requests = CheckpointRequests()
 """SIGUSR1 asks a program for a checkpoint, unless it takes that signal itself."""
@@ -28,7 +28,7 @@ def start_process(start_system: bool = True) -> None:
         start_system: A simulated system starts now, where the program has named none.
     """
     _set_up()
-    if wanted():
+    if export_requested():
         return  # an analysis takes the input over where the first loop begins
     if task().role == "worker":
         serve_and_leave()
@@ -43,7 +43,7 @@ def start_process(start_system: bool = True) -> None:
 def start_workers() -> None:
     """Starts the workers that the program wants, where neither a launcher nor an earlier call has."""
     number = configuration().num_workers_per_csx
-    if number > 1 and task().num_tasks == 1 and _runs() and not wanted():
+    if number > 1 and task().num_tasks == 1 and _runs() and not export_requested():
         own_workers.append(OwnWorkers(number, job_directory(task()), task()))
 
 

@@ -43,7 +43,7 @@ from input_analyzer.report.wording import (
 from input_rules.findings import Finding
 from input_rules.rules import by_rank
 from input_rules.rules.sharding import Split, uneven_split
-from input_rules.throughput import StageCost, pace, unaccounted_us
+from input_rules.throughput import StageCost, sample_time, unaccounted_us
 
 Say = Callable[[str, float], None]
 """Is told what is being done, and what part of the whole analysis is over, 0 to 1."""
@@ -106,12 +106,12 @@ class Examined:
     @property
     def stages(self) -> tuple[StageCost, ...]:
         """In pipeline order."""
-        return tuple(map(StageCost.of, self.facts["stages"]))
+        return tuple(map(StageCost.from_json, self.facts["stages"]))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The gravest first."""
-        return tuple(map(Finding.of, self.facts["findings"]))
+        return tuple(map(Finding.from_json, self.facts["findings"]))
 
     def findings_with(self, workers: int, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """Findings, and what so many workers of the recommended layout are found to share unevenly."""
@@ -244,7 +244,7 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     most_workers = None if examined.split is None else examined.split.files
     todo = plans(len(request.cpus), candidates, usable, examined.memory_bytes, most_workers)
     measurements, notes, epoch_ended = _measure(request, examined, todo, say)
-    model = fit([point_of(measurement) for measurement in measurements], pace(stages))
+    model = fit([point_of(measurement) for measurement in measurements], sample_time(stages))
     limits = Limits(
         request.available_nodes,
         len(request.cpus),

@@ -13,7 +13,7 @@ from cgc.manifest import REPORT_JSON
 from input_analyzer.analysis import Bottleneck, Layout, Measurement, Prediction, Recommendation, Target
 from input_analyzer.rate_model import RateModel
 from input_rules.formatting import format_number
-from input_rules.throughput import NEARLY_ALL, StageCost, time_us
+from input_rules.throughput import LARGEST_RATIO, StageCost, time_us
 
 HEADROOM = 0.1
 """By so much the smallest layout exceeds the target: the measured rate is that of the input alone, while
@@ -272,7 +272,7 @@ def _reason(chosen: StageCost, timed: Sequence[StageCost], cpus: int, unaccounte
     times = time_us(timed, cpus, unaccounted_us) / left
     if unaccounted_us and times < _FASTER:
         return text
-    if times >= NEARLY_ALL:
+    if times >= LARGEST_RATIO:
         return f"{text}; almost nothing else takes time: without it a task with {on} could be {_MORE} as fast"
     faster = f"a task with {on} could be {times:.3g} times as fast"
     if unaccounted_us <= _ALIKE * of_stages:
@@ -284,7 +284,7 @@ def _reason(chosen: StageCost, timed: Sequence[StageCost], cpus: int, unaccounte
     )
 
 
-_MORE = f"more than {NEARLY_ALL:.0f} times"
+_MORE = f"more than {LARGEST_RATIO:.0f} times"
 
 
 def _spent(stage: StageCost) -> str:

@@ -20,9 +20,9 @@ from cs_toolkit.errors import UsageError
 from csrun.schedulers.tasks import worker_place, worker_variables
 from csrun.tasks.environment import variables
 from input_analyzer.measure.child import begin, keep_files_apart, refuse
-from input_rules.batches import texts_of
+from input_rules.batches import as_texts
 from input_rules.errors import ComponentError, WrongTypeError
-from input_rules.input_export import VARIABLE, InputProgram, Shard, take_over
+from input_rules.input_export import ORDER_VARIABLE, InputProgram, Shard, export_input
 from input_rules.pipeline import Framework
 
 _NAMED = 10
@@ -38,7 +38,7 @@ def looks_like_function(word: str) -> bool:
 
 def main() -> None:
     """Entry point of the process."""
-    order_file = Path(os.environ[VARIABLE])
+    order_file = Path(os.environ[ORDER_VARIABLE])
     order, link = begin(order_file)  # from here on the analyzer can tell where this process hangs
     try:
         function, example = called(
@@ -47,7 +47,7 @@ def main() -> None:
         program = program_of(function, example)
     except Exception as error:
         refuse(order_file, error)
-    take_over(program)
+    export_input(program)
 
 
 def called(
@@ -253,7 +253,7 @@ def _names_by(spec: Any) -> list[str]:
 
 
 def _array(values: Any) -> Any:
-    return texts_of(values) or values
+    return as_texts(values) or values
 
 
 def _next_epoch(

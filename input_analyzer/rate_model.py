@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from input_rules.throughput import Pace, queueing_time
+from input_rules.throughput import SampleTime, queueing_time
 
 OVERLAPS = (1.0, 2.0, 4.0, 8.0)
 """Values that are tried for k; at 8 the slower of the two parts alone counts, within 9 %."""
@@ -132,7 +132,7 @@ def _factor(value: float) -> str:
     return f"{value:.3g}" if value >= 1e-4 else f"{value:.6f}".rstrip("0").rstrip(".") or "0"
 
 
-def fit(points: Sequence[Point], pace: Pace | None = None) -> RateModel:
+def fit(points: Sequence[Point], pace: SampleTime | None = None) -> RateModel:
     """The model nearest to the measurements in the sum of squared relative errors of the time per sample.
 
     Parameters that the measurements cannot tell apart stay 0: without several task numbers there is no
@@ -183,7 +183,7 @@ def _contended(model: RateModel, points: Sequence[Point]) -> RateModel:
     return replace(model, sigma=max(0.0, growth * computes))
 
 
-def _divided(model: RateModel, cpus: int, pace: Pace) -> RateModel:
+def _divided(model: RateModel, cpus: int, pace: SampleTime) -> RateModel:
     """The same at the measured number of CPUs; of others as the stages say."""
     said = replace(
         model,

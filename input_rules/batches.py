@@ -1,4 +1,7 @@
-"""Count and measure the batches of any framework: arrays, and text that no CS system can be fed with."""
+"""Count the samples and bytes of batches of any framework.
+
+A measurement counts text like arrays, although a CS system cannot be fed with it.
+"""
 
 from __future__ import annotations
 
@@ -11,42 +14,42 @@ import numpy as np
 Batch = tuple[Any, ...]
 
 
-def sample_count(batch: Batch) -> int:
-    """The first size of its first array; 1 for scalars."""
+def count_samples(batch: Batch) -> int:
+    """Return the length of the first array; 1 for scalars."""
     first = batch[0] if batch else None
     return int(first.shape[0]) if first is not None and len(first.shape) else 1
 
 
-class SampleCount:
+class SampleCounter:
     """Counts the samples of batches.
 
-    They are the first size of the first array, unless somebody else knows how many records a whole batch has:
-    then those of the first array that has as many rows. Where none has, as of sequences whose first size is
-    time, all batches have as many as a whole one.
+    Without a known batch size, that is the length of the first array. With one, it is the length of the first
+    array that has as many rows in a full batch. If no array has, as for sequences that are laid out time
+    first, every batch counts as a full one.
 
     Args:
-        batch_size: Records of a whole batch; None: nobody knows.
+        batch_size: Records of a full batch; None if unknown.
     """
 
     def __init__(self, batch_size: int | None = None) -> None:
         self._batch_size = batch_size
         self._at: int | None = None
-        self._sought = False
+        self._searched = False
 
     def __call__(self, batch: Batch) -> int:
-        """Samples of a batch; the first one tells where they are to be seen."""
+        """Return the samples of a batch; the first batch decides which array is counted."""
         if self._batch_size is None:
-            return sample_count(batch)
-        if not self._sought:
+            return count_samples(batch)
+        if not self._searched:
             rows = (index for index, array in enumerate(batch) if array.shape[:1] == (self._batch_size,))
-            self._sought, self._at = True, next(rows, None)
+            self._searched, self._at = True, next(rows, None)
         if self._at is None or self._at >= len(batch):
             return self._batch_size
-        return sample_count(batch[self._at :])
+        return count_samples(batch[self._at :])
 
 
-def size_bytes(batch: Batch) -> int:
-    """Bytes of all its arrays."""
+def batch_bytes(batch: Batch) -> int:
+    """Return the bytes of all arrays of a batch."""
     return sum(int(array.nbytes) for array in batch)
 
 
@@ -55,11 +58,11 @@ DTYPE = "text"
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Strings of a batch, with what a measurement asks an array for.
+    """Strings of a batch, with the attributes of an array that a measurement needs.
 
     Attributes:
-        shape: of the array of strings.
-        nbytes: of all strings together, in UTF-8.
+        shape: shape of the array of strings.
+        nbytes: bytes of all strings in UTF-8.
     """
 
     shape: tuple[int, ...]
@@ -67,16 +70,16 @@ class Texts:
 
     @property
     def dtype(self) -> str:
-        """As that of an array."""
+        """The name that text has among the types of arrays."""
         return DTYPE
 
     def __getitem__(self, key: None) -> Texts:
-        """`texts[None]`: a batch of this one."""
+        """Support `texts[None]`: add a leading dimension of 1."""
         return Texts((1, *self.shape), self.nbytes)
 
 
-def texts_of(values: Any) -> Texts | None:
-    """Of a string, a list, tuple or array of strings; None for anything else."""
+def as_texts(values: Any) -> Texts | None:
+    """Wrap a string, or a list, tuple or array of strings; return None for anything else."""
     if isinstance(values, str | bytes):
         return Texts((), _size(values))
     if isinstance(values, np.ndarray):
@@ -88,14 +91,14 @@ def texts_of(values: Any) -> Texts | None:
 
 
 def text_notes(components: Iterable[tuple[str, str]]) -> list[str]:
-    """What a reader must know of components, given as (name, dtype)."""
+    """Return a note about the text components, given as pairs of name and dtype."""
     names = [name for name, dtype in components if dtype == DTYPE]
     if not names:
         return []
     which = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'}"
     return [
-        f"{which} text, with which a CS system cannot be fed: leave it out of the batches, or make numbers "
-        "of it, before a training there."
+        f"{which} text, which a CS system cannot be fed: leave it out of the batches, or convert it to "
+        "numbers, before you train there."
     ]
 
 

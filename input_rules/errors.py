@@ -1,4 +1,4 @@
-"""What can be wrong with an input function: what was got, what was expected, what to do."""
+"""Errors about an input function: what was got, what was expected, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cs_toolkit.errors import EXIT_USAGE, ToolkitError
 
 
 class WrongTypeError(ToolkitError):
-    """The input function returned something that cannot be analyzed."""
+    """The input function returned an object that cannot be analyzed."""
 
     exit_code = EXIT_USAGE
 
@@ -20,7 +20,7 @@ class WrongTypeError(ToolkitError):
 
 
 class ComponentError(ToolkitError):
-    """Something in a batch cannot be streamed."""
+    """A component of a batch cannot be streamed."""
 
     exit_code = EXIT_USAGE
 

@@ -1,4 +1,4 @@
-"""Findings about an input pipeline, and the Input Function Report that lists them in a log."""
+"""Findings about an input pipeline, and the Input Function Report that lists them in a log. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Severity = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What it gives to do what a finding recommends.
+    """The benefit of following a recommendation.
 
     Attributes:
-        kind: "measured": the rates with and without the change were compared; "expected": from the times of
-            the stages; "not-speed": something else is won, or not lost.
-        text: for a reader.
-        times: the rate with the change over that without it; None where there is no figure.
-        low: lower end of the 95 % confidence interval of a measured one.
-        high: upper end.
+        kind: "measured" if the rates with and without the change were compared; "expected" if it follows from
+            the times of the stages; "not-speed" if the benefit is something other than speed.
+        text: the gain in words.
+        times: ratio of the rates with and without the change; None if there is no figure.
+        low: lower end of the 95 % confidence interval of a measured ratio.
+        high: upper end of that interval.
         cpus: CPUs that it was measured with, or is expected with.
-        at_most: it is a bound: no way to make the change gives more.
+        at_most: `times` is an upper bound for any way to make the change.
     """
 
     kind: Literal["measured", "expected", "not-speed"]
@@ -44,16 +44,16 @@ class Finding:
 
     Attributes:
         id: stable name of the rule.
-        severity: "error" for wrong training data or a run that fails, "warning" for lost speed, "info".
-        op: the operation it is about.
-        source: the user's line as "file:line"; None where it concerns the pipeline as a whole.
+        severity: "error" for wrong training data or a run that fails, "warning" for lost speed, "info" for
+            the rest.
+        op: the operation that it is about.
+        source: the user's line as "file:line"; None if it concerns the pipeline as a whole.
         message: what was found and why it matters, one sentence.
         recommended: what to write instead.
-        gain: what that was measured to give, or is expected to; None where neither could be told.
-        value: the number in what is recommended, where it is one: of worker processes, of elements in a
-            buffer; else None.
-        by_hand: why the change is left to the author, though it could be written mechanically; None where
-            nothing speaks against it.
+        gain: the measured or expected benefit; None if neither is known.
+        value: the recommended number, if there is one: worker processes, elements of a buffer.
+        by_hand: why the author has to make the change although it is mechanical; None if `--apply` may make
+            it.
     """
 
     id: str
@@ -67,8 +67,8 @@ class Finding:
     by_hand: str | None = None
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Finding:
-        """A finding from its JSON object."""
+    def from_json(cls, value: Mapping[str, Any]) -> Finding:
+        """Read a finding from its JSON object."""
         gain = value["gain"]
         return cls(**{**value, "gain": None if gain is None else Gain(**gain)})
 
@@ -77,26 +77,26 @@ TITLE = "Input Function Report"
 _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.INFO}
 
 
-def lines(
+def report_lines(
     findings: Sequence[Finding], command: Sequence[str] = (), notes: Sequence[str] = ()
 ) -> Iterator[tuple[int, str]]:
-    """Lines of the report with the levels of `logging`; those about a finding begin with `[input_fn]`.
+    """Yield the lines of the report with their `logging` levels; those of a finding begin with `[input_fn]`.
 
     Args:
-        findings: Of an input.
-        command: The words of the program that reads it, which an analysis runs again.
-        notes: What a reader must know beside, one sentence each.
+        findings: The findings about an input.
+        command: The command line of the program, which an analysis runs again.
+        notes: Further remarks, one sentence each.
     """
     if not findings:
         yield logging.INFO, f"{TITLE}: nothing to improve"
         yield from ((logging.INFO, f"[input_fn] note - {note}") for note in notes)
         return
-    yield logging.INFO, f"---------- {TITLE}: {counted(findings)} ----------"
+    yield logging.INFO, f"---------- {TITLE}: {count_by_severity(findings)} ----------"
     for finding in findings:
         level = _LEVELS[finding.severity]
         place = f"{finding.source}: " if finding.source else ""
         yield level, f"[input_fn] {finding.id} - {place}{finding.op}(): {finding.message}"
-        gain = f" ({finding.gain})" if finding.gain and _says_more(finding.gain) else ""
+        gain = f" ({finding.gain})" if finding.gain and _has_figure(finding.gain) else ""
         yield level, f"[input_fn] {finding.id} - recommended: {finding.recommended}{gain}"
     yield from ((logging.INFO, f"[input_fn] note - {note}") for note in notes)
     if command and any(finding.gain and finding.gain.kind == "expected" for finding in findings):
@@ -104,13 +104,13 @@ def lines(
     yield logging.INFO, f"---------- end of the {TITLE} ----------"
 
 
-def _says_more(gain: Gain) -> bool:
-    """Whether a gain has a figure; the message has said what is won beside speed, or that time is spared."""
+def _has_figure(gain: Gain) -> bool:
+    """Return True if a gain has a figure, which the message of its finding does not."""
     return gain.kind != "not-speed" and (gain.times is not None or any(map(str.isdigit, gain.text)))
 
 
-def counted(findings: Sequence[Finding]) -> str:
-    """`1 error, 2 warnings`."""
+def count_by_severity(findings: Sequence[Finding]) -> str:
+    """Count findings by severity: `1 error, 2 warnings`."""
     counts = {level: sum(f.severity == level for f in findings) for level in _LEVELS}
     plurals = {"error": "errors", "warning": "warnings", "info": "hints"}
     singular = {"error": "error", "warning": "warning", "info": "hint"}

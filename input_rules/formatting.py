@@ -7,7 +7,7 @@ import os
 
 
 def format_bytes(value: float) -> str:
-    """Bytes in the unit that suits them."""
+    """Format a number of bytes in the unit that suits it."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":
             return f"{value:,.0f} {unit}" if unit == "bytes" or value >= 100 else f"{value:.3g} {unit}"
@@ -16,7 +16,7 @@ def format_bytes(value: float) -> str:
 
 
 def display_path(path: str) -> str:
-    """A path as the user would type it: below the working directory, relative to it."""
+    """Return a path as the user would type it: relative to the working directory if it is below that."""
     try:
         relative = os.path.relpath(path)
     except ValueError:
@@ -25,8 +25,8 @@ def display_path(path: str) -> str:
 
 
 def format_number(value: float) -> str:
-    """1,559,633 or 12.25 or 0.00001234: digits that a reader can use, never an exponent."""
-    if abs(value) >= 999.95:  # with four digits 1000, too
+    """Format a number with the digits that a reader can use, never an exponent: 1,559,633 or 12.25."""
+    if abs(value) >= 999.95:  # would be 1000 with four digits
         return f"{value:,.0f}"
     text = f"{value:.4g}"
     if "e" not in text:
@@ -36,7 +36,7 @@ def format_number(value: float) -> str:
 
 
 def format_percent(part: float) -> str:
-    """A part as percent: 85 %, 0.61 %, 1,250 %."""
+    """Format a fraction as percent: 85 %, 0.61 %, 1,250 %."""
     value = 100 * part
     if abs(value) >= 10:
         return f"{value:,.0f} %"
@@ -44,5 +44,5 @@ def format_percent(part: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """ "1 node", "2 nodes"."""
+    """Count a noun: "1 node", "2 nodes"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,7 +1,7 @@
-"""How a front end hands its input function to an analyzer, where a training would begin.
+"""Export the input function of a program to the analyzer that has started the program.
 
-A front end calls `take_over` when `wanted()`. Who analyses has started the process, and says in its
-environment what takes the function: neither side imports the other.
+A front end calls `export_input` where a training run would begin, if `export_requested()`. The analyzer names
+the function that receives the input in the environment, so that neither side imports the other.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 
 from input_rules.pipeline import Framework
 
-VARIABLE = "CSRUN_INPUT_ANALYSIS"
-"""Names the file with the order for a process; a program that finds it is analysed instead of training."""
+# Path of the order for a process; a program that finds it is analyzed instead of trained.
+ORDER_VARIABLE = "CSRUN_INPUT_ANALYSIS"
 
-TAKER = "CSRUN_INPUT_ANALYZER"
-"""MODULE:FUNCTION, which is given the program, the file of the order, and whether the program was about to
-compile; it returns only where the program is to go on to compile."""
+# MODULE:FUNCTION that receives the program, the path of the order, and whether the program was about to
+# compile. The function returns only if the program is to continue with its compile.
+RECEIVER_VARIABLE = "CSRUN_INPUT_ANALYZER"
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Which part of the data a worker reads: the `index`-th of `count`."""
+    """The part of the data that a worker reads: number `index` of `count`."""
 
     count: int
     index: int
@@ -37,20 +37,20 @@ class InputProgram:
     """An input function with everything that is needed to call it.
 
     Attributes:
-        framework: whose pipeline it returns.
+        framework: framework of the pipeline that the function returns.
         function: the user's function.
-        build: calls it as the worker of that shard would and returns what it returned: a tf.data.Dataset, a
-            torch DataLoader. For TensorFlow it may be called in a graph or eagerly.
-        batches: reads it as that worker would: a freshly built input, one array a component.
-        component_names: names of the arrays in their order, which may be known only once a batch was read;
-            refuses an input that no run could use.
-        batch_size: records of a whole batch; None: as many as the first array has rows.
-        artifact_dirs: folders that may hold the artifact of a compilation, with its report.
-        seed: of the graph, for TensorFlow.
-        eager: whether the function is written for eager execution, for TensorFlow.
-        seeded: the random numbers that the input draws begin again in every run, the same ones.
-        role: while it is open the process finds in its environment what that worker of a run would: for what
-            a built input reads there only when it is read itself, in this process or in one that it starts.
+        build: calls the function as the worker of a shard would; returns a tf.data.Dataset or a torch
+            DataLoader. For TensorFlow it may be called in a graph or eagerly.
+        batches: reads the input as that worker would: a newly built input, one array for each component.
+        component_names: names of the arrays in order, which may be known only after a batch was read; raises
+            for an input that no run could use.
+        batch_size: records of a full batch; None: the number of rows of the first array.
+        artifact_dirs: folders that may hold the artifact of a compile, with its report.
+        seed: graph seed, for TensorFlow.
+        eager: the function is written for eager execution, for TensorFlow.
+        seeded: every run draws the same random numbers for its input.
+        role: context in which the environment of the process is that of a worker of the shard, for inputs
+            that read it only when they are iterated, in this process or in a subprocess.
     """
 
     framework: Framework
@@ -66,15 +66,15 @@ class InputProgram:
     role: Callable[[Shard], AbstractContextManager[None]] = lambda shard: nullcontext()
 
 
-def wanted() -> bool:
-    """Whether an analyzer has started this process."""
-    return bool(os.environ.get(VARIABLE))
+def export_requested() -> bool:
+    """Return True if an analyzer has started this process."""
+    return bool(os.environ.get(ORDER_VARIABLE))
 
 
-def take_over(program: InputProgram, *, compiles: bool = False) -> None:
-    """Hands the program over, which ends the process.
+def export_input(program: InputProgram, *, compiles: bool = False) -> None:
+    """Hand the program to the analyzer, which ends the process.
 
-    Returns only where the caller was about to compile (`compiles`) and the analyzer wants the report of it.
+    Returns only if the caller was about to compile (`compiles`) and the analyzer needs the compile report.
     """
-    module, _, function = os.environ[TAKER].partition(":")
-    getattr(import_module(module), function)(program, Path(os.environ[VARIABLE]), compiles)
+    module, _, function = os.environ[RECEIVER_VARIABLE].partition(":")
+    getattr(import_module(module), function)(program, Path(os.environ[ORDER_VARIABLE]), compiles)

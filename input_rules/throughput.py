@@ -1,29 +1,14 @@
-"""How fast the stages of a pipeline are together: lanes, their times, and threads that share CPUs. Pure.
+"""Model the throughput of a pipeline from the times of its stages. Pure.
 
-A lane is a set of stages that take turns in the same threads. In tf.data everything between two hand-overs is
-done by one thread: `prefetch` hands over, and so does whatever makes parallel calls; the calls themselves are
-a lane of their own. All functions of a process are called in one pool, which has a thread for each of its
-CPUs: where calls wait, no more of them run at once. Three optimizations that TensorFlow applies unless it is
-told not to change what was written: a `map` whose function keeps no state becomes parallel, a `map` straight
-before `batch` works ahead of it, and behind the last stage something is prefetched. (All this as seen with
-TensorFlow 2.21 and `tf.data.experimental.get_model_proto`.) In a torch DataLoader the workers are a lane, and
-the main process is another one.
+A lane is a set of stages that share the same threads, one stage at a time. In tf.data one thread runs
+everything between two hand-offs: `prefetch` hands elements off, and so does every call that runs in parallel;
+the parallel calls are a lane themselves. All functions of a process run in one thread pool with a thread for
+each of its CPUs: calls that wait are limited to that number, too. In a torch DataLoader the worker processes
+are one lane and the main process is another.
 
-A sample takes as long as the slowest lane takes for it, or, where that is longer, as all CPUs of the task
-need for the CPU time of all stages. Operational analysis knows this as the bound of the bottleneck device
-(E. D. Lazowska et al., "Quantitative System Performance", 1984, chapter 5); hand-overs cost extra.
-
-Threads meet at the CPUs although there is CPU time to spare: while one waits, two others may want to compute.
-They are machines that break down after a while of waiting and c repairmen, the CPUs, repair in a
-time of computing (a closed queue, L. Kleinrock, "Queueing Systems I", 1975, chapter 3, M/M/m//M). If r =
-computing / waiting of a thread, k of N threads are at the CPUs for a part of the time that is proportional to
-
-    w(k) = w(k-1) * (N - k + 1) * r / min(k, c)        w(0) = 1
-
-and t(c) = computing * sum w(k) / sum min(k, c) w(k). A CPU that is shared in slices makes that true of any
-distribution of the times (F. Baskett et al., "Open, closed, and mixed networks of queues", Journal of the ACM
-22, 1975). Threads whose times never vary may do better or worse, as they happen to be in step: t(c) then is
-anywhere between max(serial, parallel / c) and serial + (N - 1) / N * parallel (Lazowska).
+The time per sample is that of the slowest lane, or, where that is longer, the CPU time of all stages divided
+by the CPUs of the task. Operational analysis calls this the bound of the bottleneck device (E. D. Lazowska et
+al., "Quantitative System Performance", 1984, chapter 5). Hand-offs are extra.
 """
 
 from __future__ import annotations
@@ -38,14 +23,14 @@ from input_rules.pipeline import AUTOTUNE, Pipeline, Stage, StageTime
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where a stage is worked on.
+    """The threads that run a stage.
 
     Attributes:
-        number: stages with the same number take turns.
-        threads: so many threads, or processes, work on the lane at once.
-        threads_per_cpu: where that depends on the CPUs: threads for each of them; else 0.
-        locked: computing holds Python's lock, which one thread of a process has at a time.
-        pooled: it takes a thread of the pool that has one for each CPU.
+        number: stages with the same number share threads.
+        threads: threads, or processes, that work on the lane at the same time.
+        threads_per_cpu: threads for each CPU if the number depends on the CPUs; otherwise 0.
+        locked: computing holds Python's global interpreter lock, which one thread of a process has at a time.
+        pooled: calls run in the thread pool, which has one thread for each CPU.
     """
 
     number: int
@@ -55,48 +40,49 @@ class Lane:
     pooled: bool = False
 
     def threads_on(self, cpus: float) -> int:
-        """Threads of a task with so many CPUs."""
+        """Return the number of threads of the lane in a task with this many CPUs."""
         if not self.threads_per_cpu:
             return max(1, min(self.threads, int(cpus))) if self.pooled else self.threads
-        # Without the margin 3 * (1 / 3) would be 2 for one rounding or the other.
+        # 3 * (1 / 3) must not be rounded up to 2.
         return max(1, math.ceil(self.threads_per_cpu * cpus - 1e-9))
 
 
+# The lane of a pipeline that runs in a single thread.
 ONE_LANE = Lane(0)
-"""Of a pipeline in which one thread does everything."""
 
 
-def lanes(pipeline: Pipeline) -> Mapping[str, Lane]:
-    """The lane of every stage by its name."""
-    return _of_loader(pipeline) if pipeline.framework == "torch" else _of_dataset(pipeline)
+def assign_lanes(pipeline: Pipeline) -> Mapping[str, Lane]:
+    """Return the lane of every stage, by stage name."""
+    return (
+        _assign_loader_lanes(pipeline) if pipeline.framework == "torch" else _assign_dataset_lanes(pipeline)
+    )
 
 
-def _of_loader(pipeline: Pipeline) -> dict[str, Lane]:
+def _assign_loader_lanes(pipeline: Pipeline) -> dict[str, Lane]:
     workers = max((_number(stage, "num_workers") or 0 for stage in pipeline.stages), default=0)
-    if not workers:
-        return {stage.name: Lane(0) for stage in pipeline.stages}
-    return {stage.name: _lane_in_loader(stage.op, workers) for stage in pipeline.stages}
+    main, in_workers = Lane(0), Lane(1, workers)
+    return {
+        stage.name: in_workers if workers and stage.op in _WORKER_STAGES else main
+        for stage in pipeline.stages
+    }
 
 
-def _lane_in_loader(op: str, workers: int) -> Lane:
-    """That of a stage of a torch DataLoader with so many worker processes."""
-    in_workers = op in ("getitem", "transform", "collate")
-    return Lane(1, workers) if in_workers else Lane(0)
+_WORKER_STAGES = ("getitem", "transform", "collate")
 
 
-def _of_dataset(pipeline: Pipeline) -> dict[str, Lane]:
+def _assign_dataset_lanes(pipeline: Pipeline) -> dict[str, Lane]:
     optimized = all(stage.attributes.get("optimized") is not False for stage in pipeline.stages)
     readers: dict[str, Stage] = {}
     for stage in pipeline.stages:
         readers.update((name, stage) for name in stage.inputs)
     found: dict[str, Lane] = {}
-    fed: dict[str, int] = {}  # number of the lane that feeds a stage which hands over
+    fed: dict[str, int] = {}  # the lane that feeds a stage with its own producer, by stage
     count = 0
     for stage in reversed(pipeline.stages):
         reader = readers.get(stage.name)
-        calls = _calls(stage, reader, optimized)
+        calls = _threads_for_calls(stage, reader, optimized)
         locked, pooled = (stage.attributes.get(name) is True for name in ("python", "pooled"))
-        if calls is None and reader is not None and not _hands_over(reader, readers, optimized):
+        if calls is None and reader is not None and not _has_own_producer(reader, readers, optimized):
             number = found[reader.name].number
         elif calls is None and reader is not None and reader.name in fed:
             number = fed[reader.name]
@@ -110,15 +96,22 @@ def _of_dataset(pipeline: Pipeline) -> dict[str, Lane]:
     return found
 
 
-def _hands_over(stage: Stage, readers: Mapping[str, Stage], optimized: bool) -> bool:
-    """Whether what a stage reads is made in another thread than its own results."""
+def _has_own_producer(stage: Stage, readers: Mapping[str, Stage], optimized: bool) -> bool:
+    """Return True if the input of a stage is produced in another thread than its own results."""
     if stage.op == "prefetch":
         return _number(stage, "buffer_size") != 0
-    return _calls(stage, readers.get(stage.name), optimized) is not None
+    return _threads_for_calls(stage, readers.get(stage.name), optimized) is not None
 
 
-def _calls(stage: Stage, reader: Stage | None, optimized: bool) -> tuple[int, float] | None:
-    """Threads for the calls of a stage, as a number and for each CPU; None where the reading thread calls."""
+# TensorFlow rewrites a pipeline unless its optimizations are turned off: a `map` whose function is stateless
+# becomes parallel, a `map` directly before `batch` runs ahead of it, and a prefetch is added at the end.
+# Observed with TensorFlow 2.21 and tf.data.experimental.get_model_proto.
+def _threads_for_calls(stage: Stage, reader: Stage | None, optimized: bool) -> tuple[int, float] | None:
+    """Return the threads for the calls of a stage: a fixed number, and a number for each CPU.
+
+    Returns:
+        None if the thread that reads the stage makes its calls.
+    """
     calls, length = _number(stage, "num_parallel_calls"), _number(stage, "cycle_length")
     if is_parallel(stage):
         if length is None:
@@ -135,7 +128,7 @@ def _calls(stage: Stage, reader: Stage | None, optimized: bool) -> tuple[int, fl
 
 
 def is_parallel(stage: Stage) -> bool:
-    """Whether a stage makes calls, or reads datasets, side by side as it is written."""
+    """Return True if a stage is written to make calls, or to read datasets, in parallel."""
     return any("Parallel" in kind for kind in stage.kinds)
 
 
@@ -144,24 +137,25 @@ def _number(stage: Stage, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-NEARLY_ALL = 20.0
-"""Where a stage is left out a larger ratio says only that little is left, within the error of the times."""
+# Above this ratio of rates, leaving a stage out only shows that almost nothing is left, within the error
+# of the measured times.
+LARGEST_RATIO = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """One step of the pipeline and what it costs; see `pipeline.Stage` and `pipeline.StageTime`.
+    """A stage of the pipeline with its measured cost; see `pipeline.Stage` and `pipeline.StageTime`.
 
     Attributes:
-        name: tells it from the others of its kind, for example "map_2".
+        name: unique name, for example "map_2".
         op: the operation.
-        position: place in pipeline order; 0 is a source.
-        self_time_us_per_sample: microseconds of this stage alone per sample; None where it was not measured.
+        position: index in pipeline order; 0 is a source.
+        self_time_us_per_sample: microseconds of this stage alone per sample; None if it was not measured.
         cpu_us_per_sample: the part of it that keeps a CPU busy.
         wait_us_per_sample: the part of it that waits for files, network or a sleep.
-        once: it is paid in the first epoch only, because a cache stands behind it.
-        source: the user's line as "file:line"; None where no line of the user's made it.
-        lane: the stages that it takes turns with, and the threads that work on it.
+        once: paid in the first epoch only, because a cache follows.
+        source: the user's line as "file:line"; None if the user did not write the call.
+        lane: the threads that run it.
     """
 
     name: str
@@ -176,28 +170,28 @@ class StageCost:
 
     @classmethod
     def of_stage(cls, stage: Stage, lane: Lane, time: StageTime | None, *, once: bool) -> StageCost:
-        """A stage with its measured time; without one it has none."""
+        """Combine a stage with its measured time, if it has one."""
         if time is None:
             return cls(stage.name, stage.op, stage.position, source=stage.source, lane=lane)
         times = (time.self_time_us, time.cpu_us, time.wait_us)
         return cls(stage.name, stage.op, stage.position, *times, once, stage.source, lane)
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> StageCost:
-        """A stage from its JSON object."""
+    def from_json(cls, value: Mapping[str, Any]) -> StageCost:
+        """Read a stage from its JSON object."""
         return cls(**{**value, "lane": Lane(**value["lane"])})
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """Time for a sample in the two parts of `rate_model`'s formula, microseconds.
+class SampleTime:
+    """The time per sample in the two parts of the formula of `rate_model`, microseconds.
 
     Attributes:
-        serial_us: of the slowest lane whose number of threads does not depend on the CPUs.
-        parallel_us: what CPUs share among them: the CPU time of all stages, or the time of what gets a
-            thread for each CPU, whichever is longer.
-        cpu_us: the CPU time of all stages.
-        threads: of the slowest lane; where several of them compute and wait they meet at the CPUs.
+        serial_us: time of the slowest lane whose number of threads does not depend on the CPUs.
+        parallel_us: time that the CPUs share: the CPU time of all stages, or the time of the lanes that have
+            a thread for each CPU, whichever is longer.
+        cpu_us: CPU time of all stages.
+        threads: threads of the slowest lane; several of them may queue for a CPU.
     """
 
     serial_us: float
@@ -205,112 +199,130 @@ class Pace:
     cpu_us: float = 0.0
     threads: int = 1
 
-    def with_overhead(self, measured_us: float) -> Pace:
-        """The same of a pipeline whose process is seen to use so much CPU time for a sample.
+    def with_overhead(self, measured_us: float) -> SampleTime:
+        """Add the CPU time of the process that no stage accounts for.
 
-        What is more than that of the stages goes into handing batches over and into their memory, which the
-        slowest lane does, or something that it has to wait for.
+        It is spent on handing batches over and on their memory, by the slowest lane or by something that this
+        lane waits for.
+
+        Args:
+            measured_us: CPU time of the whole process per sample, microseconds.
         """
         more = max(0.0, measured_us - self.cpu_us)
         cpu_us = self.cpu_us + more
         serial_us = self.serial_us + more / self.threads
-        return Pace(serial_us, max(self.parallel_us, cpu_us), cpu_us, self.threads)
+        return SampleTime(serial_us, max(self.parallel_us, cpu_us), cpu_us, self.threads)
 
 
 def lane_times(stages: Sequence[StageCost], cpus: float) -> dict[int, float]:
-    """Microseconds per sample of each lane after the first epoch, in a task with so many CPUs."""
+    """Return the microseconds per sample of each lane after the first epoch, by lane number."""
     found: dict[int, float] = {}
-    for stage in _counted(stages):
-        time = _time(stage) / stage.lane.threads_on(cpus)
+    for stage in _steady(stages):
+        time = _self_time_us(stage) / stage.lane.threads_on(cpus)
         found[stage.lane.number] = found.get(stage.lane.number, 0.0) + time
     return found
 
 
 def cpu_us(stages: Sequence[StageCost]) -> float:
-    """CPU time per sample of all stages after the first epoch, microseconds."""
-    return sum(stage.cpu_us_per_sample or 0.0 for stage in _counted(stages))
+    """Return the CPU time per sample of all stages after the first epoch, microseconds."""
+    return sum(stage.cpu_us_per_sample or 0.0 for stage in _steady(stages))
 
 
 def locked_us(stages: Sequence[StageCost]) -> float:
-    """The part of it that holds Python's lock."""
-    return sum(stage.cpu_us_per_sample or 0.0 for stage in _counted(stages) if stage.lane.locked)
+    """Return the CPU time per sample that holds Python's lock, microseconds."""
+    return sum(stage.cpu_us_per_sample or 0.0 for stage in _steady(stages) if stage.lane.locked)
 
 
 def pooled_us(stages: Sequence[StageCost]) -> float:
-    """Time per sample for which functions have a thread of the pool, computing or waiting, microseconds."""
-    return sum(_time(stage) for stage in _counted(stages) if stage.lane.pooled)
+    """Return the time per sample for which functions occupy a thread of the pool, microseconds."""
+    return sum(_self_time_us(stage) for stage in _steady(stages) if stage.lane.pooled)
 
 
 def time_us(stages: Sequence[StageCost], cpus: float, unaccounted_us: float = 0.0) -> float:
-    """Microseconds per sample in a task with so many CPUs that nothing else uses; 0 without stages.
+    """Return the microseconds per sample in a task whose CPUs nothing else uses; 0 without stages.
 
     Args:
-        stages: All of a pipeline.
+        stages: All stages of a pipeline.
         cpus: CPUs of the task.
-        unaccounted_us: CPU time in no stage, which the slowest lane has, as in `Pace.with_overhead`.
+        unaccounted_us: CPU time outside of all stages, added to the slowest lane as in
+            `SampleTime.with_overhead`.
     """
     slowest = max(lane_times(stages, cpus).values(), default=0.0) + unaccounted_us
     return max(slowest, locked_us(stages), max(cpu_us(stages) + unaccounted_us, pooled_us(stages)) / cpus)
 
 
 def unaccounted_us(stages: Sequence[StageCost], measured_us: float | None) -> float | None:
-    """CPU time per sample of a copy that is that of no stage: elements and batches are handed over.
+    """Return the CPU time per sample of a copy that belongs to no stage, such as handing elements over.
 
     Args:
-        stages: All of a pipeline, after the first epoch.
+        stages: All stages of a pipeline, after the first epoch.
         measured_us: CPU time per sample of a copy with all its threads and processes.
 
     Returns:
-        Microseconds, never negative; None where a stage or the copy was not measured.
+        Microseconds, at least 0; None if a stage or the copy was not measured.
     """
     if measured_us is None or not stages or any(stage.self_time_us_per_sample is None for stage in stages):
         return None
     return max(0.0, measured_us - cpu_us(stages))
 
 
-def pace(stages: Sequence[StageCost]) -> Pace | None:
-    """What the stages say about more CPUs; None where one of them was not timed."""
+def sample_time(stages: Sequence[StageCost]) -> SampleTime | None:
+    """Derive from the stages how the time per sample depends on the CPUs; None if one was not timed."""
     if not stages or any(stage.self_time_us_per_sample is None for stage in stages):
         return None
     fixed: dict[int, float] = {}
     threads: dict[int, int] = {}
     cpu = cpu_us(stages)
     shared = [cpu, pooled_us(stages)]
-    for stage in _counted(stages):
+    for stage in _steady(stages):
         lane = stage.lane
         if lane.threads_per_cpu:
-            shared.append(_time(stage) / lane.threads_per_cpu)
+            shared.append(_self_time_us(stage) / lane.threads_per_cpu)
             continue
-        fixed[lane.number] = fixed.get(lane.number, 0.0) + _time(stage) / lane.threads
+        fixed[lane.number] = fixed.get(lane.number, 0.0) + _self_time_us(stage) / lane.threads
         # The pool has no more threads than there are CPUs, so these do not queue for CPUs.
         own = 1 if lane.pooled else lane.threads
         threads[lane.number] = min(own, threads.get(lane.number, own))
     locked = locked_us(stages)
     slowest = max(fixed, key=fixed.__getitem__, default=None)
     if slowest is None or fixed[slowest] < locked:
-        return Pace(locked, max(shared), cpu)
-    return Pace(fixed[slowest], max(shared), cpu, threads[slowest])
+        return SampleTime(locked, max(shared), cpu)
+    return SampleTime(fixed[slowest], max(shared), cpu, threads[slowest])
 
 
-def _counted(stages: Sequence[StageCost]) -> list[StageCost]:
+def _steady(stages: Sequence[StageCost]) -> list[StageCost]:
     return [stage for stage in stages if not stage.once and stage.self_time_us_per_sample]
 
 
-def _time(stage: StageCost) -> float:
+def _self_time_us(stage: StageCost) -> float:
     return stage.self_time_us_per_sample or 0.0
 
 
-_ALWAYS_COMPUTING = 1e9  # times as long as waiting; that much less: always waiting
+# Ratio of computing to waiting above which a thread counts as always computing; below 1 / it, as always
+# waiting.
+_ALWAYS_COMPUTING = 1e9
 
 
 def queueing_time(computes: float, waits: float, threads: int, cpus: float) -> float:
-    """Time per sample of threads that wait and compute alternately, by the formula of a closed queue above.
+    """Return the time per sample of threads that alternate between waiting and computing on shared CPUs.
+
+    A thread may find all CPUs taken although they are idle part of the time. This is a closed queue: machines
+    that run (wait) for a while, then need one of c repairmen (compute on one of c CPUs; L. Kleinrock,
+    "Queueing Systems I", 1975, chapter 3, M/M/m//M). With r = computing / waiting of a thread, the
+    probability that k of N threads are at the CPUs is proportional to
+
+        w(k) = w(k-1) * (N - k + 1) * r / min(k, c)        w(0) = 1
+
+    and the time per sample is t(c) = computing * sum w(k) / sum min(k, c) w(k). As CPUs are shared in time
+    slices, this holds for any distribution of the times (F. Baskett et al., "Open, closed, and mixed networks
+    of queues", Journal of the ACM 22, 1975). Threads with constant times may be in step and do better or
+    worse: t(c) is then between max(serial, parallel / c) and serial + (N - 1) / N * parallel (Lazowska).
 
     Args:
-        computes: CPU time that a thread takes for a sample, in any unit.
-        waits: time for which it needs no CPU, in the same unit.
-        threads: number of them, at least 1.
-        cpus: that they share, more than 0.
+        computes: CPU time of a thread for a sample, in any unit.
+        waits: time of a thread for a sample without a CPU, in the same unit.
+        threads: number of threads, at least 1.
+        cpus: CPUs that they share, more than 0.
     """
     if threads <= cpus:
         return (computes + waits) / threads
@@ -318,7 +330,7 @@ def queueing_time(computes: float, waits: float, threads: int, cpus: float) -> f
         return computes / cpus
     if computes / waits < 1 / _ALWAYS_COMPUTING / threads:
         return (computes + waits) / threads
-    share = [0.0]  # of time, logarithm: the factors of many threads would overflow
+    share = [0.0]  # log w(k): the products overflow for many threads
     for at_cpus in range(1, threads + 1):
         arrive = (threads - at_cpus + 1) / min(at_cpus, cpus) * (computes / waits)
         share.append(share[-1] + math.log(arrive))

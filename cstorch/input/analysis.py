@@ -15,7 +15,7 @@ from csrun.tasks.environment import variables
 from cstorch.config import configuration
 from cstorch.input.loader import DataLoader, OwnNumbers
 from cstorch.job import reading_as, task
-from input_rules.input_export import InputProgram, Shard, take_over, wanted
+from input_rules.input_export import InputProgram, Shard, export_input, export_requested
 
 PATIENCE_S = 2.0
 """A run does not make an input once more for its report that took longer to make."""
@@ -26,9 +26,9 @@ def hand_over(loader: DataLoader) -> None:
 
     Ends the process, except before a compilation whose report the analyzer wants.
     """
-    if wanted():
+    if export_requested():
         config = configuration()
-        take_over(_program(loader), compiles=config.compile_only or config.validate_only)
+        export_input(_program(loader), compiles=config.compile_only or config.validate_only)
 
 
 def log_report(loader: DataLoader) -> None:

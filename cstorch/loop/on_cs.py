@@ -47,7 +47,7 @@ from cstorch.step_count import StepsBehind, continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor, Owner, from_array, output_readers, value_of
 from cstorch.tracing.models import model_state
 from cstorch.tracing.values import META
-from input_rules.input_export import wanted
+from input_rules.input_export import export_requested
 
 if TYPE_CHECKING:
     from cstorch.tracing.record import Recording
@@ -475,7 +475,7 @@ def turns(
 
     A worker, which has not configured its run, ends here.
     """
-    if task().role == "worker" and not wanted():
+    if task().role == "worker" and not export_requested():
         serve_and_leave()
     made: Turns = (CpuLoop if on_cpu() else Loop)(loader, steps, checkpoint_steps)
     made.writer = writer

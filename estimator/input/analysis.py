@@ -15,7 +15,7 @@ from csrun.schedulers.tasks import worker_config, worker_variables
 from csrun.tasks.environment import variables
 from estimator.input.dataset import InputSource, describe, names_by, read
 from estimator.spec import ModeKeys
-from input_rules.input_export import InputProgram, Shard, take_over, wanted
+from input_rules.input_export import InputProgram, Shard, export_input, export_requested
 
 
 def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles: bool = False) -> None:
@@ -28,7 +28,7 @@ def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles:
         artifact_dirs: folders with the artifacts of compilations.
         compiles: a compilation would begin here, not a training.
     """
-    if not wanted():
+    if not export_requested():
         return
 
     def build(shard: Shard) -> Any:
@@ -53,7 +53,7 @@ def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles:
         seed=source.config.tf_random_seed,
         role=_told,
     )
-    take_over(program, compiles=compiles)
+    export_input(program, compiles=compiles)
 
 
 def _told(shard: Shard) -> AbstractContextManager[None]:

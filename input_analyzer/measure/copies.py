@@ -36,7 +36,7 @@ from input_analyzer.errors import (
 from input_analyzer.measure import node
 from input_analyzer.measure.link import END, Link, Order, short_name
 from input_analyzer.measure.node import remove_segments
-from input_rules.input_export import TAKER, VARIABLE
+from input_rules.input_export import ORDER_VARIABLE, RECEIVER_VARIABLE
 
 POLL_S = 0.05
 LOOK_AROUND_S = 0.2
@@ -256,7 +256,7 @@ class Copies:
         words = self._launch.words
         # Errors of TensorFlow come as exceptions; its log would bury the last lines of the program.
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-        told = {VARIABLE: str(file), TAKER: "input_analyzer.measure.child:serve"}
+        told = {ORDER_VARIABLE: str(file), RECEIVER_VARIABLE: "input_analyzer.measure.child:serve"}
         environment = {**quiet, **self._launch.environment, **told}
         environment.update(_role(order, environment, order.cpus_per_task or len(cpus) or None))
         with output.open("wb") as sink:

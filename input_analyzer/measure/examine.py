@@ -19,14 +19,14 @@ from typing import Any, Protocol, cast
 from input_analyzer.analysis import Component
 from input_analyzer.errors import InputEndedError, VaryingShapesError
 from input_analyzer.measure.link import Link, Order
-from input_rules.batches import Batch, SampleCount, size_bytes, text_notes
+from input_rules.batches import Batch, SampleCounter, batch_bytes, text_notes
 from input_rules.findings import Finding
 from input_rules.formatting import display_path
 from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Framework, Pipeline, Stage, StageTime
 from input_rules.rules.base import flag, is_batched, number, records_at
 from input_rules.rules.sharding import Split
-from input_rules.throughput import StageCost, lanes
+from input_rules.throughput import StageCost, assign_lanes
 
 FIRST_BATCHES_S = 3.0
 
@@ -130,7 +130,7 @@ def _epochs(program: InputProgram, shard: Shard) -> Iterator[tuple[Any, ...]]:
     """
     while True:
         count = samples = 0
-        sizes = SampleCount(program.batch_size)
+        sizes = SampleCounter(program.batch_size)
         for batch in program.batches(shard):
             count, samples = count + 1, samples + sizes(batch)
             yield batch
@@ -141,7 +141,7 @@ def _epochs(program: InputProgram, shard: Shard) -> Iterator[tuple[Any, ...]]:
 
 def stage_costs(pipeline: Pipeline, times: tuple[StageTime, ...]) -> tuple[StageCost, ...]:
     """The stages with their times, in pipeline order."""
-    by_name, lane_of = {time.stage: time for time in times}, lanes(pipeline)
+    by_name, lane_of = {time.stage: time for time in times}, assign_lanes(pipeline)
     return tuple(
         StageCost.of_stage(stage, lane_of[stage.name], time, once=time is not None and time.once)
         for stage in pipeline.stages
@@ -240,7 +240,7 @@ class Shapes:
 
     def __init__(self, names: Callable[[], Sequence[str]] = tuple, batch_size: int | None = None) -> None:
         self._names = names
-        self._count = SampleCount(batch_size)
+        self._count = SampleCounter(batch_size)
         self._first: tuple[tuple[str, tuple[int, ...]], ...] | None = None
         self._usual: list[tuple[Any, Any]] | None = None
         self._counts = (0, 0)
@@ -268,7 +268,7 @@ class Shapes:
         # A batch may take 100 us in all: nearly always this comparison, of a microsecond, is enough.
         plain = [(array.dtype, array.shape) for array in batch]
         if plain != self._usual:
-            counts = self._count(batch), size_bytes(batch)
+            counts = self._count(batch), batch_bytes(batch)
             if not self._compare(batch):
                 return counts
             self._usual, self._counts = plain, counts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from input_rules.findings import Finding, Gain, Severity
 from input_rules.pipeline import AUTOTUNE, Pipeline, Stage, StageTime, Value
-from input_rules.throughput import NEARLY_ALL, StageCost, lanes, time_us
+from input_rules.throughput import LARGEST_RATIO, StageCost, assign_lanes, time_us
 
 READERS = frozenset({"TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset"})
 AUTOTUNE_NAME = "CS_AUTOTUNE"
@@ -211,7 +211,7 @@ def _files_of(stage: Stage, cpus: int | None) -> int:
 
 def _at_once(pipeline: Pipeline, changed_pipeline: Pipeline, stage: Stage, files: int | None) -> Gain:
     """What more threads give at most, whatever the stage takes."""
-    before, after = lanes(pipeline)[stage.name], lanes(changed_pipeline)[stage.name]
+    before, after = assign_lanes(pipeline)[stage.name], assign_lanes(changed_pipeline)[stage.name]
     if (before.threads, before.threads_per_cpu) == (after.threads, after.threads_per_cpu):
         return Gain("expected", "nothing, as TensorFlow does so by itself here", 1.0, at_most=True)
     read = "files" if stage.attributes.get("reads") else "what it reads"
@@ -276,8 +276,8 @@ def _expected(
     if not before:
         return None
     times = None if after <= 0 else before / after
-    if times is None or (bound == _ABOUT and times >= NEARLY_ALL):
-        times, text = None, f"more than {NEARLY_ALL:.0f} times the rate"
+    if times is None or (bound == _ABOUT and times >= LARGEST_RATIO):
+        times, text = None, f"more than {LARGEST_RATIO:.0f} times the rate"
     else:
         text = f"{bound} {figure(times)} times the rate" if times >= _NO_GAIN else "nothing"
     epoch = " in the first epoch" if first else ""
@@ -286,7 +286,7 @@ def _expected(
 
 
 def _costs(pipeline: Pipeline, times: Mapping[str, StageTime], first: bool) -> list[StageCost]:
-    lane_of = lanes(pipeline)
+    lane_of = assign_lanes(pipeline)
     return [
         StageCost.of_stage(stage, lane_of[stage.name], time, once=time.once and not first)
         for stage in pipeline.stages

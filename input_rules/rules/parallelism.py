@@ -22,7 +22,7 @@ from input_rules.rules.base import (
     spared,
 )
 from input_rules.rules.batching import MUCH
-from input_rules.throughput import is_parallel, lanes
+from input_rules.throughput import assign_lanes, is_parallel
 
 _CALLING = ("map", "interleave")
 
@@ -41,7 +41,7 @@ def find_sequential_calls(pipeline: Pipeline, context: Context) -> Iterator[Find
         if python and context.times and not (gain and (gain.times or 0.0) > 1 + MUCH):
             continue  # it computes, which Python does one call at a time
         if calls is None and not is_parallel(stage):
-            by_itself = lanes(pipeline)[stage.name].threads_per_cpu > 0
+            by_itself = assign_lanes(pipeline)[stage.name].threads_per_cpu > 0
             yield finding(
                 "parallel-calls-missing",
                 "info" if by_itself or (python and not context.times) else "warning",

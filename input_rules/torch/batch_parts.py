@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree
 
-from input_rules.batches import texts_of
+from input_rules.batches import as_texts
 from input_rules.errors import ComponentError
 
 ELEMENT = "element"
@@ -65,7 +65,7 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]] | None:
         return ((f".{field}", getattr(value, field)) for field in value._fields)
     if isinstance(value, list | tuple):
         # Of records with texts torch makes tuples of these.
-        if value and (texts_of(value) or (isinstance(value, list) and _is_numeric(value))):
+        if value and (as_texts(value) or (isinstance(value, list) and _is_numeric(value))):
             return None
         return ((f"[{index}]", item) for index, item in enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -77,7 +77,7 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]] | None:
 
 
 def _leaf(value: Any, name: str) -> Any:
-    if (texts := texts_of(value)) is not None:
+    if (texts := as_texts(value)) is not None:
         return texts
     if isinstance(value, torch.Tensor):
         return _dense(value, name)

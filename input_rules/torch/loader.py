@@ -15,7 +15,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from cs_toolkit.source_files import is_users_file
-from input_rules.batches import SampleCount, size_bytes
+from input_rules.batches import SampleCounter, batch_bytes
 from input_rules.formatting import display_path
 from input_rules.pipeline import Pipeline, Stage, Tensor, Value
 from input_rules.torch.batch_parts import leaves_of
@@ -134,12 +134,12 @@ def pipeline_of(
     leaves = {} if first_batch is None else leaves_of(first_batch)
     element = tuple(_tensor(name, leaf) for name, leaf in leaves.items())
     together = common_size(element)
-    workers = _of_workers(parts, size_bytes(tuple(leaves.values())))
+    workers = _of_workers(parts, batch_bytes(tuple(leaves.values())))
     if not parts.batches and first_batch is not None and "iterated" not in workers:
         workers["batched_by_dataset"] = together is not None
     stages.append(Stage(WORKERS, WORKERS, len(stages), (COLLATE,), called, workers))
     if parts.batches and leaves:
-        together = SampleCount(batch_size_of(loader))(tuple(leaves.values()))
+        together = SampleCounter(batch_size_of(loader))(tuple(leaves.values()))
     pipeline = Pipeline("torch", tuple(stages), element, together or 1)
     known = facts or {}
     return replace(

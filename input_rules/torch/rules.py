@@ -24,7 +24,7 @@ from input_rules.rules.base import (
     spared,
 )
 from input_rules.rules.batching import find_wide_types
-from input_rules.throughput import StageCost, cpu_us, lanes, queueing_time, time_us
+from input_rules.throughput import StageCost, assign_lanes, cpu_us, queueing_time, time_us
 
 _COLLATE_SHARE = 0.2  # of the time of all stages
 
@@ -281,7 +281,7 @@ def _rate(pipeline: Pipeline, context: Context, workers: int) -> float:
     stage = pipeline.by_name["workers"]
     changed = replace(stage, attributes={**stage.attributes, "num_workers": workers})
     stages = tuple(changed if one is stage else one for one in pipeline.stages)
-    lane_of = lanes(replace(pipeline, stages=stages))
+    lane_of = assign_lanes(replace(pipeline, stages=stages))
     costs = []
     for one in stages:
         time = context.times.get(one.name)

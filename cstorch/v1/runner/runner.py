@@ -37,7 +37,7 @@ from cstorch.v1.session.core import cb_model as cm
 from cstorch.v1.session.core import modes
 from cstorch.v1.session.preparing import optimizer as prepared
 from cstorch.v1.session.session import DataLoader
-from input_rules.input_export import wanted
+from input_rules.input_export import export_requested
 
 log = logging.getLogger("cstorch")
 
@@ -214,7 +214,7 @@ class Runner:
 
         A pretrained one gives its weights alone. A job that is started again goes on from its own.
         """
-        if wanted():
+        if export_requested():
             return  # an analysis of the input asks for no weights, nor how many steps are left
         own = checkpoint_of_job(self.config.model_dir, current())
         given = None if own else self.config.checkpoint_path

@@ -14,7 +14,7 @@ import pytest
 from cs_system.testing import RunningSystem
 from csrun.schedulers.tasks import worker_variables
 from cstorch.testing import forget
-from input_rules.input_export import VARIABLE, InputProgram, Shard
+from input_rules.input_export import ORDER_VARIABLE, InputProgram, Shard
 
 ROOT = Path(__file__).parents[3]
 PARAMS = {
@@ -89,8 +89,8 @@ def test_an_analysis_gets_the_input_in_every_task(
         taken.append(program)
         sys.exit(0)
 
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "order"))
-    monkeypatch.setattr("cstorch.input.analysis.take_over", take)
+    monkeypatch.setenv(ORDER_VARIABLE, str(tmp_path / "order"))
+    monkeypatch.setattr("cstorch.input.analysis.export_input", take)
     for key, value in ({} if rank is None else worker_variables(os.environ, 2, rank)).items():
         monkeypatch.setenv(key, value)
     with pytest.raises(SystemExit):

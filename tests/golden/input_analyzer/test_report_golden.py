@@ -26,7 +26,7 @@ from input_analyzer.analysis import (
     Target,
 )
 from input_analyzer.report.text import print_report
-from input_rules.findings import Finding, Gain, lines
+from input_rules.findings import Finding, Gain, report_lines
 from input_rules.throughput import StageCost
 
 HERE = Path(__file__).parent
@@ -132,7 +132,7 @@ def test_an_input_of_which_little_is_known() -> None:
 
 
 def test_the_report_in_a_log() -> None:
-    told = lines(FINDINGS, ["python", "run.py", "--mode=train"], ["It was not looked at one thing."])
-    nothing = lines(())
+    told = report_lines(FINDINGS, ["python", "run.py", "--mode=train"], ["It was not looked at one thing."])
+    nothing = report_lines(())
     text = "".join(f"{logging.getLevelName(level)} {line}\n" for level, line in (*told, *nothing))
     assert_golden("input_function_report.txt", text)

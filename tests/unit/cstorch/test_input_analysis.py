@@ -18,7 +18,7 @@ from cstorch.input import analysis
 from cstorch.utils.data import DataLoader, DistributedSampler
 from input_analyzer.measure.link import Order
 from input_analyzer.torch.examine import examine
-from input_rules.input_export import VARIABLE, InputProgram, Shard
+from input_rules.input_export import ORDER_VARIABLE, InputProgram, Shard
 
 
 class Taken(Exception):  # noqa: N818 - it stands for the end of the process
@@ -42,7 +42,7 @@ def test_the_first_loop_hands_its_input_over_as_each_worker_reads_it(
         taken.append(program)
         raise Taken
 
-    monkeypatch.setenv(VARIABLE, "order.json")
+    monkeypatch.setenv(ORDER_VARIABLE, "order.json")
     monkeypatch.setattr(analysis, "take_over", take)
     monkeypatch.setattr(config, "_configured", [config.Configuration(tmp_path)])
     with pytest.raises(Taken):

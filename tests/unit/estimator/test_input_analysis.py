@@ -18,7 +18,7 @@ from estimator.input.analysis import hand_over
 from estimator.input.dataset import InputSource
 from input_analyzer.measure.examine import examine
 from input_analyzer.measure.link import Order
-from input_rules.input_export import VARIABLE, InputProgram, Shard
+from input_rules.input_export import ORDER_VARIABLE, InputProgram, Shard
 
 
 class Silence:
@@ -40,9 +40,9 @@ def numbers_of_worker() -> Any:
 
 def handed_over(input_fn: Any, monkeypatch: pytest.MonkeyPatch) -> InputProgram:
     programs: list[InputProgram] = []
-    monkeypatch.setenv(VARIABLE, "order.json")
+    monkeypatch.setenv(ORDER_VARIABLE, "order.json")
     taken = lambda program, compiles: programs.append(program)  # noqa: E731
-    monkeypatch.setattr("estimator.input.analysis.take_over", taken)
+    monkeypatch.setattr("estimator.input.analysis.export_input", taken)
     hand_over(InputSource(lambda params: input_fn(), ModeKeys.TRAIN, {}, CSRunConfig(), {}), ())
     (program,) = programs
     return program

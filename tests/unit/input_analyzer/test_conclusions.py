@@ -31,7 +31,7 @@ from input_analyzer.measure.copies import Launch
 from input_analyzer.rate_model import RateModel
 from input_analyzer.report.wording import file_notes, more_nodes_notes, title, verdict
 from input_rules.rules.sharding import Split
-from input_rules.throughput import Lane, StageCost, pace, time_us, unaccounted_us
+from input_rules.throughput import Lane, StageCost, sample_time, time_us, unaccounted_us
 
 models = st.builds(
     RateModel,
@@ -268,8 +268,8 @@ def test_a_dearer_stage_on_two_cpus_is_not_the_bottleneck() -> None:
     assert time_us(stages, 1) == 7000
     assert time_us(stages, 2) == 3500
     assert time_us(stages, 4) == 3000
-    assert pace(stages).serial_us == 3000
-    assert pace(stages).parallel_us == 7000
+    assert sample_time(stages).serial_us == 3000
+    assert sample_time(stages).parallel_us == 7000
 
 
 def test_the_bottleneck_tells_computing_from_waiting_and_no_figure_without_meaning() -> None:

@@ -43,7 +43,7 @@ def test_measured_gains_in_words() -> None:
     assert found[1].gain == Gain(
         "measured", "1.90 times the rate with 2 CPUs (1.80 to 2.00)", 1.9, 1.8, 2.0, 2
     )
-    assert Finding.of(json.loads(json.dumps(asdict(found[1])))) == found[1]
+    assert Finding.from_json(json.loads(json.dumps(asdict(found[1])))) == found[1]
     alone, ratio = [finding("cycle-length-fixed")], {"cycle-length-fixed": (0.9, 0.85, 0.95)}
     slower = with_gains(alone, ratio, 2)
     assert str(slower[0].gain).endswith("(0.85 to 0.95); leave it as it is here")

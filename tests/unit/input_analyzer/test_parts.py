@@ -31,7 +31,7 @@ from input_analyzer.measure.examine import (
 )
 from input_analyzer.measure.link import Link, short_name
 from input_analyzer.measure.node import host_name, memory, usable_cpus, usage
-from input_rules.batches import sample_count, size_bytes
+from input_rules.batches import batch_bytes, count_samples
 from input_rules.errors import WrongTypeError
 from input_rules.formatting import display_path
 from input_rules.pipeline import Pipeline, Stage
@@ -64,9 +64,9 @@ def test_the_target_is_that_of_the_newest_report_that_can_be_read(
 
 def test_samples_and_bytes_of_a_batch() -> None:
     batch = (np.zeros([4, 3], np.float32), np.zeros([4], np.int32))
-    assert sample_count(batch) == 4
-    assert size_bytes(batch) == 64
-    assert sample_count((np.zeros([]),)) == 1
+    assert count_samples(batch) == 4
+    assert batch_bytes(batch) == 64
+    assert count_samples((np.zeros([]),)) == 1
 
 
 def test_a_short_last_batch_is_let_pass_and_everything_else_refused() -> None:

@@ -26,7 +26,7 @@ from input_analyzer.rate_model import Point, fit
 from input_analyzer.tf.eager_graph import in_graph
 from input_rules.pipeline import StageTime
 from input_rules.tf.pipeline import trace
-from input_rules.throughput import pace
+from input_rules.throughput import sample_time
 
 FILE = Path(__file__).with_name("pipelines.py")
 
@@ -120,7 +120,7 @@ def test_layouts_that_were_not_measured_are_predicted_within_20_percent(case: An
         pytest.skip("needs two CPUs")
     launch, examined = start(case.name, folder), examine(case.name, folder)
     points = run(launch, examined, cpus)
-    stages = pace(examined.stages)
+    stages = sample_time(examined.stages)
 
     predicted = {
         SIDE_BY_SIDE: fit([points[ONE], points[TWO_CPUS]], stages).rate(2, 1),

@@ -20,7 +20,7 @@ from input_analyzer.measure.examine import stage_costs
 from input_analyzer.measure.rates import Effort, Plan, Rates
 from input_analyzer.rate_model import Point, fit
 from input_rules.pipeline import StageTime
-from input_rules.throughput import pace
+from input_rules.throughput import sample_time
 from input_rules.torch.loader import pipeline_of
 
 FILE = Path(__file__).with_name("torch_pipelines.py")
@@ -77,7 +77,7 @@ def test_layouts_that_were_not_measured_are_predicted_within_20_percent(make: An
     words = (sys.executable, "-m", "input_analyzer.function_program", f"{FILE}:{make.__name__}")
     launch = Launch(words, environment, 60.0, None, "here")
     request = Request(("python",), launch, cpus, 1, target=Target(1.0, "given"), stage_seconds=3.0)
-    stages = pace(examine(request, lambda doing, part: None).stages)
+    stages = sample_time(examine(request, lambda doing, part: None).stages)
     points = measured(launch, cpus)
     predicted = {
         SIDE_BY_SIDE: fit([points[ONE], points[TWO_CPUS]], stages).rate(2, 1),

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from input_analyzer.rate_model import Point, RateModel, fit
-from input_rules.throughput import Pace, queueing_time
+from input_rules.throughput import SampleTime, queueing_time
 
 times = st.floats(1e-7, 1e-2)
 contention = st.floats(0, 0.3)
@@ -70,7 +70,7 @@ def test_one_measurement_promises_neither_gain_of_cpus_nor_contention() -> None:
 def test_more_cpus_give_what_the_stages_say_where_one_number_was_measured() -> None:
     # Measured 7 ms: 6.5 ms of stages, 4 ms of them in one thread, and 0.5 ms of overhead.
     one_cpu = [Point(1, 1, 1 / 7e-3), Point(2, 1, 2 / 7e-3)]
-    model = fit(one_cpu, Pace(serial_us=4000, parallel_us=6500, cpu_us=6500))
+    model = fit(one_cpu, SampleTime(serial_us=4000, parallel_us=6500, cpu_us=6500))
     assert model.rate(1, 1) == pytest.approx(1 / 7e-3)
     assert model.rate(1, 2) == pytest.approx(1 / (7e-3 * 4 / 6.5))
     assert model.rate(1, 16) == model.rate(1, 2)
@@ -78,19 +78,19 @@ def test_more_cpus_give_what_the_stages_say_where_one_number_was_measured() -> N
     tiny = RateModel(0.0123456, 1e-12, sigma=0.03, kappa=2.24e-12).formula
     assert tiny.startswith("rate = 1,000,000 n / ((12346 + 0/c) us * (1 + 0.03 (n-1) + 0 n (n-1)))")
     assert "0.00002 n (n-1)" in RateModel(1e-3, 0.0, kappa=2e-5).formula
-    assert fit(one_cpu, Pace(3000, 3000, 3000)).rate(1, 2) == pytest.approx(1 / 7e-3)
+    assert fit(one_cpu, SampleTime(3000, 3000, 3000)).rate(1, 2) == pytest.approx(1 / 7e-3)
 
 
 def test_cpu_time_that_no_stage_accounts_for_is_not_divided_among_cpus() -> None:
-    with_overhead = fit([Point(1, 1, 1000.0, cpu_s=1e-3)], Pace(100, 600, 600))
+    with_overhead = fit([Point(1, 1, 1000.0, cpu_s=1e-3)], SampleTime(100, 600, 600))
     assert with_overhead.rate(1, 2) == pytest.approx(2000)  # bound by the CPUs: 0.5 ms each
     assert with_overhead.rate(1, 4) == pytest.approx(2000)  # then by 0.1 ms and the 0.4 ms of overhead
-    assert fit([Point(1, 1, 1000.0)], Pace(100, 600, 600)).rate(1, 4) == pytest.approx(4000)
+    assert fit([Point(1, 1, 1000.0)], SampleTime(100, 600, 600)).rate(1, 4) == pytest.approx(4000)
 
 
 def test_measured_numbers_of_cpus_say_more_than_the_stages() -> None:
     points = [Point(1, 1, 100.0), Point(1, 2, 100.0)]
-    assert fit(points, Pace(0, 1000, 1000)).rate(1, 2) == pytest.approx(100)
+    assert fit(points, SampleTime(0, 1000, 1000)).rate(1, 2) == pytest.approx(100)
 
 
 def mean_value_analysis(computes: float, waits: float, threads: int) -> float:
@@ -136,13 +136,13 @@ def test_threads_of_their_own_cpus_do_not_queue() -> None:
 # Measured on two quiet CPUs (PyTorch 2.13): the stages, CPU time of a sample in seconds, and samples per
 # second of a copy with one CPU, of two such copies, and of a copy with two CPUs.
 SEEN = {
-    "two workers compute 1.5 and wait 3 ms": (Pace(2313, 1665, 1665, 2), 1.875e-3, 318.2, 640.1, 416.1),
-    "three compute 2 and wait 4 ms": (Pace(2038, 2116, 2116, 3), 2.417e-3, 325.8, 652.4, 457.4),
-    "six compute 1 and wait 8 ms": (Pace(1535, 1244, 1244, 6), 1.391e-3, 601.7, 1187.1, 646.7),
-    "five compute 1 and wait 3 ms": (Pace(822, 1119, 1119, 5), 1.310e-3, 800.8, 1495.2, 1058.1),
-    "four compute 3 and wait 0.5 ms": (Pace(899, 3162, 3162, 4), 3.407e-3, 297.2, 570.6, 553.5),
-    "two compute 4.5 ms": (Pace(2257, 4630, 4630, 2), 4.883e-3, 205.9, 400.2, 388.3),
-    "two compute 0.5 and wait 6 ms": (Pace(3325, 705, 705, 2), 0.922e-3, 294.3, 588.6, 295.4),
+    "two workers compute 1.5 and wait 3 ms": (SampleTime(2313, 1665, 1665, 2), 1.875e-3, 318.2, 640.1, 416.1),
+    "three compute 2 and wait 4 ms": (SampleTime(2038, 2116, 2116, 3), 2.417e-3, 325.8, 652.4, 457.4),
+    "six compute 1 and wait 8 ms": (SampleTime(1535, 1244, 1244, 6), 1.391e-3, 601.7, 1187.1, 646.7),
+    "five compute 1 and wait 3 ms": (SampleTime(822, 1119, 1119, 5), 1.310e-3, 800.8, 1495.2, 1058.1),
+    "four compute 3 and wait 0.5 ms": (SampleTime(899, 3162, 3162, 4), 3.407e-3, 297.2, 570.6, 553.5),
+    "two compute 4.5 ms": (SampleTime(2257, 4630, 4630, 2), 4.883e-3, 205.9, 400.2, 388.3),
+    "two compute 0.5 and wait 6 ms": (SampleTime(3325, 705, 705, 2), 0.922e-3, 294.3, 588.6, 295.4),
 }
 
 
@@ -158,7 +158,7 @@ def test_worker_processes_queue_for_a_cpu(name: str) -> None:
 
 def test_what_worker_processes_compute_besides_is_divided_among_them() -> None:
     # Four workers need 1 ms of computing and 1 ms of waiting, and 1 ms more that no stage accounts for.
-    stages = Pace(serial_us=500, parallel_us=1000, cpu_us=1000, threads=4)
+    stages = SampleTime(serial_us=500, parallel_us=1000, cpu_us=1000, threads=4)
     model = fit([Point(1, 4, 1 / 0.75e-3, cpu_s=2e-3)], stages)
     assert model.rate(1, 8) == pytest.approx(1 / 0.75e-3)
     assert model.rate(1, 1) == pytest.approx(500, rel=0.1)

@@ -25,7 +25,7 @@ from input_analyzer.measure.examine import Shapes, epoch_samples, examine
 from input_analyzer.measure.link import Order
 from input_analyzer.torch.examine import digest
 from input_analyzer.torch.examine import examine as torch_examine
-from input_rules.batches import SampleCount
+from input_rules.batches import SampleCounter
 from input_rules.errors import ComponentError
 from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
@@ -153,7 +153,7 @@ def test_text_is_counted_and_a_note_says_that_it_cannot_be_streamed() -> None:
     facts = examined(lambda: of_rows(lambda rows: {"x": torch.stack(rows), "name": ["word"] * len(rows)}))
     assert facts["batch_size"] == 4
     assert facts["bytes_per_sample"] == 12 + 4
-    assert facts["notes"][0].startswith("element['name'] is text, with which a CS system cannot be fed")
+    assert facts["notes"][0].startswith("element['name'] is text, which a CS system cannot be fed")
     pairs = [(torch.zeros(3), f"name {number}") for number in range(8)]
     collated = leaves_of(next(iter(DataLoader(pairs, 4))))
     assert {name: leaf.shape for name, leaf in collated.items()} == {"element[0]": (4, 3), "element[1]": (4,)}
@@ -175,7 +175,7 @@ def test_text_is_counted_and_a_note_says_that_it_cannot_be_streamed() -> None:
 def test_samples_are_counted_where_the_first_batch_shows_them(
     shapes: Any, last: Any, samples: tuple[int, int]
 ) -> None:
-    counted = SampleCount(8)
+    counted = SampleCounter(8)
     assert tuple(counted(tuple(map(np.zeros, one))) for one in (shapes, last)) == samples
     seen = Shapes(batch_size=8)
     assert seen.check(tuple(map(np.zeros, shapes)))[0] == seen.samples == samples[0]

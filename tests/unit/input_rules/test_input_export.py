@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from input_rules.input_export import TAKER, VARIABLE, InputProgram, take_over, wanted
+from input_rules.input_export import (
+    ORDER_VARIABLE,
+    RECEIVER_VARIABLE,
+    InputProgram,
+    export_input,
+    export_requested,
+)
 
 
 def test_what_the_environment_names_takes_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,11 +23,11 @@ def test_what_the_environment_names_takes_the_program(monkeypatch: pytest.Monkey
     taker = ModuleType("taker")
     taker.__dict__["take"] = lambda *given: taken.append(given)
     monkeypatch.setitem(sys.modules, "taker", taker)
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert not wanted()
-    monkeypatch.setenv(VARIABLE, "order.json")
-    monkeypatch.setenv(TAKER, "taker:take")
-    assert wanted()
+    monkeypatch.delenv(ORDER_VARIABLE, raising=False)
+    assert not export_requested()
+    monkeypatch.setenv(ORDER_VARIABLE, "order.json")
+    monkeypatch.setenv(RECEIVER_VARIABLE, "taker:take")
+    assert export_requested()
     program = InputProgram("tensorflow", dict, lambda shard: None, lambda shard: iter(()))
-    take_over(program, compiles=True)
+    export_input(program, compiles=True)
     assert taken == [(program, Path("order.json"), True)]

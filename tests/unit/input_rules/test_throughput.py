@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from input_rules.pipeline import Pipeline, Stage
 from input_rules.tf.pipeline import trace
-from input_rules.throughput import Lane, StageCost, lanes, pace
+from input_rules.throughput import Lane, StageCost, assign_lanes, sample_time
 
 AUTOTUNE = tf.data.AUTOTUNE
 
@@ -33,7 +33,7 @@ def untuned(dataset: Any) -> Any:
 
 
 def of(dataset: Any) -> dict[str, Lane]:
-    return dict(lanes(trace(lambda: dataset() if callable(dataset) else dataset).pipeline))
+    return dict(assign_lanes(trace(lambda: dataset() if callable(dataset) else dataset).pipeline))
 
 
 def test_stages_between_two_buffers_take_turns() -> None:
@@ -108,10 +108,10 @@ def test_workers_of_a_loader_are_a_lane() -> None:
         stages = (Stage(name, name, i, attributes={"num_workers": workers}) for i, name in enumerate(names))
         return Pipeline("torch", tuple(stages))
 
-    found = lanes(loader(3))
+    found = assign_lanes(loader(3))
     assert found["sampler"] == found["workers"] != found["getitem"]
     assert found["getitem"] == found["collate"] == Lane(1, 3)
-    assert len(set(lanes(loader(0)).values())) == 1
+    assert len(set(assign_lanes(loader(0)).values())) == 1
 
 
 def cost(name: str, us: float, lane: Lane, *, waits: bool = False, once: bool = False) -> StageCost:
@@ -122,15 +122,15 @@ def cost(name: str, us: float, lane: Lane, *, waits: bool = False, once: bool = 
 def test_threads_that_compete_for_cpus_are_counted() -> None:
     main = cost("main", 100, Lane(0))
     workers = [cost("get", 4000, Lane(1, 4), waits=True), cost("collate", 400, Lane(1, 4)), main]
-    assert (pace(workers).threads, pace(workers).serial_us) == (4, 1100)
+    assert (sample_time(workers).threads, sample_time(workers).serial_us) == (4, 1100)
     slow_main = [*workers[:2], cost("main", 5000, Lane(0))]
-    assert (pace(slow_main).threads, pace(slow_main).serial_us) == (1, 5000)
+    assert (sample_time(slow_main).threads, sample_time(slow_main).serial_us) == (1, 5000)
     pooled = [cost("far", 8000, Lane(0, 8, pooled=True), waits=True)]
-    assert pace(pooled).threads == 1, "the pool has no more threads than there are CPUs"
+    assert sample_time(pooled).threads == 1, "the pool has no more threads than there are CPUs"
     locked = [cost("python", 4000, Lane(0, 4, locked=True))]
-    assert (pace(locked).threads, pace(locked).serial_us) == (1, 4000)
+    assert (sample_time(locked).threads, sample_time(locked).serial_us) == (1, 4000)
 
 
 def test_stages_without_times_say_nothing_of_more_cpus() -> None:
-    assert pace([]) is None
-    assert pace([StageCost("map", "map", 0)]) is None
+    assert sample_time([]) is None
+    assert sample_time([StageCost("map", "map", 0)]) is None

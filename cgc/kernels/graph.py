@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from cgc.errors import KernelGraphError
-from cgc.kernels.nests.schedule import GeneratedKernel
+from cgc.kernels.generated import GeneratedKernel
 
 
 @dataclass(frozen=True)

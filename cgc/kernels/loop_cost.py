@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.assignment import Assignment, Family, Group, Naming, Rule
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (
     SAMPLES_OFFERED,
@@ -24,9 +24,8 @@ from cgc.kernels.configurations import (
     whole_cycles,
     with_copies,
 )
-from cgc.kernels.family import Family, Naming, Rule
+from cgc.kernels.cost import LINES, line_cycles, reserve
 from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, loop_figures, widest_rows
-from cgc.kernels.stream_cost import LINES, line_cycles, reserve
 
 PARAMETERS = frozenset(
     {

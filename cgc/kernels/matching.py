@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh import ops
+from cgc.cirh.base import mnemonic
 from cgc.errors import KernelGraphError
-from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.assignment import Assignment, Group, Naming
 from cgc.kernels.families import RULES
-from cgc.kernels.families.control import FAMILY as CONTROL
+from cgc.kernels.families.scalars import CONTROL
+from cgc.kernels.generated import GeneratedKernel
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
-from cgc.kernels.memory import gradient_bytes
-from cgc.kernels.naming import kernel_names
-from cgc.kernels.nests.groups import generate_all
-from cgc.kernels.nests.schedule import GeneratedKernel
-from cgc.kernels.program import PartOfStep, Program, elements
-from cgc.kernels.sizing import edge_values, parameters, samples_in_flight
+from cgc.kernels.grouping import generate_all
+from cgc.kernels.program import FREE, RELABELS, PartOfStep, Program, elements
+from cgc.kernels.sizing import edge_values, gradient_bytes, parameters, samples_in_flight
 
 
 def match_kernels(module: ModuleOp, part: PartOfStep | None = None) -> KernelGraph:
@@ -87,3 +89,33 @@ def _source(program: Program, group: Group) -> str | None:
         return None
     lines = [program.ops[index].source for index in (group.anchor, *sorted(group.members))]
     return next((line for line in lines if line is not None), None)
+
+
+def kernel_names(program: Program, groups: Sequence[Group]) -> list[str]:
+    """A name for each kernel: its layer's path, or its family and a number."""
+    wanted = [_base_name(program, group) for group in groups]
+    taken: set[str] = set()
+    names = []
+    for name, numbered in wanted:
+        first = f"{name}1" if numbered else name
+        candidate, count = first, 1
+        while candidate in taken:
+            count += 1
+            candidate = f"{name}{count}" if numbered else f"{name}_{count}"
+        taken.add(candidate)
+        names.append(candidate)
+    return names
+
+
+def _base_name(program: Program, group: Group) -> tuple[str, bool]:
+    """The base of a name, and whether it is a family's name that wants a number."""
+    label = group.family.label(program, group)
+    if group.family.naming is not Naming.BY_LAYER:
+        return label, group.family.naming is Naming.NUMBERED
+    path = program.ops[group.anchor].layer
+    if path:
+        return ".".join(re.sub(r"[^\w-]", "_", layer) for layer in path), False
+    working = {program.kinds[index] for index in group.members} - FREE - RELABELS
+    if group.generated and len(working) == 1:
+        return mnemonic(working.pop()).lower(), True
+    return label, True

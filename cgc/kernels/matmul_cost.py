@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.assignment import Assignment, Family, Group, Naming, Rule
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (
     Configurations,
@@ -21,17 +21,18 @@ from cgc.kernels.configurations import (
     useful_splits,
     whole_cycles,
 )
-from cgc.kernels.core_cost import (
+from cgc.kernels.cost import (
+    LINES,
+    line_cycles,
     line_tile_cycles,
     pass_share,
+    reserve,
     tile_cycles,
     tile_wire_cycles,
     width_factor,
 )
-from cgc.kernels.family import Family, Naming, Rule
 from cgc.kernels.program import Program
 from cgc.kernels.sizing import product_figures, product_rows
-from cgc.kernels.stream_cost import LINES, line_cycles, reserve
 
 PARAMETERS = frozenset(
     {

@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 
+from cgc.kernels.assignment import Family, Rule
 from cgc.kernels.coefficients import COEFFICIENTS, coefficient
 from cgc.kernels.configurations import (
     SAMPLES_OFFERED,
@@ -27,10 +28,8 @@ from cgc.kernels.configurations import (
     line_ladder,
     whole_cycles,
 )
-from cgc.kernels.core_cost import width_factor
-from cgc.kernels.family import Family, Rule
+from cgc.kernels.cost import LINES, line_cycles, reserve, width_factor
 from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, widest_rows
-from cgc.kernels.stream_cost import LINES, line_cycles, reserve
 
 PARAMETERS = frozenset(
     {

@@ -9,7 +9,7 @@ tensors, with bodies of `arith`, `math` and `tensor.extract` on scalars.
     passes      `lair-fuse`, `lair-cse`, `lair-dce`
     nest        func.func -> loop nests as plain data: extents, access maps, work of a point
     polyhedra   sets of iterations, images of tiles, dependences, counted by islpy
-                (`cgc.kernels.nests.cost` makes cycles and memory of them)
+                (`cgc.kernels.nest_cost` makes cycles and memory of them)
 
 Conventions beyond MLIR's own:
 * 64-bit integers are 32-bit ones, as on the device. Unsigned integers are signless; ops say how to read them.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cgc.kernels.families.control import FAMILY as CONTROL
+from cgc.kernels.families.scalars import CONTROL as CONTROL
 from cgc.kernels.graph import Edge
 from cgc.placement.model import Rect
 from cgc.report.arrows import routed

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from cgc.errors import PlacementError
 from cgc.kernels.configurations import Configuration
+from cgc.kernels.generated import loop_changes
 from cgc.kernels.graph import Kernel
-from cgc.kernels.nests.changes import loop_changes
-from cgc.kernels.nests.cost import nest_shares
+from cgc.kernels.nest_cost import nest_shares
 from cgc.lair.nest import LoopNest
 from cgc.placement.shapes import GraphShapes, KernelShapes
 from cs_toolkit.fabric import Fabric

@@ -1,62 +1,52 @@
-"""The kernel families: one file each, in the order in which their rules take ops."""
+"""The kernel families, in the order in which their rules take ops."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
 from cgc.errors import KernelGraphError
-from cgc.kernels import ranges, statistics
+from cgc.kernels import grouping
+from cgc.kernels.assignment import Family, Rule
 from cgc.kernels.configurations import Configurations
 from cgc.kernels.families import (
-    add,
     attention,
-    control,
-    convolution,
-    data_movement,
-    dropout,
-    elementwise,
     embedding,
-    fully_connected,
-    layer_norm,
+    loops,
     loss,
-    matmul,
     nlin,
     normalization,
-    optimizer,
-    pooling,
-    pos_encoding,
-    reduction,
+    products,
+    rows,
+    scalars,
 )
-from cgc.kernels.family import Family, Rule
 from cgc.kernels.graph import Kernel
-from cgc.kernels.nests import groups
-from cgc.kernels.nests.cost import nest_configurations
+from cgc.kernels.nest_cost import nest_configurations
 
 ORDER: tuple[Family | Rule, ...] = (
-    attention.FAMILY,
-    fully_connected.FAMILY,
-    convolution.FAMILY,
-    layer_norm.FAMILY,
-    normalization.FAMILY,
-    pooling.FAMILY,
-    loss.FAMILY,
-    embedding.FAMILY,
-    ranges.match,
-    matmul.FAMILY,
-    dropout.FAMILY,
-    add.match_images,
-    data_movement.FAMILY,
-    nlin.FAMILY,
-    pos_encoding.FAMILY,
-    add.FAMILY,
-    statistics.match,
-    control.FAMILY,
-    groups.match,
-    elementwise.FAMILY,
-    reduction.FAMILY,
-    optimizer.FAMILY,
+    attention.ATTENTION,
+    products.FULLY_CONNECTED,
+    products.CONVOLUTION,
+    normalization.LAYER_NORM,
+    normalization.NORMALIZATION,
+    loops.POOLING,
+    loss.LOSS,
+    embedding.EMBEDDING,
+    scalars.match_ranges,
+    products.MATMUL,
+    rows.DROPOUT,
+    rows.match_sums_of_images,
+    loops.DATA_MOVEMENT,
+    nlin.NLIN,
+    rows.POS_ENCODING,
+    rows.ADD,
+    scalars.match_gradient_norms,
+    scalars.CONTROL,
+    grouping.match_rest,
+    loops.ELEMENTWISE,
+    loops.REDUCTION,
+    loops.OPTIMIZER,
 )
-"""An op goes to the first rule that takes it; `groups.match` takes what is left. Bare rules add to kernels of
+"""An op goes to the first rule that takes it; `match_rest` takes what is left. Bare rules add to kernels of
 others, or open kernels of a family before its own turn."""
 
 FAMILIES: dict[str, Family] = {entry.name: entry for entry in ORDER if isinstance(entry, Family)}

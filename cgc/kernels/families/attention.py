@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +24,17 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.softmax import AttentionGradOp, AttentionOp
-from cgc.cirh.types import shape_of
-from cgc.kernels.assignment import Assignment, Group, single
-from cgc.kernels.causal import is_causal
+from cgc.cirh.types import AnyArray, shape_of
+from cgc.kernels.assignment import (
+    Assignment,
+    Family,
+    Group,
+    claim_epilogue,
+    claim_products,
+    constant_shaped,
+    single,
+    weight_operand,
+)
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (
     Configurations,
@@ -37,13 +46,10 @@ from cgc.kernels.configurations import (
     useful_splits,
     whole_cycles,
 )
-from cgc.kernels.core_cost import pass_share, tile_cycles, tile_wire_cycles, width_factor
-from cgc.kernels.family import Family
-from cgc.kernels.memory import update_bytes
-from cgc.kernels.products import claim_epilogue, claim_products, constant_shaped, weight_operand
-from cgc.kernels.program import PASS_THROUGH, RELABELS, Program, elements
-from cgc.kernels.sizing import op_work
-from cgc.kernels.work import element_bytes
+from cgc.kernels.cost import pass_share, tile_cycles, tile_wire_cycles, width_factor
+from cgc.kernels.program import PASS_THROUGH, PRODUCTS, RELABELS, Program, elements
+from cgc.kernels.sizing import element_bytes, op_work, update_bytes
+from cgc.passes.evaluate import computed
 from cgc.passes.values import constant_splat
 
 _SCORES = RELABELS | frozenset(
@@ -184,7 +190,7 @@ def _of_these_scores(assignment: Assignment, core: set[int], scores: tuple[int, 
 
 
 def _claim_layer(assignment: Assignment, core: _Core) -> None:
-    group = assignment.open(FAMILY, core.anchor)
+    group = assignment.open(ATTENTION, core.anchor)
     read = [operand for index in core.members for operand in assignment.program.ops[index].operands]
     masks = assignment.program.constants_behind(read)
     for index in sorted(core.members | masks):
@@ -461,7 +467,7 @@ def _delay(group: Group) -> float | None:
     return None if group.sizes["causal"] else coefficient("attention_delay")
 
 
-FAMILY = Family(
+ATTENTION = Family(
     name="attention",
     doc="projections of query, key and value, softmax of products, the projection behind, all gradients",
     match=match,
@@ -473,3 +479,41 @@ FAMILY = Family(
     delay=_delay,
     fastest=(": every row looks at {keys:,} keys with {heads:,} heads, more PEs do not help."),
 )
+
+
+_OTHER_SCORES = PRODUCTS | {ops.AttentionOp, ops.SoftmaxOp}
+
+
+def is_causal(program: Program, members: AbstractSet[int], read: Iterable[SSAValue], size: int) -> bool:
+    """Whether a constant mask hides all keys behind a query's own place.
+
+    Such a mask has one value above the diagonal and another one on it, whether it is added to the scores,
+    multiplies them or selects among them. It may meet others, such as one of padding, on its way.
+
+    Args:
+        program: the step.
+        members: ops of the attention.
+        read: what they read beside queries, keys and values.
+        size: queries, and as many keys.
+    """
+    pending, seen = list(read), set[int]()
+    while pending:
+        value = pending.pop()
+        index = program.producer(value)
+        if index is None or index in seen or index in members:
+            continue
+        seen.add(index)
+        if elements(value) == size * size and index in program.constant:
+            mask = computed(value, size * size)
+            if mask is not None and _hides_what_follows(mask.reshape(size, size)):
+                return True
+        elif shape_of(value)[-2:] == (size, size) and program.kinds[index] not in _OTHER_SCORES:
+            pending += program.ops[index].operands
+    return False
+
+
+def _hides_what_follows(mask: AnyArray) -> bool:
+    if len(mask) < 2:
+        return False
+    hidden = mask[0, 1]
+    return bool(np.all(mask[np.triu_indices(len(mask), 1)] == hidden) and np.all(mask.diagonal() != hidden))

@@ -9,12 +9,11 @@ import numpy as np
 from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
-from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.assignment import Assignment, Family, Group
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Configurations, line_ladder, whole_cycles
-from cgc.kernels.core_cost import width_factor
-from cgc.kernels.families.fully_connected import FAMILY as FULLY_CONNECTED
-from cgc.kernels.family import Family
+from cgc.kernels.cost import width_factor
+from cgc.kernels.families.products import FULLY_CONNECTED
 from cgc.kernels.program import elements
 from cgc.kernels.row_cost import PARAMETERS
 from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, widest_rows
@@ -39,7 +38,7 @@ def match(assignment: Assignment) -> None:
             continue
         group = by_table.get(table) or _tied(assignment, table)
         if group is None:
-            group = assignment.open(FAMILY, index)
+            group = assignment.open(EMBEDDING, index)
         by_table[table] = group
         for on_the_way in (index, *path):
             assignment.claim(group, on_the_way)
@@ -108,7 +107,7 @@ def _configurations(parameters: Mapping[str, int]) -> Configurations:
     )
 
 
-FAMILY = Family(
+EMBEDDING = Family(
     name="embedding",
     doc="rows of a table, and the update of the table",
     match=match,

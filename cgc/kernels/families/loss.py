@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.softmax import CrossEntropyOp
-from cgc.kernels.assignment import Assignment, Group
+from cgc.kernels.assignment import Assignment, Family, Group
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import (
     Configurations,
@@ -19,12 +19,10 @@ from cgc.kernels.configurations import (
     useful_splits,
     whole_cycles,
 )
-from cgc.kernels.family import Family
+from cgc.kernels.cost import LINES, line_cycles, reserve
 from cgc.kernels.program import RELABELS, Program, elements
 from cgc.kernels.row_cost import PARAMETERS
-from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, widest_rows
-from cgc.kernels.stream_cost import LINES, line_cycles, reserve
-from cgc.kernels.work import rows_of
+from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, rows_of, widest_rows
 
 _FOLLOWING = RELABELS | frozenset(
     {ops.ReduceOp, ops.MulOp, ops.DivOp, ops.AddOp, ops.NegOp, ops.BroadcastInDimOp, ops.SelectOp}
@@ -36,7 +34,7 @@ def match(assignment: Assignment) -> None:
     program = assignment.program
     for index, op in enumerate(program.ops):
         if isinstance(op, CrossEntropyOp) and assignment.is_free(index):
-            group = assignment.open(FAMILY, index)
+            group = assignment.open(LOSS, index)
             loss, backprop = op.results
             _claim_following(assignment, group, program.users(loss), elements(loss))
             _claim_gradient(assignment, group, program.users(backprop), elements(backprop))
@@ -130,7 +128,7 @@ def _made_by_product(program: Program, value: SSAValue) -> bool:
     return index is not None and program.kinds[index] is ops.MatMulOp
 
 
-FAMILY = Family(
+LOSS = Family(
     name="loss",
     doc="softmax cross entropy, its gradient and the reduction to the loss",
     match=match,

@@ -14,8 +14,7 @@ from xdsl.ir import SSAValue
 from cgc.cirh import ops
 from cgc.cirh.activation import CompositeOp
 from cgc.cirh.ops import ops_where
-from cgc.kernels.assignment import Assignment, single
-from cgc.kernels.products import GRADIENTS
+from cgc.kernels.assignment import GRADIENTS, Assignment, single
 from cgc.kernels.program import RELABELS, Program, elements
 from cgc.kernels.row_cost import row_family
 from cgc.passes.values import constant_splat
@@ -53,7 +52,7 @@ def match(assignment: Assignment) -> None:
             continue
         if not program.is_per_sample(index) or not assignment.stands_alone(index):
             continue
-        group = assignment.open(FAMILY, index)
+        group = assignment.open(NLIN, index)
         for value in (op.operands[0], op.results[0]):
             for user in program.users(value):
                 if program.kinds[user] in GRADIENTS and user not in program.forward:
@@ -65,7 +64,7 @@ def match(assignment: Assignment) -> None:
             if state in program.state:
                 assignment.claim_update(group, state)
     for members in _formulas(assignment):
-        group = assignment.open(FAMILY, members[0])
+        group = assignment.open(NLIN, members[0])
         for index in members:
             assignment.claim(group, index)
 
@@ -192,7 +191,7 @@ def _variables(program: Program, index: int) -> list[SSAValue]:
     return [operand for operand in program.ops[index].operands if constant_splat(operand) is None]
 
 
-FAMILY = row_family(
+NLIN = row_family(
     name="nlin",
     doc="an activation that stands alone, such as GELU, and its gradient",
     match=match,

@@ -1,29 +1,140 @@
-"""Batch normalization layers: the op, an activation, their gradients, the update of scale and moments."""
+"""Normalization layers: layer norm, fused or written out, and batch norm, with gradients and updates."""
 
 from __future__ import annotations
 
 from xdsl.ir import SSAValue
 
-from cgc.cirh.normalization import FusedBatchNormGradOp, FusedBatchNormOp
+from cgc.cirh import ops
+from cgc.cirh.base import CirhOp
+from cgc.cirh.normalization import FusedBatchNormGradOp, FusedBatchNormOp, LayerNormGradOp, LayerNormOp
+from cgc.cirh.ops import ReduceOp
 from cgc.cirh.types import shape_of
-from cgc.kernels.assignment import Assignment, Group, update_region
+from cgc.kernels.assignment import Assignment, Group, claim_epilogue, single, update_region
 from cgc.kernels.loop_cost import loop_family
-from cgc.kernels.products import claim_epilogue
 from cgc.kernels.program import Program
+from cgc.kernels.row_cost import row_family
+from cgc.passes.values import constant_splat
+
+_ROOTS = frozenset({ops.SqrtOp, ops.RsqrtOp})
+_AFFINE = frozenset({ops.MulOp, ops.BiasAddOp})
 
 
-def match(assignment: Assignment) -> None:
+def match_layer_norm(assignment: Assignment) -> None:
+    """Opens a kernel for each layer norm, and for each layer of free ops that computes one."""
+    program = assignment.program
+    for index, op in enumerate(program.ops):
+        if isinstance(op, LayerNormOp) and assignment.is_free(index):
+            _claim_layer_norm(assignment, assignment.open(LAYER_NORM, index), op)
+    for index, op in enumerate(program.ops):
+        if isinstance(op, LayerNormGradOp) and assignment.is_free(index):
+            assignment.open(LAYER_NORM, index)
+    _match_unfused(assignment)
+
+
+def _claim_layer_norm(assignment: Assignment, group: Group, op: LayerNormOp) -> None:
+    program = assignment.program
+    gradients = [at for at in program.users(op.mean) if isinstance(program.ops[at], LayerNormGradOp)]
+    for reader in gradients:
+        assignment.claim(group, reader)
+    for vector in (op.scale, op.offset):
+        _claim_vector(assignment, group, vector)
+    _claim_scale_and_offset(assignment, group, op)
+    if not gradients and op.layer:
+        for index in assignment.free():
+            backward = index not in program.forward and program.is_per_sample(index)
+            if backward and program.ops[index].layer == op.layer:
+                assignment.claim(group, index)
+
+
+def _claim_vector(assignment: Assignment, group: Group, vector: SSAValue) -> bool:
+    """Gives a kernel the state behind a vector with its update; whether there is state."""
+    program = assignment.program
+    state, path = program.origin_through_broadcast(vector)
+    if state not in program.state:
+        return False
+    for on_the_way in path:
+        assignment.claim(group, on_the_way)
+    assignment.claim_update(group, state)
+    return True
+
+
+def _claim_scale_and_offset(assignment: Assignment, group: Group, op: LayerNormOp) -> None:
+    """The product and the sum with vectors that follow a norm without its own, and their gradients."""
+    program, value = assignment.program, op.y
+    while constant_splat(op.scale) is not None:
+        following = single(set(program.users(value)) & program.forward)
+        if following is None or program.kinds[following] not in _AFFINE:
+            return
+        factors = [other for other in program.ops[following].operands if other is not value]
+        if not factors:  # a square, as of `y * y`
+            return
+        factor = factors[-1]
+        if not assignment.is_free(following) or not _claim_vector(assignment, group, factor):
+            return
+        assignment.claim(group, following)
+        if program.kinds[following] is ops.MulOp:
+            for user in {*program.users(value), *program.users(factor)} - program.forward:
+                if program.kinds[user] is ops.MulOp:
+                    assignment.claim(group, user)
+        value = program.ops[following].results[0]
+
+
+def _match_unfused(assignment: Assignment) -> None:
+    """A layer whose free ops take two means along a row and a root of the mean of squares."""
+    program = assignment.program
+    roots = [index for index in assignment.free() if program.kinds[index] in _ROOTS]
+    layers = {
+        path: index for index in roots if index in program.forward and (path := program.ops[index].layer)
+    }
+    if not layers:
+        return
+    members: dict[tuple[str, ...], list[int]] = {path: [] for path in layers}
+    for index in assignment.free():
+        path = program.ops[index].layer
+        if path in members and program.is_per_sample(index):
+            members[path].append(index)
+    for found in members.values():
+        means = [
+            index for index in found if _is_mean_of_rows(program.ops[index]) and index in program.forward
+        ]
+        if len(means) != 2:
+            continue
+        group = assignment.open(LAYER_NORM, means[0])
+        read = {operand for index in found for operand in program.ops[index].operands}
+        for index in found:
+            assignment.claim(group, index)
+        for value in read:
+            state, _ = program.origin_through_broadcast(value)
+            if state in program.state:
+                assignment.claim_update(group, state)
+
+
+def _is_mean_of_rows(op: CirhOp) -> bool:
+    """Whether an op is the mean over the last dimension alone."""
+    if not isinstance(op, ReduceOp) or op.reduce_kind != "MEAN":
+        return False
+    return tuple(op.dimensions) == (len(shape_of(op.operands[0])) - 1,)
+
+
+LAYER_NORM = row_family(
+    name="layer_norm",
+    doc="layer normalization, its gradient, update of gamma and beta",
+    match=match_layer_norm,
+)
+
+
+def match_batch_norm(assignment: Assignment) -> None:
     """Opens a kernel for each normalization with all of its layer, then for each gradient that is left."""
     ops = list(enumerate(assignment.program.ops))
     for index, op in ops:
         if isinstance(op, FusedBatchNormOp) and assignment.is_free(index):
-            _claim_layer(assignment, assignment.open(FAMILY, index), op)
+            _claim_batch_norm(assignment, assignment.open(NORMALIZATION, index), op)
     for index, op in ops:
         if isinstance(op, FusedBatchNormGradOp) and assignment.is_free(index):
-            assignment.open(FAMILY, index)
+            assignment.open(NORMALIZATION, index)
 
 
-def _claim_layer(assignment: Assignment, group: Group, op: FusedBatchNormOp) -> None:
+def _claim_batch_norm(assignment: Assignment, group: Group, op: FusedBatchNormOp) -> None:
     program = assignment.program
     states = [*claim_epilogue(assignment, group, group.anchor)]
     for reader in program.users(op.x):
@@ -54,10 +165,10 @@ def _moving_averages(program: Program, op: FusedBatchNormOp) -> list[SSAValue]:
     ]
 
 
-FAMILY = loop_family(
+NORMALIZATION = loop_family(
     name="normalization",
     doc="batch normalization, an activation, their gradients, update of the vectors",
-    match=match,
+    match=match_batch_norm,
     has_images=True,
     label="norm",
 )

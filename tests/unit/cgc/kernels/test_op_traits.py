@@ -22,7 +22,7 @@ from cgc.cirh.traits import Elements, Fp16, OpTraits, Samples
 from cgc.cirh.types import shape_of, tensor_type
 from cgc.kernels.coefficients import COEFFICIENTS, coefficient
 from cgc.kernels.program import Program
-from cgc.kernels.work import ON_THE_WAY, op_millicycles
+from cgc.kernels.sizing import ON_THE_WAY, op_millicycles
 from cgc.lowering.jax_table import lower
 from cgc.passes.fp16_region import fp16_region
 

@@ -25,9 +25,9 @@ from cgc.kernels import Kernel, match_kernels
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Configurations
 from cgc.kernels.families import configurations
-from cgc.kernels.nests.cost import nest_configurations
-from cgc.kernels.nests.generated import lair_text
-from cgc.kernels.nests.schedule import GeneratedKernel, timed
+from cgc.kernels.generated import GeneratedKernel, timed
+from cgc.kernels.grouping import lair_text
+from cgc.kernels.nest_cost import nest_configurations
 from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
 from cgc.lair.passes import LairFusePass

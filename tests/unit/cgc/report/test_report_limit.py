@@ -17,8 +17,8 @@ from cgc.cirh.text import parse_module
 from cgc.cirh.types import tensor_type
 from cgc.kernels import Kernel, KernelGraph, match_kernels
 from cgc.kernels.families import configurations
-from cgc.kernels.nests.cost import nest_shares
-from cgc.kernels.nests.schedule import GeneratedKernel
+from cgc.kernels.generated import GeneratedKernel
+from cgc.kernels.nest_cost import nest_shares
 from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
 from cgc.placement import place

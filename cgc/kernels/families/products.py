@@ -1,9 +1,4 @@
-"""Convolution layers: convolution with a filter, bias, activation, their gradients, the filter's update.
-
-A convolution runs as a product: each place of the output is a row that streams through, as long as the window
-times the input channels, and the filter is the operand that stays. So the cost is that of a fully connected
-kernel with as many multiplications; what neighbouring windows share is not counted as saved.
-"""
+"""Layers that are matrix products: fully connected, convolutions, products of two activations."""
 
 from __future__ import annotations
 
@@ -11,24 +6,65 @@ import math
 
 from xdsl.ir import SSAValue
 
+from cgc.cirh import ops
 from cgc.cirh.convolution import ConvolutionOp
 from cgc.cirh.types import shape_of
-from cgc.kernels.assignment import Assignment, Group
-from cgc.kernels.family import Naming
+from cgc.kernels.assignment import Assignment, Group, Naming, claim_epilogue, claim_products, weight_operand
 from cgc.kernels.matmul_cost import product_family
-from cgc.kernels.products import claim_epilogue, claim_products, weight_operand
+from cgc.kernels.program import Program
 from cgc.kernels.sizing import product_figures
 
 
-def match(assignment: Assignment) -> None:
+def match_fully_connected(assignment: Assignment) -> None:
+    """Opens a kernel for each matrix product with a state tensor, and gives it all of that layer."""
+    program = assignment.program
+    for index, kind in enumerate(program.kinds):
+        if kind is not ops.MatMulOp or not assignment.is_free(index):
+            continue
+        weights = _weights(assignment, index)
+        if weights is None:
+            continue
+        group = assignment.open(FULLY_CONNECTED, index)
+        states = [weights, *claim_epilogue(assignment, group, index)]
+        claim_products(assignment, group, weights, ops.MatMulOp)
+        for state in states:
+            assignment.claim_update(group, state)
+
+
+def _weights(assignment: Assignment, index: int) -> SSAValue | None:
+    position = weight_operand(assignment, index)
+    if position is None:
+        return None
+    return assignment.program.origin(assignment.program.ops[index].operands[position])[0]
+
+
+def _fully_connected_label(_program: Program, group: Group) -> str:
+    """In published reports a table that is weights as well is one kernel, `emb_fc`."""
+    return "emb_fc" if group.sizes.get("lookup") else "fc"
+
+
+FULLY_CONNECTED = product_family(
+    name="fully_connected",
+    doc="product with weights, bias, activation, their gradients and weight update",
+    match=match_fully_connected,
+    label=_fully_connected_label,
+)
+
+
+# A convolution runs as a product: each place of the output is a row that streams through, as long as the
+# window times the input channels, and the filter is the operand that stays. So the cost is that of a fully
+# connected kernel with as many multiplications; what neighboring windows share is not counted as saved.
+
+
+def match_convolutions(assignment: Assignment) -> None:
     """Opens a kernel for each convolution with a state tensor and all of its layer, then for the others."""
     program = assignment.program
     convolutions = [index for index, kind in enumerate(program.kinds) if kind is ConvolutionOp]
     for index in convolutions:
-        weights = _weights(assignment, index)
+        weights = _filter(assignment, index)
         if weights is None or not assignment.is_free(index):
             continue
-        group = assignment.open(FAMILY, index)
+        group = assignment.open(CONVOLUTION, index)
         states = [weights, *claim_epilogue(assignment, group, index)]
         claim_products(assignment, group, weights, ConvolutionOp)
         for state in states:
@@ -51,7 +87,7 @@ def convolution_sizes(op: ConvolutionOp, batch_size: int) -> tuple[int, int, int
     return max(1, rows), max(1, math.prod(window)), max(1, results)
 
 
-def _weights(assignment: Assignment, index: int) -> SSAValue | None:
+def _filter(assignment: Assignment, index: int) -> SSAValue | None:
     program = assignment.program
     op = program.ops[index]
     if not isinstance(op, ConvolutionOp) or op.conv_pass_direction == "BWD_KERNEL":
@@ -64,7 +100,7 @@ def _weights(assignment: Assignment, index: int) -> SSAValue | None:
 def _open_with_gradients(assignment: Assignment, index: int) -> Group:
     """A convolution of two activations; backward ones that share an operand join it."""
     program = assignment.program
-    group = assignment.open(FAMILY, index)
+    group = assignment.open(CONVOLUTION, index)
     if index in program.forward:
         for operand in program.ops[index].operands:
             origin, _ = program.origin(operand)
@@ -81,7 +117,7 @@ def _sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
     return convolution_sizes(op, assignment.program.batch_size)
 
 
-def _figures(assignment: Assignment, group: Group) -> dict[str, int]:
+def _convolution_figures(assignment: Assignment, group: Group) -> dict[str, int]:
     """Those of a product; a line of the image streams at one start, and copies share the lines."""
     op = assignment.program.ops[group.anchor]
     assert isinstance(op, ConvolutionOp)
@@ -94,13 +130,39 @@ def _figures(assignment: Assignment, group: Group) -> dict[str, int]:
     }
 
 
-FAMILY = product_family(
+CONVOLUTION = product_family(
     name="convolution",
     doc="convolution, bias, activation, their gradients and weight update",
-    match=match,
-    figures=_figures,
+    match=match_convolutions,
+    figures=_convolution_figures,
     rows=lambda assignment, group: _sizes(assignment, group)[0],
     has_images=True,
     label=lambda _program, _group: "conv",
+    naming=Naming.BY_LAYER,
+)
+
+
+def match_matmul(assignment: Assignment) -> None:
+    """Opens a kernel for each product that is left; backward products that share an operand join it."""
+    program = assignment.program
+    for index, kind in enumerate(program.kinds):
+        if kind is not ops.MatMulOp or not assignment.is_free(index):
+            continue
+        group = assignment.open(MATMUL, index)
+        if index not in program.forward:
+            continue
+        for operand in program.ops[index].operands:
+            origin, _ = program.origin(operand)
+            readers = {user for value in (operand, origin) for user in program.users(value)}
+            for user in sorted(readers - program.forward):
+                if program.kinds[user] is ops.MatMulOp:
+                    assignment.claim(group, user)
+
+
+MATMUL = product_family(
+    name="matmul",
+    doc="product of two activations and its gradients",
+    match=match_matmul,
+    label=lambda _program, _group: "matmul",
     naming=Naming.BY_LAYER,
 )

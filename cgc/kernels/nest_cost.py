@@ -34,8 +34,8 @@ from cgc.kernels.configurations import (
     whole_cycles,
     with_copies,
 )
-from cgc.kernels.nests.schedule import GeneratedKernel, Timed, timed
-from cgc.kernels.stream_cost import image_lines, line_cycles
+from cgc.kernels.cost import image_lines, line_cycles
+from cgc.kernels.generated import GeneratedKernel, Timed, timed
 from cgc.lair.nest import Access, LoopNest
 from cgc.lair.polyhedra import footprint, is_injective
 

@@ -1,0 +1,99 @@
+"""Cost formulas that all kernels share: a row on one PE of a matrix product, and lines of images on a stream.
+
+The lines of an image go over a stream one after the other. A stream has lanes for every group of elements of
+a line, so that a long line takes no longer than one full group. Copies of a kernel share the lines and do not
+shorten that: all of them receive the same stream.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cgc.kernels.coefficients import coefficient
+from cgc.kernels.configurations import Floats, Ints
+
+_IMAGE_RANK = 4
+"""Samples, height, width and channels; a volume has one more."""
+
+LINES = frozenset(
+    {
+        "lines",  # lines of the images of a sample on the slowest stream; left out where there are no images
+        "line_elements",  # elements of such a line
+    }
+)
+
+
+def tile_cycles(tile_in: Ints, tile_out: Ints) -> Floats:
+    """Compute cycles of a row of 16-bit elements over a tile, all three passes, without the start."""
+    cycles: Floats = (
+        coefficient("matmul_mac") * tile_in * tile_out
+        + coefficient("matmul_vector") * tile_in * np.ceil(tile_out / 4)
+        + coefficient("matmul_input") * tile_in
+        + coefficient("matmul_output") * tile_out
+    )
+    return cycles
+
+
+def line_tile_cycles(tile_in: Ints, tile_out: Ints, line: int) -> Floats:
+    """Compute cycles of a position of an image over a tile, all three passes, with vectors along its line.
+
+    Four positions of a line are multiplied at once.
+    """
+    lanes = 4 * math.ceil(line / 4) / line
+    tile: Floats = (tile_in * tile_out).astype(np.float64)
+    return coefficient("convolution_mac") * lanes * tile
+
+
+def tile_wire_cycles(tile_in: Ints, tile_out: Ints) -> Floats:
+    """Transmission cycles of a row of 16-bit elements over a tile, all three passes, without the start."""
+    cycles: Floats = (
+        coefficient("matmul_wire_weight") * tile_in * tile_out
+        + coefficient("matmul_wire_input") * tile_in
+        + coefficient("matmul_wire_output") * tile_out
+    )
+    return cycles
+
+
+def pass_share(parameters: Mapping[str, int]) -> float:
+    """Passes of a kernel as a share of the three that the formulas count."""
+    return parameters["passes"] / coefficient("matmul_passes")
+
+
+def width_factor(parameters: Mapping[str, int]) -> float:
+    """What wide elements cost, as a multiple of 16-bit ones."""
+    return coefficient("wide_element_factor") if parameters["element_bytes"] > 2 else 1.0
+
+
+def image_lines(shape: Sequence[int], batch: int) -> dict[str, int]:
+    """The parameters `LINES` of a tensor [samples, ..., height, width, channels]; empty for other tensors."""
+    elements = math.prod(shape[-2:])
+    if len(shape) < _IMAGE_RANK or not math.prod(shape):
+        return {}
+    return {"lines": -(-math.prod(shape[:-2]) // batch), "line_elements": elements}
+
+
+def line_cycles(parameters: Mapping[str, int]) -> float:
+    """Transmission cycles per sample of a kernel's slowest stream of lines; 0 where it has none."""
+    if "lines" not in parameters:
+        return 0.0
+    words = width_factor(parameters) * _group_cycles(parameters["line_elements"])
+    return parameters["lines"] * (coefficient("line_start") + words)
+
+
+def reserve(parameters: Mapping[str, int], without_lines: float = 1.0) -> float:
+    """The share of the pace that a kernel computes in, see `cgc.kernels.configurations.Configurations`.
+
+    A kernel of images computes while the words of a line come, not during its start.
+    """
+    if "lines" not in parameters:
+        return without_lines
+    words = _group_cycles(coefficient("stream_group"))
+    return words / (coefficient("line_start") + words)
+
+
+def _group_cycles(elements: float) -> float:
+    """Cycles of the 16-bit elements of a line: those of the fullest group of lanes."""
+    return min(elements, coefficient("stream_group")) / coefficient("stream_lanes")

@@ -1,0 +1,210 @@
+"""Layers that work on rows of streams: sums of two, sums with a position code, dropout."""
+
+from __future__ import annotations
+
+from xdsl.ir import SSAValue
+
+from cgc.cirh import ops
+from cgc.cirh.ops import ops_where
+from cgc.cirh.traits import Elements, Samples
+from cgc.cirh.types import shape_of
+from cgc.kernels.assignment import ACTIVATIONS, GRADIENTS, Assignment, Group, single
+from cgc.kernels.program import Program, elements
+from cgc.kernels.row_cost import row_family
+
+SUMS = (ops.AddOp, ops.SubOp)
+
+
+_RANDOM = ops_where(lambda op: op.TRAITS.samples is Samples.DRAWN and op.TRAITS.elements is Elements.MADE)
+_USES = frozenset({ops.MulOp, ops.SelectOp, ops.DivOp})
+_SCALES = frozenset({ops.MulOp, ops.DivOp})
+_CONSTANT = frozenset({ops.ConstOp, ops.BroadcastInDimOp})
+
+
+def match_sums_of_images(assignment: Assignment) -> None:
+    """Opens a kernel for each residual sum of images with the activation behind it."""
+    program = assignment.program
+    for index in assignment.free():
+        forward = index in program.forward and program.is_per_sample(index)
+        if forward and program.kinds[index] is ops.AddOp:
+            _match_sum(assignment, index)
+
+
+def _match_sum(assignment: Assignment, index: int) -> None:
+    """The sum, the activation that alone reads it, and the gradient of that."""
+    program = assignment.program
+    op = program.ops[index]
+    of_images = len(shape_of(op.results[0])) == 4
+    if not of_images or not all(value in program.per_sample_values for value in op.operands):
+        return
+    activation = single(set(program.users(op.results[0])) & program.forward)
+    if activation is None or program.kinds[activation] not in ACTIVATIONS:
+        return
+    group = assignment.open(ADD, index)
+    assignment.claim(group, activation)
+    for value in (op.results[0], program.ops[activation].results[0]):
+        for user in program.users(value):
+            if program.kinds[user] in GRADIENTS and user not in program.forward:
+                assignment.claim(group, user)
+
+
+def match_sums(assignment: Assignment) -> None:
+    """Opens a kernel for each sum of two streams between kernels."""
+    program = assignment.program
+    sums = sums_of_samples(assignment)
+    others = frozenset(sums)
+    for index in sums:
+        _claim_inner(assignment, index)
+        if (
+            assignment.is_free(index)
+            and _joins_streams(program, index)
+            and assignment.stands_alone(index, others)
+        ):
+            assignment.open(ADD, index)
+
+
+def sums_of_samples(assignment: Assignment) -> list[int]:
+    """Positions of the free sums of two tensors of samples, or of one and something else."""
+    program = assignment.program
+    return [
+        index
+        for index in assignment.free()
+        if program.kinds[index] in SUMS and program.ops[index].results[0] in program.per_sample_values
+    ]
+
+
+def _claim_inner(assignment: Assignment, index: int) -> None:
+    """A sum of two results of one kernel is part of it."""
+    program = assignment.program
+    owners = {
+        None if producer is None else assignment.owner(producer)
+        for producer in map(program.producer, program.ops[index].operands)
+    }
+    if assignment.is_free(index) and len(owners) == 1 and (owner := owners.pop()) is not None:
+        assignment.claim(owner, index)
+
+
+def _joins_streams(program: Program, index: int) -> bool:
+    operands = program.ops[index].operands
+    return (
+        all(operand in program.per_sample_values for operand in operands) and operands[0] is not operands[1]
+    )
+
+
+ADD = row_family(
+    name="add",
+    doc="sum of two streams: a residual connection, or gradients that meet",
+    match=match_sums,
+    one_way=True,
+    has_images=True,
+)
+
+
+def match_pos_encoding(assignment: Assignment) -> None:
+    """Opens a kernel for each sum of a stream with a position code."""
+    for index in sums_of_samples(assignment):
+        code = _position_code(assignment.program, index)
+        if code is not None:
+            _claim_positions(assignment, index, code)
+
+
+def _position_code(program: Program, index: int) -> SSAValue | None:
+    """The state or constant rows that a sum adds to every sample; None where it adds something else."""
+    if index not in program.forward:
+        return None
+    result = elements(program.ops[index].results[0]) // program.batch_size
+    for operand in program.ops[index].operands:
+        if operand in program.per_sample_values:
+            continue
+        value, _ = program.origin_through_broadcast(operand)
+        producer = program.producer(value)
+        constant = producer is not None and producer in program.constant
+        known = constant or _table(program, value)[0] in program.state
+        if known and elements(value) == result and len(shape_of(value)) >= 2:
+            return value
+    return None
+
+
+def _table(program: Program, code: SSAValue) -> tuple[SSAValue, list[int]]:
+    """The table that a position code is, or is the rows of a shorter sequence of; the ops between."""
+    producer = program.producer(code)
+    if producer is None or program.kinds[producer] is not ops.SliceOp:
+        return code, []
+    table, path = program.origin(program.ops[producer].operands[0])
+    return table, [producer, *path]
+
+
+def _claim_positions(assignment: Assignment, index: int, code: SSAValue) -> None:
+    program = assignment.program
+    group = assignment.open(POS_ENCODING, index)
+    for operand in program.ops[index].operands:
+        value, path = program.origin_through_broadcast(operand)
+        if value is code:
+            for on_the_way in path:
+                assignment.claim(group, on_the_way)
+    table, path = _table(program, code)
+    if table in program.state:
+        for on_the_way in path:
+            assignment.claim(group, on_the_way)
+        assignment.claim_update(group, table)
+    else:
+        for made in program.ancestors([code]):
+            assignment.claim(group, made)
+
+
+POS_ENCODING = row_family(
+    name="pos_encoding",
+    doc="sum with a position code, and its update where it is learned",
+    match=match_pos_encoding,
+    one_way=True,
+)
+
+
+def match_dropout(assignment: Assignment) -> None:
+    """Opens a kernel for each tensor of random numbers."""
+    program = assignment.program
+    for index, kind in enumerate(program.kinds):
+        if kind in _RANDOM and assignment.is_free(index) and program.elements(index) > 1:
+            _claim_mask(assignment, assignment.open(DROPOUT, index), index)
+
+
+def _claim_mask(assignment: Assignment, group: Group, index: int) -> None:
+    """What depends on the random numbers alone is the mask; ops that join it with other data are uses."""
+    program = assignment.program
+    size = program.elements(index)
+    mask: set[SSAValue] = set(program.ops[index].results)
+    pending = program.user_indices(index)
+    while pending:
+        user = pending.pop(0)
+        if program.elements(user) != size or not assignment.is_free(user):
+            continue
+        if all(operand in mask or _is_constant(program, operand) for operand in program.ops[user].operands):
+            assignment.claim(group, user)
+            mask.update(program.ops[user].results)
+            pending = sorted({*pending, *program.user_indices(user)})
+        elif program.kinds[user] in _USES:
+            assignment.claim(group, user)
+            _claim_scaling(assignment, group, user)
+
+
+def _claim_scaling(assignment: Assignment, group: Group, use: int) -> None:
+    """The multiplication by 1 / (1 - rate) next to a use of the mask, before or after it."""
+    program = assignment.program
+    for neighbour in (*program.producers(use), *program.user_indices(use)):
+        if program.kinds[neighbour] not in _SCALES:
+            continue
+        if any(_is_constant(program, operand) for operand in program.ops[neighbour].operands):
+            assignment.claim(group, neighbour)
+
+
+def _is_constant(program: Program, value: SSAValue) -> bool:
+    producer = program.producer(value)
+    return elements(value) == 1 or (producer is not None and program.kinds[producer] in _CONSTANT)
+
+
+DROPOUT = row_family(
+    name="dropout",
+    doc="random numbers, the mask, and its use forward and backward",
+    match=match_dropout,
+    takes_layer=True,
+)

@@ -66,7 +66,7 @@ def capture_row(params_file: str = "params_gpt2_small.yaml") -> Row:
     from cgc.importers.aten import import_step
     from cstorch.compiled import models
     from cstorch.tracing.device import DeviceTensor
-    from cstorch.tracing.models import model_state
+    from cstorch.tracing.state import model_state
     from cstorch.tracing.step import trace
     from models.gpt2.pytorch.model import GPT2
     from models.gpt2.pytorch.run import Training

@@ -122,7 +122,7 @@ def traced_step(workload: Workload) -> tuple[Any, dict[str, np.ndarray]]:
     from cs_toolkit.step import GLOBAL_STEP
     from cstorch.optim import AdamW
     from cstorch.tracing.device import DeviceTensor
-    from cstorch.tracing.models import model_state, move_to_device
+    from cstorch.tracing.state import model_state, move_to_device
     from cstorch.tracing.step import trace
     from cstorch.tracing.values import to_array
 

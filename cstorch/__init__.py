@@ -65,8 +65,7 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
         zeros,
         zeros_like,
     )
-    from cstorch.tracing.dtensor import keep_dtensor_out
-    from cstorch.tracing.dynamo import keep_out_of_optimizers
+    from cstorch.tracing.dynamo import keep_dtensor_out, keep_out_of_optimizers
     from cstorch.utils import data as _data  # noqa: F401 - `cstorch.utils.data`
 
 __version__ = ORIGINAL_RELEASE

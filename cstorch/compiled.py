@@ -7,7 +7,7 @@ from torch import nn
 
 from cstorch.backends import on_csx
 from cstorch.tracing.device import to_device
-from cstorch.tracing.names import holders
+from cstorch.tracing.state import holders
 
 models: list[nn.Module] = []
 """Of the CS system, in the order of `cstorch.compile`."""

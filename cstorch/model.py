@@ -25,8 +25,8 @@ from cstorch.config import change_configuration, configuration, is_configured
 from cstorch.errors import CompileCallError, ConfigureError, InputError, ModelMovedError
 from cstorch.input.loader import DataLoader
 from cstorch.loop.steps import compile_step, step_closure
-from cstorch.tracing.models import move_to_device
 from cstorch.tracing.places import user_line
+from cstorch.tracing.state import move_to_device
 
 log = logging.getLogger("cstorch")
 

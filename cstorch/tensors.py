@@ -9,7 +9,6 @@ import torch
 
 from cstorch.backends import BackendType, Device
 from cstorch.compiled import beside_models, use_cs
-from cstorch.tracing import factories as _factories  # noqa: F401 - programs make tensors on the device
 from cstorch.tracing.device import DEVICE, is_tracing
 
 

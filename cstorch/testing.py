@@ -10,7 +10,7 @@ from cs_runtime import requeue, terminal
 from cstorch import compiled, config, precision, start, step_count
 from cstorch.backends import base_backend
 from cstorch.metrics import Metric
-from cstorch.tracing import names
+from cstorch.tracing import state as tensor_state
 from cstorch.v1.session import environment, rendezvous, session, state, steps
 
 
@@ -20,7 +20,7 @@ def forget() -> None:
     base_backend._made.clear()
     compiled.models.clear()
     compiled.cpu_models.clear()
-    names._holders.clear()
+    tensor_state._holders.clear()
     Metric.registry.clear()
     step_count.continue_at(0)
     start.checkpoint_requests.clear()

@@ -20,8 +20,8 @@ from cstorch.precision import (
     name_half_dtype,
     torch_half_dtype,
 )
-from cstorch.tracing.device import current_recording
 from cstorch.tracing.places import Places
+from cstorch.tracing.recorder import current_recording
 
 
 def set_half_dtype(value: str | torch.dtype) -> torch.dtype:

@@ -13,8 +13,8 @@ from cstorch.compiled import beside_models
 from cstorch.errors import StepError
 from cstorch.optim.registry import check_optimizer
 from cstorch.precision import half_dtype, mix_precision
-from cstorch.tracing.device import current_recording
-from cstorch.tracing.names import register
+from cstorch.tracing.recorder import current_recording
+from cstorch.tracing.state import register
 
 SMALLEST_SCALE = 2.0**-14
 """The smallest normal float16."""

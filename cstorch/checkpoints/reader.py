@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from cstorch.checkpoints import encoding
+from cstorch.checkpoints.encoding import decode_object, decode_tree
 from cstorch.checkpoints.hdf5 import (
     ARRAY,
     BYTES,
@@ -74,7 +74,7 @@ class _Reader:
                     f"{self._path}: the program that wrote it was stopped before its end; expected the mark "
                     f"{SUCCESS}, load an older checkpoint"
                 )
-            found = encoding.decode_tree(text(self._file.id, SPEC), self._leaf)
+            found = decode_tree(text(self._file.id, SPEC), self._leaf)
         elif version == _OLD_VERSION:
             found = _without_spec({key: self._old_leaf(key) for key in _data_sets(self._file)})
         else:
@@ -127,8 +127,8 @@ class _Reader:
         """Decode an object that consists of plain data; None stands for any other."""
         try:
             if hexadecimal is not None:
-                return encoding.decode_object(bytes.fromhex(_text(hexadecimal)))
-            return encoding.decode_object(self._file[key].attrs[BYTES].tobytes())
+                return decode_object(bytes.fromhex(_text(hexadecimal)))
+            return decode_object(self._file[key].attrs[BYTES].tobytes())
         except (KeyError, ValueError):
             self._objects.append(key)
             return None

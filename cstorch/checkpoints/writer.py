@@ -15,7 +15,7 @@ import torch
 
 from cs_toolkit.files import replacing
 from cs_toolkit.version import __version__
-from cstorch.checkpoints import encoding
+from cstorch.checkpoints.encoding import OBJECT_TYPES, encode_object, encode_tree, leaf_spec, tree_leaves
 from cstorch.checkpoints.hdf5 import (
     ARRAY,
     BYTES,
@@ -48,7 +48,7 @@ _ALIGNMENT = 64
 
 def write(state: Any, path: Path) -> None:
     """Writes a nest beside the path, waits until it is on the disk, and renames it."""
-    entries = list(encoding.tree_leaves(state))
+    entries = list(tree_leaves(state))
     if not isinstance(state, dict | list | tuple):
         raise CheckpointError(
             f"{path}: the state is a {type(state).__name__}, expected a dict, list or tuple; save "
@@ -72,7 +72,7 @@ def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
     with file:
         file.attrs[VERSION_KEY] = VERSION
         file.attrs["__cstorch_version__"] = __version__
-        file.attrs[SPEC] = encoding.encode_tree(state)
+        file.attrs[SPEC] = encode_tree(state)
         writer = _Writer(file)
         for key, leaf in entries:
             writer.put(key, leaf)
@@ -112,7 +112,7 @@ class _Writer:
     def put_descriptions(self) -> None:
         """Writes what all leaves are; behind their data sets, because HDF5 takes longer in between."""
         for key, described in self._described.items():
-            spec = {SPEC: encoding.leaf_spec(key), "__objects__": [key], key + METADATA: described}
+            spec = {SPEC: leaf_spec(key), "__objects__": [key], key + METADATA: described}
             put_text(self._file.id, key + METADATA, json.dumps(spec))
 
     def _describe(self, key: str, leaf: Any) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class _Writer:
         value = leaf.item() if isinstance(leaf, np.generic) else leaf
         if isinstance(value, bool | int | float):
             return _plain(SCALAR, scalar_value=value)
-        if isinstance(value, encoding.OBJECT_TYPES):
+        if isinstance(value, OBJECT_TYPES):
             make_bytes(self._file, key, OBJECT, BYTES, _encoded(key, value))
             return {"__TYPE__": OBJECT, BYTES: True}
         raise CheckpointError(
@@ -176,7 +176,7 @@ class _Writer:
 
 def _encoded(key: str, value: Any) -> bytes:
     try:
-        return encoding.encode_object(value)
+        return encode_object(value)
     except Exception as error:  # pickle raises what the objects in it raise
         raise CheckpointError(
             f"entry {key} is a {type(value).__name__} that cannot be stored ({error}); expected one of "

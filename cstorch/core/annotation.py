@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from cstorch.compatibility import announce_unused
-from cstorch.tracing.device import current_recording
 from cstorch.tracing.places import DEBUG_NAME
+from cstorch.tracing.recorder import current_recording
 
 log = logging.getLogger("cstorch")
 

@@ -14,10 +14,11 @@ import torch
 
 from cgc.importers.aten import Node
 from cstorch.errors import ImplicitLoopError
-from cstorch.tracing.device import DeviceTensor, current_recording, value_of
-from cstorch.tracing.nests import mapped
+from cstorch.tracing.device import DeviceTensor, value_of
 from cstorch.tracing.places import user_line
-from cstorch.tracing.record import Recording
+from cstorch.tracing.recorder import current_recording
+from cstorch.tracing.recording import Recording
+from cstorch.tracing.values import mapped
 
 _library = torch.library.Library("cstorch", "DEF")
 _library.define("start_token_loop(Tensor tokens) -> (Tensor, Tensor)")

@@ -45,12 +45,12 @@ from cstorch.loop.on_cpu import CpuLoop
 from cstorch.start import checkpoint_requests
 from cstorch.step_count import StepsBehind, continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor, Owner, from_array, output_readers, value_of
-from cstorch.tracing.models import model_state
+from cstorch.tracing.state import model_state
 from cstorch.tracing.values import META
 from input_rules.input_export import export_requested
 
 if TYPE_CHECKING:
-    from cstorch.tracing.record import Recording
+    from cstorch.tracing.recording import Recording
     from cstorch.tracing.step import StepTracing, TracedStep
 
 log = logging.getLogger("cstorch")

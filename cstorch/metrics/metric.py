@@ -14,8 +14,8 @@ from torch import nn
 
 from cs_toolkit.step import METRIC_STATE
 from cstorch.compiled import beside_models
-from cstorch.tracing.device import current_recording
-from cstorch.tracing.names import register
+from cstorch.tracing.recorder import current_recording
+from cstorch.tracing.state import register
 
 Value = TypeVar("Value")
 

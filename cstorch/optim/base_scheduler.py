@@ -20,7 +20,7 @@ from cstorch.errors import ScheduleError
 from cstorch.optim.optimizer import SCHEDULES
 from cstorch.optim.registry import check_optimizer
 from cstorch.tracing.device import DeviceTensor, is_tracing, to_device
-from cstorch.tracing.names import register
+from cstorch.tracing.state import register
 
 Tags = str | list[str] | set[str] | None
 """Tags of parameter groups; None stands for all groups."""

@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.errors import OptimizerArgumentError, OptimizerStateError
 from cstorch.step_count import continue_at, steps_behind
-from cstorch.tracing.names import register
+from cstorch.tracing.state import register
 
 STEP = "step"
 """Name of the state that counts the steps of one parameter."""

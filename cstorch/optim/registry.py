@@ -12,8 +12,9 @@ from cstorch.optim.adam import Adam, Adamax, AdamW, Lamb, NAdam, RAdam
 from cstorch.optim.adaptive import Adadelta, Adafactor, Adagrad, RMSprop
 from cstorch.optim.optimizer import Optimizer
 from cstorch.optim.sgd import ASGD, SGD, Lion, Muon, Rprop
-from cstorch.tracing.device import DeviceTensor, current_recording
+from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.places import user_line
+from cstorch.tracing.recorder import current_recording
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {
     made.__name__.lower(): made

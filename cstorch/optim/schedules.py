@@ -12,7 +12,7 @@ import torch
 
 from cstorch.errors import ScheduleError, ScheduleFunctionError, TensorReadError
 from cstorch.optim.base_scheduler import Scheduler, Tags
-from cstorch.tracing.device import state_changes
+from cstorch.tracing.recorder import state_changes
 
 
 class ConstantScheduler(Scheduler):

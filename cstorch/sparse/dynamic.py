@@ -24,8 +24,9 @@ from cstorch.sparse.utils import (
     kept_count,
     largest,
 )
-from cstorch.tracing.device import DeviceTensor, current_recording, to_device
-from cstorch.tracing.names import register
+from cstorch.tracing.device import DeviceTensor, to_device
+from cstorch.tracing.recorder import current_recording
+from cstorch.tracing.state import register
 
 
 class DynamicSparsityAlgorithm(SparsityAlgorithm):

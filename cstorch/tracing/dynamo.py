@@ -116,3 +116,44 @@ def _yes() -> bool:
 def _as_written(model: Any = None, **_: object) -> Any:
     """`torch.compile` in a step: what is compiled is the step."""
     return _as_written if model is None else model
+
+
+_DTENSOR = "torch.distributed.tensor"
+
+
+def keep_dtensor_out() -> None:
+    """Let PyTorch keep a class that stands for DTensor, and asks DTensor once a program has imported it."""
+    if _DTENSOR in sys.modules:
+        return
+    module: Any = ModuleType(_DTENSOR)
+    module.DTensor = _LateDTensor
+    sys.modules[_DTENSOR] = module
+    try:
+        torch.Tensor._make_wrapper_subclass(_Probe, ()).detach()
+    finally:
+        del sys.modules[_DTENSOR]
+
+
+class _Late(type):
+    """The class of DTensor's stand-in: whatever is asked of the stand-in is answered by DTensor."""
+
+    def __instancecheck__(cls, tensor: object) -> bool:
+        real = getattr(sys.modules.get(_DTENSOR), "DTensor", cls)  # not there yet while the module is loaded
+        return real is not cls and isinstance(tensor, real)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(sys.modules[_DTENSOR].DTensor, name)
+
+
+class _LateDTensor(metaclass=_Late):
+    pass
+
+
+class _Probe(torch.Tensor):
+    """A subclass with an operation, the first in the process, that PyTorch takes through Python."""
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return args[0]

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 
 from cstorch.errors import SelectionError
-from cstorch.tracing.composed.assertions import require
-from cstorch.tracing.nests import leaves, mapped
+from cstorch.tracing.device import require
 from cstorch.tracing.places import user_line
+from cstorch.tracing.values import leaves, mapped
 
 Keywords = Mapping[str, Any]
 

@@ -66,3 +66,37 @@ def _parsed(path: str) -> ast.Module | None:
         return ast.parse("".join(linecache.getlines(path)))
     except (SyntaxError, ValueError):
         return None
+
+
+def stored_names(node: ast.AST) -> set[str]:
+    """Return the names that are given values; those of `x += y` are written into."""
+    augmented = {id(part.target) for part in ast.walk(node) if isinstance(part, ast.AugAssign)}
+    return {
+        part.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store) and id(part) not in augmented
+    }
+
+
+def read_after(function: ast.AST | None, statement: ast.stmt, names: set[str]) -> str:
+    """Return the problem that a function reads a name after a statement that assigns it; nothing if not."""
+    inside = {id(node) for node in ast.walk(statement)}
+    end = statement.end_lineno or statement.lineno
+    for node in ast.walk(function) if function is not None else ():
+        if isinstance(node, ast.For | ast.While) and node is not statement and statement in ast.walk(node):
+            end = 0  # the next round of an outer loop reads what this one has left
+    for node in ast.walk(function) if function is not None else ():
+        if not isinstance(node, ast.Name) or node.id not in names or id(node) in inside:
+            continue
+        if isinstance(node.ctx, ast.Load) and node.lineno > end and not _is_assigned(function, end, node):
+            return f"gives `{node.id}` a value that is read later"
+    return ""
+
+
+def _is_assigned(function: ast.AST | None, line: int, read: ast.Name) -> bool:
+    """Whether a statement of the function's own block, after a line, assigns a name before it is read."""
+    return any(
+        line < statement.lineno and (statement.end_lineno or statement.lineno) < read.lineno
+        for statement in getattr(function, "body", ())
+        if isinstance(statement, ast.Assign) and read.id in stored_names(statement)
+    )

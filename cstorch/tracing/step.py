@@ -19,10 +19,11 @@ from cgc.importers.aten import Constant, Graph
 from cgc.importers.emit import triangle
 from cs_toolkit.step import MODEL_STATE, OPTIMIZER_STATE
 from cstorch.errors import StepError
-from cstorch.tracing.device import DeviceTensor, set_value, tracing, value_of
-from cstorch.tracing.names import names_of, stores
-from cstorch.tracing.record import Recording
-from cstorch.tracing.unrolled import keep_unused
+from cstorch.tracing.device import DeviceTensor, set_value, value_of
+from cstorch.tracing.loops import keep_unused
+from cstorch.tracing.recorder import tracing
+from cstorch.tracing.recording import Recording
+from cstorch.tracing.state import names_of, stores
 from cstorch.tracing.values import dtype_name, to_array
 
 log = logging.getLogger("cstorch")
@@ -76,7 +77,7 @@ class StepTracing:
         inputs: the tensors of a batch, in the order in which they are streamed.
         state: tensors of the device that the step may read and write, by resource name. One that has two
             names is one state, under the first. Other tensors of the device are constants of the step if
-            it only reads them, else state as well, by the names of `cstorch.tracing.names`.
+            it only reads them, else state as well, by the names of `cstorch.tracing.state`.
         modules: give operations the paths of their layers.
         earlier: a recording of the same step, as one that is compared with it.
 

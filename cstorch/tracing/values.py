@@ -1,20 +1,64 @@
-"""Values of a step as PyTorch's operations see them. Nothing here needs the compiler: workers load it."""
+"""Values of a step as PyTorch's operations see them, and nests of them. Workers load this: no compiler."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
 
 import numpy as np
 import torch
-
-from cstorch.tracing.nests import leaves
+from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from cgc.importers.aten import Tensor
-    from cstorch.tracing.record import Recording
+
+
+def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
+    """The same nest, with what a function makes of each leaf."""
+    kind = type(nest)
+    if kind is tuple:
+        return tuple([mapped(function, x) for x in nest])
+    if kind is list:
+        return [mapped(function, x) for x in nest]
+    if kind is dict:
+        return {name: mapped(function, x) for name, x in nest.items()}
+    return function(nest)
+
+
+def leaves(nest: Any) -> Iterator[Any]:
+    """The leaves of a nest, in order."""
+    kind = type(nest)
+    if kind is tuple or kind is list:
+        for x in nest:
+            yield from leaves(x)
+    elif kind is dict:
+        for x in nest.values():
+            yield from leaves(x)
+    else:
+        yield nest
+
+
+class Mode(TorchDispatchMode):
+    """A dispatch mode that `torch.compile` never sees."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: what keeps Dynamo out imports it, 1.4 s of CPU time at the start of every program."""
+        return False
+
 
 META = torch.device("meta")
+
+
+class Graph(Protocol):
+    """Keeps the values of a step and the operations between them (`recording.Recording`)."""
+
+    made: list[ref[Any]]
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record an operation on values."""
+        ...
 
 
 class Recorded(torch.Tensor):
@@ -22,10 +66,10 @@ class Recorded(torch.Tensor):
 
     meta: torch.Tensor
     value: Tensor
-    recording: Recording
+    recording: Graph
 
     @staticmethod
-    def __new__(cls, meta: torch.Tensor, value: Tensor, recording: Recording) -> Recorded:
+    def __new__(cls, meta: torch.Tensor, value: Tensor, recording: Graph) -> Recorded:
         """A value with the sizes of a meta tensor."""
         made: Recorded = torch.Tensor._make_wrapper_subclass(
             cls,

@@ -22,7 +22,7 @@ from cs_toolkit.fabric import load_fabric
 from cstorch.amp import GradScaler, optimizer_step
 from cstorch.optim import AdamW
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import trace
 from models.bert.pytorch.model import Bert
 from models.fc_mnist.pytorch.model import FcMnist

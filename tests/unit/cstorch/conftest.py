@@ -19,7 +19,7 @@ from cgc.lowering.interpret import step_function
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.testing import forget
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import TracedStep, trace
 from cstorch.tracing.values import to_array
 

@@ -21,7 +21,7 @@ from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import trace
 from cstorch.tracing.values import to_array
 from models.gpt2.pytorch import model as gpt2

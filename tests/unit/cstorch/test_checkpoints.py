@@ -25,7 +25,7 @@ from cstorch.errors import CheckpointError
 from cstorch.optim import SGD
 from cstorch.optim.lr_scheduler import ConstantLR
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.models import move_to_device
+from cstorch.tracing.state import move_to_device
 
 ORACLE = Path(__file__).parents[2] / "golden" / "cstorch"
 

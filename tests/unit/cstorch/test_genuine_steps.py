@@ -24,7 +24,7 @@ from cgc.importers.aten import import_step
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch import optim
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import trace
 
 RECORDED = json.loads((Path(__file__).parents[2] / "golden" / "cstorch" / "cirh_steps.json").read_text())

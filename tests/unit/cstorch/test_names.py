@@ -28,7 +28,7 @@ from cstorch.distributed.cluster import ClusterConfig, CSConfig
 from cstorch.errors import ConfigureError
 from cstorch.iterations import checkpoint_steps_of
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import trace
 from cstorch.utils.data import DataLoader, DistributedSampler, Range, Schedule, SyntheticDataset
 

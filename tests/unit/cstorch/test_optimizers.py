@@ -16,7 +16,7 @@ from torch import nn
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch import optim
 from cstorch.errors import OptimizerArgumentError, OptimizerStateError, StepError
-from cstorch.tracing.models import move_to_device
+from cstorch.tracing.state import move_to_device
 
 from .conftest import run_compiled
 

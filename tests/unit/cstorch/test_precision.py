@@ -28,7 +28,7 @@ from cstorch.errors import ConfigureError, StepError
 from cstorch.optim import AdamW
 from cstorch.precision import half_dtype, mix_precision, name_half_dtype, precision_of
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import TracedStep, trace
 from cstorch.tracing.values import to_array
 
@@ -281,7 +281,7 @@ def test_who_says_what_a_step_is_computed_in() -> None:
     amp.set_half_dtype("cbfloat16")
     assert precision_of(None) == "cbfloat16"
     backend = backends.backend("CPU", mixed_precision=False, use_cs_grad_accum=True)
-    backends.chosen._made.remove(backend)
+    backends.base_backend._made.remove(backend)
     assert precision_of(None) == "float32"
     assert precision_of("bfloat16") == "mixed_bfloat16"
     with pytest.raises(ConfigureError, match="mixed_precison"):

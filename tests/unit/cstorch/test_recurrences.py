@@ -20,7 +20,7 @@ from cgc.passes.default import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import trace
 from cstorch.tracing.values import to_array
 

@@ -13,7 +13,7 @@ from cstorch import amp, metrics, optim
 from cstorch.compiled import models
 from cstorch.optim.lr_scheduler import ConstantLR, LinearLR, SequentialLR
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import TracedStep, trace
 
 

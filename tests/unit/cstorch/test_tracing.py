@@ -15,8 +15,8 @@ from torch.nn import functional
 from cgc.errors import GraphImportError
 from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueNotThereError
 from cstorch.tracing.device import DeviceTensor, to_device
-from cstorch.tracing.models import model_state, move_to_device
-from cstorch.tracing.record import Recording
+from cstorch.tracing.recording import Recording
+from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import StepTracing, TracedStep, trace
 
 from .conftest import BothWays, run_compiled

@@ -15,7 +15,7 @@ from cgc.cirh.interface import step_interface
 from cgc.importers.aten import import_step
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.tracing.device import DeviceTensor
-from cstorch.tracing.models import model_state, move_to_device
+from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import trace
 from cstorch.tracing.values import to_array
 

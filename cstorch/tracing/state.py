@@ -1,4 +1,4 @@
-"""Names of state that is not a model's: of optimizers, schedules, loss scales and metrics."""
+"""The tensors that a step may replace: of models, optimizers, schedules, loss scales, metrics, by name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+
+from cs_toolkit.step import MODEL_STATE
+from cstorch.tracing.device import to_device
 
 
 class HasState(Protocol):
@@ -72,3 +75,20 @@ def stores(modules: Iterable[nn.Module]) -> Iterator[dict[Any, Any]]:
             yield from holder.param_groups
         else:
             yield vars(holder)
+
+
+def model_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers of a model by resource name; those of a metric in it have the metric's."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    others = names_of(tensor for _, tensor in tensors)
+    return {others.get(id(tensor), MODEL_STATE + name): tensor for name, tensor in tensors}
+
+
+def move_to_device(model: nn.Module) -> None:
+    """Replaces the parameters and buffers of a model by tensors of the device; tied ones stay tied."""
+    moved: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for store in (module._parameters, module._buffers):
+            for name, tensor in store.items():
+                if tensor is not None:
+                    store[name] = moved.setdefault(id(tensor), to_device(tensor))

@@ -6,11 +6,11 @@ and each call becomes a node. Shapes and element types come from PyTorch's own m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, Protocol, cast
 from weakref import ref
 
 import torch
@@ -20,18 +20,12 @@ from cgc.importers.aten import SUPPORTED, SUPPORTED_COMPLEX, Check, Constant, Gr
 from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError
 from cstorch.errors import TensorReadError, ValueNotThereError
-from cstorch.tracing.checks import Checks
-from cstorch.tracing.composed.operations import DECOMPOSED
-from cstorch.tracing.empty_selections import Guarded
-from cstorch.tracing.known import known_value, operator, sources, take_out_float64
-from cstorch.tracing.modes import Mode
-from cstorch.tracing.nests import leaves, mapped
+from cstorch.tracing.checks import Checks, Guarded
+from cstorch.tracing.constant_folding import known_value, operator, sources, take_out_float64
+from cstorch.tracing.device import DeviceTensor, lift, set_value, value_of
+from cstorch.tracing.operations import DECOMPOSED
 from cstorch.tracing.places import Places, user_line
-from cstorch.tracing.values import META, Recorded, dtype_name, to_array
-
-if TYPE_CHECKING:
-    from cstorch.tracing.device import DeviceTensor
-    from cstorch.tracing.unrolled import UnrolledLoop
+from cstorch.tracing.values import META, Mode, Recorded, dtype_name, leaves, mapped, to_array
 
 _SAME_VALUE = frozenset(
     {
@@ -81,6 +75,18 @@ _SHAPES: Mapping[Any, Callable[..., Any]] = {
 """Results on the meta device of operations that PyTorch has no such results for."""
 
 
+class Loop(Protocol):
+    """A loop over the places of a mask whose body is being recorded (`loops.UnrolledLoop`)."""
+
+    def inside(self, place: int, size: int) -> int:
+        """Return an index of the body that is within a dimension of a size."""
+        ...
+
+    def see(self, written: Iterable[Any], made: Iterable[Any]) -> None:
+        """Follow an operation of the body: the tensors that it writes into, and those that it makes."""
+        ...
+
+
 @dataclass
 class Recording:
     """Writes a graph while a step runs.
@@ -121,7 +127,7 @@ class Recording:
     made: list[ref[DeviceTensor]] = field(default_factory=list)
     checks: Checks = field(init=False)
     selects: bool = False
-    loops: list[UnrolledLoop] = field(default_factory=list)
+    loops: list[Loop] = field(default_factory=list)
     bodies: list[tuple[range, torch.Tensor]] = field(default_factory=list)
     forward_nodes: int = 0
     begins: dict[int, DeviceTensor] = field(default_factory=dict)
@@ -141,9 +147,7 @@ class Recording:
 
     def _check(self, truth: torch.Tensor, error: str) -> None:
         """Keeps a condition of the program that must hold in every step."""
-        from cstorch.tracing.device import value_of
-
-        value = value_of(cast("DeviceTensor", truth)).value
+        value = value_of(cast(DeviceTensor, truth)).value
         self.graph.checks.append(Check(value, f"{user_line() or 'line unknown'}: {error}"))
 
     def _guard(self, guarded: Guarded, frame: FrameType, counts: torch.Tensor) -> None:
@@ -200,8 +204,6 @@ class Recording:
 
     def meet(self, tensor: DeviceTensor) -> None:
         """A tensor of the device that no one has named begins with the elements that it has now."""
-        from cstorch.tracing.device import set_value
-
         if tensor.host is None:
             raise ValueNotThereError("used", user_line())
         value = self.new(tensor)
@@ -218,12 +220,10 @@ class Recording:
             tensor: of the state.
             number: of its first value, if it has one.
         """
-        from cstorch.tracing.device import lifted, value_of
-
         if number is None or value_of(tensor).value.id == number:
             return None
         now = value_of(tensor)
-        return lifted(Recorded(now.meta, replace(now.value, id=number), self))
+        return lift(Recorded(now.meta, replace(now.value, id=number), self))
 
     def known(self, value: Recorded) -> torch.Tensor | None:
         """The elements of a value that are the same in every step; None where steps differ."""

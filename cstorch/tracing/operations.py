@@ -1,4 +1,4 @@
-"""ATen operations as others that the importer has, where PyTorch does not say so itself."""
+"""ATen operations as others that the importer has, where PyTorch describes no composition itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch._decomp import get_decompositions
-
-from cstorch.tracing.composed import groups, linalg
 
 
 def addbmm(
@@ -187,8 +185,114 @@ def _resized(op: Any, *ratios: int) -> Callable[..., torch.Tensor]:
     return found
 
 
+def grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """`torch.nn.functional.grouped_mm`: one product of matrices for every group.
+
+    Args:
+        a: `[rows, K]` with groups of rows, `[M, K]` with groups along K, or `[groups, M, K]`.
+        b: `[groups, K, N]`; `[K, N]` with groups along K, or, where `a` has three dimensions, along N.
+        offs: the ends of the groups, rising; what lies behind the last one counts as zero. None where both
+            have three dimensions.
+        bias: added to the result.
+        out_dtype: of the result.
+
+    Returns:
+        `[rows, N]`, `[groups, M, N]` or `[M, N]`.
+    """
+    if offs is None:
+        found = torch.bmm(a, b)
+    elif a.dim() == 2 and b.dim() == 3:
+        found = _spread(a, _members(offs, a.size(0))) @ b.reshape(-1, b.size(2))
+    elif a.dim() == 3:
+        rows = _spread(b.transpose(0, 1), _members(offs, b.size(1)))
+        found = (rows @ a.transpose(1, 2).reshape(-1, a.size(1))).transpose(0, 1)
+    else:
+        columns = _members(offs, a.size(1)).transpose(0, 1).to(a.dtype)
+        found = (a * columns[:, None, :]) @ b
+    found = found if bias is None else found + bias
+    return found if out_dtype is None else found.to(out_dtype)
+
+
+def _members(offs: torch.Tensor, rows: int) -> torch.Tensor:
+    """Truth `[rows, groups]` where a row belongs to a group."""
+    places = torch.arange(rows, device=offs.device, dtype=offs.dtype)[:, None]
+    begins = torch.cat([torch.zeros_like(offs[:1]), offs[:-1]])
+    return torch.logical_and(places >= begins, places < offs)
+
+
+def _spread(rows: torch.Tensor, members: torch.Tensor) -> torch.Tensor:
+    """`[rows, groups * K]` of `[rows, K]`: the row where its group is, zeros elsewhere."""
+    return (rows[:, None, :] * members.to(rows.dtype)[:, :, None]).reshape(rows.size(0), -1)
+
+
+def _grouped_mm_backward(
+    x: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor, grad: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return grouped_mm(grad, weight.transpose(1, 2), offs), grouped_mm(x.transpose(0, 1), grad, offs)
+
+
+def histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:  # noqa: A002
+    """`torch.histc`: how many elements lie in each of equal bins; in those of the extremes if both are 0."""
+    x = x.reshape(-1)
+    low: Any = min
+    high: Any = max
+    if min == max == 0:
+        low, high = x.amin(), x.amax()
+        equal = (low == high).to(x.dtype)
+        low, high = low - equal, high + equal
+    elif min == max:
+        low, high = min - 1, max + 1
+    places = ((x.to(torch.float32) - low) * bins / (high - low)).floor()
+    places = torch.where(x == high, bins - 1, places)
+    return (places[:, None] == torch.arange(bins, device=x.device)).sum(0).to(x.dtype)
+
+
+_OF_GROUPS: Mapping[str, Callable[..., Any]] = {
+    "aten::_grouped_mm": grouped_mm,
+    "aten::histc": histc,
+    "transformers::grouped_mm_fallback": grouped_mm,
+    "transformers::grouped_mm_fallback_backward": _grouped_mm_backward,
+}
+"""What operations are composed of, by the names of their schemas."""
+
+
+def lstsq(
+    a: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """`torch.linalg.lstsq`: the shortest of the solutions with the least squares, by singular values.
+
+    Args:
+        a: `[..., M, N]`.
+        b: `[..., M, K]`, or a vector for each matrix, `[..., M]`.
+        rcond: singular values up to this share of the largest count as zero.
+        driver: of LAPACK; it decides which of the other results have elements.
+
+    Returns:
+        solution, sums of the squares that are left, ranks, singular values.
+    """
+    is_vector = b.dim() == 1 or (a.dim() - 1 == b.dim() and b.shape == a.shape[:-1])
+    right = b.unsqueeze(-1) if is_vector else b
+    u, s, vt = torch.linalg.svd(a, full_matrices=False)
+    least = max(a.shape[-2:]) * torch.finfo(a.dtype).eps if rcond is None else rcond
+    kept = s > least * s.amax(-1, keepdim=True)
+    inverse = torch.where(kept, 1 / torch.where(kept, s, 1.0), 0.0)
+    solution = vt.mT @ (inverse.unsqueeze(-1) * (u.mT @ right))
+    left = a.new_empty(0)
+    if driver in ("gels", "gelss", "gelsd") and a.size(-2) > a.size(-1):
+        left = (right - a @ solution).square().sum(-2)
+    rank = torch.empty(0, dtype=torch.int64, device=a.device) if driver == "gels" else kept.sum(-1)
+    values = s if driver in ("gelss", "gelsd") else a.new_empty(0)
+    return solution.squeeze(-1) if is_vector else solution, left, rank, values
+
+
 DECOMPOSED: Mapping[str, Callable[..., Any]] = {
-    **groups.DECOMPOSED,
+    **_OF_GROUPS,
     "aten::_efficientzerotensor": _zeros,
     "aten::addbmm": addbmm,
     "aten::fmax": _ignoring_nan(torch.maximum),
@@ -197,7 +301,7 @@ DECOMPOSED: Mapping[str, Callable[..., Any]] = {
     "aten::fractional_max_pool2d_backward": _fractional_max_pool_backward,
     "aten::fractional_max_pool3d": fractional_max_pool,
     "aten::fractional_max_pool3d_backward": _fractional_max_pool_backward,
-    "aten::linalg_lstsq": linalg.lstsq,
+    "aten::linalg_lstsq": lstsq,
     "aten::multinomial": _multinomial,
     "aten::nanmedian": _nanmedian,
     "aten::nonzero_static": _nonzero_static,

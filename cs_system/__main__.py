@@ -1,4 +1,4 @@
-"""`python -m cs_system` is the command `cs_system`."""
+"""Run the command `cs_system` as `python -m cs_system`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client of a CS system: what the chief of a job does with it, and how its workers find the run.
+"""The client of a CS system: what the chief of a job calls, and how its workers find the run.
 
     with SystemClient(parse_address("127.0.0.1:9000")) as client:
         with client.reserve(job, token) as reservation:
@@ -11,7 +11,7 @@
                 ...
             state = reservation.fetch_state()
 
-Importing this module imports neither JAX nor a framework. A client is for one thread.
+Importing this module imports neither JAX nor a framework. A client is not thread-safe.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ __all__ = [
     "parse_address",
 ]
 
-# A refused or silent address shows within this time; a user still waits for the imports of a framework.
+# Short: a refused or silent address must show before the user has waited for the imports of a framework.
 CONNECT_TIMEOUT_S = 5.0
-# The server's own limit ends a wait; this is for a server that is gone.
+# Added to the server's own limit, which normally ends a wait; this one notices that the server is gone.
 _ANSWER_MARGIN_S = 10.0
-# How often a worker that waits for its chief asks again, and learns what it waits for.
+# How often a worker that is waiting for its chief asks again, and learns what it is waiting for.
 _JOIN_SLICE_S = 2.0
 QUEUE_TIMEOUT_S = 24 * 3600.0
 
@@ -63,13 +63,13 @@ class SystemClient:
     """A connection to a CS system.
 
     Args:
-        address: Of `parse_address`.
-        timeout_s: For the first answer of the system.
+        address: The system's address, from `parse_address`.
+        timeout_s: Limit for the first answer of the system.
 
     Raises:
         SystemUnreachableError: nothing answers at the address.
-        NotACsSystemError: something else than a CS system does.
-        ProtocolMismatchError: the system's toolkit is of another version.
+        NotACsSystemError: something other than a CS system answers.
+        ProtocolMismatchError: the system's toolkit has another version.
     """
 
     def __init__(self, address: SystemAddress, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
@@ -78,11 +78,11 @@ class SystemClient:
 
     @property
     def address(self) -> SystemAddress:
-        """Of the system."""
+        """Address of the system."""
         return self._connection.address
 
     def info(self) -> SystemInfo:
-        """State of the system and of its current run."""
+        """Return the state of the system and of its current run."""
         message = self._connection.call("Info", pb.InfoRequest(), timeout_s=self._timeout_s)
         return read_info(message, self.address)
 
@@ -94,18 +94,18 @@ class SystemClient:
         on_wait: OnWait | None = None,
         timeout_s: float = QUEUE_TIMEOUT_S,
     ) -> Reservation:
-        """Takes the system for a job; it is free again when the reservation is closed or this process ends.
+        """Reserve the system for a job, until the reservation is closed or this process ends.
 
         Args:
             job: Name of the job, shown to others.
             token: The job's secret, which its workers must know.
-            wait: Queue behind the current holder, first come first served.
-            on_wait: Gets a sentence about the queue whenever it changes, and every two seconds.
+            wait: Queue for the system, first come first served, instead of failing if another job holds it.
+            on_wait: Called with a sentence about the queue at every change, and every two seconds.
             timeout_s: How long to queue.
 
         Raises:
-            SystemBusyError: another job holds the system, and `wait` is false or `timeout_s` over.
-            SystemStoppingError: the system shuts down.
+            SystemBusyError: another job holds the system, and `wait` is false or `timeout_s` has passed.
+            SystemStoppingError: the system is shutting down.
         """
         connection = self._connection
         lease = connection.stream("Reserve", pb.ReserveRequest(job=job, token=token, wait=wait))
@@ -125,7 +125,7 @@ class SystemClient:
         raise ConnectionLostError(f"the CS system at {self.address} ended the reservation before granting it")
 
     def close(self) -> None:
-        """Ends the connection, and with it a reservation made over it."""
+        """Close the connection, and with it any reservation made over it."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -144,16 +144,16 @@ def join_run(
     worker: str = "a worker",
     on_wait: OnWait | None = None,
 ) -> RunTicket:
-    """For a worker: waits until the chief of its job has opened the input.
+    """Wait, as a worker, until the chief of the job has opened the input.
 
     Args:
-        address: Of the system.
+        address: Address of the system.
         job: Name of the job.
-        token: Its secret.
+        token: The job's secret.
         timeout_s: How long to wait.
-        identity: The worker's input; waits for the run of its number. None joins any input of the job.
-        worker: What messages call this worker.
-        on_wait: Gets a sentence on what the worker waits for every two seconds.
+        identity: The worker's input; waits for the run with its number. None joins any input of the job.
+        worker: Name of this worker in messages.
+        on_wait: Called every two seconds with a sentence about what the worker is waiting for.
 
     Raises:
         InputRefusedError: `token` is not the one of the job's chief.

@@ -1,4 +1,8 @@
-"""A client's connection to a control plane: the probe of what listens, the channel, errors as exceptions."""
+"""A client's connection to the control plane: probing the address, the channel, errors as exceptions.
+
+gRPC hides why it cannot connect, and waits long for a listener that never answers. So the first bytes of
+HTTP/2 are exchanged by hand, and only a listener that answers them is given to gRPC.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +29,20 @@ from cs_system.transport import CLIENT_OPTIONS, PROTOCOL_VERSION, client_metadat
 from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
 ENDING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-"""Of calls that come in the last moment of a system, or later."""
+"""Status codes of calls that arrive while a system is shutting down, or later."""
 
 
 class Connection:
-    """An open connection to a CS system of the same protocol.
+    """An open connection to a CS system with the same protocol version.
 
     Args:
-        address: Of the control plane.
-        timeout_s: For the first answer.
+        address: Address of the control plane.
+        timeout_s: Limit for the first answer.
 
     Raises:
         SystemUnreachableError: nothing answers there.
         NotACsSystemError: something else answers.
-        ProtocolMismatchError: the system is of another version.
+        ProtocolMismatchError: the system has another version.
     """
 
     def __init__(self, address: SystemAddress, timeout_s: float) -> None:
@@ -63,7 +67,7 @@ class Connection:
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 tried = f"a call of its control plane, for {self._timeout_s:g} s"
                 raise SystemUnreachableError.at(self.address, tried, "no answer") from None
-            if error.code() in ENDING:  # what listened a moment ago has ended
+            if error.code() in ENDING:  # the listener of a moment ago has ended
                 raise SystemUnreachableError.at(self.address, "a call", str(error.details())) from None
             raise NotACsSystemError.at(
                 self.address, f"it speaks HTTP/2 and answers {error.code().name}: {error.details()}"
@@ -76,7 +80,7 @@ class Connection:
     def call(
         self, rpc: str, request: Any, timeout_s: float | None = None, reservation: str | None = None
     ) -> Any:
-        """A call with one answer; `request` is a message or an iterator of messages.
+        """Make a call with a single answer; `request` is a message or an iterator of messages.
 
         Raises:
             CsSystemError: the class that the server raised.
@@ -88,18 +92,18 @@ class Connection:
     def stream(
         self, rpc: str, request: Any, reservation: str | None = None, timeout_s: float | None = None
     ) -> Any:
-        """A call with many answers: an iterator with `cancel()`. Iterate it inside `errors`."""
+        """Make a call with many answers: an iterator with `cancel()`. Iterate over it inside `errors`."""
         return getattr(self._stub, rpc)(request, timeout=timeout_s, metadata=client_metadata(reservation))
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Raises what went wrong in a call as an exception of `cs_system.errors`."""
+        """Translate gRPC errors in the body into exceptions of `cs_system.errors`."""
         try:
             yield
         except grpc.RpcError as error:
-            raise self._translated(error) from None
+            raise self._translate_error(error) from None
 
-    def _translated(self, error: Any) -> CsSystemError:
+    def _translate_error(self, error: Any) -> CsSystemError:
         known = error_from_metadata(error.trailing_metadata())
         if known is not None:
             return known
@@ -111,13 +115,13 @@ class Connection:
             )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return ConnectionLostError(
-                f"the CS system at {self.address} lives and has not answered in time; see its log, "
+                f"the CS system at {self.address} is running but has not answered in time; see its log, "
                 "and resume from the last checkpoint"
             )
         return CsSystemError(f"the CS system at {self.address} failed: {code.name}: {details}")
 
     def close(self) -> None:
-        """Ends the connection and all calls on it."""
+        """Close the connection and all calls on it."""
         self._channel.close()
 
 
@@ -137,14 +141,14 @@ _KNOWN_GREETINGS = (
 
 
 def probe(address: SystemAddress, timeout_s: float) -> None:
-    """Returns when the listener at `address` speaks HTTP/2.
+    """Check that the listener at `address` speaks HTTP/2.
 
     Args:
-        address: Of the control plane.
-        timeout_s: For everything together.
+        address: Address of the control plane.
+        timeout_s: Limit for the whole check.
 
     Raises:
-        SystemUnreachableError: nothing listens, the host does not answer, the name is unknown.
+        SystemUnreachableError: nothing listens, the host does not answer, or the name is unknown.
         NotACsSystemError: the listener speaks something else, or nothing.
     """
     deadline = time.monotonic() + timeout_s
@@ -170,7 +174,7 @@ def probe(address: SystemAddress, timeout_s: float) -> None:
 
 
 def is_settings_frame(data: bytes) -> bool:
-    """Whether `data` begins with the header of an HTTP/2 SETTINGS frame on stream 0."""
+    """Return True if `data` begins with the header of an HTTP/2 SETTINGS frame on stream 0."""
     if len(data) < _FRAME_HEADER_BYTES:
         return False
     length = int.from_bytes(data[:3], "big")
@@ -178,7 +182,7 @@ def is_settings_frame(data: bytes) -> bool:
 
 
 def describe_answer(data: bytes, closed: bool, timeout_s: float) -> str:
-    """What a listener is that answered an HTTP/2 client with `data` and may have closed the connection."""
+    """Describe a listener that answered an HTTP/2 client with `data`, and may have closed the connection."""
     if not data and closed:
         return "it accepted the connection and closed it without an answer"
     if not data:
@@ -212,22 +216,22 @@ Endpoint = tuple[
 
 def _resolve(address: SystemAddress, deadline: float) -> list[Endpoint]:
     found: list[Endpoint] = []
-    faults: list[OSError] = []
+    failures: list[OSError] = []
 
     def resolve() -> None:
         try:
             for entry in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM):
                 found.append(entry)  # type: ignore[arg-type]  # no AF_UNIX and the like here
         except OSError as error:
-            faults.append(error)
+            failures.append(error)
 
-    # The resolver has no time limit of its own that a program could set.
+    # In a thread, because a program cannot set a time limit for the resolver.
     thread = threading.Thread(target=resolve, name="resolve", daemon=True)
     thread.start()
     thread.join(max(0.1, deadline - time.monotonic()))
     if found:
         return list(found)
-    cause = _text(faults[0]) if faults else "the name server does not answer"
+    cause = _text(failures[0]) if failures else "the name server does not answer"
     raise SystemUnreachableError.at(address, f"looking up the name '{address.host}'", cause)
 
 

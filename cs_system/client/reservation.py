@@ -30,11 +30,11 @@ from cs_toolkit.step import StepInterface, StepSource
 log = logging.getLogger("cs_system.client")
 
 _RELEASE_TIMEOUT_S = 15.0
-# For one call that programs the device or moves a state: above what the largest ones take.
+# For a single call that programs the device or moves a state; longer than the largest ones take.
 _CALL_TIMEOUT_S = 4 * 3600.0
 
 LARGE_STATE_BYTES = 1 << 30
-"""A smaller state comes whole, in one call."""
+"""A larger state is fetched tensor by tensor, a smaller one in a single call."""
 
 OnWait = Callable[[str], object]
 
@@ -46,12 +46,12 @@ class StepOutputs:
     Attributes:
         first_step: Global step before the first of these steps, so the last one made it first_step + count.
         count: Number of steps.
-        outputs: By output name, shape (count, *shape of the output); fewer rows of what was asked for of some
-            steps alone.
-        samples: Samples of these steps together.
-        began_s: When the device began with the first of them, by a clock of the system's.
-        ended_s: When it had done the last one, by the same clock.
-        waited_s: How long it had nothing to do before these steps for lack of a batch.
+        outputs: By output name, shape (count, *shape of the output); fewer rows for outputs that were
+            requested for some steps only.
+        samples: Total number of samples in these steps.
+        began_s: When the device began the first of them, by a clock of the system.
+        ended_s: When it finished the last one, by the same clock.
+        waited_s: How long the device was idle before these steps for lack of a batch.
     """
 
     first_step: int
@@ -63,7 +63,7 @@ class StepOutputs:
     waited_s: float = 0.0
 
     def time_of(self, step: int) -> float:
-        """When global step `step`, one of these, was done: as if all of them had taken the same time."""
+        """Return when global step `step`, one of these, ended, assuming that all took the same time."""
         return self.began_s + (self.ended_s - self.began_s) * (step - self.first_step) / self.count
 
 
@@ -71,7 +71,7 @@ class Reservation:
     """The system, held by this process. Made by `SystemClient.reserve`; close it, or use `with`.
 
     Every method raises ReservationLostError or SystemStoppingError when the reservation has ended, and
-    ConnectionLostError when the system has gone.
+    ConnectionLostError when the system is gone.
     """
 
     def __init__(self, connection: Connection, lease: Any, reservation: str) -> None:
@@ -84,16 +84,16 @@ class Reservation:
         self._closed = False
 
     def load(self, source: StepSource, num_csx: int = 1, max_wgt_servers: int | None = None) -> None:
-        """Gives the system a compiled program; sends those of its executables that the system has not.
+        """Load a compiled program into the system; send only the executables that it does not have yet.
 
         Args:
             source: The program.
-            num_csx: Wafers of the system that are to share a batch.
-            max_wgt_servers: MemoryX processes that may share out the layers; None: all there are.
+            num_csx: Number of wafers of the system that share a batch.
+            max_wgt_servers: Maximum number of MemoryX processes that share the layers; None: all there are.
 
         Raises:
-            ArtifactRefusedError: it is for another fabric or another engine, too large, or arrived damaged;
-                or the wafers cannot share its batch.
+            ArtifactRefusedError: the program is for another fabric or another engine, is too large, or
+                arrived damaged; or the wafers cannot share its batch.
         """
         step = source.step
         offer = step_to_wire(step)
@@ -101,14 +101,14 @@ class Reservation:
         needed = self._call("OfferArtifact", offer).needed
         if needed:
             names = {executable.sha256: executable.name for executable in step.executables}
-            # Read before the call: gRPC hides what an iterator of requests raises.
+            # Read before the call: gRPC hides exceptions that are raised by an iterator of requests.
             data = {sha256: source.executable_bytes(names[sha256]) for sha256 in needed}
             self._call("UploadArtifact", chain.from_iterable(starmap(_artifact_chunks, data.items())))
         self._interface = step.interface
         self._keeps_state = step.execution == "weight_streaming"
 
     def program(self) -> float:
-        """Programs the fabric: compiles the executables for the device.
+        """Program the fabric: compile the executables for the device.
 
         Returns:
             Seconds that it took.
@@ -119,25 +119,25 @@ class Reservation:
         return float(self._call("Program", pb.ProgramRequest()).seconds)
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Sends the whole state of the program, by resource name.
+        """Send the whole state of the program, by resource name.
 
         Args:
-            state: A dict is compared with the program first. Of another mapping each tensor is asked for
-                when it is sent, and the system compares it.
+            state: A dict is checked against the program before it is sent. From any other mapping each tensor
+                is requested when it is sent, and the system checks it.
 
         Raises:
-            StateMismatchError: names, dtypes or shapes differ from the program's; all differences at once.
-            DeviceMemoryError: it does not fit.
+            StateMismatchError: names, dtypes or shapes differ from the program's; lists all differences.
+            DeviceMemoryError: the state does not fit.
         """
         if self._interface is None:
             raise WrongOrderError("put_state without an artifact; load comes first")
         if isinstance(state, dict):
             state = {name: np.asarray(array) for name, array in state.items()}
-            faults = state_problems(
+            problems = state_problems(
                 self._interface.state, {n: (a.dtype.name, a.shape) for n, a in state.items()}
             )
-            if faults:
-                raise StateMismatchError.of(faults)
+            if problems:
+                raise StateMismatchError.of(problems)
         failures: list[Exception] = []
         try:
             self._call("PutState", _state_chunks(state, failures))
@@ -147,12 +147,12 @@ class Reservation:
             raise
 
     def open_input(self, num_workers: int, identity: InputIdentity, first_position: int) -> None:
-        """Lets the workers of the job connect.
+        """Let the workers of the job connect.
 
         Args:
             num_workers: Number of workers.
-            identity: Every worker must show the same one.
-            first_position: Batches of the input that earlier runs used: the global step of a resumed run.
+            identity: The input's identity, which every worker must share.
+            first_position: Number of batches that earlier runs consumed: the global step of a resumed run.
 
         Raises:
             InputRefusedError: the numbers are impossible.
@@ -167,11 +167,11 @@ class Reservation:
         )
 
     def wait_workers(self, timeout_s: float, on_progress: OnWait | None = None) -> None:
-        """Waits until every worker has connected and its first batch is on the system.
+        """Wait until every worker has connected and its first batch is on the system.
 
         Args:
-            timeout_s: For all of them.
-            on_progress: Gets a sentence whenever another worker is ready, and every two seconds.
+            timeout_s: Limit for all of them.
+            on_progress: Called with a sentence whenever another worker is ready, and every two seconds.
 
         Raises:
             WorkersTimeoutError: names the missing workers.
@@ -188,14 +188,16 @@ class Reservation:
     def run_steps(
         self, n: int, on_wait: OnWait | None = None, every: Mapping[str, int] | None = None
     ) -> StepStream:
-        """Computes up to `n` steps; the outputs come while the steps run.
-
-        Outputs that `every` names come of global steps alone that are multiples of its number.
-
-        `on_wait` gets a sentence every two seconds in which no step ends.
+        """Compute up to `n` steps; the outputs arrive while the steps run.
 
         Leaving the iteration early stops the system at the next call of its device, so it may be some steps
         further than the outputs that were read; `info().run.step` tells how far.
+
+        Args:
+            n: Number of steps.
+            on_wait: Called with a sentence every two seconds in which no step ends.
+            every: By output name, an interval: the output is sent only for global steps that are multiples of
+                it.
 
         Raises (while iterating):
             WorkerLostError, InputFailedError: after the outputs of all steps before.
@@ -203,22 +205,23 @@ class Reservation:
         """
         if n < 1:
             raise WrongOrderError(f"run_steps: got {n} steps, expected at least 1")
-        # Steps may take days. The system limits its wait for input, and a system that is gone is noticed.
+        # No time limit, as steps may take days: the system limits its own wait for input, and keepalive
+        # notices a system that is gone.
         call = self._stream("RunSteps", pb.RunStepsRequest(steps=n, output_every=every), timeout_s=None)
         stream = StepStream(self._connection, call, on_wait)
         self._steps = stream
         return stream
 
     def pause_steps(self) -> None:
-        """Ends the steps under way after those that the device has begun; without any it does nothing.
+        """End the running steps after those that the device has begun; without any it does nothing.
 
-        For another thread than the one that reads the outputs: its iteration ends early, with `paused`, and
-        `run_steps` goes on from there.
+        It is meant for another thread than the one that reads the outputs: that thread's iteration ends
+        early, with `paused` set, and `run_steps` resumes from there.
         """
         self._connection.call("PauseSteps", pb.PauseStepsRequest(), reservation=self._id)
 
     def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """The state, or some of it, after the last step; in the dtypes of the program's interface.
+        """Fetch the state, or some of it, after the last step; in the dtypes of the program's interface.
 
         Raises:
             StateMismatchError: an unknown name.
@@ -229,11 +232,11 @@ class Reservation:
         return self._state_stream(names).read()
 
     def snapshot(self) -> StateStream | None:
-        """The state after the last step, to be read by another thread while further steps run.
+        """Keep the state after the last step, to be read by another thread while further steps run.
 
         Returns:
-            None where the steps that follow would change what is read, or where it is large: `state` reads
-            between them.
+            None if the following steps would overwrite what is read, or if the state is large: read it with
+            `state` between the steps instead.
 
         Raises:
             WrongOrderError: there is no state, because none was put or a failed step lost it.
@@ -245,7 +248,7 @@ class Reservation:
         return StateStream(self._connection, stream)
 
     def state(self) -> Mapping[str, np.ndarray]:
-        """The state after the last step; a large one is fetched tensor by tensor, as they are asked for."""
+        """Return the state after the last step; a large one is fetched lazily, tensor by tensor."""
         if self._interface is None or not self._has_large_state():
             return self.fetch_state()
         return RemoteState(self, [spec.name for spec in self._interface.state])
@@ -255,15 +258,15 @@ class Reservation:
         return sum(spec.nbytes for spec in state) > LARGE_STATE_BYTES
 
     def stop(self, reason: str | None) -> None:
-        """Ends the input: workers are told `reason`, or that everything has come to a normal end."""
+        """Close the input: the workers get `reason`, or None for a normal end of the run."""
         self._call("StopRun", pb.StopRequest(reason=reason or ""))
 
     def close(self, reason: str | None = None) -> None:
-        """Gives the system back; returns when the next job can have it. Does nothing the second time."""
+        """Release the system; returns when the next job can have it. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        # The end of the lease frees the system too, only without an answer.
+        # Cancelling the lease frees the system as well, but gives no answer to wait for.
         with contextlib.suppress(CsSystemError):
             self._end_steps()
             self._connection.call(
@@ -291,18 +294,18 @@ class Reservation:
         return self._connection.stream(rpc, request, self._id, timeout_s)
 
     def _end_steps(self) -> None:
-        """The device does one thing at a time: steps whose outputs nobody reads any more are stopped."""
+        """Stop steps whose outputs nobody reads any more: the device does one thing at a time."""
         if self._steps is not None:
             self._steps.close()
             self._steps = None
 
 
 class StepStream(Iterator[StepOutputs]):
-    """Outputs of the steps under way.
+    """Iterator over the outputs of the running steps.
 
     Attributes:
-        end_of_input: True once the input has ended before the last step.
-        paused: True once the steps have ended before the last one because of `pause_steps`.
+        end_of_input: True if the input ended before the last step.
+        paused: True if `pause_steps` ended the steps before the last one.
     """
 
     def __init__(self, connection: Connection, call: Any, on_wait: OnWait | None = None) -> None:
@@ -347,21 +350,21 @@ class StepStream(Iterator[StepOutputs]):
             return event
         self.end_of_input, self.paused = event.end.end_of_input, event.end.paused
         self._ended = True
-        # Reads the status of the call, so that nothing of it is left.
+        # Reads the status of the call, so that gRPC releases all of its resources.
         next(self._call, None)
         return None
 
     def close(self) -> None:
-        """Stops the steps."""
+        """Stop the steps."""
         if not self._ended:
             self._ended = True
             self._call.cancel()
 
 
 class StateStream:
-    """The state of one step on its way here; the system keeps it from the moment in which this is made.
+    """The state after a step, on its way from the system, which keeps it from the moment this is constructed.
 
-    Raises (also in `read`): what `Reservation.fetch_state` does.
+    Raises (also in `read`): the same errors as `Reservation.fetch_state`.
     """
 
     def __init__(self, connection: Connection, call: Any) -> None:
@@ -370,7 +373,7 @@ class StateStream:
             next(self._call)
 
     def read(self) -> dict[str, np.ndarray]:
-        """Waits for all of it; in the dtypes of the program's interface."""
+        """Wait for all of the state and return it, in the dtypes of the program's interface."""
         assembler = TensorAssembler()
         with self._connection.errors():
             for chunk in self._call:
@@ -379,7 +382,7 @@ class StateStream:
 
 
 class RemoteState(Mapping[str, np.ndarray]):
-    """The state of a system that computes no step meanwhile; each tensor comes when it is asked for."""
+    """The state of a system that is not running steps; each tensor is fetched when it is accessed."""
 
     def __init__(self, reservation: Reservation, names: Sequence[str]) -> None:
         self._reservation, self._names = reservation, names
@@ -400,7 +403,7 @@ class RemoteState(Mapping[str, np.ndarray]):
 
 
 def _state_chunks(state: Mapping[str, np.ndarray], failures: list[Exception]) -> Iterator[pb.StateChunk]:
-    """The messages of a state; ends early where getting a tensor fails, as gRPC hides what this raises."""
+    """Yield the messages of a state; a failure ends it and is appended, as gRPC hides what this raises."""
     try:
         for group in pack_tensors(state):
             yield pb.StateChunk(tensors=group)

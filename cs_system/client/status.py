@@ -17,8 +17,8 @@ class WorkerInfo:
 
     Attributes:
         phase: absent, connected, lost, ended or failed.
-        host: Its machine; empty before it has connected.
-        batches: Received from it in this run.
+        host: Name of its machine; empty before it has connected.
+        batches: Number received from it in this run.
     """
 
     worker: int
@@ -29,11 +29,12 @@ class WorkerInfo:
 
 @dataclass(frozen=True)
 class WaferInfo:
-    """Which part of the last seconds a wafer of a group has worked; in the rest it waited.
+    """Utilization of a wafer of a group over the last seconds; the rest of the time it waited.
 
     Attributes:
-        computing: What needs no other wafer; sums over wafers are not counted, since one waits there.
-        receiving: Weights.
+        computing: Fraction of time spent on work that needs no other wafer; sums over wafers are not counted,
+            as a wafer waits in them.
+        receiving: Fraction of time in which weights arrived.
     """
 
     computing: float
@@ -46,13 +47,14 @@ class RunInfo:
 
     Attributes:
         since: When its job got the system, seconds since the epoch.
-        step: Steps done.
-        steps_per_s: Over the last seconds.
+        step: Number of completed steps.
+        steps_per_s: Rate over the last seconds.
+        samples_per_s: Rate over the last seconds.
         workers: Empty until the chief has opened the input.
-        waiting_for: Workers whose batches the run waits for.
-        late: What part of the system has not answered for seconds; empty: nothing.
-        slow: Which of several wafers the others wait for; empty: none.
-        wafers: What each of several has done in the last seconds.
+        waiting_for: Indices of the workers whose batches the run is waiting for.
+        late: Sentence about a part of the system that has not answered for seconds; empty: none.
+        slow: Sentence about a wafer that the others wait for; empty: none.
+        wafers: Utilization of each wafer, if there are several.
     """
 
     job: str
@@ -69,7 +71,7 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes that the system keeps to, in bytes."""
+    """Limits of the system, in bytes."""
 
     message_bytes: int
     artifact_bytes: int
@@ -81,14 +83,14 @@ class SystemInfo:
     """A system.
 
     Attributes:
-        version: Of its toolkit.
+        version: Version of its toolkit.
         state: IDLE, RESERVED, PROGRAMMING, WAITING FOR INPUT or RUNNING.
         fabric: Name of the fabric's configuration.
         fabric_spec: The configuration itself, for `cs_toolkit.fabric.Fabric`.
-        data_address: Where workers reach it.
-        run: None when it is idle.
-        waiting_jobs: Jobs in the queue.
-        num_csx: Wafers that can share a batch.
+        data_address: Address at which workers reach it.
+        run: None when the system is idle.
+        waiting_jobs: Number of jobs in the queue.
+        num_csx: Number of wafers that can share a batch.
     """
 
     name: str
@@ -105,12 +107,12 @@ class SystemInfo:
     num_csx: int = 1
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values with the names of the attributes."""
+        """Return plain values with the names of the attributes."""
         return asdict(self)
 
 
 def read_info(message: pb.SystemInfo, address: SystemAddress) -> SystemInfo:
-    """The system that answered at `address`."""
+    """Convert the answer of the system at `address`."""
     return SystemInfo(
         name=message.name,
         version=message.version,
@@ -146,7 +148,7 @@ def _read_run(message: pb.RunInfo) -> RunInfo:
 
 
 def render(info: SystemInfo, now_s: float) -> str:
-    """A few lines about a system and its run; `now_s` is in seconds since the epoch."""
+    """Render a system and its run as a few lines; `now_s` is in seconds since the epoch."""
     rows = [
         ("system", f"{info.name} at {info.address}, data plane {info.data_address}"),
         ("toolkit", f"{info.version}, fabric {info.fabric}, up {duration_text(info.uptime_s)}"),
@@ -187,7 +189,7 @@ def _run_rows(run: RunInfo, now_s: float) -> list[tuple[str, str]]:
 
 
 def duration_text(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    """Format a duration: `45 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
     whole = max(0, int(seconds))
     days, rest = divmod(whole, 86400)
     hours, rest = divmod(rest, 3600)

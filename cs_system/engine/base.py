@@ -15,57 +15,58 @@ from cs_system.swarmx.hosts import HostPool
 from cs_toolkit.layered_step import ScheduleError, schedule_from_json
 from cs_toolkit.step import CompiledStep, StepInterface, device_bytes
 
-# A call costs 70 to 100 us whatever the number of its steps, so 32 steps hide it; 32 MiB of input keep
-# the caches of a host useful and the first step of a run early.
+# A call costs 70 to 100 us whatever the number of its steps, so 32 steps hide it. 32 MiB of input still fit
+# into a host's caches, and do not delay the first step of a run.
 MAX_CHUNK_BATCHES = 32
 MAX_CHUNK_BYTES = 32 << 20
-# One chunk computes, one is full and one fills.
+# One chunk is being computed, one is full and one is being filled.
 CHUNKS = 3
 
 
 class PendingSteps(Protocol):
-    """Steps that the device has been told to compute."""
+    """Steps that were dispatched to the device."""
 
     @property
     def count(self) -> int:
-        """How many."""
+        """Number of steps."""
         ...
 
     def is_ready(self) -> bool:
-        """Whether they are done; never waits."""
+        """Return True if the steps are done; never waits."""
         ...
 
     def wait(self) -> dict[str, np.ndarray]:
-        """Waits for the steps; their chunk is not read any more afterwards.
+        """Wait for the steps; afterwards their chunk is not read any more.
 
         Returns:
             By output name the values of all steps, shape (count, *shape of the output).
 
         Raises:
             ExecutionError: the device reported a failure.
-            DeviceMemoryError: it had not enough memory.
+            DeviceMemoryError: it ran out of memory.
         """
         ...
 
 
 class KeptState(Protocol):
-    """The state after one step, which may be read from any thread while further steps are computed."""
+    """The state after a step, which may be read from any thread while further steps are computed."""
 
     def read(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Some of it, or all; each tensor may be read once.
+        """Read all of the state or part of it; each tensor may be read once.
 
         Raises:
-            CsSystemError: the state has been put or another one kept since; its memory has gone.
+            CsSystemError: the state has since been replaced, by new state or another snapshot; or MemoryX is
+                gone.
         """
         ...
 
     def end(self) -> None:
-        """What has not been read is not wanted any more."""
+        """Discard the tensors that have not been read."""
         ...
 
 
 class Engine(Protocol):
-    """One program on the device; all calls come from the thread of the device."""
+    """A program on the device; all calls come from the thread of the device unless stated otherwise."""
 
     @property
     def interface(self) -> StepInterface:
@@ -74,16 +75,16 @@ class Engine(Protocol):
 
     @property
     def chunk_batches(self) -> int:
-        """Batches stacked in the chunks that `dispatch` gets."""
+        """Number of batches stacked in the chunks that `dispatch` gets."""
         ...
 
     @property
     def missing_state(self) -> Sequence[str]:
-        """The names of the state that has not come, or that a failed step lost; none: steps can run."""
+        """Names of the state that has not arrived, or that a failed step lost; empty: steps can run."""
         ...
 
     def program(self) -> float:
-        """Makes the device ready for the first step; returns the seconds that it took.
+        """Prepare the device for the first step; return the seconds that it took.
 
         Raises:
             ProgramError: an executable cannot be read, does not fit the interface, or does not run here.
@@ -91,9 +92,9 @@ class Engine(Protocol):
         ...
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Copies some of the state to the device; steps can run when all of it has come.
+        """Copy part of the state to the device; steps can run when all of it has arrived.
 
-        Where all of it is there already, a new state begins.
+        If all of it is there already, a new state begins.
 
         Raises:
             StateMismatchError: names, dtypes or shapes are not those of the interface, or an int64 value does
@@ -103,7 +104,7 @@ class Engine(Protocol):
         ...
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> PendingSteps:
-        """Starts `count` steps on the batches from `offset` of a chunk; the caller does not wait for them.
+        """Start `count` steps on the batches from `offset` of a chunk, without waiting for them.
 
         Raises:
             WrongOrderError: there is no state, or not all of it.
@@ -111,35 +112,35 @@ class Engine(Protocol):
         ...
 
     def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Copies of the state, or of some of it, in the dtypes of the interface.
+        """Copy the state, or part of it, in the dtypes of the interface.
 
         Raises:
-            WrongOrderError: there is no state, because none was put or because running failed.
+            WrongOrderError: there is no state, because none was put or a failed step lost it.
             StateMismatchError: a name that the program does not have.
         """
         ...
 
     def snapshot(self, names: Sequence[str] | None = None) -> KeptState | None:
-        """Keeps the state after the last step dispatched, or some of it, until it has been read.
+        """Keep the state after the last step dispatched, or part of it, until it has been read.
 
         Returns:
-            None where no step may be computed until `fetch_state` has read it.
+            None if no step may be computed until `fetch_state` has read the state.
 
         Raises:
-            WrongOrderError, StateMismatchError: as `fetch_state`.
+            WrongOrderError, StateMismatchError: as in `fetch_state`.
         """
         ...
 
-    def late(self) -> str | None:
-        """What part of the system has not answered for seconds; None: nothing. Any thread may ask."""
+    def unresponsive(self) -> str | None:
+        """Describe a part of the system that has not answered for seconds, or None; for any thread."""
         ...
 
-    def pace(self) -> StragglerMonitor | None:
-        """How long each of several wafers works; None where there is one. Any thread may ask."""
+    def stragglers(self) -> StragglerMonitor | None:
+        """Return the work times of several wafers, or None if there is one; callable from any thread."""
         ...
 
     def free(self) -> None:
-        """Gives back the memory of the device."""
+        """Free the memory of the device."""
         ...
 
 
@@ -151,18 +152,18 @@ def make_engine(
     num_csx: int = 1,
     machines: HostPool | None = None,
 ) -> Engine:
-    """The engine of an execution mode; imports JAX, which takes a second.
+    """Make the engine for the execution mode of a step; imports JAX, which takes a second.
 
     Args:
-        step: what to run, and how.
-        data: bytes of its executables, by their names.
-        chunk_batches: batches stacked in a chunk, at most.
-        memoryx: where weights are kept that stream to the device.
-        num_csx: wafers that share a batch.
-        machines: where these are started; None: here.
+        step: The step to run.
+        data: Bytes of its executables, by their names.
+        chunk_batches: Maximum number of batches stacked in a chunk.
+        memoryx: Where the weights of weight streaming are stored.
+        num_csx: Number of wafers that share a batch.
+        machines: Where these are started; None: on this machine.
 
     Raises:
-        ArtifactRefusedError: this system has no engine for the mode, or the engine wants other executables.
+        ArtifactRefusedError: this system has no engine for the mode, or the engine needs other executables.
     """
     make = _ENGINES.get(step.execution)
     if make is None:
@@ -173,7 +174,7 @@ def make_engine(
     return make(step, data, chunk_batches, memoryx, num_csx, machines)
 
 
-def _pipelined(
+def _make_pipelined(
     step: CompiledStep,
     data: Mapping[str, bytes],
     chunk_batches: int,
@@ -197,7 +198,7 @@ def _pipelined(
     return PipelinedEngine(data[names[0]], step.interface, chunk_batches)
 
 
-def _weight_streaming(
+def _make_weight_streaming(
     step: CompiledStep,
     data: Mapping[str, bytes],
     chunk_batches: int,
@@ -209,12 +210,12 @@ def _weight_streaming(
         schedule = schedule_from_json(step.schedule)
     except ScheduleError as error:
         raise ArtifactRefusedError(f"artifact {step.key[:12]}: {error}") from error
-    wanted = (1 + max((call.function for call in schedule.calls()), default=-1), set(schedule.state))
-    if (len(step.executables), {spec.name for spec in step.interface.state}) != wanted:
+    expected = (1 + max((call.function for call in schedule.calls()), default=-1), set(schedule.state))
+    if (len(step.executables), {spec.name for spec in step.interface.state}) != expected:
         raise ArtifactRefusedError(
             f"artifact {step.key[:12]} has {len(step.executables)} executables and "
-            f"{len(step.interface.state)} state tensors, its schedule has {wanted[0]} and {len(wanted[1])}; "
-            "compile it again"
+            f"{len(step.interface.state)} state tensors, its schedule has {expected[0]} and "
+            f"{len(expected[1])}; compile it again"
         )
     if num_csx != 1:
         from cs_system.swarmx.group import GroupEngine
@@ -227,8 +228,8 @@ def _weight_streaming(
 
 _Make = Callable[[CompiledStep, Mapping[str, bytes], int, MemoryxConfig, int, HostPool | None], Engine]
 _ENGINES: dict[str, _Make] = {
-    "pipelined": _pipelined,
-    "weight_streaming": _weight_streaming,
+    "pipelined": _make_pipelined,
+    "weight_streaming": _make_weight_streaming,
 }
 
 
@@ -241,10 +242,10 @@ class RingSize:
 
 
 def ring_size(interface: StepInterface, memory_bytes: int) -> RingSize:
-    """The input ring for a program within a limit of host memory.
+    """Choose the size of a program's input ring within a limit of host memory.
 
-    The batches of a chunk are a power of two, so that chunks of small fields keep the alignment that lets
-    the device read them in place. The stacked outputs of a chunk obey the same limit as its input.
+    The number of batches in a chunk is a power of two, so that chunks of small fields keep the alignment that
+    lets the device read them in place. The stacked outputs of a chunk obey the same limit as its input.
 
     Raises:
         DeviceMemoryError: not even two single batches fit.

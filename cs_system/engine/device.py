@@ -1,4 +1,4 @@
-"""The device of an engine: JAX's settings before its first use, values on their way there, and errors."""
+"""The device of an engine: JAX settings before its first use, conversion and checks of values, and errors."""
 
 from __future__ import annotations
 
@@ -21,51 +21,49 @@ from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 log = logging.getLogger("cs_system.engine")
 
 _YNN = ("LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT", "LIBRARY_FUSION_TYPE_REDUCE")
-"""What XLA for CPUs gives to YNN by itself, less the convolutions."""
+"""The ops that XLA for CPUs gives to YNN by default, except for convolutions."""
 
 
 def limit_threads(threads: int | None) -> int:
-    """Sets the number of threads that compute; call before `import jax`.
+    """Set the number of compute threads; call before `import jax`.
 
-    More threads than CPUs double the time of a step (measured: 4 on 2), so the CPUs of this process are the
-    upper limit. Results are reproducible bit for bit for one number of threads.
+    Results are reproducible bit for bit with the same number of threads.
 
     Returns:
         The number set.
     """
+    # At most one thread for each CPU: 4 threads on 2 CPUs doubled the time of a step.
     available = len(os.sched_getaffinity(0))
     count = min(threads or available, available)
-    # XLA takes the size of its thread pool from this variable.
+    # XLA reads the size of its thread pool from this variable.
     os.environ["NPROC"] = str(count)
     return count
 
 
 def computing_threads() -> int:
-    """What `limit_threads` has set, else the number of CPUs of this process."""
+    """Return the number set by `limit_threads`, else the number of CPUs of this process."""
     return int(os.environ.get("NPROC") or len(os.sched_getaffinity(0)))
 
 
 @functools.cache
 def compiler_options(threads: int) -> dict[str, str | bool]:
-    """Options of XLA for programs that so many threads compute; imports JAX.
-
-    XLA for CPUs has two routines for convolutions. The one that it prefers (YNN) computes each on one thread,
-    the other one (Eigen) on all, mostly for more CPU time: 1.3 times as much is common. Wall milliseconds for
-    a step of `benchmarks.step_time`, with the XLA of jax 0.10.2 and two threads:
-
-        model         YNN     Eigen
-        cnn_mid       29.1    20.9
-        resnet_mid    18.7    13.5
-        unet_mid      41.4    34.0
-        small_cnn      2.31    1.82
-        resnet_tiny    1.37    1.23
-        unet_tiny      2.77    2.41
-
-    For products and sums YNN uses all threads; programs without convolutions are compiled to the same as
-    without the option. An XLA that does not know it computes as it prefers to.
-    """
+    """Return the options of XLA for programs that run on this number of threads; imports JAX."""
     import jax
 
+    # XLA for CPUs has two routines for convolutions. The one that it prefers (YNN) computes each on one
+    # thread, the other one (Eigen) on all, mostly for more CPU time: 1.3 times as much is common. Wall
+    # milliseconds for a step of `benchmarks.step_time`, with the XLA of jax 0.10.2 and two threads:
+    #
+    #     model         YNN     Eigen
+    #     cnn_mid       29.1    20.9
+    #     resnet_mid    18.7    13.5
+    #     unet_mid      41.4    34.0
+    #     small_cnn      2.31    1.82
+    #     resnet_tiny    1.37    1.23
+    #     unet_tiny      2.77    2.41
+    #
+    # For products and sums YNN uses all threads; programs without convolutions are compiled to the same code
+    # as without the option. An XLA that does not know the option computes as it prefers to.
     jit: Callable[..., Any] = jax.jit
     if threads == 1 or jax.default_backend() != "cpu":
         return {}
@@ -79,7 +77,7 @@ def compiler_options(threads: int) -> dict[str, str | bool]:
 
 
 def cpu_digest() -> str:
-    """16 hex digits that are equal on equal CPUs.
+    """Return 16 hex digits that are equal on equal CPUs.
 
     Compiled programs use the instructions of the CPU that they were compiled on; a cache in a home directory
     may be shared with machines that lack some of them.
@@ -93,12 +91,12 @@ def cpu_digest() -> str:
 
 
 def start_device(cache_dir: Path | None, *, dispatches_async: bool = True, on_cpu: bool = False) -> str:
-    """Imports JAX, starts its device and turns on the cache of compiled programs.
+    """Import JAX, start its device, and turn on the cache of compiled programs.
 
     Args:
-        cache_dir: Of compiled programs; None keeps nothing.
-        dispatches_async: Whether calls of a CPU return before they are computed.
-        on_cpu: The device is this machine, whatever other ones it has.
+        cache_dir: Directory of compiled programs; None stores nothing.
+        dispatches_async: Whether calls on a CPU return before they are computed.
+        on_cpu: Use this machine's CPU as the device, even if there are others.
 
     Returns:
         The platform: "cpu" or "gpu".
@@ -112,52 +110,54 @@ def start_device(cache_dir: Path | None, *, dispatches_async: bool = True, on_cp
     settings.update("jax_cpu_enable_async_dispatch", dispatches_async)
     if cache_dir is not None:
         settings.update("jax_compilation_cache_dir", str(cache_dir))
-        # By default JAX keeps only what took long to compile.
+        # By default JAX stores only programs that took long to compile.
         settings.update("jax_persistent_cache_min_compile_time_secs", 0)
         settings.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return str(jax.devices()[0].platform)
 
 
 def check_state(interface: StepInterface, state: Mapping[str, np.ndarray]) -> None:
-    """Compares some of a state with the interface of its step.
+    """Check part of a state against the interface of its step.
 
     Raises:
         StateMismatchError: names, dtypes or shapes differ, or a number does not fit the device's type.
     """
     specs = tuple(spec for spec in interface.state if spec.name in state)
-    faults = state_problems(specs, {n: (a.dtype.name, a.shape) for n, a in state.items()})
-    faults = faults or [fault for spec in specs for fault in _narrowing_fault(spec, state[spec.name])]
-    if faults:
-        raise StateMismatchError.of(faults)
+    problems = state_problems(specs, {n: (a.dtype.name, a.shape) for n, a in state.items()})
+    problems = problems or [
+        problem for spec in specs for problem in _narrowing_problem(spec, state[spec.name])
+    ]
+    if problems:
+        raise StateMismatchError.of(problems)
 
 
 def as_device(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """An array in the type that the device computes in; itself where it has that type."""
+    """Convert an array to the type that the device computes in, without a copy if it has that type."""
     return array.astype(dtype_named(device_dtype(spec.dtype)), copy=False)
 
 
 def from_device(array: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """A copy in the dtype of the interface: a view of device memory would keep the device from reusing it."""
+    """Copy an array to the dtype of the interface; a view would keep the device from reusing its memory."""
     return array.astype(dtype_named(spec.dtype), copy=True)
 
 
 def select_state(interface: StepInterface, names: Sequence[str] | None) -> list[TensorSpec]:
-    """The tensors of a state by name; None: all.
+    """Return the state tensors with the given names; None: all.
 
     Raises:
         StateMismatchError: a name that the program does not have.
     """
     specs = {spec.name: spec for spec in interface.state}
-    wanted = list(specs) if names is None else list(names)
-    unknown = [f"'{name}' is not state of the program" for name in wanted if name not in specs]
+    selected = list(specs) if names is None else list(names)
+    unknown = [f"'{name}' is not state of the program" for name in selected if name not in specs]
     if unknown:
         raise StateMismatchError.of(unknown)
-    return [specs[name] for name in wanted]
+    return [specs[name] for name in selected]
 
 
 @contextmanager
 def device_errors(kind: type[CsSystemError], doing: str) -> Iterator[None]:
-    """Makes errors of the device those of a CS system: `kind`, or that there is not enough memory."""
+    """Convert device errors in the body to errors of a CS system: DeviceMemoryError, else `kind`."""
     try:
         yield
     except CsSystemError:
@@ -171,7 +171,7 @@ def device_errors(kind: type[CsSystemError], doing: str) -> Iterator[None]:
         raise kind(f"{doing} failed: {message}") from error
 
 
-def _narrowing_fault(spec: TensorSpec, array: np.ndarray) -> Iterator[str]:
+def _narrowing_problem(spec: TensorSpec, array: np.ndarray) -> Iterator[str]:
     narrow = dtype_named(device_dtype(spec.dtype))
     if narrow == array.dtype or not array.size or not np.issubdtype(narrow, np.integer):
         return

@@ -1,4 +1,8 @@
-"""Executables of an artifact, loaded and compiled: of a whole step, or the functions of a step in layers."""
+"""The executables of an artifact, loaded and compiled: a whole step, or the functions of a step in layers.
+
+The bytes contain StableHLO, not Python: loading them needs neither the framework of the program nor the
+compiler, and runs no code of the artifact's author.
+"""
 
 from __future__ import annotations
 
@@ -19,41 +23,41 @@ from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 _ShapeDtypeStruct: Callable[..., Any] = jax.ShapeDtypeStruct
 
 _EXCHANGES = re.compile(r"\b(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)")
-"""Ops of XLA in which devices wait for each other."""
+"""Collective ops of XLA, in which devices wait for each other."""
 
 StepCallable = Callable[
     [Sequence[jax.Array], Sequence[jax.Array]], tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]
 ]
-"""(state, inputs) -> (new state, outputs); see `load_step`."""
+"""A function (state, inputs) -> (new state, outputs), as `load_step` returns it."""
 
 Executables = Mapping[int, tuple[bytes, StepInterface]]
-"""Bytes, as `cgc.executable.export_step` wrote them, and interface of functions, by number."""
+"""By function number: the bytes written by `cgc.executable.export_step`, and the interface."""
 
 
 class ExecutableError(ToolkitError):
-    """Bytes that are no executable, or one that cannot run here."""
+    """Bytes that are not an executable, or one that cannot run here."""
 
 
 def load_step(data: bytes) -> StepCallable:
-    """The inverse of `cgc.executable.export_step`.
+    """Load an executable that `cgc.executable.export_step` wrote.
 
     Returns:
         A pure function (state, inputs) -> (new state, outputs), all tuples in the order of the step's
-        interface, in the types of `device_dtype`. It may be called under `jax.jit` and from jax loops;
-        donate there.
+        interface, in the types of `device_dtype`. It may be called under `jax.jit` and from jax loops; donate
+        there.
 
     Raises:
         ExecutableError: the bytes are no executable, or one that this jax cannot read or run here.
     """
     try:
         exported = export.deserialize(bytearray(data))
-    except Exception as error:  # flatbuffers reports damage as whatever the damaged bytes lead to
+    except Exception as error:  # flatbuffers raises all kinds of errors for damaged bytes
         raise ExecutableError(
             f"got {len(data)} bytes, expected an executable that jax {jax.__version__} can read ({error}); "
             "compile again"
         ) from error
     platform = jax.default_backend()
-    if platform not in _names(exported.platforms):
+    if platform not in _platform_names(exported.platforms):
         raise ExecutableError(
             f"the executable is for {', '.join(exported.platforms)}, this process computes on {platform!r}; "
             "set JAX_PLATFORMS to one of them"
@@ -68,39 +72,39 @@ def load_step(data: bytes) -> StepCallable:
 
 
 class Devices(Protocol):
-    """Where values lie: on one device, or on several, cut along the batch or the same on all."""
+    """Placement of values: on one device, or on several, sharded along the batch or replicated."""
 
     whole: Any
-    """The sharding of a value that is the same on all; None where there is one device."""
+    """The sharding of a replicated value; None if there is one device."""
 
     def put(self, array: np.ndarray) -> Any:
-        """A value that is the same on all; an array at an aligned address is read in place."""
+        """Return a replicated value; an array at an aligned address is read in place."""
         ...
 
 
 class OneDevice:
-    """The default device; see `Devices`."""
+    """The default device."""
 
     whole = None
 
     def put(self, array: np.ndarray) -> Any:
-        """See `Devices`."""
+        """Return a value on the default device; an array at an aligned address is read in place."""
         return jax.device_put(array)
 
 
 class Function:
-    """One function with places for its arguments and results; it may be called from any thread.
+    """A compiled function of a step in layers; it may be called from any thread.
 
     Args:
-        data: What `cgc.executable.export_step` wrote of it.
-        interface: Of the executable: weights are its state.
-        devices: That compute.
-        arguments: Sharding of each argument but the keys; None where there is one device.
-        results: Sharding of each result that has to have one.
+        data: Bytes written by `cgc.executable.export_step`.
+        interface: Interface of the executable: weights are its state.
+        devices: Devices that compute.
+        arguments: Sharding of each argument except for the keys; None if there is one device.
+        results: Sharding of each result that needs a certain one.
 
     Attributes:
-        shardings: Of the results.
-        has_sums: Whether it sums over devices, or gathers from them: it waits for all of them.
+        shardings: Shardings of the results.
+        has_sums: True if it sums over devices or gathers from them, so that it waits for all of them.
 
     Raises:
         ExecutableError: the bytes are no executable, or one that cannot run here.
@@ -122,17 +126,17 @@ class Function:
             return tuple(step(values[: self._weights], values[self._weights :])[1])
 
         specs = (*interface.state, *interface.inputs)
-        places = [devices.whole] * len(specs)
-        places[: len(arguments or ())] = arguments or ()
+        shardings = [devices.whole] * len(specs)
+        shardings[: len(arguments or ())] = arguments or ()
         jit: Callable[..., Any] = jax.jit
         jitted = jit(body) if devices.whole is None else jit(body, out_shardings=tuple(results or ()))
-        lowered = jitted.lower(*map(_shape, specs, places))
+        lowered = jitted.lower(*map(_shape, specs, shardings))
         self._compiled = lowered.compile(compiler_options=compiler_options(computing_threads()))
         self.shardings: Sequence[Any] = self._compiled.output_shardings
         self.has_sums = devices.whole is not None and bool(_EXCHANGES.search(self._compiled.as_text()))
 
     def __call__(self, arguments: Sequence[Any], keys: Sequence[Key]) -> Sequence[Any]:
-        """Starts the function; arrays at aligned addresses are read in place until its results are ready."""
+        """Start the function; arrays at aligned addresses are read in place until its results are ready."""
         values = [
             self._devices.put(value) if isinstance(value, np.ndarray) else value
             for value in (*arguments, *map(_key_array, keys))
@@ -142,14 +146,14 @@ class Function:
 
 
 class PlacedCalls:
-    """The functions of some calls in their order, each compiled once for the places that its values have.
+    """The functions of a sequence of calls, each compiled once for every sharding of its arguments.
 
     Args:
-        calls: In their order.
-        executables: What they call.
-        devices: That compute.
-        places: Sharding of values by number, of those that are not the same on all devices.
-        whole: Numbers of results that have to be the same on all.
+        calls: The calls in their order.
+        executables: Executables of their functions.
+        devices: Devices that compute.
+        shardings: By value number, the sharding of values that are not replicated.
+        whole: Numbers of results that must be replicated.
     """
 
     def __init__(
@@ -157,12 +161,12 @@ class PlacedCalls:
         calls: Sequence[Call],
         executables: Executables,
         devices: Devices,
-        places: Mapping[int, Any],
+        shardings: Mapping[int, Any],
         whole: frozenset[int],
     ) -> None:
         self._compiled: dict[Any, Function] = {}
         self._functions = []
-        known = dict(places)
+        known = dict(shardings)
         for call in calls:
             arguments = tuple(known.get(number, devices.whole) for number in call.arguments)
             results = tuple(devices.whole if number in whole else None for number in call.results)
@@ -175,17 +179,17 @@ class PlacedCalls:
             self._functions.append(function)
 
     def __getitem__(self, index: int) -> Function:
-        """The function of a call."""
+        """Return the function of a call."""
         return self._functions[index]
 
 
-def _names(platforms: Sequence[str]) -> set[str]:
-    """Platforms under every name that jax has for them: its CUDA backend calls itself "gpu"."""
+def _platform_names(platforms: Sequence[str]) -> set[str]:
+    """Add the other names that jax has for platforms: its CUDA backend calls itself "gpu"."""
     return {*platforms, *(["gpu"] if "cuda" in platforms else [])}
 
 
 def _key_array(key: Key) -> np.ndarray:
-    """The key of a random op as the functions take it: the bits of unsigned integers in signed ones."""
+    """Convert the key of a random op to its argument: the bits of unsigned integers as signed ones."""
     return np.asarray(key, np.uint32).view(np.int32)
 
 

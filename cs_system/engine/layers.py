@@ -1,4 +1,4 @@
-"""A wafer's part of a step in layers: its micro-batches, and its calls with the weights streamed to them."""
+"""The wafer's part of a step in layers: its micro-batches, and its calls with the weights they need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from cs_system.engine.executable import Devices, Executables, PlacedCalls
 from cs_toolkit.layered_step import Schedule, Traffic
 
-# JAX does not annotate it.
+# JAX has no annotation for it.
 _block_until_ready: Callable[[Any], Any] = jax.block_until_ready
 
 Arrays = list[np.ndarray]
@@ -23,39 +23,39 @@ Called = Callable[[float, Sequence[Any], bool], None]
 
 
 class Stream(Protocol):
-    """The connection to MemoryX, as a step needs it."""
+    """The connection to MemoryX, as far as a step uses it."""
 
     def begin(self, inputs: Arrays) -> None:
-        """Begins a step: its first weights come."""
+        """Begin a step: MemoryX starts to send its weights."""
         ...
 
     def weights(self, is_computing: Computing) -> Arrays:
-        """What comes before the next call; the arrays are there until `computed`.
+        """Return the weights of the next call; their memory is valid until `release_weights`.
 
         Args:
-            is_computing: Whether the device still computes the call before.
+            is_computing: Returns True while the device is still computing the previous call.
         """
         ...
 
-    def computed(self) -> None:
-        """The oldest call whose weights are here has read them."""
+    def release_weights(self) -> None:
+        """Release the weights of the oldest call, which has read them."""
         ...
 
-    def results(self, call: int, results: Callable[[], Arrays]) -> None:
-        """Sends what a call has computed for MemoryX, once the device has done it."""
+    def send_results(self, call: int, results: Callable[[], Arrays]) -> None:
+        """Send the results of a call to MemoryX, as soon as the device has computed them."""
         ...
 
 
 class Layers:
-    """The wafer's calls, compiled.
+    """The compiled calls of a wafer.
 
     Args:
-        schedule: Of the step.
-        traffic: Of the schedule.
-        executables: Of its functions.
-        devices: That compute.
-        places: Sharding of the tensors of a batch by number, where they are cut.
-        called: Told of each call: monotonic time before it, results, and whether it sums over devices.
+        schedule: Schedule of the step.
+        traffic: Traffic of the schedule.
+        executables: Executables of its functions.
+        devices: Devices that compute.
+        places: By number, the sharding of batch tensors that are sharded.
+        called: Callback for each call: monotonic time before it, results, and whether it sums over devices.
     """
 
     def __init__(
@@ -75,18 +75,18 @@ class Layers:
         self._calls = PlacedCalls(traffic.calls, executables, devices, places, whole)
 
     def run(self, batches: Sequence[Mapping[int, Any]], for_memory: Arrays, stream: Stream) -> dict[int, Any]:
-        """Computes a step.
+        """Compute a step.
 
         Args:
-            batches: Of each micro-batch what comes with it, by number; arrays, or values of the device.
-            for_memory: Those tensors of the batch that go to MemoryX, whole.
-            stream: To MemoryX.
+            batches: For each micro-batch its tensors by number; arrays, or values of the device.
+            for_memory: The batch tensors that go to MemoryX, of the whole batch.
+            stream: Connection to MemoryX.
 
         Returns:
-            The outputs of the step that the wafer has, by number.
+            The step outputs that are on the wafer, by number.
         """
         known: dict[int, Any] = {}
-        last = _nothing
+        last = _send_nothing
         stream.begin(for_memory)
         before: Sequence[Any] = ()
         count = len(self._traffic.calls) // len(batches)
@@ -94,18 +94,19 @@ class Layers:
             if index % count == 0:
                 known.update(batches[index // count])
             results, send = self._call(index, known, before, stream)
-            # The device computes this call while the weights of the next one arrive in the other's memory.
+            # The device computes this call while the weights of the next one arrive in the other slot.
             _block_until_ready(before)
             if index:
-                stream.computed()
+                stream.release_weights()
             before = results
             if index != self._last:
                 send()
             else:
                 last = send
         _block_until_ready(before)
-        stream.computed()
-        last()  # with these MemoryX may change the weights, which have all been read now
+        stream.release_weights()
+        # Only now: when MemoryX has these it may change the weights, which have all been read.
+        last()
         return {number: known[number] for number in self._schedule.outputs if number in known}
 
     def _call(
@@ -121,28 +122,28 @@ class Layers:
         if self._called is not None:
             self._called(began_s, results, function.has_sums)
         known.update(zip(call.results, results, strict=True))
-        send = _nothing
+        send = _send_nothing
         if plan.to_memory[index]:
-            going = [known[number] for number in plan.to_memory[index]]
-            send = partial(stream.results, index, lambda: [np.asarray(value) for value in going])
+            values = [known[number] for number in plan.to_memory[index]]
+            send = partial(stream.send_results, index, lambda: [np.asarray(value) for value in values])
         for number in dropped:
             known.pop(number, None)
         return results, send
 
 
-def _nothing() -> None:
-    """Sends nothing."""
+def _send_nothing() -> None:
+    """Send nothing."""
 
 
 def micro_batches(
     schedule: Schedule, inputs: Sequence[np.ndarray], whole: Sequence[np.ndarray] | None = None
 ) -> list[dict[int, Any]]:
-    """What comes with each micro-batch, by number.
+    """Split a batch into the values of each micro-batch, by number.
 
     Args:
-        schedule: Of the step.
-        inputs: The tensors of a batch, or one wafer's share of each micro-batch, one after the other.
-        whole: Those tensors of the whole batch that the step wants, too; from `inputs` when None.
+        schedule: Schedule of the step.
+        inputs: Tensors of a batch, or one wafer's share: its samples of each micro-batch in sequence.
+        whole: The tensors of the whole batch that the step needs as well; taken from `inputs` if None.
     """
     micro = schedule.micro
     complete = [inputs[position] for position in micro.whole.values()] if whole is None else whole
@@ -160,20 +161,20 @@ def micro_batches(
 
 
 def for_memory(schedule: Schedule, traffic: Traffic, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Those tensors of a batch that go to MemoryX, in the order of the traffic."""
+    """Return the batch tensors that go to MemoryX, in the order of the traffic."""
     known = {number: inputs[position] for number, position in schedule.micro.whole.items()}
     known.update(zip(schedule.inputs, inputs, strict=True))
     return [known[number] for number in traffic.inputs]
 
 
 def share(array: np.ndarray, parts: int, count: int, rank: int) -> np.ndarray:
-    """The samples of one wafer: its share of each micro-batch, one after the other.
+    """Return the samples of one wafer: its share of each micro-batch, in sequence.
 
     Args:
-        array: Of the whole batch.
-        parts: Micro-batches of it.
-        count: Of wafers.
-        rank: Of the wafer, from 0.
+        array: A tensor of the whole batch.
+        parts: Number of micro-batches.
+        count: Number of wafers.
+        rank: Rank of the wafer, from 0.
     """
     size = len(array) // (parts * count)
     return array.reshape(parts, count, size, *array.shape[1:])[:, rank].reshape(-1, *array.shape[1:])

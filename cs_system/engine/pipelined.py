@@ -1,7 +1,7 @@
-"""The layer-pipelined engine: the whole training step is one program, and many steps are one call.
+"""The layer-pipelined engine: the whole training step is one program, and a call runs many steps.
 
-The program is a loop over consecutive batches of a stacked chunk; the first batch and the number of steps are
-arguments. One compiled program serves every number of steps, so results do not depend on how steps are
+The program loops over consecutive batches of a stacked chunk; the first batch and the number of steps are
+arguments. A single compiled program serves every number of steps, so results do not depend on how steps are
 grouped into calls, bit for bit. The state stays on the device and is updated in place (donated).
 """
 
@@ -33,7 +33,7 @@ from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 log = logging.getLogger("cs_system.engine")
 
-# JAX does not annotate these.
+# JAX has no annotations for these.
 _block_until_ready: Callable[[Any], Any] = jax.block_until_ready
 _ShapeDtypeStruct: Callable[..., Any] = jax.ShapeDtypeStruct
 
@@ -42,7 +42,7 @@ Step = Callable[[Values, Values], tuple[Values, Values]]
 
 
 class PipelinedSteps:
-    """Steps that the device has been told to compute."""
+    """Steps that were dispatched to the device."""
 
     def __init__(self, specs: Sequence[TensorSpec], values: Values, done: Any, count: int) -> None:
         self.count = count
@@ -51,18 +51,18 @@ class PipelinedSteps:
         self._done = done
 
     def is_ready(self) -> bool:
-        """Whether the steps are done; where the device is the CPU, they may be when `dispatch` returns."""
+        """Return True if the steps are done; on a CPU device this can be the case when `dispatch` returns."""
         return bool(self._done.is_ready())
 
     def wait(self) -> dict[str, np.ndarray]:
-        """Waits for the steps; their chunk is not read any more afterwards.
+        """Wait for the steps; afterwards their chunk is not read any more.
 
         Returns:
             By output name the values of all steps, shape (count, *shape of the output).
 
         Raises:
             ExecutionError: the device reported a failure.
-            DeviceMemoryError: it had not enough memory.
+            DeviceMemoryError: it ran out of memory.
         """
         with device_errors(ExecutionError, "running the steps"):
             _block_until_ready((self._values, self._done))
@@ -73,12 +73,12 @@ class PipelinedSteps:
 
 
 class PipelinedEngine:
-    """One program on the device. Not thread-safe; needs no server.
+    """A program on the device. Not thread-safe; needs no server.
 
     Args:
-        executable: What `cgc.executable.export_step` wrote.
+        executable: Bytes written by `cgc.executable.export_step`.
         interface: Names, dtypes and shapes of the step's inputs, state and outputs.
-        chunk_batches: Batches stacked in the chunks that `run` gets.
+        chunk_batches: Number of batches stacked in the chunks that `run` gets.
     """
 
     def __init__(self, executable: bytes, interface: StepInterface, chunk_batches: int) -> None:
@@ -87,13 +87,13 @@ class PipelinedEngine:
         self._executable = executable
         self._compiled: Any = None
         self._state: Values | None = None
-        self._coming: dict[str, Any] = {}
+        self._arriving: dict[str, Any] = {}
 
     def program(self) -> float:
-        """Compiles the program for this device; done by the first `run` otherwise.
+        """Compile the program for this device; otherwise the first `run` does it.
 
         Returns:
-            The seconds that it took, near zero when it was done before.
+            The seconds that it took, near zero if it was done before.
 
         Raises:
             ProgramError: the executable cannot be read, does not fit the interface, or XLA refuses it.
@@ -115,31 +115,31 @@ class PipelinedEngine:
         return lowered.compile(compiler_options=compiler_options(computing_threads()))
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """See `Engine`."""
+        """Copy part of the state to the device; see `Engine.put_state` for the errors."""
         check_state(self.interface, state)
         self._state = None
         with device_errors(ExecutionError, "loading the state"):
-            self._coming |= {
+            self._arriving |= {
                 spec.name: _to_device(state[spec.name], spec)
                 for spec in self.interface.state
                 if spec.name in state
             }
-        if len(self._coming) == len(self.interface.state):
-            self._state = tuple(self._coming[spec.name] for spec in self.interface.state)
-            self._coming = {}
+        if len(self._arriving) == len(self.interface.state):
+            self._state = tuple(self._arriving[spec.name] for spec in self.interface.state)
+            self._arriving = {}
 
     @property
     def missing_state(self) -> Sequence[str]:
-        """See `Engine`."""
+        """Names of the state that has not arrived, or that a failed step lost."""
         if self._state is not None:
             return []
-        return [spec.name for spec in self.interface.state if spec.name not in self._coming]
+        return [spec.name for spec in self.interface.state if spec.name not in self._arriving]
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> PipelinedSteps:
-        """Starts `count` steps on the batches from `offset` of a chunk; the host does not wait for them.
+        """Start `count` steps on the batches from `offset` of a chunk, without waiting for them.
 
         Args:
-            chunk: One array of shape (chunk_batches, *shape) per input. Read in place where its address is a
+            chunk: One array of shape (chunk_batches, *shape) per input. Read in place if its address is a
                 multiple of 64: leave it unchanged until `PipelinedSteps.wait` has returned.
             offset: First batch.
             count: Number of steps, at least 1.
@@ -163,14 +163,14 @@ class PipelinedEngine:
         return PipelinedSteps(self.interface.outputs, outputs, done, count)
 
     def run(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> dict[str, np.ndarray]:
-        """`dispatch` and `PipelinedSteps.wait`."""
+        """Run steps: `dispatch`, then `PipelinedSteps.wait`."""
         return self.dispatch(chunk, offset, count).wait()
 
     def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Copies of the state, or of some of it, in the dtypes of the interface.
+        """Copy the state, or part of it, in the dtypes of the interface.
 
         Raises:
-            WrongOrderError: there is no state, because none was put or because running failed.
+            WrongOrderError: there is no state, because none was put or a failed step lost it.
             StateMismatchError: a name that the program does not have.
         """
         if self._state is None:
@@ -181,24 +181,24 @@ class PipelinedEngine:
             return {spec.name: from_device(np.asarray(values[spec.name]), spec) for spec in specs}
 
     def snapshot(self, names: Sequence[str] | None = None) -> None:
-        """See `Engine`: the next steps take the memory of the state."""
+        """Return None: the next steps reuse the memory of the state."""
 
-    def late(self) -> str | None:
-        """See `Engine`."""
+    def unresponsive(self) -> str | None:
+        """Return None: there is no other part that could stop answering."""
         return None
 
-    def pace(self) -> None:
-        """See `Engine`: there is one device."""
+    def stragglers(self) -> None:
+        """Return None: there is one device."""
 
     def free(self) -> None:
-        """Gives back the memory of the device."""
+        """Free the memory of the device."""
         self._state = None
-        self._coming = {}
+        self._arriving = {}
         self._compiled = None
 
 
 def _steps_loop(step: Step, outputs: Sequence[TensorSpec], chunk_batches: int) -> Callable[..., Any]:
-    """The function (state, chunk, offset, count) -> (state, stacked outputs, count)."""
+    """Return the function (state, chunk, offset, count) -> (state, stacked outputs, count)."""
 
     def run(state: Values, chunk: Values, offset: Any, count: Any) -> tuple[Values, Values, Any]:
         def body(index: Any, carry: tuple[Values, Values]) -> tuple[Values, Values]:
@@ -212,7 +212,7 @@ def _steps_loop(step: Step, outputs: Sequence[TensorSpec], chunk_batches: int) -
 
         stacked = tuple(jnp.zeros((chunk_batches, *spec.shape), device_dtype(spec.dtype)) for spec in outputs)
         state, stacked = lax.fori_loop(0, count, body, (tuple(state), stacked))
-        # A result that is always there tells that the call has finished, also for a step without outputs.
+        # The count is returned because a step without outputs also needs a result that shows that it ended.
         return state, stacked, count + 0
 
     return run
@@ -243,5 +243,5 @@ def _device_shapes(specs: Sequence[TensorSpec], stacked: int | None = None) -> V
 
 
 def _to_device(array: np.ndarray, spec: TensorSpec) -> Any:
-    # device_put may keep using the memory of a numpy array, so it gets one that nobody else has.
+    # A private copy, because device_put may keep using the memory of a numpy array.
     return jax.device_put(np.array(array, dtype_named(device_dtype(spec.dtype)), copy=True))

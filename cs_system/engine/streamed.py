@@ -1,4 +1,4 @@
-"""The engine for weight streaming: one layer at a time, with weights from MemoryX and gradients to it."""
+"""The engine for weight streaming: a layer at a time, with weights from MemoryX and gradients to it."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from cs_toolkit.step import CompiledStep, StepInterface, TensorSpec
 
 
 class Reader(Protocol):
-    """Who reads what MemoryX keeps, see `StateReader`."""
+    """Reads the state that MemoryX keeps for a snapshot."""
 
     def get(self, number: int, spec: TensorSpec) -> np.ndarray:
-        """A tensor, in the device's dtype."""
+        """Return a tensor, in the device's dtype."""
         ...
 
     def end(self) -> None:
-        """The rest is not read."""
+        """Discard the tensors that have not been read."""
         ...
 
 
 class KeptState:
-    """See `cs_system.engine.base.KeptState`."""
+    """The state after a step, kept by MemoryX until it has been read."""
 
     def __init__(self, reader: Reader, specs: Sequence[TensorSpec], schedule: Schedule) -> None:
         self._reader, self._schedule = reader, schedule
         self._specs = {spec.name: spec for spec in specs}
 
     def read(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """See there."""
+        """Read all of the state or part of it; each tensor may be read once."""
         return {name: self._read(name) for name in (self._specs if names is None else names)}
 
     def end(self) -> None:
-        """See there."""
+        """Discard the tensors that have not been read."""
         self._reader.end()
 
     def _read(self, name: str) -> np.ndarray:
@@ -56,11 +56,11 @@ class KeptState:
 
 
 class LayeredEngine(ABC):
-    """See `Engine`.
+    """Base of the engines of a step in layers: the state is in MemoryX, and a chunk is a single batch.
 
     Args:
-        interface: Of the whole step.
-        schedule: Of the step.
+        interface: Interface of the whole step.
+        schedule: Schedule of the step.
     """
 
     chunk_batches = 1
@@ -72,18 +72,18 @@ class LayeredEngine(ABC):
 
     @abstractmethod
     def program(self) -> float:
-        """See `Engine`."""
+        """Prepare the device for the first step; return the seconds that it took."""
 
     @abstractmethod
     def _put(self, number: int, array: np.ndarray) -> None:
-        """Sends a tensor of the state to MemoryX, in the device's dtype."""
+        """Send a state tensor to MemoryX, in the device's dtype."""
 
     @abstractmethod
     def _keep(self, numbers: Sequence[int]) -> Reader:
-        """Has MemoryX keep some state as it is after the last step dispatched, and gives who reads it."""
+        """Have MemoryX keep state as it is after the last step dispatched; return a reader of it."""
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """See `Engine`."""
+        """Send part of the state to MemoryX; see `Engine.put_state` for the errors."""
         check_state(self.interface, state)
         self.program()
         if not self._missing:
@@ -95,34 +95,34 @@ class LayeredEngine(ABC):
 
     @property
     def missing_state(self) -> Sequence[str]:
-        """See `Engine`."""
+        """Names of the state that has not arrived, or that a failed step lost."""
         return self._missing
 
     def fetch_state(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """See `Engine`."""
+        """Copy the state, or part of it, in the dtypes of the interface."""
         return self.snapshot(names).read()
 
     def snapshot(self, names: Sequence[str] | None = None) -> KeptState:
-        """See `Engine`."""
+        """Keep the state after the last step dispatched, or part of it, until it has been read."""
         if self._missing:
             raise WrongOrderError("there is no state on the system: none was put, or a failed step lost it")
-        wanted = select_state(self.interface, names)
+        specs = select_state(self.interface, names)
         numbers = self._schedule.state
-        return KeptState(self._keep([numbers[spec.name] for spec in wanted]), wanted, self._schedule)
+        return KeptState(self._keep([numbers[spec.name] for spec in specs]), specs, self._schedule)
 
-    def late(self) -> str | None:
-        """See `Engine`."""
+    def unresponsive(self) -> str | None:
+        """Describe a part of the system that has not answered for seconds, or None."""
         return None
 
-    def pace(self) -> StragglerMonitor | None:
-        """See `Engine`."""
+    def stragglers(self) -> StragglerMonitor | None:
+        """Return the work times of several wafers, or None if there is one."""
         return None
 
     def _lose_state(self) -> None:
         self._missing = [spec.name for spec in self.interface.state]
 
     def _batch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> list[np.ndarray]:
-        """The one batch of a chunk, in the device's dtypes.
+        """Return the single batch of a chunk, in the device's dtypes.
 
         Raises:
             WrongOrderError: there is no state, or not all of it.
@@ -135,13 +135,13 @@ class LayeredEngine(ABC):
 
 
 class StreamedSteps:
-    """A step that the wafer has been told to compute.
+    """A step that was dispatched to the wafer.
 
     Args:
-        specs: Of the outputs.
-        numbers: Of the outputs in the schedule.
-        values: By number, of those that are on the wafer.
-        answers: Waits for the others, and gives them by number.
+        specs: Specs of the outputs.
+        numbers: Numbers of the outputs in the schedule.
+        values: By number, the outputs on the wafer.
+        answers: Waits for the outputs from MemoryX, and returns them by number.
     """
 
     count = 1
@@ -156,11 +156,11 @@ class StreamedSteps:
         self._specs, self._numbers, self._values, self._answers = specs, numbers, values, answers
 
     def is_ready(self) -> bool:
-        """Whether the wafer has computed its outputs."""
+        """Return True if the wafer has computed its outputs."""
         return all(value.is_ready() for value in self._values.values() if hasattr(value, "is_ready"))
 
     def wait(self) -> dict[str, np.ndarray]:
-        """See `PendingSteps`."""
+        """Wait for the step, and return its outputs by name."""
         with device_errors(ExecutionError, "running the steps"):
             values = {**self._values, **self._answers()}
             return {
@@ -170,14 +170,14 @@ class StreamedSteps:
 
 
 class StreamedEngine(LayeredEngine):
-    """A step in layers on the device. Not thread-safe; needs no server.
+    """The engine of a step in layers on one device. Not thread-safe; needs no server.
 
     Args:
-        step: What to run: executable *i* is function *i* of the schedule.
-        schedule: Of the step.
+        step: The step: executable *i* is function *i* of the schedule.
+        schedule: Schedule of the step.
         data: Bytes of its executables, by their names.
-        memoryx: Where weights and optimizer state are kept.
-        patience_s: Silence after which MemoryX counts as lost.
+        memoryx: Where weights and optimizer state are stored.
+        heartbeat_timeout_s: Time without a heartbeat after which MemoryX counts as lost.
     """
 
     def __init__(
@@ -186,11 +186,11 @@ class StreamedEngine(LayeredEngine):
         schedule: Schedule,
         data: Mapping[str, bytes],
         memoryx: MemoryxConfig,
-        patience_s: float = HEARTBEAT_TIMEOUT_S,
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         super().__init__(step.interface, schedule)
-        self._step, self._data, self._place = step, data, memoryx
-        self._patience_s = patience_s
+        self._step, self._data, self._config = step, data, memoryx
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._traffic = traffic(schedule)
         self._layers: Layers | None = None
         self.started_processes: list[MemoryxProcess] = []
@@ -198,21 +198,21 @@ class StreamedEngine(LayeredEngine):
         self._reader: ShardedReader | None = None
 
     def program(self) -> float:
-        """See `Engine`."""
+        """Connect to MemoryX and compile the wafer's calls; return the seconds that it took."""
         started = time.monotonic()
         if self._layers is None:
-            # First, so that both sides compile their functions at the same time.
+            # Connected first, so that both sides compile their functions at the same time.
             self._memoryx = self._connect()
             with device_errors(ProgramError, "programming"):
                 executables = select_executables(self._step, self._data, self._traffic.calls)
                 self._layers = Layers(self._schedule, self._traffic, executables, OneDevice(), {})
             self._memoryx.wait_open()
             self._reader = ShardedReader(self._schedule, self._memoryx.addresses, self._token)
-            self._memoryx.failed_too = self._reader.end_all
+            self._memoryx.on_failure = self._reader.end_all
         return time.monotonic() - started
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> StreamedSteps:
-        """See `Engine`; returns when the wafer has computed its calls."""
+        """Run a step; returns when the wafer has computed its calls."""
         inputs = self._batch(chunk, offset, count)
         try:
             with device_errors(ExecutionError, "running the steps"):
@@ -230,16 +230,16 @@ class StreamedEngine(LayeredEngine):
         return StreamedSteps(self.interface.outputs, plan.outputs, values, client.answers)
 
     def transfers(self) -> list[Transfer]:
-        """Of weights so far, from each MemoryX."""
+        """Return the transfer times of weights so far, of each MemoryX process."""
         return self._client().transfers()
 
-    def late(self) -> str | None:
-        """See `Engine`."""
+    def unresponsive(self) -> str | None:
+        """Describe a MemoryX process that has not answered for seconds, or None."""
         client = self._memoryx
-        return None if client is None else client.late()
+        return None if client is None else client.unresponsive()
 
     def free(self) -> None:
-        """See `Engine`."""
+        """Free the device, disconnect from MemoryX, and end the processes that were started for it."""
         self._lose_state()
         self._layers = None
         reader, self._reader = self._reader, None
@@ -265,15 +265,15 @@ class StreamedEngine(LayeredEngine):
         return self._memoryx
 
     def _connect(self) -> ShardedMemoryx:
-        addresses, self.started_processes = start_memoryx(self._place, self._schedule)
-        client = ShardedMemoryx(self._schedule, addresses, self._place.maps_files, self._patience_s)
+        addresses, self.started_processes = start_memoryx(self._config, self._schedule)
+        client = ShardedMemoryx(self._schedule, addresses, self._config.maps_files, self._heartbeat_timeout_s)
         self._token = secrets.token_hex(16)
         client.open(select_executables(self._step, self._data, self._schedule.memory_calls()), self._token)
         return client
 
 
 def select_executables(step: CompiledStep, data: Mapping[str, bytes], calls: Iterable[Update]) -> Executables:
-    """Bytes and interface of the functions of some calls, by number; executable *i* is function *i*."""
+    """Return bytes and interface of the functions of calls, by number: executable *i* is function *i*."""
     numbers = dict.fromkeys(call.function for call in calls)
     return {
         number: (data[step.executables[number].name], step.executables[number].interface)

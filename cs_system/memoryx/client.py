@@ -67,7 +67,7 @@ class MemoryxClient(WeightStream):
         shard: Of the step that is there.
         failed: See `WeightStream`.
         contributed: Gets the round and what the gradients there contribute for the other parts.
-        maps_files, patience_s: See `WeightStream`.
+        maps_files, heartbeat_timeout_s: See `WeightStream`.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class MemoryxClient(WeightStream):
         failed: Failed,
         contributed: Contributed,
         maps_files: bool = True,
-        patience_s: float = HEARTBEAT_TIMEOUT_S,
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
-        super().__init__(address, shard, failed, maps_files, patience_s)
+        super().__init__(address, shard, failed, maps_files, heartbeat_timeout_s)
         self._contributed = contributed
         self._answered: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
         self._kept: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
@@ -156,7 +156,7 @@ class MemoryxClient(WeightStream):
         """Begins a step: its first weights come."""
         self._queue(FrameType.BEGIN, 0, lambda: inputs)
 
-    def results(self, call: int, results: Results) -> None:
+    def send_results(self, call: int, results: Results) -> None:
         """Sends what a call has computed for MemoryX, once the device has done it."""
         self._queue(FrameType.RESULTS, call, results)
 
@@ -312,7 +312,7 @@ class _Parts(Generic[S]):
     """What comes from all processes, put together again.
 
     Attributes:
-        failed_too: Called when one has gone, for those who wait for it elsewhere.
+        on_failure: Called when one has gone, for those who wait for it elsewhere.
     """
 
     def __init__(self, schedule: Schedule, addresses: Sequence[Address]) -> None:
@@ -320,7 +320,7 @@ class _Parts(Generic[S]):
         self.parts = shards(schedule, len(addresses))
         self.addresses = tuple(addresses[: len(self.parts)])
         self._streams: list[S] = []
-        self.failed_too: Callable[[], None] = _nothing
+        self.on_failure: Callable[[], None] = _nothing
         self._calls = itertools.cycle(range(len(self._traffic.calls)))
 
     def weights(self, is_computing: Computing) -> Arrays:
@@ -331,14 +331,14 @@ class _Parts(Generic[S]):
             found.update(zip(part.traffic.to_wafer[call], stream.weights(is_computing), strict=True))
         return [found[number] for number in self._traffic.to_wafer[call]]
 
-    def computed(self) -> None:
+    def release_weights(self) -> None:
         """See `WeightStream`."""
         for stream in self._streams:
-            stream.computed()
+            stream.release_weights()
 
-    def late(self) -> str | None:
+    def unresponsive(self) -> str | None:
         """Which process has not answered for seconds; None: all answer."""
-        return next((text for stream in self._streams if (text := stream.late()) is not None), None)
+        return next((text for stream in self._streams if (text := stream.unresponsive()) is not None), None)
 
     def transfers(self) -> list[Transfer]:
         """Of the weights that have come from each process."""
@@ -353,7 +353,7 @@ class _Parts(Generic[S]):
         """One process has gone: nobody waits for the others."""
         for stream in self._streams:
             stream.end(error)
-        self.failed_too()
+        self.on_failure()
 
 
 class ShardedMemoryx(_Parts[MemoryxClient]):
@@ -363,7 +363,7 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
         schedule: Of the step.
         addresses: Host and port of each process.
         maps_files: See `MemoryxConfig`.
-        patience_s: Silence after which a process counts as lost.
+        heartbeat_timeout_s: Silence after which a process counts as lost.
 
     Attributes:
         parts: What each process has; no more than there are layers to share out.
@@ -378,7 +378,7 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
         schedule: Schedule,
         addresses: Sequence[Address],
         maps_files: bool = True,
-        patience_s: float = HEARTBEAT_TIMEOUT_S,
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         super().__init__(schedule, addresses)
         self._contributions: dict[int, dict[int, np.ndarray]] = {}
@@ -388,7 +388,7 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
             for address, part in zip(self.addresses, self.parts, strict=True):
                 taker = self._taker(part)
                 self._streams.append(
-                    MemoryxClient(address, part, self._failed, taker, maps_files, patience_s)
+                    MemoryxClient(address, part, self._failed, taker, maps_files, heartbeat_timeout_s)
                 )
         except CsSystemError:
             self.close()
@@ -424,12 +424,12 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
         for stream, part in zip(self._streams, self.parts, strict=True):
             stream.begin([values[number] for number in part.traffic.inputs])
 
-    def results(self, call: int, results: Results) -> None:
+    def send_results(self, call: int, results: Results) -> None:
         """See `MemoryxClient.results`."""
         for stream, part in zip(self._streams, self.parts, strict=True):
             places = [self._traffic.to_memory[call].index(n) for n in part.traffic.to_memory[call]]
             if places:
-                stream.results(call, lambda places=places: [results()[place] for place in places])  # type: ignore[misc]
+                stream.send_results(call, lambda places=places: [results()[place] for place in places])  # type: ignore[misc]
 
     def answers(self) -> dict[int, np.ndarray]:
         """See `MemoryxClient.answers`."""
@@ -469,7 +469,7 @@ class ShardedListener(_Parts[Listener]):
     def begin(self, inputs: Arrays) -> None:
         """Does nothing: the first wafer begins the step."""
 
-    def results(self, call: int, results: object) -> None:
+    def send_results(self, call: int, results: object) -> None:
         """Does nothing: the first wafer sends the sums of all."""
 
     def answers(self) -> dict[int, np.ndarray]:

@@ -30,7 +30,7 @@ class MemoryxConfig:
     servers: int = 1
     maps_files: bool = True
 
-    def limited(self, servers: int | None) -> MemoryxConfig:
+    def limit_servers(self, servers: int | None) -> MemoryxConfig:
         """The same with so many processes at most; None: no limit."""
         return replace(
             self, addresses=self.addresses[:servers], servers=min(self.servers, servers or self.servers)

@@ -88,7 +88,7 @@ class WeightStream:
         shard: Of the step that is there.
         failed: Told what has gone wrong, where it is not this side that hangs up.
         maps_files: See `MemoryxConfig`.
-        patience_s: Silence after which MemoryX counts as lost.
+        heartbeat_timeout_s: Silence after which MemoryX counts as lost.
 
     Attributes:
         address: See the argument.
@@ -107,7 +107,7 @@ class WeightStream:
         shard: Shard,
         failed: Failed,
         maps_files: bool = True,
-        patience_s: float = HEARTBEAT_TIMEOUT_S,
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         self.address = address
         self._maps_files = maps_files
@@ -117,7 +117,7 @@ class WeightStream:
         self._shard, self._schedule, self._traffic = shard, shard.schedule, shard.traffic
         self._failed = failed
         self._sock = connected(address)
-        self._silence = Watchdog(self._name, self._sock, self._overdue, patience_s)
+        self._silence = Watchdog(self._name, self._sock, self._overdue, heartbeat_timeout_s)
         self._start("silence", self._silence.watch)
         self._files: SharedModel | None = None
         self._coming: Sequence[Sequence[int]] = self._traffic.to_wafer
@@ -145,7 +145,7 @@ class WeightStream:
             self.transfer.waited_s += max(0.0, found.ended_s - max(began_s, found.began_s))
         return found.arrays
 
-    def computed(self) -> None:
+    def release_weights(self) -> None:
         """The oldest call whose weights are here has read them."""
         call = self._read.popleft()
         if self._files is not None and self._reads_in_place:
@@ -243,9 +243,9 @@ class WeightStream:
     def _refusal(self, header: Header) -> CsSystemError:
         return refusal(self._sock, header, self._name)
 
-    def late(self) -> str | None:
+    def unresponsive(self) -> str | None:
         """That MemoryX has not answered for seconds; None while it does."""
-        return self._silence.late()
+        return self._silence.unresponsive()
 
     def _overdue(self, silent_s: float) -> None:
         self._fail(
@@ -356,7 +356,7 @@ class Listener(WeightStream):
     def begin(self, inputs: Arrays) -> None:
         """Does nothing: the first wafer begins the step."""
 
-    def results(self, call: int, results: object) -> None:
+    def send_results(self, call: int, results: object) -> None:
         """Does nothing: the first wafer sends the sums of all."""
 
     def answers(self) -> Mapping[int, np.ndarray]:
@@ -373,7 +373,7 @@ class Watchdog:
         name: Of the address.
         sock: Connected.
         overdue: Called when the silence has lasted too long.
-        patience_s: Silence that is too long.
+        heartbeat_timeout_s: Silence that is too long.
     """
 
     def __init__(
@@ -381,10 +381,10 @@ class Watchdog:
         name: str,
         sock: socket.socket,
         overdue: Callable[[float], None],
-        patience_s: float = HEARTBEAT_TIMEOUT_S,
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         self._name, self._sock, self._overdue = name, sock, overdue
-        self._patience_s = patience_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._reads_since_s: float | None = None
         self._has_ended = threading.Event()
 
@@ -393,7 +393,7 @@ class Watchdog:
         is_late = False
         while not self._has_ended.wait(_LOOK_S):
             silent_s = self.seconds()
-            if silent_s >= self._patience_s:
+            if silent_s >= self._heartbeat_timeout_s:
                 self._overdue(silent_s)
                 return
             if silent_s >= UNRESPONSIVE_S and not is_late:
@@ -431,7 +431,7 @@ class Watchdog:
         silent_s: float = _LAST_DATA_RECEIVED.unpack(info)[0] / 1000
         return min(time.monotonic() - since_s, silent_s)
 
-    def late(self) -> str | None:
+    def unresponsive(self) -> str | None:
         """What is to be told of it; None while it answers."""
         silent_s = self.seconds()
         return None if silent_s < UNRESPONSIVE_S else self._text(silent_s)
@@ -439,5 +439,5 @@ class Watchdog:
     def _text(self, silent_s: float) -> str:
         return (
             f"MemoryX at {self._name} has not answered for {silent_s:.0f} s; "
-            f"the run ends after {self._patience_s:g} s"
+            f"the run ends after {self._heartbeat_timeout_s:g} s"
         )

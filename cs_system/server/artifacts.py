@@ -1,4 +1,4 @@
-"""Artifacts on their way to the system: what a client offers, and the cache of executables sent before."""
+"""Artifacts offered by clients, and the cache of executables that were sent before."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from cs_toolkit.step import CompiledStep, Executable
 
 log = logging.getLogger("cs_system.server")
 
-# Larger executables are refused before they are sent.
+# Larger artifacts are refused before their bytes are sent.
 MAX_ARTIFACT_BYTES = 2 << 30
 
 
 class Offer:
-    """One step that a client has offered. Executables of equal bytes are one here: they travel and lie once.
+    """A step that a client has offered. Executables with equal bytes are sent and stored only once.
 
     Args:
-        step: As the client has told it.
+        step: The step as the client described it.
         fabric: Name of the system's fabric.
-        store: What was sent before; keeps what comes.
-        num_csx: Wafers that are to share a batch.
-        max_wgt_servers: MemoryX processes that may share out the layers; None: all there are.
+        store: Cache of executables that were sent before; receives the new ones.
+        num_csx: Number of wafers that share a batch.
+        max_wgt_servers: Maximum number of MemoryX processes that share the layers; None: all there are.
 
     Raises:
-        ArtifactRefusedError: the step is for another fabric or too large, or its executables are no list of
-            at least one, each with a name of its own.
-        WireFormatError: a digest is none.
+        ArtifactRefusedError: the step is for another fabric or too large, or its executables are not a list
+            of at least one with unique names.
+        WireFormatError: a digest is malformed.
     """
 
     def __init__(
@@ -47,55 +47,56 @@ class Offer:
         self.num_csx, self.max_wgt_servers = num_csx, max_wgt_servers
         self._store = store
         self._executables = {executable.sha256: executable for executable in step.executables}
-        self._here: dict[str, bytes] = {}
-        self._coming: dict[str, bytearray] = {}
+        self._available: dict[str, bytes] = {}
+        self._arriving: dict[str, bytearray] = {}
 
     def look_up(self) -> list[str]:
-        """Takes from the store what it has.
+        """Take from the store what it has.
 
         Returns:
-            The digests of what has to be sent, in the order of the step; none: the offer is complete.
+            The digests of the executables that must be sent, in the order of the step; none: the offer is
+            complete.
         """
         for sha256 in self._executables:
             data = self._store.get(sha256)
             if data is not None:
-                self._here[sha256] = data
-        return [sha256 for sha256 in self._executables if sha256 not in self._here]
+                self._available[sha256] = data
+        return [sha256 for sha256 in self._executables if sha256 not in self._available]
 
     def add(self, sha256: str, data: bytes) -> None:
-        """Takes the next bytes of an executable.
+        """Add the next bytes of an executable.
 
         Raises:
-            WireFormatError: the executable was not asked for.
-            ArtifactRefusedError: these are more bytes than it has.
+            WireFormatError: the executable was not requested.
+            ArtifactRefusedError: there are more bytes than the executable has.
         """
         executable = self._executables.get(sha256)
-        if executable is None or sha256 in self._here:
+        if executable is None or sha256 in self._available:
             raise WireFormatError(
                 f"got bytes of {sha256[:12]!r}, expected an executable of artifact {self.step.key[:12]} "
                 "that the answer to its offer asks for"
             )
-        coming = self._coming.setdefault(sha256, bytearray())
-        coming += data
-        if len(coming) > executable.size_bytes:
-            self._check_bytes(executable, coming)
+        arriving = self._arriving.setdefault(sha256, bytearray())
+        arriving += data
+        if len(arriving) > executable.size_bytes:
+            self._check_bytes(executable, arriving)
 
     def complete(self) -> None:
-        """Checks all that has come, and keeps it for the next time.
+        """Check everything that has arrived, and store it for the next time.
 
         Raises:
-            ArtifactRefusedError: an executable is not what was offered; those before it are kept.
+            ArtifactRefusedError: an executable is not the one offered; those before it are stored.
         """
         for sha256, executable in self._executables.items():
-            if sha256 not in self._here:
-                coming = self._coming.pop(sha256, bytearray())
-                self._check_bytes(executable, coming)
-                self._here[sha256] = bytes(coming)
-                self._store.put(sha256, self._here[sha256])
+            if sha256 not in self._available:
+                arriving = self._arriving.pop(sha256, bytearray())
+                self._check_bytes(executable, arriving)
+                self._available[sha256] = bytes(arriving)
+                self._store.put(sha256, self._available[sha256])
 
     def data(self) -> dict[str, bytes]:
-        """The bytes of every executable by its name; after `complete`, or where nothing had to be sent."""
-        return {executable.name: self._here[executable.sha256] for executable in self.step.executables}
+        """Return the bytes of every executable by its name, once the offer is complete."""
+        return {executable.name: self._available[executable.sha256] for executable in self.step.executables}
 
     def _check_bytes(self, executable: Executable, data: bytearray) -> None:
         digest = hashlib.sha256(data).hexdigest()
@@ -118,7 +119,7 @@ def _check(step: CompiledStep, fabric: str) -> None:
     if not names or len(set(names)) < len(names):
         raise ArtifactRefusedError(
             f"{artifact} has the executables {', '.join(names) or 'none'}, expected at least one, each with "
-            "a name of its own; compile it again"
+            "a unique name; compile it again"
         )
     size = sum({executable.sha256: executable.size_bytes for executable in step.executables}.values())
     if size > MAX_ARTIFACT_BYTES:
@@ -132,20 +133,20 @@ def _check(step: CompiledStep, fabric: str) -> None:
 
 
 def default_cache_dir() -> Path:
-    """`cs_system` in the user's cache directory, as the XDG base directory specification has it."""
+    """Return `cs_system` in the user's cache directory, following the XDG base directory specification."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
     return root / "cs_system"
 
 
 class ExecutableStore:
-    """Files named by their SHA-256; the longest unused ones go when the limit is passed.
+    """A cache of executables on disk, in files named by their SHA-256, with least-recently-used eviction.
 
-    A cache and nothing more: what cannot be read or written is warned about and sent again.
+    A file that cannot be read or written only costs a warning: the executable is sent again.
 
     Args:
-        directory: Created when missing; None keeps nothing.
-        limit_bytes: Sum of the file sizes.
+        directory: Created when missing; None stores nothing.
+        limit_bytes: Limit for the sum of the file sizes.
     """
 
     def __init__(self, directory: Path | None, limit_bytes: int) -> None:
@@ -153,7 +154,7 @@ class ExecutableStore:
         self._limit_bytes = limit_bytes
 
     def get(self, sha256: str) -> bytes | None:
-        """The bytes with this digest; None when they are not here, or not intact."""
+        """Return the bytes with this digest, or None if they are not stored, or damaged."""
         if self._directory is None:
             return None
         path = self._directory / sha256
@@ -165,13 +166,13 @@ class ExecutableStore:
             log.warning("%s is damaged; the executable is sent again", path)
             path.unlink(missing_ok=True)
             return None
-        # The modification time is the time of the last use; the access time may be off on this mount.
+        # The modification time records the last use, as the access time may be disabled by mount options.
         with contextlib.suppress(OSError):
             os.utime(path)
         return data
 
     def put(self, sha256: str, data: bytes) -> None:
-        """Keeps `data`, whose digest the caller has checked."""
+        """Store `data`, whose digest the caller has checked."""
         if self._directory is None or len(data) > self._limit_bytes:
             return
         try:
@@ -183,10 +184,10 @@ class ExecutableStore:
 
 
 def keep_newest(directory: Path, limit_bytes: int) -> None:
-    """Deletes the files of a directory with the oldest modification times until the rest fits the limit."""
+    """Delete the files of a directory with the oldest modification times until the rest fits the limit."""
     entries = []
     for path in directory.iterdir():
-        # Another server on the same directory may have removed it meanwhile.
+        # Another server that uses the same directory may have just removed it.
         with contextlib.suppress(FileNotFoundError):
             status = path.stat()
             entries.append((status.st_mtime_ns, status.st_size, path))

@@ -1,7 +1,7 @@
 """One reservation's run on the system: artifact, program, state, input, steps.
 
-Everything here is called in the event loop. What touches the device runs in the thread of the device, one
-operation at a time; an operation whose caller has gone is finished, or stopped at its next call, not dropped.
+Everything here is called in the event loop. Device operations run in the thread of the device, one at a time.
+An operation whose caller is gone is finished, or stopped at its next call to the device, never abandoned.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A device that lacks batches for a shorter time than this is still called running.
+# A run whose device has lacked batches for less time than this is still shown as running.
 _WAITING_AFTER_S = 0.5
 _OPERATION_END_S = 5.0
 
 
 @dataclass(frozen=True)
 class InputState:
-    """The workers, and the indices of those that the run waits for."""
+    """The workers, and the indices of those that the run is waiting for."""
 
     workers: tuple[WorkerStats, ...]
     waiting_for: tuple[int, ...]
@@ -60,12 +60,12 @@ class InputState:
 
 @dataclass(frozen=True)
 class RunLimits:
-    """What a run may use.
+    """Limits of a run.
 
     Attributes:
-        input_memory_bytes: Host memory for batches that wait to be computed on.
+        input_memory_bytes: Host memory for batches that wait to be computed.
         reconnect_s: How long a lost worker may stay away.
-        input_patience_s: How long a worker may take for a batch that the device waits for.
+        input_patience_s: How long a worker may take for a batch that the device is waiting for.
     """
 
     input_memory_bytes: int = 1 << 30
@@ -79,11 +79,11 @@ class Run:
     Args:
         job: Name of the job, for logs and messages.
         token: Secret of the job, which its workers show to the receiver.
-        device: The executor with the one thread that uses the device.
+        device: The executor with the single thread that uses the device.
         receiver: The data plane.
-        limits: Of memory and patience.
-        memoryx: Where weights are kept that stream to the device.
-        machines: Where wafers that share a batch are started; None: here.
+        limits: Limits of memory and waiting times.
+        memoryx: Where the weights of weight streaming are stored.
+        machines: Where wafers that share a batch are started; None: on this machine.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Run:
         machines: HostPool | None,
     ) -> None:
         self.job = job
-        self._told: str | None = None
+        self._reported_straggler: str | None = None
         self.program: CompiledStep | None = None
         self.identity: InputIdentity | None = None
         self.first_position = 0
@@ -121,10 +121,10 @@ class Run:
         self._run_s = 0.0
         self._running_since: float | None = None
 
-    # What it is doing
+    # Status
 
     def state(self) -> str:
-        """RESERVED, PROGRAMMING, WAITING FOR INPUT or RUNNING."""
+        """Return RESERVED, PROGRAMMING, WAITING FOR INPUT or RUNNING."""
         if self._operation == "program":
             return "PROGRAMMING"
         if self._ring is None:
@@ -138,7 +138,7 @@ class Run:
         return "WAITING FOR INPUT"
 
     def input_state(self) -> InputState | None:
-        """What the workers do; None before the input is open."""
+        """Return the state of the workers, or None before the input is open."""
         if self._ring is None:
             return None
         stats = self._ring.stats()
@@ -149,7 +149,7 @@ class Run:
         return InputState(stats.workers, ())
 
     def check_primed(self) -> str | None:
-        """None when every worker has its first batch here, else who is missing.
+        """Return None if every worker's first batch has arrived, else a description of the missing workers.
 
         Raises:
             InputMismatchError: a worker has another input.
@@ -166,31 +166,31 @@ class Run:
             self._ring.wait_primed(0.0)
         except streaming_errors.StallError:
             missing = [w for w in self._ring.stats().workers if not _is_ready(w)]
-            return ", ".join(f"worker {w.worker} ({_lack(w)})" for w in missing) or None
+            return ", ".join(f"worker {w.worker} ({_describe_wait(w)})" for w in missing) or None
         except streaming_errors.StreamingError as error:
-            raise input_error(error) from error
+            raise convert_input_error(error) from error
         return None
 
-    def late(self) -> str | None:
-        """What part of the system has not answered for seconds; None: nothing."""
-        return None if self._engine is None else self._engine.late()
+    def unresponsive(self) -> str | None:
+        """Describe a part of the system that has not answered for seconds; None if there is none."""
+        return None if self._engine is None else self._engine.unresponsive()
 
-    def pace(self) -> StragglerMonitor | None:
-        """How long each of several wafers works; None where there is one."""
-        return None if self._engine is None else self._engine.pace()
+    def stragglers(self) -> StragglerMonitor | None:
+        """Return the work times of several wafers; None if there is only one wafer."""
+        return None if self._engine is None else self._engine.stragglers()
 
     def news(self) -> str | None:
-        """What a chief has not been told yet of a wafer that is slow, or is so no more; None: nothing."""
-        pace = self.pace()
-        told = None if pace is None else pace.told
-        is_news, self._told = told != self._told, told
-        return (told or NOT_SLOW) if is_news else None
+        """Describe, for the chief, a wafer that has become slow or stopped being slow since the last call."""
+        monitor = self.stragglers()
+        report = None if monitor is None else monitor.report
+        is_news, self._reported_straggler = report != self._reported_straggler, report
+        return (report or NOT_SLOW) if is_news else None
 
     def delay_text(self, since_s: float) -> str:
-        """Why no step has ended since a monotonic time: whom the device waits for, or that it computes."""
-        late = self.late()
-        if late is not None:
-            return late
+        """Say why no step has ended since a monotonic time: the device waits for something, or computes."""
+        unresponsive = self.unresponsive()
+        if unresponsive is not None:
+            return unresponsive
         waiting_since = self.progress.waiting_since
         if self._ring is None or waiting_since is None:
             seconds = time.monotonic() - since_s
@@ -199,17 +199,17 @@ class Run:
         worker = stats.workers[stats.position % len(stats.workers)]
         seconds = time.monotonic() - waiting_since
         return (
-            f"waiting for a batch of worker {worker.worker} for {seconds:.0f} s ({_lack(worker)}); "
+            f"waiting for a batch of worker {worker.worker} for {seconds:.0f} s ({_describe_wait(worker)}); "
             f"the run ends after {self._limits.input_patience_s:g} s"
         )
 
     def refuse(self, error: InputMismatchError) -> None:
-        """The chief, who waits for all workers, is told what one of them has been told."""
+        """Record a mismatch that was reported to a worker, for the chief, which waits for all workers."""
         self._log.error("%s", error)
         self._mismatch = error
 
     def samples_per_s(self) -> float:
-        """Samples per second over the last seconds."""
+        """Return the samples per second over the last seconds."""
         if self.program is None:
             return 0.0
         return self.progress.rate.per_s() * samples_per_step(self.program.interface)
@@ -223,32 +223,32 @@ class Run:
         num_csx: int = 1,
         max_wgt_servers: int | None = None,
     ) -> None:
-        """Takes a program and its executables, bytes by name; the one before is dropped, its input closed."""
+        """Load a program with its executables' bytes by name; drop the previous one and close its input."""
         await self.close_input(None)
         self.program = None
         await self._on_device("load", self._make_engine, program, data, num_csx, max_wgt_servers)
         self.program = program
 
     async def program_device(self) -> float:
-        """Compiles; returns the seconds that it took."""
-        engine = self._loaded("program")
+        """Compile the program for the device; return the seconds that it took."""
+        engine = self._require_engine("program")
         self._log.info("Programming %s fabric", _product_name(self.program))
         seconds = await self._on_device("program", engine.program)
         self._log.info("Fabric programmed: this took %.1f seconds", seconds)
         return seconds
 
     async def put_state(self, state: Mapping[str, np.ndarray]) -> None:
-        """Copies some of the state to the device; `end_state` when all of it has come."""
-        engine = self._loaded("put_state")
+        """Copy part of the state to the device; call `end_state` after the last part."""
+        engine = self._require_engine("put_state")
         await self._on_device("put_state", engine.put_state, state)
 
     def end_state(self) -> None:
-        """All of the state has been sent.
+        """Check that all of the state has been sent.
 
         Raises:
             StateMismatchError: some is missing.
         """
-        engine = self._loaded("put_state")
+        engine = self._require_engine("put_state")
         if engine.missing_state:
             raise StateMismatchError.of(f"'{name}' is missing" for name in engine.missing_state)
         state = engine.interface.state
@@ -256,8 +256,11 @@ class Run:
         self._log.info("state loaded: %d tensors, %.1f MB", len(state), total / 1e6)
 
     def state_groups(self, names: Sequence[str] | None, limit_bytes: int) -> list[list[str]]:
-        """Names of the state, or of some of it, in groups of about so many bytes; an unknown one alone."""
-        sizes = {spec.name: spec.nbytes for spec in self._loaded("fetch_state").interface.state}
+        """Group the names of the state, or of part of it, into chunks of about `limit_bytes`.
+
+        A group has at least one name; an unknown name counts as 0 bytes.
+        """
+        sizes = {spec.name: spec.nbytes for spec in self._require_engine("fetch_state").interface.state}
         groups: list[list[str]] = []
         room = 0
         for name in sizes if names is None else names:
@@ -270,21 +273,21 @@ class Run:
         return groups
 
     async def fetch_state(self, names: Sequence[str] | None) -> dict[str, np.ndarray]:
-        """Copies the state, or some of it, from the device."""
-        engine = self._loaded("fetch_state")
+        """Copy the state, or part of it, from the device."""
+        engine = self._require_engine("fetch_state")
         return await self._on_device("fetch_state", engine.fetch_state, names)
 
     @asynccontextmanager
-    async def kept_state(
+    async def snapshot(
         self, names: Sequence[str] | None
     ) -> AsyncIterator[Callable[[Sequence[str]], Awaitable[dict[str, np.ndarray]]]]:
-        """Keeps the state for the body, or some of it; steps may run meanwhile where the engine allows it.
+        """Keep the state, or part of it, for the body; steps may run meanwhile if the engine allows it.
 
         Yields:
-            What reads some of it; each tensor once.
+            A function that reads some of it; each tensor can be read once.
         """
         async with self._reading:
-            engine = self._loaded("fetch_state")
+            engine = self._require_engine("fetch_state")
             kept = await self._on_device("fetch_state", engine.snapshot, names)
             if kept is None:
                 yield self.fetch_state
@@ -296,12 +299,12 @@ class Run:
                     await asyncio.to_thread(kept.end)
 
     def open_input(self, num_workers: int, identity: InputIdentity, first_position: int) -> None:
-        """Opens the data plane for the job's workers.
+        """Open the data plane for the job's workers.
 
         Raises:
             InputRefusedError: no worker, a negative position, or an input that cannot be streamed.
         """
-        engine = self._loaded("open_input")
+        engine = self._require_engine("open_input")
         if self._ring is not None:
             raise WrongOrderError(
                 "the input of this run is open already; load the program again to reopen it"
@@ -344,27 +347,27 @@ class Run:
         stop: threading.Event,
         every: Mapping[str, int],
     ) -> bool:
-        """Computes up to `steps` steps.
+        """Compute up to `steps` steps.
 
         Args:
-            steps: How many.
+            steps: Number of steps.
             emit: Called with the outputs, in the thread of the device.
-            stop: Ends the steps at the next call to the device.
-            every: See `StepLoop.run`.
+            stop: When set, ends the steps at the next call to the device.
+            every: Intervals of outputs, as in `StepLoop.run`.
 
         Returns:
-            Whether the input has ended.
+            True if the input has ended.
 
         Raises:
-            WorkerLostError: a worker has gone.
-            InputFailedError: the input failed otherwise.
+            WorkerLostError: a worker is gone.
+            InputFailedError: the input failed for another reason.
             CsSystemError: the device failed.
         """
         if self._loop is None:
             raise WrongOrderError(
                 "run_steps before open_input; the order is load, program, put_state, open_input"
             )
-        engine, loop = self._loaded("run_steps"), self._loop
+        engine, loop = self._require_engine("run_steps"), self._loop
 
         def compute() -> bool:
             if engine.missing_state:
@@ -376,13 +379,13 @@ class Run:
         try:
             return await self._on_device("run_steps", compute)
         except streaming_errors.StreamingError as error:
-            raise input_error(error) from error
+            raise convert_input_error(error) from error
         finally:
             self._stops.discard(stop)
-            self._count_time()
+            self._add_run_time()
 
     async def close_input(self, reason: str | None) -> None:
-        """Ends the data plane of this run; workers are told `reason`, or a normal end."""
+        """Close the data plane of this run; the workers get `reason`, or None for a normal end."""
         for stop in self._stops:
             stop.set()
         ring, self._ring = self._ring, None
@@ -391,26 +394,24 @@ class Run:
         self.identity = None
         self._loop = None
         self._log_end(reason)
-        # Waits for the workers to hang up.
+        # In a thread, because it waits until the workers have closed their connections.
         await asyncio.to_thread(ring.close, reason)
 
     async def close(self, reason: str | None) -> None:
-        """Ends the run and frees the device; waits for the operation under way."""
+        """End the run and free the device, after the operation that is running on it."""
         await self.close_input(reason)
         await asyncio.get_running_loop().run_in_executor(self._device, self._free)
-
-    # Inside
 
     def _make_engine(
         self, program: CompiledStep, data: Mapping[str, bytes], num_csx: int, max_wgt_servers: int | None
     ) -> None:
-        # Imported in the thread of the device: JAX takes a second to import.
+        # Imported here, in the thread of the device, because importing JAX takes a second.
         from cs_system.engine.base import make_engine, ring_size
 
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)
-        place = self._memoryx.limited(max_wgt_servers)
-        self._engine = make_engine(program, data, size.chunk_batches, place, num_csx, self._machines)
+        memoryx = self._memoryx.limit_servers(max_wgt_servers)
+        self._engine = make_engine(program, data, size.chunk_batches, memoryx, num_csx, self._machines)
         self._chunks = size.chunks
 
     def _free(self) -> None:
@@ -424,7 +425,7 @@ class Run:
         if self.program is None or not steps:
             return
         samples = steps * samples_per_step(self.program.interface)
-        self._count_time()
+        self._add_run_time()
         self._log.info(
             "run %s: %d steps, %d samples in %.2f seconds, %.2f samples/second",
             "finished" if reason is None else "stopped",
@@ -435,20 +436,20 @@ class Run:
         )
         self._run_s = 0.0
 
-    def _count_time(self) -> None:
-        """Adds the time of the steps under way, or just ended, to that of the run."""
+    def _add_run_time(self) -> None:
+        """Add the time of the running steps, or of those that have just ended, to that of the run."""
         now = time.monotonic()
         if self._running_since is not None:
             self._run_s += now - self._running_since
         self._running_since = None
 
-    def _loaded(self, operation: str) -> Engine:
+    def _require_engine(self, operation: str) -> Engine:
         if self._engine is None:
             raise WrongOrderError(f"{operation} without an artifact; load comes first")
         return self._engine
 
     async def _on_device(self, name: str, function: Callable[..., T], *args: object) -> T:
-        # A client that has just cancelled an operation may be faster with the next one than its cancellation.
+        # The next call of a client that has just cancelled an operation may arrive before the cancellation.
         if self._current is not None:
             await asyncio.wait({self._current}, timeout=_OPERATION_END_S)
         if self._operation is not None:
@@ -456,18 +457,18 @@ class Run:
         self._operation = name
         self._current = future = asyncio.get_running_loop().run_in_executor(self._device, function, *args)
         future.add_done_callback(self._operation_ended)
-        # The thread cannot be interrupted: it goes on when the caller is cancelled.
+        # Shielded, because the thread cannot be interrupted: it continues when the caller is cancelled.
         return await asyncio.shield(future)
 
     def _operation_ended(self, future: asyncio.Future[T]) -> None:
         self._operation = self._current = None
         if not future.cancelled():
-            # Marks the error as seen, also where the caller has gone.
+            # Retrieves the error, which asyncio would report as unhandled if the caller is gone.
             future.exception()
 
 
 def _product_name(program: CompiledStep | None) -> str:
-    """CS-2 for the fabric cs2; other fabrics under their own names."""
+    """Return CS-2 for the fabric cs2; other fabrics have their own names."""
     return re.sub(r"^cs([0-9]+)$", r"CS-\1", program.fabric) if program is not None else "the"
 
 
@@ -475,7 +476,7 @@ def _is_ready(worker: WorkerStats) -> bool:
     return worker.phase is WorkerPhase.ENDED or (worker.phase is WorkerPhase.CONNECTED and worker.batches > 0)
 
 
-def _lack(worker: WorkerStats) -> str:
+def _describe_wait(worker: WorkerStats) -> str:
     if worker.phase is WorkerPhase.ABSENT:
         return "not connected"
     if worker.phase is WorkerPhase.CONNECTED:
@@ -484,8 +485,8 @@ def _lack(worker: WorkerStats) -> str:
     return f"{worker.phase.value}: {worker.last_error}" if worker.last_error else worker.phase.value
 
 
-def input_error(error: streaming_errors.StreamingError) -> CsSystemError:
-    """The error that the chief gets for one of the data plane."""
+def convert_input_error(error: streaming_errors.StreamingError) -> CsSystemError:
+    """Convert an error of the data plane into the one that the chief gets."""
     if isinstance(error, streaming_errors.WorkerLostError):
         return WorkerLostError(str(error), worker=str(error.worker))
     if isinstance(error, streaming_errors.RefusedError):

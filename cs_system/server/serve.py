@@ -1,4 +1,4 @@
-"""The life of the server process: ports, ready file, signals, the end."""
+"""The server process: ports, ready file, signals, and shutdown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
 log = logging.getLogger("cs_system.server")
 
-# Everything has ended within 5 s of a signal; what then still computes is cut off.
+# The process ends within 5 s of a signal: a run that is still computing after these limits is abandoned.
 _RUN_END_S = 2.5
 _CALLS_END_S = 0.5
 
@@ -43,15 +43,17 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Flags of `cs_system serve`.
+    """The options of `cs_system serve`.
 
     Attributes:
+        system: Options that describe the system.
+        host: Address to listen on.
         port, data_port: 0 takes any free port.
-        ready_file: Written when the server accepts calls, removed at its end.
-        threads: That compute; None: one for each CPU.
-        cache_dir: For programs and their compiled form; None keeps nothing.
+        ready_file: Written when the server accepts calls, removed when it ends.
+        threads: Number of compute threads; None: one for each CPU.
+        cache_dir: Directory for programs and their compiled form; None stores nothing.
         cache_bytes: Limit for the programs in it.
-        group: Of the systems on several hosts that this one leads; None: all are on this machine.
+        group: The group of systems on several hosts that this one leads; None: all are on this machine.
     """
 
     system: SystemOptions
@@ -66,29 +68,29 @@ class ServerOptions:
 
 
 def serve(options: ServerOptions) -> int:
-    """Runs the server until SIGTERM or SIGINT.
+    """Run the server until SIGTERM or SIGINT.
 
     Returns:
         The exit code: 0 after SIGTERM, 130 after SIGINT.
 
     Raises:
         PortInUseError: a port cannot be listened on.
-        BadOptionError: a file cannot be written, or an address is not for other hosts.
-        GroupError: systems of the group do not come.
+        BadOptionError: a file cannot be written, or an address cannot be reached from other hosts.
+        GroupError: systems of the group are missing.
     """
     threads = limit_threads(options.threads)
     if options.ready_file is not None:
-        # One that a killed server left behind must not be taken for this one's.
+        # A file left by a killed server must not be mistaken for this one's.
         options.ready_file.unlink(missing_ok=True)
     device = ThreadPoolExecutor(1, thread_name_prefix="device")
-    # The device starts in the background: the first program waits for it, the first call does not.
+    # The device starts in the background: only the first program has to wait for it, not the first call.
     start = device.submit(start_device, _xla_cache(options))
     start.add_done_callback(lambda future: _log_device(future, threads))
     code, busy = asyncio.run(_serve(options, device))
     if busy:
         log.warning("the run did not end in time; it is cut off")
     if busy or not start.done():
-        # Leaving the interpreter would wait for the device's thread.
+        # A normal exit of the interpreter would wait for the device's thread.
         logging.shutdown()
         os._exit(code)
     device.shutdown()
@@ -96,7 +98,7 @@ def serve(options: ServerOptions) -> int:
 
 
 def _xla_cache(options: ServerOptions) -> Path | None:
-    """Directory of XLA's compiled programs, with the oldest removed; XLA itself sets no limit."""
+    """Return the directory of XLA's compiled programs, without the oldest: XLA itself sets no limit."""
     if options.cache_dir is None:
         return None
     directory = options.cache_dir / "xla" / cpu_digest()
@@ -115,16 +117,16 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
     with contextlib.ExitStack() as stack:
         receiver = _listen_data(options)
         stack.callback(receiver.close)
-        members = _members(options)
-        if members is not None:
-            stack.callback(members.close)
-        system = System(options.system, device, receiver, store, members)
+        leader = _make_leader(options)
+        if leader is not None:
+            stack.callback(leader.close)
+        system = System(options.system, device, receiver, store, leader)
         server = grpc.aio.server(options=SERVER_OPTIONS)
         cs_system_pb2_grpc.add_CsSystemServicer_to_server(Service(system).servicer(), server)
         port = _listen_control(server, options)
         await server.start()
         try:
-            await _gathered(members, options.system.num_csx, signals)
+            await _wait_for_members(leader, options.system.num_csx, signals)
             with _ReadyFile(options, port, receiver.address[1]):
                 caught = await signals.first()
                 log.info("%s: shutting down", caught.name)
@@ -135,41 +137,41 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
     return (130 if caught is signal.SIGINT else 0), busy
 
 
-def _members(options: ServerOptions) -> GroupLeader | None:
+def _make_leader(options: ServerOptions) -> GroupLeader | None:
     group = options.group
     if group is None:
         return None
     name = advertised_host(options.host, options.system.advertise)
     if group.step_nodes > 1 and is_loopback(options.host):
-        raise _not_reached("--host", options.host)
+        raise _unreachable("--host", options.host)
     for memoryx, _ in options.system.memoryx.addresses:
         if is_loopback(memoryx) and not is_loopback(name):
-            raise _not_reached("--memoryx", memoryx)
+            raise _unreachable("--memoryx", memoryx)
     return GroupLeader(group, options.host, name)
 
 
-def _not_reached(option: str, host: str) -> BadOptionError:
+def _unreachable(option: str, host: str) -> BadOptionError:
     return BadOptionError(
         f"{option}={host}: only this machine reaches it, expected an address that the other hosts of the "
         "group reach (to listen on all: 0.0.0.0)"
     )
 
 
-async def _gathered(members: GroupLeader | None, count: int, signals: _Signals) -> None:
-    """Waits until all systems of the group are there, or a signal is.
+async def _wait_for_members(leader: GroupLeader | None, count: int, signals: _Signals) -> None:
+    """Wait until all systems of the group have joined, or a signal arrives.
 
     Raises:
-        GroupError: they do not come.
+        GroupError: some are missing.
     """
     deadline = time.monotonic() + JOIN_TIMEOUT_S
-    while members is not None and not members.is_complete and not signals.is_caught:
+    while leader is not None and not leader.is_complete and not signals.is_caught:
         if time.monotonic() > deadline:
-            raise members.missing(count)
+            raise leader.missing(count)
         await asyncio.sleep(_POLL_S)
 
 
 async def _end_run(system: System, caught: signal.Signals) -> bool:
-    """Ends what is going on; returns whether it did not end in time."""
+    """End the current run; return True if it did not end in time."""
     try:
         await asyncio.wait_for(system.shut_down(caught.name), _RUN_END_S)
     except TimeoutError:
@@ -178,17 +180,17 @@ async def _end_run(system: System, caught: signal.Signals) -> bool:
 
 
 class _Signals:
-    """The first SIGTERM or SIGINT shuts down in good order, the second at once."""
+    """The first SIGTERM or SIGINT shuts down gracefully, the second exits immediately."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._first: asyncio.Future[signal.Signals] = self._loop.create_future()
         self._shutting_down = False
-        # Not by the loop: its handlers end with it, and a second signal may come right then.
+        # Not with the event loop: its handlers are gone when it ends, and a second signal may come just then.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._caught)
+            signal.signal(number, self._on_signal)
 
-    def _caught(self, number: int, frame: object) -> None:
+    def _on_signal(self, number: int, frame: object) -> None:
         if self._shutting_down or self._loop.is_closed():
             os._exit(128 + number)
         self._shutting_down = True
@@ -196,7 +198,7 @@ class _Signals:
 
     @property
     def is_caught(self) -> bool:
-        """Whether there was one."""
+        """True once a signal has arrived."""
         return self._first.done()
 
     async def first(self) -> signal.Signals:
@@ -214,11 +216,11 @@ def _listen_control(server: grpc.aio.Server, options: ServerOptions) -> int:
     try:
         return int(server.add_insecure_port(host_port(options.host, options.port)))
     except RuntimeError as error:
-        raise PortInUseError.at(options.host, options.port, "--port", _bind_fault(options)) from error
+        raise PortInUseError.at(options.host, options.port, "--port", _bind_error(options)) from error
 
 
-def _bind_fault(options: ServerOptions) -> str:
-    """What the system says about the port; gRPC does not tell."""
+def _bind_error(options: ServerOptions) -> str:
+    """Return the operating system's error for the port, which gRPC does not report."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -233,7 +235,7 @@ def _bind_fault(options: ServerOptions) -> str:
 
 
 class _ReadyFile:
-    """Tells the user, and a file for programs, where the server listens."""
+    """Reports where the server listens: in the log, and in a file for programs."""
 
     def __init__(self, options: ServerOptions, port: int, data_port: int) -> None:
         self._path = options.ready_file
@@ -264,11 +266,11 @@ class _ReadyFile:
 
 
 def advertised_host(host: str, advertise: str) -> str:
-    """The host by which a server is reached, from other machines too where it listens to them.
+    """Return the host by which a server is reached, from other machines too if it listens to them.
 
     Args:
-        host: that it listens on.
-        advertise: what its user says; "" for nothing.
+        host: Address that it listens on.
+        advertise: Host given by the user; "" if none.
     """
     if advertise or not _is_unspecified(host):
         return advertise or host
@@ -276,7 +278,7 @@ def advertised_host(host: str, advertise: str) -> str:
 
 
 def _own_name(otherwise: str) -> str:
-    """This machine's name as others know it; `otherwise` where nobody can find it by that."""
+    """Return this machine's name as others know it, or `otherwise` if the name cannot be resolved."""
     name = socket.gethostname()
     try:
         socket.getaddrinfo(name, None)

@@ -1,4 +1,4 @@
-"""The gRPC edge: messages in, calls of `System` and `Run`, messages out."""
+"""The gRPC front of the server: messages in, calls of `System` and `Run`, messages out."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ T = TypeVar("T")
 
 log = logging.getLogger("cs_system.server")
 
-# gRPC has no types of its own; contexts and messages are what the generated code makes.
+# gRPC for Python is untyped; contexts and messages are made by generated code.
 Context = Any
 Handler = Callable[[Any, Context], Awaitable[Any]]
 
 SYSTEM_NAME = "CS system simulator"
-# Messages with outputs that may wait for a slow chief.
+# Capacity of the queue of outputs for a slow chief, in messages.
 _OUTPUTS_WAITING = 8
-# State of a larger model than fits into this process travels in parts.
+# State is sent in parts of this size, because that of a large model may not fit into this process.
 _STATE_BYTES = 64 << 20
 _WATCH_INTERVAL_S = 0.05
 _JOB_CHARS = 200
@@ -63,7 +63,7 @@ _JOB_CHARS = 200
 
 @dataclass
 class _RunningSteps:
-    """A RunSteps under way: what stops it, and whether PauseSteps did."""
+    """A RunSteps call in progress: the event that stops it, and whether PauseSteps set it."""
 
     stop: threading.Event = field(default_factory=threading.Event)
     paused: bool = False
@@ -79,21 +79,21 @@ class Service:
         self._running: dict[str, _RunningSteps] = {}
 
     def servicer(self) -> SimpleNamespace:
-        """The handlers under their RPCs' names, for `add_CsSystemServicer_to_server`."""
+        """Return the handlers under their RPCs' names, for `add_CsSystemServicer_to_server`."""
         return SimpleNamespace(
-            Info=_guarded(self._info),
-            Reserve=_guarded(self._reserve),
-            OfferArtifact=_guarded(self._offer_artifact),
-            UploadArtifact=_guarded(self._upload_artifact),
-            Program=_guarded(self._program),
-            PutState=_guarded(self._put_state),
-            OpenInput=_guarded(self._open_input),
-            WatchInput=_guarded(self._watch_input),
-            RunSteps=_guarded(self._run_steps),
-            PauseSteps=_guarded(self._pause_steps),
-            FetchState=_guarded(self._fetch_state),
-            StopRun=_guarded(self._stop_run),
-            JoinRun=_guarded(self._join_run),
+            Info=_wrap_handler(self._info),
+            Reserve=_wrap_handler(self._reserve),
+            OfferArtifact=_wrap_handler(self._offer_artifact),
+            UploadArtifact=_wrap_handler(self._upload_artifact),
+            Program=_wrap_handler(self._program),
+            PutState=_wrap_handler(self._put_state),
+            OpenInput=_wrap_handler(self._open_input),
+            WatchInput=_wrap_handler(self._watch_input),
+            RunSteps=_wrap_handler(self._run_steps),
+            PauseSteps=_wrap_handler(self._pause_steps),
+            FetchState=_wrap_handler(self._fetch_state),
+            StopRun=_wrap_handler(self._stop_run),
+            JoinRun=_wrap_handler(self._join_run),
         )
 
     # Without a reservation
@@ -128,18 +128,18 @@ class Service:
         _check_job(request.job)
         ticket = system.enter(request.job, request.token, request.wait)
 
-        async def tell(position: int, holder: Ticket) -> None:
+        async def report_position(position: int, holder: Ticket) -> None:
             await context.write(
                 pb.ReserveEvent(queued=pb.Queued(position=position, held_by=holder.job, since=holder.since_s))
             )
 
         try:
-            await system.grant(ticket, tell)
+            await system.grant(ticket, report_position)
             await context.write(pb.ReserveEvent(granted=pb.Granted(reservation=ticket.id)))
             await system.hold(ticket)
         finally:
             self._offers.pop(ticket.id, None)
-            # Does nothing when the chief has released the system in good order.
+            # Does nothing if the chief has released the system properly.
             system.release(ticket, f"the chief of job {ticket.job} has gone", "its chief has gone")
 
     async def _join_run(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
@@ -192,7 +192,8 @@ class Service:
         run = self._run(context)
         assembler = TensorAssembler(_state_check(run))
         async for chunk in requests:
-            # Before the next chunk: something has to be left for the end, as no tensors are a new state.
+            # Before the next chunk is added, so that some tensors are left for the last call: without any
+            # tensors it would begin a new state.
             if assembler.complete_bytes > _STATE_BYTES:
                 await run.put_state(assembler.take())
             assembler.add(chunk.tensors)
@@ -209,14 +210,14 @@ class Service:
     async def _watch_input(self, request: pb.WatchInputRequest, context: Context) -> None:
         deadline = time.monotonic() + request.timeout_s
         last: str | None = ""
-        told_s = 0.0
+        reported_s = 0.0
         while True:
             run = self._run(context)
             missing = run.check_primed()
-            due = missing != last or time.monotonic() - told_s > STATUS_EVERY_S
+            due = missing != last or time.monotonic() - reported_s > STATUS_EVERY_S
             if due and (state := run.input_state()) is not None:
                 await context.write(_input_message(state, missing or ""))
-                last, told_s = missing, time.monotonic()
+                last, reported_s = missing, time.monotonic()
             if missing is None:
                 log.info("all workers are ready", extra={"job": run.job})
                 return
@@ -224,7 +225,7 @@ class Service:
                 raise WorkersTimeoutError(
                     f"not all workers were ready within {request.timeout_s:g} s: {missing}; see their logs"
                 )
-            # The receiver's threads do not tell the loop; a look costs microseconds.
+            # Polling, as the receiver's threads do not notify the event loop; a check costs microseconds.
             await asyncio.sleep(_WATCH_INTERVAL_S)
 
     async def _run_steps(self, request: pb.RunStepsRequest, context: Context) -> None:
@@ -235,11 +236,11 @@ class Service:
         stop = running.stop
         every = dict(request.output_every)
         steps = asyncio.create_task(run.run_steps(request.steps, channel.put, stop, every))
-        self._keep(steps)
+        self._keep_task(steps)
         steps.add_done_callback(lambda _: channel.close())
         done = 0
         try:
-            async for values in _values(channel, run, context):
+            async for values in _stream_values(channel, run, context):
                 for message in _span_messages(values, batch_size):
                     await context.write(message)
                 done += values.count
@@ -248,7 +249,7 @@ class Service:
             try:
                 end_of_input = await steps
             except CsSystemError as error:
-                # Whatever broke because the reservation ended is only a consequence.
+                # If the reservation has ended, that is the cause, and the error only a consequence.
                 raise self._system.why_ended(reservation) or error from error
         finally:
             if self._running.get(reservation) is running:
@@ -272,8 +273,8 @@ class Service:
     async def _fetch_state(self, request: pb.FetchStateRequest, context: Context) -> None:
         run = self._run(context)
         wanted = list(request.names) or None
-        async with run.kept_state(wanted) as read:
-            await context.write(pb.StateChunk())  # from here on steps do not change what is read
+        async with run.snapshot(wanted) as read:
+            await context.write(pb.StateChunk())  # from now on steps do not change what is read
             for names in run.state_groups(wanted, _STATE_BYTES):
                 for group in pack_tensors(await read(names)):
                     await context.write(pb.StateChunk(tensors=group))
@@ -292,39 +293,39 @@ class Service:
     def _run(self, context: Context) -> Run:
         return self._system.run_of(_reservation(context))
 
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        """Holds a task that may outlive its RPC, and marks its error as seen."""
+    def _keep_task(self, task: asyncio.Task[Any]) -> None:
+        """Keep a reference to a task that may outlive its RPC, and retrieve its error."""
         self._tasks.add(task)
 
-        def ended(task: asyncio.Task[Any]) -> None:
+        def discard(task: asyncio.Task[Any]) -> None:
             self._tasks.discard(task)
             if not task.cancelled():
                 task.exception()
 
-        task.add_done_callback(ended)
+        task.add_done_callback(discard)
 
 
-async def _values(
+async def _stream_values(
     channel: ThreadChannel[StepValues], run: Run, context: Context
 ) -> AsyncIterator[StepValues]:
-    """What the channel gives; the caller is told why where nothing comes for some seconds."""
+    """Yield the values of a channel; when none comes for some seconds, send the client the reason."""
     while True:
         since_s, values = time.monotonic(), asyncio.ensure_future(channel.get())
         try:
             while not (await asyncio.wait({values}, timeout=STATUS_EVERY_S))[0]:
                 await context.write(pb.RunEvent(waiting=run.delay_text(since_s)))
         finally:
-            values.cancel()  # does nothing to one that is done
+            values.cancel()  # no effect if it is done
         got = values.result()
         if got is None:
             return
         yield got
 
 
-def _guarded(handler: Handler) -> Handler:
-    """Checks the client's protocol before, and makes errors travel."""
+def _wrap_handler(handler: Handler) -> Handler:
+    """Wrap a handler so that it checks the client's protocol first, and sends its errors to the client."""
 
-    async def guarded(request: Any, context: Context) -> Any:
+    async def handle(request: Any, context: Context) -> Any:
         try:
             check_client(dict(context.invocation_metadata()))
             return await handler(request, context)
@@ -341,7 +342,7 @@ def _guarded(handler: Handler) -> Handler:
         )
         return None
 
-    return guarded
+    return handle
 
 
 def _reservation(context: Context) -> str:
@@ -349,7 +350,7 @@ def _reservation(context: Context) -> str:
 
 
 def _run_info(holder: Ticket, run: Run) -> pb.RunInfo:
-    state, pace = run.input_state(), run.pace()
+    state, monitor = run.input_state(), run.stragglers()
     return pb.RunInfo(
         job=holder.job,
         since=holder.since_s,
@@ -357,11 +358,11 @@ def _run_info(holder: Ticket, run: Run) -> pb.RunInfo:
         steps_per_s=run.progress.rate.per_s(),
         samples_per_s=run.samples_per_s(),
         input=None if state is None else _input_message(state),
-        late=run.late() or "",
-        slow=(pace and pace.slow()) or "",
+        late=run.unresponsive() or "",
+        slow=(monitor and monitor.straggler()) or "",
         wafers=[
             pb.WaferWork(computing=share.computing, receiving=share.receiving)
-            for share in (pace and pace.shares()) or ()
+            for share in (monitor and monitor.utilization()) or ()
         ],
     )
 
@@ -378,7 +379,7 @@ def _input_message(state: InputState, missing: str = "") -> pb.InputStatus:
 
 
 def _check_job(job: str) -> None:
-    # The name goes into log lines and onto terminals.
+    # The name is written to logs and terminals.
     if not job.isprintable() or not 1 <= len(job) <= _JOB_CHARS:
         raise InputRefusedError(
             f"got the job name {job[:_JOB_CHARS]!r}, expected 1 to {_JOB_CHARS} printable characters"
@@ -386,7 +387,7 @@ def _check_job(job: str) -> None:
 
 
 def _state_check(run: Run) -> Callable[[str, str, tuple[int, ...]], None]:
-    """Refuses foreign tensors before memory is allocated for them; what is missing shows at the end."""
+    """Return a check that refuses wrong tensors before memory is allocated for them."""
     program = run.program
     if program is None:
         raise WrongOrderError("put_state without an artifact; load comes first")
@@ -405,7 +406,7 @@ def _state_check(run: Run) -> Callable[[str, str, tuple[int, ...]], None]:
 
 
 def _span_messages(values: StepValues, batch_size: int) -> list[pb.RunEvent]:
-    """One message, or more where the outputs are too large for one."""
+    """Return the message of a span of steps, or several if the outputs are too large for one."""
     outputs: dict[str, np.ndarray] = values.outputs
     groups = list(pack_tensors(outputs)) or [[]]
     return [
@@ -426,10 +427,10 @@ def _span_messages(values: StepValues, batch_size: int) -> list[pb.RunEvent]:
 
 
 class ThreadChannel(Generic[T]):
-    """A queue from one thread to one coroutine of the loop that created it.
+    """A bounded queue from one thread to one coroutine of the event loop that created it.
 
     Args:
-        capacity: Items between the two; the thread waits when there are more.
+        capacity: Maximum number of items in the queue; the thread waits for room.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -439,7 +440,7 @@ class ThreadChannel(Generic[T]):
         self._closed = False
 
     def put(self, item: T) -> None:
-        """Called by the thread; waits for room. Once the channel is closed the item is dropped."""
+        """Put an item, from the thread; waits for room. Once the channel is closed the item is dropped."""
         if self._closed:
             return
         self._room.acquire()
@@ -447,14 +448,14 @@ class ThreadChannel(Generic[T]):
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
     def close(self) -> None:
-        """Called in the loop: ends `get`, and any wait of the thread."""
+        """End `get`, and any wait of the thread; called in the loop."""
         self._closed = True
-        # Ends the one wait that may be under way; later items are dropped before they wait.
+        # Ends the one `put` that may be waiting; later items are dropped before they wait.
         self._room.release()
         self._items.put_nowait(None)
 
     async def get(self) -> T | None:
-        """The next item; None after the last one of a closed channel."""
+        """Return the next item, or None after the last one of a closed channel."""
         item = await self._items.get()
         self._room.release()
         return item

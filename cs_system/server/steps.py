@@ -1,7 +1,7 @@
-"""The loop that takes ready batches, has the engine compute on them, and passes the outputs on.
+"""The step loop: take ready batches, have the engine compute them, and pass the outputs on.
 
-It runs in the thread of the device. Two calls are under way at a time: while the device computes one, the
-outputs of the one before are copied and the next one is queued, so the device does not wait for Python.
+It runs in the thread of the device. Two calls are in flight at a time: while the device computes one, the
+outputs of the previous one are copied and the next one is queued, so the device never waits for Python.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cs_stream.receiver import BatchRing, ReadySpan
 if TYPE_CHECKING:
     from cs_system.engine.base import Engine, PendingSteps
 
-# Calls under way at a time.
+# Calls in flight at a time.
 _DEPTH = 2
-# Outputs of several calls travel together, so that fast steps do not cost a message each.
+# Outputs of several calls are sent together, so that fast steps do not cost a message each.
 _FLUSH_INTERVAL_S = 0.02
 _FLUSH_BYTES = 1 << 20
-# How often a loop that waits for input looks whether it should stop.
+# How often a loop that is waiting for input checks whether it should stop.
 _POLL_S = 0.1
-# An input function that gives nothing for so long is taken for one that hangs.
+# An input function that yields nothing for this long is considered hung.
 INPUT_PATIENCE_S = 1800.0
 
 WINDOW_S = 5.0
@@ -41,11 +41,11 @@ class StepValues:
     Attributes:
         first_step: Global step before the first of them.
         count: Number of steps.
-        outputs: By name, stacked: shape (count, *shape). One that is wanted of some steps alone has those of
-            them, and is missing where there is none.
-        began_s: Monotonic time at which the device began with the first step.
-        ended_s: Monotonic time at which it had done the last one.
-        waited_s: For so long it had nothing to do before these steps, for lack of a batch.
+        outputs: By name, stacked: shape (count, *shape). An output that was requested for some steps only has
+            the values of these, and is missing if there are none.
+        began_s: Monotonic time at which the device began the first step.
+        ended_s: Monotonic time at which it finished the last one.
+        waited_s: How long it was idle before these steps for lack of a batch.
     """
 
     first_step: int
@@ -57,7 +57,7 @@ class StepValues:
 
 
 def merge_values(parts: Sequence[StepValues]) -> StepValues:
-    """One value for consecutive ones."""
+    """Merge the outputs of consecutive spans of steps."""
     if len(parts) == 1:
         return parts[0]
     names = dict.fromkeys(name for part in parts for name in part.outputs)
@@ -71,15 +71,17 @@ def merge_values(parts: Sequence[StepValues]) -> StepValues:
     )
 
 
-def due(
+def select_due(
     outputs: dict[str, np.ndarray], first_step: int, count: int, every: Mapping[str, int]
 ) -> dict[str, np.ndarray]:
-    """Outputs of steps; those that `every` names of the steps alone that are multiples of its number."""
+    """Drop outputs that are not due: those in `every` only for steps that are multiples of their interval."""
     found = dict(outputs)
     for name in every.keys() & outputs.keys():
         skipped = every[name] - 1 - first_step % every[name]
         if skipped < count:
-            found[name] = outputs[name][skipped :: every[name]].copy()  # not the values of all steps
+            found[name] = outputs[name][
+                skipped :: every[name]
+            ].copy()  # a view would keep the values of all steps alive
         else:
             del found[name]
     return found
@@ -87,14 +89,14 @@ def due(
 
 @dataclass
 class _Call:
-    """A call to the device under way.
+    """A call to the device that is in flight.
 
     Attributes:
         pending: Its steps.
-        span: Given back when the call has ended; None where later calls read it too.
-        dispatched_s: Monotonic time right before the call.
+        span: Released when the call has ended; None if later calls read it too.
+        dispatched_s: Monotonic time just before the call.
         waited_s: Time without a batch before the call.
-        ready_s: Monotonic time at which the device was first seen to have ended it.
+        ready_s: Monotonic time at which the device was first seen to have finished it.
     """
 
     pending: PendingSteps
@@ -103,18 +105,18 @@ class _Call:
     waited_s: float
     ready_s: float | None = None
 
-    def look(self) -> None:
-        """Notes the time where the device has ended the call."""
+    def poll(self) -> None:
+        """Record the time if the device has finished the call."""
         if self.ready_s is None and self.pending.is_ready():
             self.ready_s = time.monotonic()
 
 
 class Progress:
-    """How far the run is; written by the loop, read by anybody.
+    """The progress of a run; written by the step loop, read by any thread.
 
     Attributes:
-        step: Steps done.
-        waiting_since: Monotonic time since which the device has nothing to do for lack of batches, or None.
+        step: Number of completed steps.
+        waiting_since: Monotonic time since which the device has been idle for lack of batches, or None.
     """
 
     def __init__(self, step: int) -> None:
@@ -127,26 +129,26 @@ class StepLoop:
     """Runs steps in the order of the input.
 
     Args:
-        device: The engine with a state.
+        device: The engine, with a state.
         ring: The input.
-        progress: Told of every finished call.
-        patience_s: How long the device waits for a batch before the input counts as failed.
+        progress: Updated after every finished call.
+        input_timeout_s: How long the device waits for a batch before the input counts as failed.
     """
 
     def __init__(
-        self, device: Engine, ring: BatchRing, progress: Progress, patience_s: float = INPUT_PATIENCE_S
+        self, device: Engine, ring: BatchRing, progress: Progress, input_timeout_s: float = INPUT_PATIENCE_S
     ) -> None:
         self._device = device
         self._ring = ring
         self._progress = progress
-        self._patience_s = patience_s
+        self._input_timeout_s = input_timeout_s
         self._ended_s = 0.0
         self._waited_s = 0.0
         self._every: Mapping[str, int] = {}
-        # The span whose batches are being used up, and how many of them have been dispatched.
+        # The span whose batches are being consumed, and how many of them have been dispatched.
         self._span: ReadySpan | None = None
         self._used = 0
-        self._under_way: deque[_Call] = deque()
+        self._in_flight: deque[_Call] = deque()
 
     def run(
         self,
@@ -155,19 +157,20 @@ class StepLoop:
         stop: threading.Event,
         every: Mapping[str, int] | None = None,
     ) -> bool:
-        """Computes up to `steps` steps.
+        """Compute up to `steps` steps.
 
         Args:
-            steps: How many.
-            emit: Gets the outputs of all steps in order, of several steps at a time.
-            stop: Set by another thread to end the loop after the calls under way.
-            every: Outputs that are emitted of global steps alone that are multiples of a number, by name.
+            steps: Number of steps.
+            emit: Called with the outputs of all steps in order, of several steps at a time.
+            stop: Set by another thread to end the loop after the calls in flight.
+            every: By output name, an interval: the output is emitted only for global steps that are multiples
+                of it.
 
         Returns:
-            Whether the input has ended, so that there may be fewer steps.
+            True if the input has ended, in which case fewer steps may have run.
 
         Raises:
-            StreamingError: the input failed; the steps before have been emitted.
+            StreamingError: the input failed; the outputs of all steps before have been emitted.
             CsSystemError: the device failed.
         """
         batcher = _Batcher(emit)
@@ -177,28 +180,28 @@ class StepLoop:
             return self._run(steps, batcher, stop)
         finally:
             self._progress.waiting_since = None
-            self._under_way.clear()
+            self._in_flight.clear()
 
     def _run(self, left: int, batcher: _Batcher, stop: threading.Event) -> bool:
         ended = False
         failure: Exception | None = None
-        while left or self._under_way:
+        while left or self._in_flight:
             if stop.is_set() or ended or failure is not None:
                 left = 0
-            if left and len(self._under_way) < _DEPTH:
+            if left and len(self._in_flight) < _DEPTH:
                 try:
                     ready = self._have_batches(batcher)
                 except EndOfInputError:
                     ended = True
                     continue
-                # Steps that were computed before the input failed are the chief's all the same.
+                # The outputs of steps that were computed before the input failed must still reach the chief.
                 except Exception as error:
                     failure = error
                     continue
                 if ready:
                     left -= self._dispatch(left)
                     continue
-            if self._under_way:
+            if self._in_flight:
                 batcher.add(self._finish_oldest())
         batcher.flush()
         if failure is not None:
@@ -206,15 +209,15 @@ class StepLoop:
         return ended
 
     def _have_batches(self, batcher: _Batcher) -> bool:
-        """Whether there is a span with unused batches; waits for it only while the device is idle."""
+        """Return True if there is a span with unused batches; wait for one only while the device is idle."""
         if self._span is not None:
             return True
-        idle_since_s = None if self._under_way else time.monotonic()
+        idle_since_s = None if self._in_flight else time.monotonic()
         try:
-            self._span = self._ring.take(0.0 if self._under_way else batcher.due_in_s(_POLL_S))
+            self._span = self._ring.take(0.0 if self._in_flight else batcher.due_in_s(_POLL_S))
         except StallError as error:
-            if not self._under_way:
-                self._wait_on(error)
+            if not self._in_flight:
+                self._note_stall(error)
                 batcher.flush()
             return False
         finally:
@@ -224,17 +227,17 @@ class StepLoop:
         self._progress.waiting_since = None
         return True
 
-    def _wait_on(self, error: StallError) -> None:
-        """Notes since when the device waits.
+    def _note_stall(self, error: StallError) -> None:
+        """Record since when the device has been waiting.
 
         Raises:
-            StallError: for too long.
+            StallError: it has waited for longer than the time limit.
         """
         now_s = time.monotonic()
         if self._progress.waiting_since is None:
             self._progress.waiting_since = now_s
         waited_s = now_s - self._progress.waiting_since
-        if waited_s > self._patience_s:
+        if waited_s > self._input_timeout_s:
             raise StallError(self._ring.stall_text(waited_s), error.worker) from None
 
     def _dispatch(self, limit: int) -> int:
@@ -246,28 +249,28 @@ class StepLoop:
         self._used += count
         finished = self._used == span.count
         waited_s, self._waited_s = self._waited_s, 0.0
-        self._under_way.append(_Call(pending, span if finished else None, dispatched_s, waited_s))
-        # A call may have ended while the next one was made, which on a CPU may be all of its work.
-        for call in self._under_way:
-            call.look()
+        self._in_flight.append(_Call(pending, span if finished else None, dispatched_s, waited_s))
+        # A call may have finished while the next one was made: on a CPU, dispatching can do all of its work.
+        for call in self._in_flight:
+            call.poll()
         if finished:
             self._span = None
         return count
 
     def _finish_oldest(self) -> StepValues:
-        call = self._under_way.popleft()
+        call = self._in_flight.popleft()
         pending, span = call.pending, call.span
         outputs = pending.wait()
         began_s = max(call.dispatched_s, self._ended_s)
         self._ended_s = call.ready_s or time.monotonic()
-        # Not before: until here the device read the batches in place.
+        # Not before `wait` has returned: until then the device reads the batches in place.
         if span is not None:
             self._ring.release(span)
-        # Steps are counted, positions of the input are not: they leave holes when a worker ends early.
+        # Count steps rather than positions of the input, which have holes when a worker ends early.
         first_step = self._progress.step
         self._progress.step += pending.count
         self._progress.rate.update(self._progress.step)
-        wanted = due(outputs, first_step, pending.count, self._every)
+        wanted = select_due(outputs, first_step, pending.count, self._every)
         return StepValues(first_step, pending.count, wanted, began_s, self._ended_s, call.waited_s)
 
 
@@ -287,7 +290,7 @@ class _Batcher:
             self.flush()
 
     def due_in_s(self, limit_s: float) -> float:
-        """Time for which nothing has to be sent, at most `limit_s`."""
+        """Return the time, at most `limit_s`, before something has to be sent."""
         if not self._parts:
             return limit_s
         return min(limit_s, max(0.0, self._flushed_at + _FLUSH_INTERVAL_S - time.monotonic()))
@@ -304,7 +307,7 @@ class RateMeter:
 
     Args:
         window_s: Length of the window.
-        clock: Seconds, monotonic.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(self, window_s: float = WINDOW_S, clock: Callable[[], float] = time.monotonic) -> None:
@@ -313,18 +316,18 @@ class RateMeter:
         self._marks: deque[tuple[float, int]] = deque()
 
     def start(self, steps: int) -> None:
-        """Begins to count at `steps`, so that a pause before does not count."""
+        """Start counting at `steps`, so that a pause before does not lower the rate."""
         self._marks = deque([(self._clock(), steps)])
 
     def update(self, steps: int) -> None:
-        """Tells the number of steps done so far."""
+        """Record the number of steps done so far."""
         now = self._clock()
         self._marks.append((now, steps))
         while len(self._marks) > 2 and self._marks[1][0] <= now - self._window_s:
             self._marks.popleft()
 
     def per_s(self) -> float:
-        """Steps per second; 0 before the first update."""
+        """Return the steps per second, 0 before the first update."""
         marks = list(self._marks)
         if len(marks) < 2 or marks[-1][1] == marks[0][1]:
             return 0.0

@@ -1,4 +1,4 @@
-"""The CS system: one run at a time, and how everything ends. Lives in the event loop."""
+"""The CS system: reservations, one run at a time, and shutdown. Everything here runs in the event loop."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ from cs_system.swarmx.hosts import HostPool
 log = logging.getLogger("cs_system.server")
 
 STATUS_EVERY_S = 2.0
-"""How often a caller that waits is told why, also where nothing has changed: its sign of life."""
+"""Interval of the messages to a waiting caller, sent even when nothing has changed, as a heartbeat."""
 
-# A client that learns late that its reservation ended gets the reason; older ones get a general one.
+# Reservations whose reason for ending is remembered for clients that find out late; older ones get a general
+# reason.
 _REMEMBERED = 64
 
 
 @dataclass(frozen=True)
 class SystemOptions:
-    """What `cs_system serve` was told about the system.
+    """The options of `cs_system serve` that describe the system.
 
     Attributes:
         fabric: Name of the fabric's configuration.
         fabric_json: The configuration itself.
         advertise: Host where workers reach the data plane; empty: the one they used for the control plane.
-        limits: Of every run.
-        memoryx: Where weights are kept that stream to the device.
-        num_csx: Wafers that can share a batch.
+        limits: Limits of every run.
+        memoryx: Where the weights of weight streaming are stored.
+        num_csx: Number of wafers that can share a batch.
     """
 
     fabric: str
@@ -60,33 +61,33 @@ class SystemOptions:
 
 
 class Changes:
-    """Wakes everybody who waits for the state of the system to change.
+    """Wakes everybody who is waiting for the state of the system to change.
 
-    Take `next` before looking at the state and wait for it after: a change in between is not missed.
+    Take `next` before looking at the state and wait for it afterwards: then no change in between is missed.
     """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def next(self) -> asyncio.Event:
-        """Set by the next change."""
+        """Return the event that the next change sets."""
         return self._event
 
     def notify(self) -> None:
-        """There was a change."""
+        """Announce a change."""
         event, self._event = self._event, asyncio.Event()
         event.set()
 
 
 class System:
-    """The one system of a server.
+    """The system of a server.
 
     Args:
         options: Its configuration.
-        device: The executor with the one thread that uses the device.
+        device: The executor with the single thread that uses the device.
         receiver: The data plane.
-        executables: Programs that were sent before.
-        machines: Where wafers that share a batch are started; None: here.
+        executables: Cache of executables that were sent before.
+        machines: Where wafers that share a batch are started; None: on this machine.
     """
 
     def __init__(
@@ -110,30 +111,31 @@ class System:
         self._releases: dict[str, asyncio.Task[None]] = {}
 
     def state(self) -> str:
-        """IDLE, or what the current run is doing."""
+        """Return IDLE, or what the current run is doing."""
         return "IDLE" if self.run is None else self.run.state()
 
     # Reservations
 
     def enter(self, job: str, token: str, wait: bool) -> Ticket:
-        """A ticket for the system, or for a place in the queue.
+        """Take a ticket for the system, or for a place in the queue.
 
         Raises:
             SystemBusyError: another job holds the system and `wait` is false.
-            SystemStoppingError: the system shuts down.
+            SystemStoppingError: the system is shutting down.
         """
         self._check_running()
         return self.book.enter(job, token, wait, time.time())
 
     async def grant(self, ticket: Ticket, on_queued: Callable[[int, Ticket], Awaitable[None]]) -> None:
-        """Waits until the ticket holds the system.
+        """Wait until the ticket holds the system.
 
         Args:
-            ticket: Of `enter`.
-            on_queued: Gets (position in the queue, holder) now, after every change and every two seconds.
+            ticket: From `enter`.
+            on_queued: Called with (position in the queue, holder) now, after every change and every two
+                seconds.
 
         Raises:
-            SystemStoppingError: the system shuts down.
+            SystemStoppingError: the system is shutting down.
         """
         while True:
             change = self._changes.next()
@@ -157,10 +159,10 @@ class System:
         log.info("reserved", extra={"job": ticket.job})
 
     async def hold(self, ticket: Ticket) -> None:
-        """Waits for the end of a reservation that was ended by `release`.
+        """Wait until `release` has ended a reservation.
 
         Raises:
-            SystemStoppingError: the system shuts down.
+            SystemStoppingError: the system is shutting down.
         """
         while self.book.holder is ticket:
             change = self._changes.next()
@@ -168,12 +170,12 @@ class System:
             await change.wait()
 
     def release(self, ticket: Ticket, reason: str | None, why: str) -> asyncio.Task[None]:
-        """Ends a reservation: closes the run's input, frees the device, lets the next job in.
+        """End a reservation: close the run's input, free the device, let the next job in.
 
         Args:
-            ticket: Holding or waiting; a second release is the first one.
-            reason: Told to the workers; None for a normal end.
-            why: Told to the chief, should it still ask for something.
+            ticket: Holding or waiting; a second release returns the task of the first.
+            reason: Sent to the workers; None for a normal end.
+            why: Sent to the chief if it makes further calls.
         """
         task = self._releases.get(ticket.id)
         if task is None:
@@ -189,7 +191,7 @@ class System:
             try:
                 await self.run.close(reason)
             except Exception:
-                # The next job must get the system whatever this run left behind.
+                # The next job must get the system, whatever state this run has left.
                 log.exception("closing the run failed", extra={"job": ticket.job})
             self.run = None
         self.book.leave(ticket, why, time.time())
@@ -198,11 +200,11 @@ class System:
         self._changes.notify()
 
     def run_of(self, reservation: str) -> Run:
-        """The run that a call is about.
+        """Return the run that a call refers to.
 
         Raises:
             ReservationLostError: the reservation does not hold the system.
-            SystemStoppingError: the system shuts down.
+            SystemStoppingError: the system is shutting down.
         """
         self._check_running()
         self.book.held(reservation)
@@ -211,7 +213,7 @@ class System:
         return self.run
 
     def why_ended(self, reservation: str) -> Exception | None:
-        """The reason for which a call that was under way cannot go on; None when it can."""
+        """Return why a running call cannot continue, or None if it can."""
         try:
             self.run_of(reservation)
         except (ReservationLostError, SystemStoppingError) as error:
@@ -221,20 +223,20 @@ class System:
     # Workers
 
     def input_opened(self) -> None:
-        """Lets waiting workers in."""
+        """Let waiting workers in."""
         self._changes.notify()
 
     async def join(
         self, job: str, token: str, timeout_s: float, identity: InputIdentity | None, worker: str
     ) -> int:
-        """Waits until the chief of `job` has opened the input.
+        """Wait until the chief of `job` has opened the input.
 
         Args:
             job: Name of the job.
             token: Its secret.
             timeout_s: How long to wait.
             identity: The worker's input; None joins any.
-            worker: What messages call it.
+            worker: Name of the worker in messages.
 
         Returns:
             The first position of the input.
@@ -242,14 +244,14 @@ class System:
         Raises:
             InputRefusedError: `token` is not that of the job.
             InputMismatchError: the chief has opened another input where the worker expects its own.
-            JoinTimeoutError: it did not happen in time.
-            SystemStoppingError: the system shuts down.
+            JoinTimeoutError: the input was not opened in time.
+            SystemStoppingError: the system is shutting down.
         """
         deadline = time.monotonic() + timeout_s
         while True:
             change = self._changes.next()
             self._check_running()
-            run = self._joinable(job, token, identity, worker)
+            run = self._find_run(job, token, identity, worker)
             if run is not None:
                 return run.first_position
             try:
@@ -257,8 +259,8 @@ class System:
             except TimeoutError:
                 raise JoinTimeoutError.after(job, timeout_s, self._why_not_open(job)) from None
 
-    def _joinable(self, job: str, token: str, identity: InputIdentity | None, worker: str) -> Run | None:
-        """The run whose input a worker can join now; None where it has to wait for it."""
+    def _find_run(self, job: str, token: str, identity: InputIdentity | None, worker: str) -> Run | None:
+        """Return the run whose input a worker can join now, or None if the worker has to wait for it."""
         holder, run = self.book.holder, self.run
         if holder is None or holder.job != job or run is None:
             return None
@@ -287,14 +289,14 @@ class System:
             return f"its chief is still in run {self.run.identity.run} of the program"
         return "its chief holds the system and is still programming it"
 
-    # The end
+    # Shutdown
 
     def _check_running(self) -> None:
         if self.stopping is not None:
             raise self.stopping
 
     async def shut_down(self, cause: str) -> None:
-        """Ends the current run and all waiting; every caller is told `cause`."""
+        """End the current run and all waiting calls; every caller gets `cause`."""
         self.stopping = SystemStoppingError(
             f"the CS system is shutting down ({cause}); start the job again when it is back, "
             "a training continues from its last checkpoint"
@@ -310,8 +312,8 @@ class Ticket:
     """A job that holds the system or waits for it.
 
     Attributes:
-        since_s: Seconds since the epoch, when it got the system; 0 while it waits.
-        ending: Why the reservation is ending; calls on its behalf are refused from then on.
+        since_s: When it got the system, seconds since the epoch; 0 while it waits.
+        ending: Why the reservation is ending; from then on, calls on its behalf are refused.
     """
 
     job: str
@@ -321,12 +323,12 @@ class Ticket:
     ending: str | None = None
 
     def knows(self, token: str) -> bool:
-        """Whether `token` is that of the job."""
+        """Return True if `token` is that of the job."""
         return hmac.compare_digest(self.token.encode(), token.encode())
 
 
 class ReservationBook:
-    """At most one ticket holds the system; the others wait in the order of their arrival."""
+    """At most one ticket holds the system, the others wait in order of arrival; bookkeeping only."""
 
     def __init__(self) -> None:
         self.holder: Ticket | None = None
@@ -334,7 +336,7 @@ class ReservationBook:
         self._ended: OrderedDict[str, str] = OrderedDict()
 
     def enter(self, job: str, token: str, wait: bool, now_s: float) -> Ticket:
-        """Takes the system for a job, or a place in the queue.
+        """Take the system for a job, or a place in the queue.
 
         Raises:
             SystemBusyError: another job holds it and `wait` is false.
@@ -347,7 +349,7 @@ class ReservationBook:
         return ticket
 
     def leave(self, ticket: Ticket, reason: str, now_s: float) -> None:
-        """Ends a ticket, wherever it is; the next in the queue gets the system."""
+        """End a ticket, holding or waiting; the next in the queue gets the system."""
         self._remember(ticket, reason)
         if ticket is self.holder:
             self.holder = None
@@ -356,7 +358,7 @@ class ReservationBook:
         self._grant(now_s)
 
     def position(self, ticket: Ticket) -> int:
-        """0 for the holder, 1 for the next one.
+        """Return 0 for the holder, 1 for the next one.
 
         Raises:
             ReservationLostError: the ticket has ended.
@@ -368,7 +370,7 @@ class ReservationBook:
         return self._queue.index(ticket) + 1
 
     def held(self, reservation: str) -> Ticket:
-        """The ticket of a reservation that holds the system.
+        """Return the ticket of a reservation that holds the system.
 
         Raises:
             ReservationLostError: it does not.
@@ -381,7 +383,7 @@ class ReservationBook:
 
     @property
     def waiting(self) -> tuple[Ticket, ...]:
-        """The queue, the next one first."""
+        """The queue, the next job first."""
         return tuple(self._queue)
 
     def _grant(self, now_s: float) -> None:

@@ -97,7 +97,7 @@ class GroupEngine(LayeredEngine):
         memoryx: Where weights and optimizer state are kept.
         count: Of wafers.
         machines: Where they are started.
-        patience_s: Silence after which a wafer is ended.
+        heartbeat_timeout_s: Silence after which a wafer is ended.
 
     Raises:
         ArtifactRefusedError: the batch cannot be shared equally.
@@ -111,7 +111,7 @@ class GroupEngine(LayeredEngine):
         memoryx: MemoryxConfig,
         count: int,
         machines: HostPool | None = None,
-        patience_s: float = HEARTBEAT_TIMEOUT_S,
+        heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         samples = samples_per_step(step.interface)
         parts = schedule.micro.count
@@ -123,9 +123,9 @@ class GroupEngine(LayeredEngine):
             )
         super().__init__(step.interface, schedule)
         self._step, self._data, self._place = step, data, memoryx
-        self._count, self._patience_s = count, patience_s
-        self._pulse: HeartbeatMonitor | None = None
-        self._pace: StragglerMonitor | None = None
+        self._count, self._heartbeat_timeout_s = count, heartbeat_timeout_s
+        self._heartbeats: HeartbeatMonitor | None = None
+        self._stragglers: StragglerMonitor | None = None
         self._watched = threading.Event()
         self._machines = machines or LocalHost()
         self._cut = split_inputs(step)
@@ -177,20 +177,22 @@ class GroupEngine(LayeredEngine):
             for spec, number in zip(self.interface.outputs, self._schedule.outputs, strict=True)
         }
 
-    def late(self) -> str | None:
+    def unresponsive(self) -> str | None:
         """See `Engine`."""
-        pulse, pace = self._pulse, self._pace
-        return None if pulse is None or pace is None else pulse.late() or pace.late()
+        heartbeats, pace = self._heartbeats, self._stragglers
+        return (
+            None if heartbeats is None or pace is None else heartbeats.unresponsive() or pace.unresponsive()
+        )
 
-    def pace(self) -> StragglerMonitor | None:
+    def stragglers(self) -> StragglerMonitor | None:
         """See `Engine`."""
-        return self._pace
+        return self._stragglers
 
     def free(self) -> None:
         """See `Engine`."""
         self._lose_state()
         self._watched.set()
-        self._pulse = self._pace = None
+        self._heartbeats = self._stragglers = None
         # The first one last: the others would take its end for a fault.
         for group in (slice(1, None), slice(0, 1)):
             for sock in self._socks[group]:
@@ -218,20 +220,22 @@ class GroupEngine(LayeredEngine):
         with socket.create_server((hosts.listen, 0), family=family, backlog=waiting) as listener:
             for wafer in hosts.start(listener.getsockname()[1], token, self._count):
                 self.wafers.append(wafer)
-            self._pulse = pulse = HeartbeatMonitor(self._count, self._patience_s)
-            self._pace = StragglerMonitor(self._count)
+            self._heartbeats = heartbeats = HeartbeatMonitor(self._count, self._heartbeat_timeout_s)
+            self._stragglers = StragglerMonitor(self._count)
             self._watched = watched = threading.Event()
-            threading.Thread(target=self._watch, args=(pulse, self._pace, watched), daemon=True).start()
-            self._socks = accept_wafers(listener, token, self.wafers, pulse)
+            threading.Thread(
+                target=self._watch, args=(heartbeats, self._stragglers, watched), daemon=True
+            ).start()
+            self._socks = accept_wafers(listener, token, self.wafers, heartbeats)
         with _held_port(hosts) as port:
             self._order(host_port(hosts.address, port), addresses, token)
 
     def _order(self, coordinator: str, memoryx: tuple[tuple[str, int], ...], token: str) -> None:
         """Tells the wafers what to compute, and waits until they can."""
-        assert self._pulse is not None
-        assert self._pace is not None
+        assert self._heartbeats is not None
+        assert self._stragglers is not None
         for rank in range(self._count):
-            arguments = (rank, self._pulse, self._pace)
+            arguments = (rank, self._heartbeats, self._stragglers)
             threading.Thread(target=self._receive, args=arguments, daemon=True).start()
         for rank, sock in enumerate(self._socks):
             order = WaferAssignment(rank, self._count, coordinator, memoryx, token)
@@ -246,12 +250,12 @@ class GroupEngine(LayeredEngine):
                 raise self._cause()
         self._reader = ShardedReader(self._schedule, memoryx, token)
 
-    def _watch(self, pulse: HeartbeatMonitor, pace: StragglerMonitor, watched: threading.Event) -> None:
+    def _watch(self, heartbeats: HeartbeatMonitor, pace: StragglerMonitor, watched: threading.Event) -> None:
         """Names wafers that are silent or slow, and ends one that is silent for too long."""
         while not watched.wait(_LOOK_S):
-            pulse.tell()
-            pace.tell()
-            overdue, wafers, socks = pulse.overdue(), self.wafers, self._socks
+            heartbeats.log_changes()
+            pace.log_changes()
+            overdue, wafers, socks = heartbeats.overdue(), self.wafers, self._socks
             if overdue is not None and socks:
                 rank, silent_s = overdue
                 self._note(WaferLostError.silent(rank, self._count, silent_s))
@@ -260,15 +264,15 @@ class GroupEngine(LayeredEngine):
                 shut_down(socks[rank])
                 return
 
-    def _receive(self, rank: int, pulse: HeartbeatMonitor, pace: StragglerMonitor) -> None:
+    def _receive(self, rank: int, heartbeats: HeartbeatMonitor, pace: StragglerMonitor) -> None:
         sock, wafer, values = self._socks[rank], self.wafers[rank], self._schedule.values
         outputs = [values[number] for number in dict.fromkeys(self._schedule.outputs)]
         try:
             while True:
                 header = receive_header(sock)
-                pulse.heard(rank)
+                heartbeats.record(rank)
                 if header.type is FrameType.ALIVE:
-                    pace.heard(
+                    pace.record(
                         rank, WorkReport.from_json(bytes(receive_payload(sock, header, MAX_TEXT_BYTES)))
                     )
                     continue
@@ -359,7 +363,7 @@ def _held_port(hosts: RunHosts) -> Iterator[int]:
 
 
 def accept_wafers(
-    listener: socket.socket, token: str, wafers: Sequence[Wafer], pulse: HeartbeatMonitor
+    listener: socket.socket, token: str, wafers: Sequence[Wafer], heartbeats: HeartbeatMonitor
 ) -> list[socket.socket]:
     """The connections of all wafers, in their order; whoever else connects is sent away.
 
@@ -367,7 +371,7 @@ def accept_wafers(
         listener: Where they come to.
         token: Their secret.
         wafers: Which have been started.
-        pulse: Is told of each one that has come.
+        heartbeats: Is told of each one that has come.
 
     Raises:
         WaferLostError: one has ended, or does not come.
@@ -376,7 +380,7 @@ def accept_wafers(
     listener.settimeout(_ACCEPT_S)
     try:
         while len(found) < len(wafers):
-            _check(wafers, found, pulse)
+            _check(wafers, found, heartbeats)
             try:
                 sock, address = listener.accept()
             except TimeoutError:
@@ -393,13 +397,13 @@ def accept_wafers(
     return [found[rank] for rank in range(len(wafers))]
 
 
-def _check(wafers: Sequence[Wafer], found: dict[int, socket.socket], pulse: HeartbeatMonitor) -> None:
+def _check(wafers: Sequence[Wafer], found: dict[int, socket.socket], heartbeats: HeartbeatMonitor) -> None:
     for rank, wafer in enumerate(wafers):
         if wafer.has_ended:
             raise WaferLostError.at_start(rank, len(wafers), wafer.exit_code, wafer.host)
         if rank in found:
-            pulse.heard(rank)  # it speaks, and nobody listens before all are here
-    overdue = pulse.overdue()
+            heartbeats.record(rank)  # it speaks, and nobody listens before all are here
+    overdue = heartbeats.overdue()
     if overdue is not None:
         rank, silent_s = overdue
         raise WaferLostError.silent(rank, len(wafers), silent_s)

@@ -40,17 +40,17 @@ class HeartbeatMonitor:
 
     Args:
         count: Of wafers.
-        patience_s: Silence that ends a wafer.
+        heartbeat_timeout_s: Silence that ends a wafer.
     """
 
-    def __init__(self, count: int, patience_s: float) -> None:
+    def __init__(self, count: int, heartbeat_timeout_s: float) -> None:
         self._count = count
-        self._patience_s = patience_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._lock = threading.Lock()
         self._heard_s = [time.monotonic()] * count
         self._named: set[int] = set()
 
-    def heard(self, rank: int) -> None:
+    def record(self, rank: int) -> None:
         """A wafer has said something."""
         with self._lock:
             silent_s = time.monotonic() - self._heard_s[rank]
@@ -60,22 +60,22 @@ class HeartbeatMonitor:
         if was_named:
             log.info("%s answers again after %.0f s", self._name(rank), silent_s)
 
-    def late(self) -> str | None:
+    def unresponsive(self) -> str | None:
         """Who has been silent for seconds; None: nobody."""
         rank, silent_s = self._longest()
         if silent_s < UNRESPONSIVE_S:
             return None
         return (
             f"{self._name(rank)} has not answered for {silent_s:.0f} s; "
-            f"the run ends after {self._patience_s:g} s"
+            f"the run ends after {self._heartbeat_timeout_s:g} s"
         )
 
     def overdue(self) -> tuple[int, float] | None:
         """A wafer that is to be ended, and for how many seconds it has been silent."""
         rank, silent_s = self._longest()
-        return (rank, silent_s) if silent_s >= self._patience_s else None
+        return (rank, silent_s) if silent_s >= self._heartbeat_timeout_s else None
 
-    def tell(self) -> None:
+    def log_changes(self) -> None:
         """Names in the log whoever has become late."""
         with self._lock:
             now_s = time.monotonic()
@@ -87,7 +87,7 @@ class HeartbeatMonitor:
                 "%s has not answered for %g s; the run ends after %g s",
                 self._name(rank),
                 UNRESPONSIVE_S,
-                self._patience_s,
+                self._heartbeat_timeout_s,
             )
 
     def _longest(self) -> tuple[int, float]:
@@ -146,9 +146,9 @@ class StragglerMonitor:
         self._said: list[deque[tuple[float, WorkReport]]] = [deque() for _ in range(count)]
         self._named: str | None = None
         self._changed_s: float | None = None
-        self.told: str | None = None
+        self.report: str | None = None
 
-    def heard(self, rank: int, work: WorkReport, now_s: float | None = None) -> None:
+    def record(self, rank: int, work: WorkReport, now_s: float | None = None) -> None:
         """A wafer has said what it has done until now, a monotonic time."""
         now_s = time.monotonic() if now_s is None else now_s
         with self._lock:
@@ -157,21 +157,21 @@ class StragglerMonitor:
             while said[0][0] < now_s - WINDOW_S:
                 said.popleft()
 
-    def late(self) -> str | None:
+    def unresponsive(self) -> str | None:
         """What wafers wait for that does not answer; None: nothing."""
         with self._lock:
             return next((said[-1][1].late for said in self._said if said and said[-1][1].late), None)
 
-    def shares(self) -> list[Utilization] | None:
+    def utilization(self) -> list[Utilization] | None:
         """Of each wafer; None where too little is known."""
         with self._lock:
             if any(not said or said[-1][0] - said[0][0] < LEAST_S for said in self._said):
                 return None
             return [_shares(said[0], said[-1]) for said in self._said]
 
-    def slow(self) -> str | None:
+    def straggler(self) -> str | None:
         """Which wafer is slow, and by how much; None: none is, or too little is known."""
-        shares = self.shares()
+        shares = self.utilization()
         if shares is None or len(shares) < 2:
             return None
         for kind, doing in (("computing", "computes"), ("receiving", "gets its weights")):
@@ -185,17 +185,17 @@ class StragglerMonitor:
                 )
         return None
 
-    def tell(self, now_s: float | None = None) -> None:
+    def log_changes(self, now_s: float | None = None) -> None:
         """Names in the log a wafer that has become slow; the chief's log has it from `told`."""
         now_s = time.monotonic() if now_s is None else now_s
-        slow = self.slow()
+        slow = self.straggler()
         name = slow and slow.partition(" is ")[0]
         if name == self._named:
             self._changed_s = None
         elif self._changed_s is None:
             self._changed_s = now_s
         elif now_s - self._changed_s >= CONFIRMED_S:
-            self._named, self._changed_s, self.told = name, None, slow
+            self._named, self._changed_s, self.report = name, None, slow
             log.log(logging.WARNING if slow else logging.INFO, "%s", slow or NOT_SLOW)
 
 

@@ -128,7 +128,7 @@ class _Wafer:
         if stream is None:
             return WorkReport()
         receiving_s = sum(transfer.seconds for transfer in stream.transfers())
-        return WorkReport(self._clock.computing_s, receiving_s, stream.late() or "")
+        return WorkReport(self._clock.computing_s, receiving_s, stream.unresponsive() or "")
 
     def start(self) -> None:
         """Is told what to compute, and gets ready for it.

@@ -233,7 +233,7 @@ def test_what_nobody_asked_for_and_what_is_too_long_is_refused_as_it_comes(store
         (
             (Executable("a", STEP, "ab" * 32, 1), Executable("a", STEP, "cd" * 32, 1)),
             ArtifactRefusedError,
-            "has the executables a, a, expected at least one, each with a name of its own; compile it again",
+            "has the executables a, a, expected at least one, each with a unique name; compile it again",
         ),
         (
             (

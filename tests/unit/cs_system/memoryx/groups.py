@@ -17,9 +17,11 @@ from cs_system.swarmx.hosts import WaferProcess
 
 @contextmanager
 def group(
-    stack: Streamed, place: MemoryxConfig, count: int, patience_s: float = HEARTBEAT_TIMEOUT_S
+    stack: Streamed, place: MemoryxConfig, count: int, heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
 ) -> Iterator[GroupEngine]:
-    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, count, patience_s=patience_s)
+    engine = GroupEngine(
+        stack.compiled, stack.schedule, stack.data, place, count, heartbeat_timeout_s=heartbeat_timeout_s
+    )
     try:
         engine.put_state(stack.state)
         yield engine

@@ -105,9 +105,9 @@ def test_layers_are_shared_out(stack: Streamed) -> None:
 def test_a_program_may_ask_for_fewer() -> None:
     addresses = parse_memoryx_addresses("a:1,b:2,[::1]:3")
     assert addresses == (("a", 1), ("b", 2), ("::1", 3))
-    assert MemoryxConfig(addresses).limited(2).addresses == addresses[:2]
-    assert MemoryxConfig(addresses).limited(None).addresses == addresses
-    assert [MemoryxConfig(servers=4).limited(limit).servers for limit in (None, 2, 9)] == [4, 2, 4]
+    assert MemoryxConfig(addresses).limit_servers(2).addresses == addresses[:2]
+    assert MemoryxConfig(addresses).limit_servers(None).addresses == addresses
+    assert [MemoryxConfig(servers=4).limit_servers(limit).servers for limit in (None, 2, 9)] == [4, 2, 4]
     with pytest.raises(BadOptionError, match=r"a:1 is there twice, expected another process"):
         parse_memoryx_addresses("a:1,b:2,a:1")
     with pytest.raises(BadOptionError, match="expected HOST:PORT"):

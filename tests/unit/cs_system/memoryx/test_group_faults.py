@@ -88,7 +88,7 @@ def test_a_wafer_that_stands_still_for_a_while_is_named_and_changes_nothing(
         engine.put_state(stack.state)
         train(engine, stack, 3)
         engine.put_state(stack.state)
-        assert engine.late() is None
+        assert engine.unresponsive() is None
         with caplog.at_level("INFO", "cs_system.server"):
             with stopped(pids_of(engine)[1]):
                 losses: list[bytes] = []
@@ -96,13 +96,13 @@ def test_a_wafer_that_stands_still_for_a_while_is_named_and_changes_nothing(
                     target=lambda: losses.extend(a.tobytes() for a in train(engine, stack))
                 )
                 steps.start()
-                wait_until(engine.late, 10)
-                told = engine.late()
+                wait_until(engine.unresponsive, 10)
+                told = engine.unresponsive()
                 wait_until(lambda: "CS system 2 of 2 has not answered for 5 s" in caplog.text, 10)
                 assert not losses
             steps.join()
         assert "CS system 2 of 2 answers again" in caplog.text
-        assert engine.late() is None
+        assert engine.unresponsive() is None
     assert told is not None
     assert told.startswith("CS system 2 of 2 has not answered for")
     assert told.endswith("; the run ends after 60 s")
@@ -110,7 +110,7 @@ def test_a_wafer_that_stands_still_for_a_while_is_named_and_changes_nothing(
 
 
 def test_a_wafer_that_stands_still_for_long_is_ended(stack: Streamed, tmp_path: Path) -> None:
-    with group(stack, MemoryxConfig((), tmp_path), 2, patience_s=8.0) as engine:
+    with group(stack, MemoryxConfig((), tmp_path), 2, heartbeat_timeout_s=8.0) as engine:
         train(engine, stack, 2)
         pids = pids_of(engine)
         with (

@@ -17,14 +17,14 @@ def pace(*seconds: tuple[float, float], last_s: int = 8) -> StragglerMonitor:
     made = StragglerMonitor(len(seconds))
     for now_s in range(last_s + 1):
         for rank, (computing_s, receiving_s) in enumerate(seconds):
-            made.heard(rank, WorkReport(now_s * computing_s, now_s * receiving_s), now_s)
+            made.record(rank, WorkReport(now_s * computing_s, now_s * receiving_s), now_s)
     return made
 
 
 def test_wafers_that_work_alike_are_not_told_apart() -> None:
     even = pace((0.3, 0.02), (0.33, 0.05), (0.36, 0.02))
-    assert even.slow() is None
-    shares = even.shares()
+    assert even.straggler() is None
+    shares = even.utilization()
     assert shares is not None
     assert [share.computing for share in shares] == pytest.approx([0.3, 0.33, 0.36])
 
@@ -32,13 +32,13 @@ def test_wafers_that_work_alike_are_not_told_apart() -> None:
 def test_the_wafer_for_which_the_others_wait_is_named(caplog: pytest.LogCaptureFixture) -> None:
     slow = pace((0.1, 0.01), (0.4, 0.01), (0.12, 0.01))
     expected = "CS system 2 of 3 is slow: it computes for 40% of the time, the others for 11%"
-    assert (slow.slow() or "").startswith(expected)
-    slow.tell(8.0)
-    assert slow.told is None  # it may be slow for a moment
-    slow.tell(10.0)
-    slow.tell(12.0)
+    assert (slow.straggler() or "").startswith(expected)
+    slow.log_changes(8.0)
+    assert slow.report is None  # it may be slow for a moment
+    slow.log_changes(10.0)
+    slow.log_changes(12.0)
     assert [record.message[: len(expected)] for record in caplog.records] == [expected]
-    assert slow.told == caplog.messages[0]
+    assert slow.report == caplog.messages[0]
 
 
 def test_the_log_of_a_job_names_a_slow_wafer(caplog: pytest.LogCaptureFixture) -> None:
@@ -51,28 +51,28 @@ def test_the_log_of_a_job_names_a_slow_wafer(caplog: pytest.LogCaptureFixture) -
 
 
 def test_a_slow_network_is_told_from_a_slow_wafer() -> None:
-    assert "1 of 2 is slow: it gets its weights for 60%" in (pace((0.1, 0.6), (0.1, 0.1)).slow() or "")
+    assert "1 of 2 is slow: it gets its weights for 60%" in (pace((0.1, 0.6), (0.1, 0.1)).straggler() or "")
 
 
 def test_nothing_is_said_of_little() -> None:
-    assert pace((0.1, 0.0), (0.9, 0.0), last_s=3).slow() is None
-    assert pace((0.001, 0.0), (0.01, 0.0)).slow() is None  # ten times as long, and nobody notices
-    assert StragglerMonitor(2).slow() is None
+    assert pace((0.1, 0.0), (0.9, 0.0), last_s=3).straggler() is None
+    assert pace((0.001, 0.0), (0.01, 0.0)).straggler() is None  # ten times as long, and nobody notices
+    assert StragglerMonitor(2).straggler() is None
 
 
 def test_only_the_last_seconds_count() -> None:
     made = pace((0.1, 0.0), (0.4, 0.0))
-    assert made.slow()
+    assert made.straggler()
     for now_s in range(9, 30):
-        made.heard(0, WorkReport(now_s * 0.1, 0.0), now_s)
-        made.heard(1, WorkReport(3.2 + (now_s - 8) * 0.1, 0.0), now_s)
-    assert made.slow() is None
+        made.record(0, WorkReport(now_s * 0.1, 0.0), now_s)
+        made.record(1, WorkReport(3.2 + (now_s - 8) * 0.1, 0.0), now_s)
+    assert made.straggler() is None
 
 
 def test_what_wafers_wait_for_is_passed_on() -> None:
     made = pace((0.1, 0.0), (0.1, 0.0))
-    assert made.late() is None
-    made.heard(
+    assert made.unresponsive() is None
+    made.record(
         1, WorkReport.from_json(WorkReport(1.0, 0.0, "MemoryX at a:1 has not answered for 6 s").to_json())
     )
-    assert made.late() == "MemoryX at a:1 has not answered for 6 s"
+    assert made.unresponsive() == "MemoryX at a:1 has not answered for 6 s"

@@ -163,17 +163,17 @@ def test_a_memoryx_that_stands_still_is_named_waited_for_and_ended_in_the_end(
     monkeypatch.setattr(weights, "UNRESPONSIVE_S", 1.5)
     caplog.set_level("INFO")
     place = MemoryxConfig((), tmp_path)
-    engine = StreamedEngine(stack.compiled, stack.schedule, stack.data, place, patience_s=4.0)
+    engine = StreamedEngine(stack.compiled, stack.schedule, stack.data, place, heartbeat_timeout_s=4.0)
     try:
         engine.put_state(stack.state)
-        assert engine.late() is None
+        assert engine.unresponsive() is None
         (process,) = engine.started_processes
         os.kill(process.pid, signal.SIGSTOP)
         with ThreadPoolExecutor(1) as pool:
             training = pool.submit(train, engine, stack)
             while "has not answered" not in caplog.text:
                 time.sleep(0.05)
-            late = engine.late()
+            late = engine.unresponsive()
             os.kill(process.pid, signal.SIGCONT)
             for got, want in zip(training.result(), stack.whole[0], strict=True):
                 np.testing.assert_allclose(got["output_0"], [want[0]], rtol=1e-6)

@@ -14,13 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import sys
 from pathlib import Path
-from input_rules.input_export import InputProgram, take_over
+from input_rules.input_export import InputProgram, export_input
 
 def train_input(shard):
     data = Path(sys.argv[1])
     yield (data / f"{(data / 'seen').read_text()} in the container").read_bytes()
 
-take_over(InputProgram("tensorflow", train_input, lambda shard: None, train_input))
+export_input(InputProgram("tensorflow", train_input, lambda shard: None, train_input))
 """
 
 Run = Callable[..., CompletedProcess[str]]

@@ -20,14 +20,14 @@ SALLOC = ("salloc", "--nodes=2", "--ntasks=2", "--quiet")
 MISSING = """
 import os
 from pathlib import Path
-from input_rules.input_export import InputProgram, take_over
+from input_rules.input_export import InputProgram, export_input
 
 def train_input(shard):
     node = os.environ["SLURMD_NODENAME"]
     Path(f"{os.environ['SLURM_CPUS_ON_NODE']} CPUs of {node}/train.tfrecord").read_bytes()
     yield
 
-take_over(InputProgram("tensorflow", train_input, lambda shard: None, train_input))
+export_input(InputProgram("tensorflow", train_input, lambda shard: None, train_input))
 """
 HANGING = """
 import time

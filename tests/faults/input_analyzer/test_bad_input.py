@@ -16,13 +16,13 @@ from analyses import ANALYZER, analysis_of, inside, until
 HEAD = """
 import os, signal, sys, time
 import numpy as np
-from input_rules.input_export import InputProgram, take_over
+from input_rules.input_export import InputProgram, export_input
 
 def batch(size=4, width=3):
     return (np.zeros([size, width], np.float32), np.zeros([size], np.int32))
 """
 TAIL = """
-take_over(InputProgram("tensorflow", train_input, lambda shard: None, train_input))
+export_input(InputProgram("tensorflow", train_input, lambda shard: None, train_input))
 """
 
 

@@ -24,7 +24,7 @@ from input_rules.input_export import Shard
 PROGRAM = """
 import os, sys, time
 import numpy as np
-from input_rules.input_export import InputProgram, take_over
+from input_rules.input_export import InputProgram, export_input
 {head}
 def batch():
     return np.zeros([10, 5], np.float32), np.zeros([10], np.int32)
@@ -43,7 +43,7 @@ def batches(shard):
     assert shard.index == int(os.environ["CSRUN_TASK_INDEX"])
     {body}
 
-take_over(InputProgram("tensorflow", batches, lambda shard: None, batches))
+export_input(InputProgram("tensorflow", batches, lambda shard: None, batches))
 """
 
 

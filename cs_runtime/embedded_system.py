@@ -20,7 +20,7 @@ from cs_runtime.errors import EmbeddedSystemError
 from cs_system.commands import main as cs_system_main
 from cs_system.testing import START_TIMEOUT_S, read_ready_file
 from csrun.tasks.environment import program_environment, this_toolkit
-from csrun.tasks.processes import signalled_at_parents_death
+from csrun.tasks.processes import signal_on_parent_death
 
 log = logging.getLogger("cs_runtime")
 
@@ -90,7 +90,7 @@ class EmbeddedSystem:
 
 def main() -> None:
     """Serve until the parent process ends."""
-    signalled_at_parents_death(signal.SIGTERM)
+    signal_on_parent_death(signal.SIGTERM)
     cs_system_main()
 
 

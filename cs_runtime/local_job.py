@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from csrun.tasks.environment import program_environment, this_toolkit
-from csrun.tasks.processes import signalled_at_parents_death
+from csrun.tasks.processes import signal_on_parent_death
 from csrun.tasks.roles import TaskInfo
 
 MAX_STARTS = 5  # a command that was killed this often will be killed again
@@ -99,7 +99,7 @@ def launch(workers: str, log_dir: str, end_file: str, *command: str) -> None:
     """Run the job, and end it when the parent process ends."""
     from csrun.commands.wse import main as csrun_wse
 
-    signalled_at_parents_death(signal.SIGTERM)
+    signal_on_parent_death(signal.SIGTERM)
     layout = ["--total-nodes=1", f"--tasks-per-node={int(workers) + 1}", f"--log-dir={log_dir}"]
     sys.argv[1:] = [*layout, "--", *_python(_MODULE), "task", end_file, *command]
     csrun_wse()

@@ -130,7 +130,7 @@ CONNECT_INTERVAL_S = 2.0
 CONNECT_LIMIT_S = 2.0
 FAILURES = 3
 """With the times above, a system that is gone is noticed within 10 s, even one that does not refuse."""
-PATIENCE_S = 5.0
+CHIEF_REPORT_LIMIT_S = 5.0
 """So long the chief may take for its own words about it."""
 
 

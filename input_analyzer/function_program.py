@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from cs_toolkit.errors import UsageError
 from csrun.schedulers.tasks import worker_place, worker_variables
-from csrun.tasks.environment import variables
+from csrun.tasks.environment import environment_variables
 from input_analyzer.measure.child import begin, keep_files_apart, refuse
 from input_rules.batches import as_texts
 from input_rules.errors import ComponentError, WrongTypeError
@@ -199,7 +199,7 @@ def _told(shard: Shard) -> AbstractContextManager[None]:
         rank, tasks = worker_place(shard.count, shard.index)
         told["CSRUN_RANK"], told["CSRUN_NUM_TASKS"] = str(rank), str(tasks)
         told["CSRUN_ROLE"], told["CSRUN_TASK_INDEX"] = "worker", str(shard.index)
-    return variables(told)
+    return environment_variables(told)
 
 
 def framework_of(made: Any) -> Framework:

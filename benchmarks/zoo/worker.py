@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from benchmarks.zoo.run import LIBRARIES, Result, models_of, run, training_of
 from cs_runtime.embedded_system import EmbeddedSystem
 from cs_toolkit.garbage import search_seldom
-from csrun.tasks.processes import signalled_at_parents_death
+from csrun.tasks.processes import signal_on_parent_death
 
 ROOT = Path(__file__).resolve().parents[2]
 _POLL_S = 0.05
@@ -111,7 +111,7 @@ class Worker:
         """What the forked process does."""
         code = 1
         try:
-            signalled_at_parents_death(signal.SIGKILL)
+            signal_on_parent_death(signal.SIGKILL)
             os.setsid()
             with (folder / "log.txt").open("wb") as log:
                 os.dup2(log.fileno(), 1)
@@ -166,7 +166,7 @@ def _end(pid: int) -> None:
 
 def main() -> None:
     """Entry point."""
-    signalled_at_parents_death(signal.SIGTERM)
+    signal_on_parent_death(signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     warnings.filterwarnings("ignore")

@@ -110,7 +110,7 @@ class JobReport:
         """Says how the job has ended and waits until everything is shown; a signal ends that wait."""
         self._record.ended, self._record.exit_code = timestamp(), supervisor.exit_code
         self.write_record()
-        self.say(f"{supervisor.outcome}; logs: {shown(self._plan.log_dir, self._plan)}")
+        self.say(f"{supervisor.outcome}; logs: {relative_path(self._plan.log_dir, self._plan)}")
         if supervisor.interrupted_by:
             progress = read_progress(self._plan.log_dir)
             if progress is not None and (text := progress.how_to_go_on()):
@@ -128,7 +128,7 @@ class JobReport:
 
     def _failure(self, rank: int, how: str) -> None:
         task, tail = self._plan.tasks[rank], self._outputs[rank].tail
-        log = shown(task.log_path, self._plan)
+        log = relative_path(task.log_path, self._plan)
         host = self._record.tasks[rank].host
         where = f" on {host}" if host else ""
         self.say(
@@ -141,17 +141,17 @@ class JobReport:
         self._console.write(STDOUT, text)
 
 
-def cast(plan: LaunchPlan) -> str:
+def describe_tasks(plan: LaunchPlan) -> str:
     """Who plays in the job, in words."""
     workers = len(plan.tasks) - 1
     if workers == 0:
         who = "one task, chief and worker in one"
     else:
         who = f"1 chief, {workers} worker{'s' if workers > 1 else ''}"
-    return f"{who}; job {plan.job_id}, logs in {shown(plan.log_dir, plan)}"
+    return f"{who}; job {plan.job_id}, logs in {relative_path(plan.log_dir, plan)}"
 
 
-def shown(path: Path, plan: LaunchPlan) -> Path:
+def relative_path(path: Path, plan: LaunchPlan) -> Path:
     """The path as short as it is clear: relative below the working directory."""
     with suppress(ValueError):
         return path.relative_to(plan.cwd)

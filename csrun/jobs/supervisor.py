@@ -170,11 +170,11 @@ class Supervisor:
         others = self._names(self._running)
         return [ReportLoss(rank, reason), *([Say(f"ending {others}")] if others else [])]
 
-    def system_lost(self, text: str, now_s: float, patience_s: float) -> list[Action]:
-        """The CS system is gone. The chief has `patience_s` to say what that means for it."""
+    def system_lost(self, text: str, now_s: float, report_limit_s: float) -> list[Action]:
+        """The CS system is gone. The chief has `report_limit_s` to say what that means for it."""
         if self.phase is not Phase.RUNNING or CHIEF_RANK not in self._running:
             return []
-        self._doomed_at_s = now_s + patience_s
+        self._doomed_at_s = now_s + report_limit_s
         return [Say(text)]
 
     def job_failed(self, text: str, exit_code: int, now_s: float) -> list[Action]:

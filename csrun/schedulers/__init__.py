@@ -1,1 +1,1 @@
-"""Where jobs run: `base` says what a scheduler is, `registry` knows them all, each is a folder."""
+"""Schedulers: `base` is their protocol, `registry` finds them by name, each built-in one is a folder."""

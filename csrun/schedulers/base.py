@@ -1,8 +1,8 @@
-"""What a scheduler is, and what passes between it and the commands.
+"""The protocol of schedulers, and the records that commands and schedulers exchange.
 
-A scheduler is one folder beside this file, or a package of a site's own; `registry` knows them by name, and
-no command asks which one it has. Making a plan is a pure function, so that `--dry-run` shows, and tests
-compare, what would run.
+A scheduler is a folder next to this file, or a package of a site; `registry` finds it by name, and no command
+depends on a particular one. Planning is a pure function, so that `--dry-run` can print, and tests can
+compare, exactly what would run.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from csrun.tasks.environment import EnvironmentChange, Toolkit
 from csrun.tasks.roles import EXIT_REQUEUE, Role
 
 Presence = Literal["absent", "installed", "wanted"]
-"""Whether jobs can run on a scheduler here, and whether anything says that they should."""
+"""Whether jobs can run on a scheduler here, and whether the site or the environment selects it."""
 
 State = Literal["waiting", "running", "done", "failed", "cancelled", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag of a scheduler's own, which every command that starts something gets.
+    """A flag of one scheduler, which every command that starts something has.
 
     Attributes:
-        name: as it is typed, "--partition"; none that a command has itself. Where two schedulers have the
-            same one, both get its value, and help and check are those of the first.
-        metavar: what stands for its value in the help.
+        name: as it is typed, "--partition"; not a flag of a command. If two schedulers have the same flag,
+            both get its value, and help and check are those of the first.
+        metavar: placeholder of its value in the help.
         help: one line.
         check: returns the value, or raises ValueError with the rest of a sentence: "expected ...".
-        repeated: it may be given several times; its values come in a line each.
-        hidden: no help shows it: one that `check` refuses, with what to do instead.
+        repeated: it may be given several times; its values are joined with newlines.
+        hidden: not in the help; for a flag that `check` refuses, with an alternative.
     """
 
     name: str
@@ -49,15 +49,15 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is known of a job before its layout.
+    """The known part of a request before the layout of the job is decided.
 
     Attributes:
         site: its settings.
         environment: of the launcher.
-        flags: the scheduler's own flags that were given, by name; of repeated ones a value a line.
+        flags: values of the scheduler's flags that were given, by name; of repeated ones one value per line.
         total_nodes: as the user has given it.
-        submit: the job will be handed to the queue.
-        dry_run: nothing will be started: what cannot be asked now is a notice, no error.
+        submit: the job will be submitted to the queue.
+        dry_run: nothing will be started; a failed query is a notice instead of an error.
     """
 
     site: Site
@@ -70,12 +70,12 @@ class Asked:
 
 @dataclass(frozen=True)  # no slots: a scheduler adds its own fields in a class below
 class Survey:
-    """What a scheduler sees when it looks around for a job.
+    """The resources that a scheduler finds for a job.
 
     Attributes:
-        defaults: the site's settings, with what beats its default layout here.
+        defaults: the site's settings, with the default layout that applies here.
         node_cpus: CPUs of each node.
-        notices: one line each about what the user should know.
+        notices: for the user, one line each.
     """
 
     defaults: Site
@@ -85,11 +85,11 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class JobHere:
-    """The job of the scheduler's that a launcher runs in.
+    """The job of the scheduler in which a launcher runs.
 
     Attributes:
-        nodes: of the job; None where it does not say.
-        on_node: the launcher is on one of them; a shell of the job may be elsewhere.
+        nodes: number of nodes of the job; None if unknown.
+        on_node: the launcher runs on one of them; a shell of the job may be on another machine.
     """
 
     nodes: int | None
@@ -98,20 +98,20 @@ class JobHere:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """What the user asked for.
+    """A request for a job.
 
     Attributes:
         command: program and arguments, exactly as given.
-        executed: the words that are executed for it, which differ from it where it runs in a container.
+        executed: the command line that is executed for it, which differs in a container.
         layout: nodes, tasks, CPUs.
-        log_dir: where the logs go; None: a directory of the job below ./csrun_logs.
+        log_dir: directory of the logs; None for a directory of the job below ./csrun_logs.
         mount_dirs: directories that the program needs to see.
         grace_s: seconds from asking a task to end until it is killed.
-        wind_down_s: seconds that workers may go on after the chief has finished.
-        wait: queue for a busy CS system instead of failing.
-        requeue: the job is started again after a checkpoint that SIGUSR1 asked for.
+        wind_down_s: seconds that workers may continue after the chief has finished.
+        wait: wait for a busy CS system instead of failing.
+        requeue: start the job again after a checkpoint that SIGUSR1 has requested.
         warn_before_s: seconds before its time limit at which a submitted job is asked for a checkpoint;
-            None: the scheduler's default.
+            None for the scheduler's default.
     """
 
     command: tuple[str, ...]
@@ -128,15 +128,15 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
-    """What a plan depends on besides the request.
+    """The inputs of a plan other than the request.
 
     Attributes:
-        job_id: identity of the new job.
+        job_id: id of the new job.
         cwd: absolute directory in which the tasks start.
         environment: the launcher's own.
-        toolkit: where interpreter and modules are.
+        toolkit: location of interpreter and modules.
         site: its settings.
-        cpus: CPU numbers that this machine lets us use, ascending.
+        cpus: numbers of the CPUs of this machine that the launcher may use, ascending.
     """
 
     job_id: str
@@ -149,11 +149,11 @@ class LaunchContext:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """One task: its place in the job and what it gets beyond the environment of all tasks.
+    """One task: its place in the job, and its environment in addition to that of all tasks.
 
     Attributes:
-        cpus: CPUs that it is pinned to; empty: not pinned.
-        values: environment variables of this task alone.
+        cpus: CPUs that it is pinned to; empty if it is not pinned.
+        values: environment variables of only this task.
         log_path: absolute path of its log.
     """
 
@@ -167,21 +167,21 @@ class PlannedTask:
 
     @property
     def label(self) -> str:
-        """How the task is called on the terminal; there is one chief, so it needs no number."""
+        """Name of the task on the terminal; the only chief needs no number."""
         return "chief" if self.role == "chief" else f"worker {self.index}"
 
 
 @dataclass(frozen=True)  # no slots: a scheduler adds its own fields in a class below
 class LaunchPlan:
-    """A job ready to be started. The job's secret token is no part of it: it is made when the job starts.
+    """A job that is ready to start. It has no secret token, which is drawn at the start.
 
     Attributes:
-        command: the user's words.
-        executed: the words that are executed for them.
-        change: what all tasks get in their environment.
+        command: program and arguments of the user.
+        executed: the command line that is executed for them.
+        change: change of the environment of all tasks.
         tasks: by rank.
         system: address of the CS system to watch; None for none.
-        notices: one line each about what may differ from what the user expects.
+        notices: about differences from what the user may expect, one line each.
     """
 
     job_id: str
@@ -199,22 +199,22 @@ class LaunchPlan:
 
     @property
     def requeue_code(self) -> int | None:
-        """How the chief leaves for the queue; None where the job cannot go back there."""
+        """Exit code of a chief whose job goes back into the queue; None if the job cannot be requeued."""
         return EXIT_REQUEUE if "CSRUN_REQUEUE" in self.change.values else None
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramRequest:
-    """One program that runs by itself: what csrun_cpu is given, an analysis of an input.
+    """A request for a single program: of csrun_cpu, or of an input analysis.
 
     Attributes:
         launcher: name of the command that runs it.
-        command: the words that are executed.
+        command: the command line to execute.
         environment: of the program.
-        avoid_system: keep off the node that owns the CS system, where there is another.
-        inside: in a job, run on a node of that job instead of one of its own.
-        leaving_s: seconds that the program has to tidy up after the first signal that ends it; None: it ends
-            when it wants to.
+        avoid_system: do not use the node that owns the CS system if there is another.
+        inside: in a job, run on a node of that job instead of a separate one.
+        leaving_s: seconds that the program has to clean up after the first signal that ends it; None for no
+            limit.
     """
 
     launcher: str
@@ -227,14 +227,14 @@ class ProgramRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProgramPlan:
-    """A program ready to be started.
+    """A program that is ready to start.
 
     Attributes:
-        words: that are executed.
-        environment: in which they are.
-        where: "on this machine".
-        name: by which the scheduler finds it again; "" where that is not needed.
-        terminal: the program has our terminal.
+        words: the command line to execute.
+        environment: of the program.
+        where: where it runs, for messages: "on this machine".
+        name: by which the scheduler finds it; "" if that is not needed.
+        terminal: the program has the terminal of the launcher.
         leaving_s: as in the request.
     """
 
@@ -248,15 +248,15 @@ class ProgramPlan:
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What `csrun doctor` wants to know.
+    """The request of `csrun doctor`.
 
     Attributes:
         site: its settings.
-        toolkit: where interpreter and modules are.
+        toolkit: location of interpreter and modules.
         cwd: absolute directory in which a job would start.
         environment: of the launcher.
-        nodes: to look at; None: as many as a job has.
-        probe: something may be started on them.
+        nodes: number of nodes to check; None for that of a job.
+        probe: a probe may be started on them.
     """
 
     site: Site
@@ -269,13 +269,13 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """What a scheduler says of a job.
+    """The scheduler's view of a job.
 
     Attributes:
-        state: never "lost": a job that is forgotten has no view.
-        detail: one sentence that explains the state, why it waits for instance; "" where there is nothing to.
-        news: what of that is worth saying again when it changes.
-        cause: the same for a job that the scheduler itself has ended: a time limit, a lost node; else "".
+        state: never "lost": a job that the scheduler has forgotten has no view.
+        detail: one sentence that explains the state, such as why the job waits; "" for none.
+        news: the part of `detail` that is worth printing again when it changes.
+        cause: why the scheduler has ended the job: a time limit, a lost node; "" if it has not.
         nodes: their names; "" for none yet.
     """
 
@@ -291,15 +291,15 @@ Plan = TypeVar("Plan", bound=LaunchPlan)
 
 
 class Scheduler(Protocol[View, Plan]):
-    """A place where jobs run, with surveys and plans of its own kind.
+    """A place where jobs run, with its own types of surveys and plans.
 
     Attributes:
         name: as --launcher takes it.
         title: for sentences: "Slurm".
-        about: what tasks are on it, for the help of --launcher: "nodes of a cluster".
-        flags: its own ones.
-        submit_flag: another word for --launcher=NAME --submit; "" for none.
-        has_nodes: programs can get a node of their own.
+        about: what its tasks run on, for the help of --launcher: "nodes of a cluster".
+        flags: flags of this scheduler.
+        submit_flag: short form of --launcher=NAME --submit; "" for none.
+        has_nodes: programs can get a separate node.
     """
 
     name: str
@@ -310,42 +310,42 @@ class Scheduler(Protocol[View, Plan]):
     has_nodes: bool
 
     def presence(self, site: Site, environment: Mapping[str, str]) -> Presence:
-        """Whether it is there and wanted; asked at every start, so it takes no time."""
+        """Return whether the scheduler is installed and wanted. Called at every start: it must be fast."""
         ...
 
     def job_here(self, environment: Mapping[str, str]) -> JobHere | None:
-        """The job that we are in; None outside of one. Pure."""
+        """Return the job that this process is in; None outside a job. Pure."""
         ...
 
     def task_variables(
         self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
     ) -> Mapping[str, str]:
-        """What it tells a task about itself in its environment, beside what csrun tells; pure.
+        """Return the variables that the scheduler sets for a task, in addition to those of csrun. Pure.
 
-        An analysis of an input is one program and starts processes that stand for the tasks of a job. What
-        shards by the scheduler's own variables has to find in each of them what it would find there.
+        An input analysis is one program that simulates the tasks of a job with processes. Input functions
+        that shard by the variables of the scheduler must find the same values there as in a job.
 
         Args:
-            environment: of this process. Nothing is told where the scheduler has not started it: then it
+            environment: of this process. Nothing is returned if the scheduler has not started it: then it
                 would not have started the tasks either.
             rank: of the task.
             tasks: of the job, all on this node.
-            cpus: of each task; None: what the environment says of that stays.
+            cpus: of each task; None to leave the number of CPUs in the environment as it is.
         """
         ...
 
     # A job: csrun_wse.
 
     def survey(self, asked: Asked) -> View:
-        """Looks around before the layout of a job is decided.
+        """Query the resources before the layout of a job is decided.
 
         Raises:
-            ToolkitError: jobs cannot run here at all, or not with these flags.
+            ToolkitError: jobs cannot run here, or not with these flags.
         """
         ...
 
     def plan(self, request: LaunchRequest, context: LaunchContext, survey: View) -> Plan:
-        """Decides everything about the job; pure.
+        """Plan the job completely. Pure.
 
         Raises:
             ToolkitError: it can never run here.
@@ -353,67 +353,67 @@ class Scheduler(Protocol[View, Plan]):
         ...
 
     def describe(self, plan: Plan) -> str:
-        """The text of --dry-run: exactly what `run` would do; pure."""
+        """Return the text of --dry-run: exactly what `run` would do. Pure."""
         ...
 
     def run(self, plan: Plan, environment: Mapping[str, str]) -> int:
-        """Runs the job to its end and returns the exit code of the launcher.
+        """Run the job to its end and return the exit code of the launcher.
 
         Raises:
-            ToolkitError: the job could not be started; nothing is left of it.
+            ToolkitError: the job could not be started; nothing of it is left running.
         """
         ...
 
     # A job in the queue: csrun_wse --submit, csrun status, logs and cancel.
 
     def script(self, request: LaunchRequest, context: LaunchContext, survey: View) -> str:
-        """The script that `submit` hands to the queue, and the text of --submit --dry-run; pure.
+        """Return the script for `submit`, which is also the text of --submit --dry-run. Pure.
 
         Raises:
-            ToolkitError: there is no queue, or the job cannot be put into it.
+            ToolkitError: there is no queue, or it cannot take the job.
         """
         ...
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
-        """Hands a script to the queue; the number by which the scheduler knows the job.
+        """Submit a script and return the scheduler's number of the job.
 
         Raises:
-            ToolkitError: it is refused; nothing was submitted.
+            ToolkitError: the scheduler refuses it; nothing was submitted.
         """
         ...
 
     def output_file(self, job: KnownJob) -> Path:
-        """Where the queue puts what the script of a submitted job writes; pure."""
+        """Return the file of the output of a submitted job's script. Pure."""
         ...
 
     def views(self, numbers: Collection[str], environment: Mapping[str, str]) -> Mapping[str, QueueView]:
-        """What the scheduler says of its jobs, by number; those that it has forgotten are left out.
+        """Return the scheduler's views of jobs, by number, without jobs that it has forgotten.
 
         Raises:
-            ToolkitError: it cannot be asked.
+            ToolkitError: it does not answer.
         """
         ...
 
     def cancel(self, job: KnownJob, record: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        """Asks a job to end, by its entry and its record (empty before the start); does not wait for it.
+        """Ask a job to end, by its entry and its record (empty before the start), without waiting for it.
 
         Raises:
-            ToolkitError: it cannot be asked from here.
+            ToolkitError: that is not possible from here.
         """
         ...
 
     # One program: csrun_cpu, cs_input_analyzer.
 
     def plan_program(self, request: ProgramRequest, asked: Asked) -> ProgramPlan:
-        """Decides how a program runs, on a node of its own where the scheduler has nodes.
+        """Plan the run of a program, on a separate node if the scheduler has nodes.
 
         Raises:
-            ToolkitError: there is no such command, or no such node.
+            ToolkitError: the command or the node does not exist.
         """
         ...
 
     def run_program(self, plan: ProgramPlan) -> int:
-        """Runs it and returns its exit code, or makes this process the program.
+        """Run the program and return its exit code, or replace this process by it.
 
         Raises:
             ToolkitError: it cannot be started.
@@ -423,5 +423,5 @@ class Scheduler(Protocol[View, Plan]):
     # csrun doctor.
 
     def checks(self, examination: Examination) -> Iterator[Finding]:
-        """Whether jobs would run on it here."""
+        """Check whether jobs would run on this scheduler here."""
         ...

@@ -1,12 +1,12 @@
-"""All schedulers by name: ours, and those that packages of a site bring with an entry point.
+"""Registry of schedulers: the built-in ones, and those that packages of a site add with an entry point.
 
 A package registers one in the group `csrun.schedulers` (pyproject.toml):
 
     [project.entry-points."csrun.schedulers"]
     mine = "my_package.scheduler:MyScheduler"
 
-The object is called without arguments and gives a `csrun.schedulers.base.Scheduler` of that name. Modules of
-schedulers are imported when they are asked for, and import what a duty needs only when it is done.
+The object is called without arguments and returns a `csrun.schedulers.base.Scheduler` of that name. A
+scheduler's module is imported at its first use, and itself imports the code of a duty only to carry it out.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 GROUP = "csrun.schedulers"
 
 LOCAL = "local"
-"""Where jobs run if nothing speaks for another scheduler."""
+"""The scheduler of a job if no other one is selected."""
 
 BUILT_IN: Mapping[str, str] = {
     LOCAL: "csrun.schedulers.local.scheduler:LocalScheduler",
     "slurm": "csrun.schedulers.slurm.scheduler:SlurmScheduler",
 }
-"""The schedulers that come with the toolkit, in the order in which they are asked whether they are wanted."""
+"""The schedulers of the toolkit, in the order in which they are asked whether they are wanted."""
 
 
 class SchedulerLoadError(CsrunError):
-    """The package that brings a scheduler is broken."""
+    """The package of a scheduler cannot be imported."""
 
 
 def names() -> tuple[str, ...]:
-    """The names of all schedulers, ours first."""
+    """Return the names of all schedulers, the built-in ones first."""
     return tuple(_entries())
 
 
 def check_name(name: str) -> str:
-    """The name, if it is that of a scheduler.
+    """Return the name if a scheduler has it.
 
     Raises:
-        ValueError: it is not; the message says which there are.
+        ValueError: no scheduler has it; the message lists the names.
     """
     if name not in names():
         raise ValueError(f"expected one of: {', '.join(names())}")
@@ -57,33 +57,33 @@ def check_name(name: str) -> str:
 
 @cache
 def scheduler(name: str) -> Scheduler[Any, Any]:
-    """The scheduler of this name.
+    """Return the scheduler of this name.
 
     Raises:
-        UsageError: there is none.
-        SchedulerLoadError: the package that brings it cannot be imported.
+        UsageError: no scheduler has it.
+        SchedulerLoadError: its package cannot be imported.
     """
     if name not in names():
         raise UsageError(
-            f"there is no scheduler {name!r} here; expected one of: {', '.join(names())}: install the "
-            f"package that brings it (entry point {GROUP})"
+            f"unknown scheduler {name!r}; expected one of: {', '.join(names())}: install the package "
+            f"that provides it (entry point {GROUP})"
         )
     entry = _entries()[name]
     try:
-        made: Scheduler[Any, Any] = entry.load()()
+        loaded: Scheduler[Any, Any] = entry.load()()
     except Exception as error:
         if name in BUILT_IN:
             raise
-        brought = f" of {entry.dist.name}" if entry.dist else ""
+        package = f" of {entry.dist.name}" if entry.dist else ""
         raise SchedulerLoadError(
-            f"the scheduler {name!r} cannot be loaded: {entry.value}{brought} raises {error!r}; expected a "
+            f"the scheduler {name!r} cannot be loaded: {entry.value}{package} raises {error!r}; expected a "
             f"class of a scheduler: correct or remove that package, or name another launcher"
         ) from error
-    return made
+    return loaded
 
 
 def schedulers() -> Iterator[Scheduler[Any, Any]]:
-    """All schedulers that can be loaded: a broken package does not stand in the way of the others."""
+    """Yield all schedulers that can be loaded; a broken package does not affect the others."""
     for name in names():
         try:
             yield scheduler(name)
@@ -92,11 +92,11 @@ def schedulers() -> Iterator[Scheduler[Any, Any]]:
 
 
 def choose(flag: str | None, site: Site, environment: Mapping[str, str]) -> Scheduler[Any, Any]:
-    """Where a job runs: the flag, else the site's launcher, else the first that is wanted, else this machine.
+    """Choose a scheduler: the flag, the site's launcher, the first that is wanted, or else this machine.
 
     Raises:
-        UsageError: there is no scheduler of that name.
-        SchedulerLoadError: it cannot be loaded, or none is named and one that cannot be loaded may be wanted.
+        UsageError: no scheduler has that name.
+        SchedulerLoadError: it cannot be loaded, or none is named and one that may be wanted cannot be.
     """
     if name := flag or site.launcher:
         return scheduler(name)
@@ -108,11 +108,11 @@ def choose(flag: str | None, site: Site, environment: Mapping[str, str]) -> Sche
 def task_variables(
     environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
 ) -> dict[str, str]:
-    """What the scheduler that has started this process tells a task, see `Scheduler.task_variables`."""
-    told: dict[str, str] = {}
+    """Return the environment variables that the scheduler of this process sets for a task."""
+    variables: dict[str, str] = {}
     for each in schedulers():
-        told |= each.task_variables(environment, rank, tasks, cpus)
-    return told
+        variables |= each.task_variables(environment, rank, tasks, cpus)
+    return variables
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The tasks of a job as all schedulers plan them, and simulated tasks of an input analysis."""
+"""Planning of tasks for all schedulers, and the environment of simulated tasks in an input analysis."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from csrun.tasks.roles import TF_CONFIG_PORT_BASE, role_of_rank, tf_config
 
 LAUNCHER = "csrun_wse"
 
-MAX_TASKS = 65536 - TF_CONFIG_PORT_BASE
-"""More would leave no port number for the last ones in TF_CONFIG."""
+MAX_TASKS = 65536 - TF_CONFIG_PORT_BASE  # each task has a port number in TF_CONFIG
 
 
 def check_number_of_tasks(layout: JobLayout) -> None:
-    """Whether a job can have that many tasks.
+    """Check that there are enough port numbers for the tasks.
 
     Raises:
-        UsageError: more tasks than there are port numbers.
+        UsageError: there are not.
     """
     if layout.num_tasks > MAX_TASKS:
         raise UsageError(
@@ -35,16 +34,16 @@ def check_number_of_tasks(layout: JobLayout) -> None:
 
 
 def job_log_dir(request: LaunchRequest, context: LaunchContext) -> Path:
-    """Absolute directory of the job's logs."""
+    """Return the absolute directory of the job's logs."""
     return context.cwd / (request.log_dir or Path("csrun_logs", context.job_id))
 
 
-def common_change(request: LaunchRequest, context: LaunchContext) -> EnvironmentChange:
-    """What all tasks get in their environment. The job's secret token comes when the job starts."""
+def common_environment(request: LaunchRequest, context: LaunchContext) -> EnvironmentChange:
+    """Return the environment of all tasks, without the job's secret token, which is drawn at the start."""
     base = program_environment(context.environment, context.toolkit, context.site)
     values = {
         **base.values,
-        # Without it a task's last lines would sit in its buffer when it is killed.
+        # Otherwise the last lines of a task would be lost in its buffer when it is killed.
         "PYTHONUNBUFFERED": "1",
         "CSRUN_JOB_ID": context.job_id,
         "CSRUN_NUM_TASKS": str(request.layout.num_tasks),
@@ -57,19 +56,19 @@ def common_change(request: LaunchRequest, context: LaunchContext) -> Environment
     return EnvironmentChange(values, base.unset)
 
 
-def planned_tasks(
+def plan_tasks(
     layout: JobLayout,
     log_dir: Path,
     pins: Sequence[tuple[int, ...]] = (),
     hosts: Sequence[str] = (),
 ) -> tuple[PlannedTask, ...]:
-    """All tasks by rank.
+    """Plan all tasks, by rank.
 
     Args:
         layout: of the job.
         log_dir: absolute directory of the logs.
-        pins: CPUs of every task; empty: nothing is pinned here.
-        hosts: of every task, for TF_CONFIG; empty where they are known only after the start.
+        pins: CPUs of every task; empty if tasks are not pinned here.
+        hosts: of every task, for TF_CONFIG; empty if they are known only after the start.
     """
     tasks = []
     for rank, node in enumerate(layout.nodes_of_tasks()):
@@ -82,12 +81,12 @@ def planned_tasks(
     return tuple(tasks)
 
 
-def launcher_words(request: LaunchRequest, context: LaunchContext, name: str) -> tuple[str, ...]:
-    """The words of csrun_wse that run this job, for a script that a queue starts later.
+def launcher_arguments(request: LaunchRequest, context: LaunchContext, name: str) -> tuple[str, ...]:
+    """Return the command line of csrun_wse that runs this job, for a batch script.
 
     Args:
         request: layout, command, log directory, times.
-        context: where it starts and which toolkit it is.
+        context: directory of the start, and the toolkit.
         name: of the scheduler.
     """
     layout = request.layout
@@ -112,7 +111,7 @@ def launcher_words(request: LaunchRequest, context: LaunchContext, name: str) ->
 
 
 def _launcher_file(toolkit: Toolkit) -> Path:
-    """csrun_wse of this toolkit, in a checkout or where it is installed."""
+    """Return the path of csrun_wse in the checkout or the installation."""
     folder = toolkit.bin_dir if toolkit.import_root is None else toolkit.import_root / "bin"
     return folder / LAUNCHER
 
@@ -123,22 +122,22 @@ def plural(count: int, noun: str) -> str:
 
 
 def worker_place(workers: int, index: int) -> tuple[int, int]:
-    """Rank of a worker and number of tasks; an only worker is all of its job, chief and worker at once."""
+    """Return the rank of a worker and the number of tasks; a single worker is also the chief."""
     return (index + 1, workers + 1) if workers > 1 else (0, 1)
 
 
 def worker_config(workers: int, index: int) -> dict[str, Any]:
-    """TF_CONFIG of a worker in a job whose tasks are all on this machine."""
+    """Return TF_CONFIG of a worker in a job whose tasks are all on this machine."""
     rank, tasks = worker_place(workers, index)
     return tf_config(rank, ["127.0.0.1"] * tasks)
 
 
 def worker_variables(environment: Mapping[str, str], workers: int, index: int) -> dict[str, str]:
-    """TF_CONFIG, and what the scheduler that has started this process tells a task.
+    """Return the environment variables of a simulated worker: TF_CONFIG, and those that the scheduler sets.
 
     Args:
         environment: of this process.
-        workers: of the job.
+        workers: number of workers of the simulated job.
         index: of the worker.
     """
     rank, tasks = worker_place(workers, index)

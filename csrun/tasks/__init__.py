@@ -1,1 +1,1 @@
-"""A task of a job: its role, its environment, its command and its processes."""
+"""Tasks of a job: role, environment, command and processes."""

@@ -1,4 +1,4 @@
-"""The user's command: the file that it names, and the words that start it inside of a container."""
+"""The user's command: the file that it names, and the command line that runs it in a container."""
 
 from __future__ import annotations
 
@@ -13,27 +13,34 @@ from cs_toolkit.errors import UsageError
 from csrun.errors import CommandNotExecutableError, CommandNotFoundError, CsrunError, StartError
 from csrun.site.model import Container, Site
 
-_NO_ROOM = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+RUNTIMES = {"singularity": "singularity", "apptainer": "apptainer", "charliecloud": "ch-run"}
+"""The program of every container runtime."""
+
+# PATH in an image that does not set one; that of the host would name directories of the host.
+CHARLIECLOUD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SHARED_BY_CH_RUN = PurePath("/tmp")  # ch-run binds it without being asked
+
+_NO_RESOURCES = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _HINTS = {
     errno.E2BIG: "expected fewer or shorter arguments and environment variables: pass long lists in a file",
     errno.ENOENT: "expected a script whose first line (#!) names an interpreter that exists",
     errno.ENOEXEC: "expected a program, or a script whose first line (#!) names its interpreter: for a "
     "Python file put 'python' in front of it",
 }
-_OF_THE_ORIGINAL = {
+_REPLACEMENTS = {
     "cerebras_install_check": "'csrun doctor' checks this machine",
-    "csctl": "'csrun status' and 'csrun cancel' look after jobs here, 'cs_system status' after the CS system",
-    **dict.fromkeys(("cslc", "cs_python"), "there is no language for kernels here, the compiler writes them"),
+    "csctl": "'csrun status' and 'csrun cancel' manage jobs here, 'cs_system status' shows the CS system",
+    **dict.fromkeys(("cslc", "cs_python"), "kernels have no language here, the compiler generates them"),
 }
-"""Commands that guides of sites name, and what serves instead."""
+"""Commands of the original stack that guides of sites name, and their replacements."""
 
 
 def find_command(command: str, path: str) -> str:
-    """The file that `command` names, searched in the directories of `path` if it has no slash.
+    """Return the file that `command` names, searched in the directories of `path` if it has no slash.
 
     Raises:
-        CommandNotFoundError: there is no such file.
-        CommandNotExecutableError: there is one, and it is no program.
+        CommandNotFoundError: the file does not exist.
+        CommandNotExecutableError: the file is not executable.
     """
     candidates = [command] if "/" in command else [f"{folder or '.'}/{command}" for folder in path.split(":")]
     found = [file for file in candidates if command and exists(file)]
@@ -44,11 +51,11 @@ def find_command(command: str, path: str) -> str:
     if not found or ("/" not in command and not files):
         if command and "/" not in command and exists(command) and not is_directory(command):
             raise CommandNotFoundError(
-                f"command not found: {command!r}; a file of that name is here, and a program is searched in "
-                f"PATH only: put 'python' in front of a Python file, './' in front of a program"
+                f"command not found: {command!r}; a file of that name is here, but programs are searched "
+                f"only in PATH: put 'python' in front of a Python file, './' in front of a program"
             )
-        if command in _OF_THE_ORIGINAL:
-            raise CommandNotFoundError(f"command not found: {command!r}; {_OF_THE_ORIGINAL[command]}")
+        if command in _REPLACEMENTS:
+            raise CommandNotFoundError(f"command not found: {command!r}; {_REPLACEMENTS[command]}")
         raise CommandNotFoundError(
             f"command not found: {command!r}; expected a program in PATH, or the path of one: "
             f"check the spelling"
@@ -56,73 +63,69 @@ def find_command(command: str, path: str) -> str:
     kind = "is not executable" if files else "is a directory"
     raise CommandNotExecutableError(
         f"{(files or found)[0]!r} {kind}; expected a program: for a Python file put 'python' in front of it, "
-        f"for a program of your own set its x bit (chmod +x)"
+        f"for your own program set its x bit (chmod +x)"
     )
 
 
 def exists(path: str) -> bool:
-    """Whether we can see something of this name; a name that is too long, or hidden from us, is none."""
+    """Return True if the path exists and is visible; False also for a name that is too long."""
     return os.access(path, os.F_OK)
 
 
 def is_directory(path: str) -> bool:
-    """Whether the name is that of a directory, in the same sense."""
+    """Return True if the path is a visible directory."""
     return exists(f"{path}/")
 
 
-def start_refused(command: str, error: OSError) -> CommandNotExecutableError | StartError:
-    """What to tell the user when the kernel does not start a command whose file exists."""
-    if error.errno in _NO_ROOM:
+def start_error(command: str, error: OSError) -> CommandNotExecutableError | StartError:
+    """Return the error for the user when the kernel does not start a command whose file exists."""
+    if error.errno in _NO_RESOURCES:
         return StartError(
-            f"cannot start {command!r}: {error.strerror}; expected room for one more process with its files: "
+            f"cannot start {command!r}: {error.strerror}; expected resources for one more process: "
             f"start fewer tasks (--tasks-per-node), or raise the limits that 'ulimit -a' shows"
         )
     hint = _HINTS.get(error.errno or 0, "expected a program that this machine can execute: check the file")
     return CommandNotExecutableError(f"cannot execute {command!r}: {error.strerror}; {hint}")
 
 
-SHARED_BY_CH_RUN = PurePath("/tmp")
-"""ch-run binds the host's /tmp by itself."""
-
-
 def containerize(
     command: tuple[str, ...], site: Site, cwd: Path, directories: Iterable[PurePath | str] = ()
 ) -> tuple[str, ...]:
-    """The words that run a command in the site's container, or the command itself where there is none.
+    """Return the command line that runs a command in the site's container, or the command if there is none.
 
     The program sees its working directory, `directories` and the site's mount_dirs under their own paths. The
-    image is looked at from this machine; one that only other machines can see is taken as it is.
+    image is inspected from this machine; one that is visible only on other machines is used as it is.
 
     Args:
         command: program and arguments.
         site: runtime, image, options, mount_dirs.
         cwd: absolute working directory.
-        directories: absolute directories beside it, that of the logs for instance.
+        directories: further absolute directories, such as that of the logs.
 
     Raises:
-        UsageError: a directory cannot be passed to the runtime, or has no place in the image.
+        UsageError: a directory cannot be passed to the runtime, or has no mount point in the image.
     """
     if site.container == "none":
         return command
     image = Path(site.container_image)
-    # In / a program sees the image's.
+    # A program in / sees the root directory of the image.
     binds = bind_directories([*([] if cwd == Path("/") else [cwd]), *site.mount_dirs, *directories])
     if site.container == "charliecloud":
-        binds = _places_in_image(image, binds) if "/" not in binds else binds
+        binds = _mount_points(image, binds) if "/" not in binds else binds
     has_environment = (image / "ch" / "environment").is_file()
     return wrap_command(command, site, Image(str(image), has_environment), cwd, binds)
 
 
 def require_container(site: Site, path: str) -> None:
-    """Checks that runtime and image are there, for a program that starts on this machine.
+    """Check that runtime and image exist, for a program that starts on this machine.
 
     Args:
         site: runtime and image.
         path: PATH in which the runtime is searched.
 
     Raises:
-        CommandNotFoundError: there is no such runtime.
-        CsrunError: there is no such image, or we may not read it.
+        CommandNotFoundError: the runtime is not in PATH.
+        CsrunError: the image does not exist or is not readable.
     """
     if site.container == "none":
         return
@@ -138,27 +141,27 @@ def require_container(site: Site, path: str) -> None:
         state = "cannot be read" if os.access(site.container_image, os.F_OK) else "does not exist"
         raise CsrunError(
             f"the container image {site.container_image!r} {state}; expected the image of this site: correct "
-            f"container_image of the site file or SINGULARITY_IMAGE ('csrun config show' tells which counts)"
+            f"container_image of the site file or SINGULARITY_IMAGE ('csrun config show' shows which)"
         )
 
 
-def _places_in_image(image: Path, binds: tuple[str, ...]) -> tuple[str, ...]:
-    """The directories that ch-run has to bind so that all of `binds` are seen.
+def _mount_points(image: Path, binds: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the directories that ch-run has to bind so that all of `binds` are visible.
 
-    ch-run binds onto directories that exist in the image, and images are read-only. Where one does not exist,
-    the nearest directory above it that does and is empty takes its place: /home for /home/alice/project. A
-    SquashFS file cannot be looked into; ch-run tells what it lacks.
+    ch-run binds onto directories that exist in the image, and images are read-only. If one does not exist,
+    the nearest existing directory above it is bound if it is empty: /home for /home/alice/project. The
+    content of a SquashFS file is unknown here; ch-run itself reports a missing directory.
 
     Raises:
-        UsageError: there is no such directory.
+        UsageError: no such directory exists.
     """
     binds = tuple(bind for bind in binds if not PurePath(bind).is_relative_to(SHARED_BY_CH_RUN))
     if not image.is_dir():
         return binds
-    return bind_directories(_place(image, PurePath(bind)) for bind in binds)
+    return bind_directories(_mount_point(image, PurePath(bind)) for bind in binds)
 
 
-def _place(image: Path, directory: PurePath) -> PurePath:
+def _mount_point(image: Path, directory: PurePath) -> PurePath:
     if (image / directory.relative_to("/")).is_dir():
         return directory
     for parent in directory.parents:
@@ -168,25 +171,18 @@ def _place(image: Path, directory: PurePath) -> PurePath:
                 return parent
             break
     raise UsageError(
-        f"the image {image} has no directory {str(directory)!r}, and no empty one above it; expected a place "
-        f"for the directory: mkdir -p {str(image) + str(directory)!r}, or work in another directory"
+        f"the image {image} has no directory {str(directory)!r}, and no empty one above it; expected a mount "
+        f"point for the directory: mkdir -p {str(image) + str(directory)!r}, or work in another directory"
     )
-
-
-RUNTIMES = {"singularity": "singularity", "apptainer": "apptainer", "charliecloud": "ch-run"}
-"""The program of every container runtime."""
-
-CHARLIECLOUD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""PATH in an image that does not bring one: that of the host would name directories of the host."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A container image as the wrapping needs it.
+    """A container image.
 
     Attributes:
         path: absolute path.
-        has_environment: it brings `/ch/environment`, variables in charliecloud's form.
+        has_environment: it has `/ch/environment`, variables in Charliecloud's format.
     """
 
     path: str
@@ -194,7 +190,7 @@ class Image:
 
 
 def bind_directories(directories: Iterable[PurePath | str]) -> tuple[str, ...]:
-    """The directories to bind, outer ones first; what lies in another one comes along with it."""
+    """Return the directories to bind, in order of their paths, without those inside another one."""
     plain = {PurePath(normpath(directory)) for directory in directories if str(directory)}
     paths = sorted(plain, key=lambda path: path.parts)
     outer: list[PurePath] = []
@@ -207,17 +203,17 @@ def bind_directories(directories: Iterable[PurePath | str]) -> tuple[str, ...]:
 def wrap_command(
     command: tuple[str, ...], site: Site, image: Image, cwd: PurePath, binds: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The words that run `command` as the site's container setting has it, started in `cwd`.
+    """Return the command line that runs `command` in the site's container, in `cwd`.
 
     Args:
         command: program and arguments.
         site: container runtime and its options.
         image: used if there is a runtime.
-        cwd: working directory, inside and outside the same; one of `binds` holds it.
+        cwd: working directory, inside one of `binds`.
         binds: absolute directories that the program sees under the same path.
 
     Raises:
-        UsageError: a directory's name cannot be said to the runtime.
+        UsageError: a directory's name cannot be passed to the runtime.
     """
     if site.container == "none":
         return command
@@ -247,7 +243,7 @@ def _charliecloud(
         *site.container_options,
         image.path,
         "--",
-        # ch-run exits with 1 for a command that does not exist or is none; the shell says 127 and 126.
+        # ch-run exits with 1 if a command does not exist or is not executable; a shell with 127 and 126.
         *("/bin/sh", "-c", 'exec "$@"', "sh"),
         *command,
     )

@@ -1,6 +1,6 @@
-"""What the launchers change in the environment of the user's program.
+"""Changes of the environment of the user's program.
 
-Pure, except for `this_toolkit` and `variables`.
+Pure, except for `this_toolkit` and `environment_variables`.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ FOREIGN_VARIABLES = (
     "CEREBRAS_INCLUDE_PATH",
     "CEREBRAS_ANGLER_SHARE_PATH",
 )
-"""Variables that would bring modules and libraries from outside in front of the toolkit's own."""
+"""Variables that would put other modules and libraries in front of the toolkit's."""
 
 CONTAINER_VARIABLES = ("LD_PRELOAD", "TMPDIR", "VIRTUAL_ENV", "CONDA_PREFIX")
-"""Further ones that name files of the host, which a program in a container does not see."""
+"""Further variables that name files of the host, which a program in a container does not see."""
 
 SYSTEM_VARIABLE = "CS_IP"
-"""Tells programs where the CS system is, if their command line does not."""
+"""Names the CS system for programs whose command line does not."""
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """Where this toolkit is.
+    """The location of this toolkit.
 
     Attributes:
         bin_dir: directory of its Python interpreter.
-        import_root: directory that must be on PYTHONPATH for its packages; None where they are installed.
-        wrappers: directory of the words that mean its interpreter with further modules (`csrun.wrappers`).
+        import_root: directory that must be in PYTHONPATH for its packages; None if they are installed.
+        wrappers: directory of the wrappers of its interpreter (`csrun.wrappers`).
     """
 
     bin_dir: Path
@@ -55,22 +55,23 @@ class Toolkit:
 
     @property
     def python(self) -> Path:
-        """Its interpreter."""
+        """The interpreter of the toolkit."""
         return self.bin_dir / "python"
 
 
 def this_toolkit() -> Toolkit:
-    """The toolkit that this process runs from: the interpreter is not resolved, so a venv stays one."""
+    """Return the toolkit that this process runs from."""
     root = Path(__file__).resolve().parents[2]
     installed = root.name in ("site-packages", "dist-packages")
+    # Not resolved: the interpreter of a virtual environment is a symbolic link.
     return Toolkit(Path(sys.executable).absolute().parent, None if installed else root)
 
 
 @contextmanager
-def variables(told: Mapping[str, str]) -> Iterator[None]:
-    """This process has these variables while it is open; what they were before comes back."""
-    before = {name: os.environ.get(name) for name in told}
-    os.environ.update(told)
+def environment_variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process in the body, and restore them afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
@@ -83,34 +84,30 @@ def variables(told: Mapping[str, str]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentChange:
-    """Variables that are set and unset, in the order in which they are shown."""
+    """Variables to set and to unset, in the order in which they are shown."""
 
     values: Mapping[str, str]
     unset: tuple[str, ...] = ()
 
     def apply(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """A copy of `environment` with the change made; what is set wins over what is unset."""
+        """Return a changed copy of `environment`; a variable that is both unset and set is set."""
         kept = {name: value for name, value in environment.items() if name not in self.unset}
         return {**kept, **self.values}
 
 
 def program_python(site: Site, toolkit: Toolkit) -> Path:
-    """The interpreter of programs where they run in no container: the site's, else the toolkit's own."""
+    """Return the interpreter of programs outside containers: the site's, else the toolkit's."""
     return Path(site.python) if site.python else toolkit.python
 
 
 def program_environment(
     environment: Mapping[str, str], toolkit: Toolkit, site: Site | None = None
 ) -> EnvironmentChange:
-    """The change for every program: its interpreter first in PATH, no foreign modules before its own.
+    """Return the change for every program: its interpreter first in PATH, no other modules before its own.
 
     `python` is a wrapper of `csrun.wrappers`, whose import path has the names of the original stack first and
-    the user's PYTHONPATH last.
-
-    In a container interpreter and modules are the image's; what names files of the host is cleared.
-
-    TF_CONFIG and the variables of an enclosing job go too: a program that csrun_cpu runs is no task of a job,
-    and csrun_wse tells each of its tasks its own.
+    the user's PYTHONPATH last. In a container, interpreter and modules are those of the image, and variables
+    that name files of the host are unset.
     """
     site = site or Site()
     if site.container != "none":
@@ -126,15 +123,16 @@ def program_environment(
         values["PYTHONPATH"] = str(toolkit.import_root)
     if site.cs_ip:
         values[SYSTEM_VARIABLE] = site.cs_ip
+    # Those of an enclosing job are unset: a program of csrun_cpu is not a task, and csrun_wse sets its own.
     candidates = (*FOREIGN_VARIABLES, "TF_CONFIG", *JOB_VARIABLES)
     return EnvironmentChange(values, tuple(name for name in candidates if name in environment))
 
 
 def _container_environment(environment: Mapping[str, str], site: Site) -> EnvironmentChange:
-    # Packages that a user has installed below ~/.local for the host's Python would be found by the image's.
+    # Otherwise the image's Python would find packages below ~/.local, which are for the host's Python.
     values = {"PATH": environment.get("PATH") or DEFAULT_PATH, "PYTHONNOUSERSITE": "1"}
     if not environment.get("USER"):
-        # ch-run refuses to start without it; batch jobs and cron have none.
+        # ch-run refuses to start without USER, which batch jobs and cron do not set.
         values["USER"] = environment.get("LOGNAME") or f"uid{os.getuid()}"
     if site.cs_ip:
         values[SYSTEM_VARIABLE] = site.cs_ip
@@ -144,7 +142,7 @@ def _container_environment(environment: Mapping[str, str], site: Site) -> Enviro
 
 
 def unset_notice(environment: Mapping[str, str], change: EnvironmentChange) -> str | None:
-    """One line that names the user's variables that the program will not see; None where there are none."""
+    """Return a notice about variables of the user that the program does not get; None for none."""
     # Inside a job TF_CONFIG is the outer launcher's, not the user's.
     ours = {*JOB_VARIABLES, PYTHON_VARIABLE, USER_PATHS_VARIABLE}
     if "CSRUN_RANK" in environment:
@@ -165,7 +163,7 @@ def unset_notice(environment: Mapping[str, str], change: EnvironmentChange) -> s
 
 
 def _user_paths(environment: Mapping[str, str], toolkit: Toolkit) -> str:
-    """Return the user's PYTHONPATH, without what an enclosing launcher has added to it."""
+    """Return the user's PYTHONPATH without the entries that an enclosing launcher has added."""
     packages = toolkit.import_root or toolkit.wrappers.parents[1]
     own = (str(packages), f"{packages}/cs_compat/")
     given = f"{environment.get('PYTHONPATH', '')}:{environment.get(USER_PATHS_VARIABLE, '')}".split(":")

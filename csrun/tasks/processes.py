@@ -1,14 +1,14 @@
-"""Processes of this machine: starting tasks so that they cannot outlive the job, and finding what is left.
+"""Processes of this machine: start tasks so that they cannot outlive the job, and find remaining processes.
 
-Linux only. Three things together leave nothing behind:
+Linux only. Three mechanisms together leave no orphaned process:
 
-* the launcher is the subreaper of its descendants, so that all of them, daemons with a session of their own
-  too, stay below it and are found by walking /proc;
-* every task is killed by the kernel when the launcher dies;
-* a guard process outlives a launcher that was killed, and ends what carries the job's marks in its
-  environment.
+* the launcher is the subreaper of its descendants, so that all of them, even daemons in a separate session,
+  stay below it and are found in /proc;
+* the kernel kills every task when the launcher dies;
+* a guard process outlives a launcher that was killed, and kills all processes that have the marks of the job
+  in their environment.
 
-The agent of a Slurm task (csrun/agent) does the same for its task; "launcher" means either here.
+The agent of a Slurm task (csrun/agent) does the same for its task; "launcher" means either of them here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from pathlib import Path
 
-from csrun.tasks.command import start_refused
+from csrun.tasks.command import start_error
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -33,7 +33,7 @@ _PROC = Path("/proc")
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of descendants whose own parent dies, instead of process 1."""
+    """Make this process instead of process 1 the parent of descendants whose parent dies."""
     _prctl(ctypes.CDLL(None, use_errno=True), _PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -45,21 +45,21 @@ def start_task(
     dies_with_us: bool = True,
     output: int = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
-    """Starts a task in a session of its own; its stdout and stderr come through one pipe, its stdin is empty.
+    """Start a task in a new session, with empty stdin and one pipe for stdout and stderr.
 
-    One pipe keeps the order in which the task has written to both. The caller must have no other threads.
+    One pipe keeps the order in which the task writes to both. The caller must have no other threads.
 
     Args:
-        command: the user's words; `file` is what is executed for the first.
-        file: path of the program.
-        environment: all of the task's environment.
-        cpus: CPUs that the task is pinned to; empty: not pinned.
-        dies_with_us: the kernel kills it when this process dies.
-        output: a descriptor that takes its stdout and stderr instead of the pipe.
+        command: program and arguments of the user.
+        file: path of the program that is executed.
+        environment: the complete environment of the task.
+        cpus: CPUs that the task is pinned to; empty for none.
+        dies_with_us: the kernel kills the task when this process dies.
+        output: descriptor for its stdout and stderr instead of a pipe.
 
     Raises:
         CommandNotExecutableError: the kernel does not execute the file.
-        StartError: the machine has no room for one more process.
+        StartError: the machine lacks resources for one more process.
     """
     try:
         return subprocess.Popen(
@@ -74,38 +74,38 @@ def start_task(
             preexec_fn=_before_exec(cpus, dies_with_us),
         )
     except OSError as error:
-        raise start_refused(command[0], error) from error
+        raise start_error(command[0], error) from error
 
 
-def signalled_at_our_death(signum: int) -> Callable[[], None]:
-    """For `preexec_fn`: the kernel sends the child this signal when the calling thread dies."""
+def signal_child_on_our_death(signum: int) -> Callable[[], None]:
+    """Return a `preexec_fn` with which the kernel sends the child a signal when the calling thread dies."""
     libc = ctypes.CDLL(None, use_errno=True)
     launcher = os.getpid()
 
     def prepare() -> None:
         _prctl(libc, _PR_SET_PDEATHSIG, signum)
-        if os.getppid() != launcher:  # it died before the line above
+        if os.getppid() != launcher:  # the parent died before prctl
             os._exit(1)
 
     return prepare
 
 
-def signalled_at_parents_death(signum: int) -> None:
-    """The kernel sends this process the signal when its parent dies."""
+def signal_on_parent_death(signum: int) -> None:
+    """Have the kernel send this process a signal when its parent dies."""
     parent = os.getppid()
     _prctl(ctypes.CDLL(None, use_errno=True), _PR_SET_PDEATHSIG, signum)
-    if os.getppid() != parent:  # it died before the line above
+    if os.getppid() != parent:  # the parent died before prctl
         os.kill(os.getpid(), signum)
 
 
 def _before_exec(cpus: Collection[int], dies_with_us: bool) -> Callable[[], None]:
-    die = signalled_at_our_death(signal.SIGKILL) if dies_with_us else None
+    die = signal_child_on_our_death(signal.SIGKILL) if dies_with_us else None
 
     def prepare() -> None:
         if die:
             die()
         if cpus:
-            with suppress(OSError):  # a CPU was taken from us meanwhile: run unpinned rather than not at all
+            with suppress(OSError):  # a CPU is no longer ours: better unpinned than not at all
                 os.sched_setaffinity(0, cpus)
 
     return prepare
@@ -118,7 +118,7 @@ def _prctl(libc: ctypes.CDLL, option: int, value: int) -> None:
 
 
 def reap() -> Iterator[tuple[int, int]]:
-    """(pid, exit code) of every child that has ended, adopted ones included; 128 + n for signal n."""
+    """Yield pid and exit code of every ended child, adopted ones included; 128 + n for signal n."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -131,20 +131,18 @@ def reap() -> Iterator[tuple[int, int]]:
 
 
 def children_of(pid: int) -> list[int]:
-    """Its living children."""
+    """Return the living children of a process."""
     return _children()[pid]
 
 
 def descendants(root: int, besides: int = 0) -> set[int]:
-    """All living processes below `root`, itself and one more excluded.
-
-    Where it sees none it looks again: it may have missed the child of a process that ended meanwhile.
-    """
+    """Return all living descendants of `root` except `besides`."""
+    # Twice if there are none: a scan may miss the child of a process that ends during it.
     return _below(root, _children()) - {besides} or _below(root, _children()) - {besides}
 
 
 def branches(roots: Iterable[int]) -> dict[int, set[int]]:
-    """By root all living processes below it; looks once at all processes, however many roots there are."""
+    """Return the living descendants of each root, from a single scan of /proc."""
     children = _children()
     return {root: _below(root, children) for root in roots}
 
@@ -160,25 +158,25 @@ def _below(root: int, children: Mapping[int, list[int]]) -> set[int]:
 
 
 def _children() -> dict[int, list[int]]:
-    """The living children of every process."""
+    """Return the living children of every process."""
     children: dict[int, list[int]] = defaultdict(list)
     for pid in _all_pids():
         with suppress(OSError):
-            # pid (name, which may hold blanks and parentheses) state parent ...
+            # pid (name, which may contain blanks and parentheses) state parent ...
             state, parent = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()[:2]
             if state not in (b"Z", b"X"):
                 children[int(parent)].append(pid)
     return children
 
 
-def catching(signum: int, branches: Iterable[int]) -> dict[int, list[int]]:
-    """Who has a handler for the signal among `branches` and all below; most signals would end the others.
+def find_signal_handlers(signum: int, branches: Iterable[int]) -> dict[int, list[int]]:
+    """Find processes with a handler for a signal among `branches` and their descendants.
 
-    Of a process and those below it only the upper one: a forked child of a program inherits its handlers, and
-    what the signal means is for the program to tell it.
+    Descendants of a process with a handler are not searched: a forked child inherits the handlers of its
+    program, which passes the signal on itself if the child needs it.
 
     Returns:
-        For every branch that is still there, what was found in it.
+        The processes found, by living branch. The signal would end most others.
     """
     children = _children()
     living = {pid for below in children.values() for pid in below}
@@ -198,15 +196,13 @@ def _catching(signum: int, branch: int, children: Mapping[int, list[int]]) -> li
 
 
 def _handles(signum: int, pid: int) -> bool:
-    """Whether the process has a handler for the signal that does more than to tidy up and end.
-
-    A bash script with `trap ... EXIT` catches every signal that would end it, and ends.
-    """
+    """Return True if the process has a handler for the signal that does more than clean up and exit."""
     with suppress(OSError, ValueError):
         status = (_PROC / str(pid) / "status").read_text(encoding="ascii", errors="replace")
         mask = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
         caught = int(mask.split()[1], 16)
-        return bool(caught & _bit(signum)) and caught & _TIDYING != _TIDYING
+        # A bash script with `trap ... EXIT` catches every signal that would end it, and exits.
+        return bool(caught & _bit(signum)) and caught & _CLEANUP_SIGNALS != _CLEANUP_SIGNALS
     return False
 
 
@@ -214,30 +210,32 @@ def _bit(signum: int) -> int:
     return 1 << (signum - 1)
 
 
-_TIDYING = sum(map(_bit, (signal.SIGILL, signal.SIGTRAP, signal.SIGALRM, signal.SIGXCPU, signal.SIGSYS)))
+_CLEANUP_SIGNALS = sum(
+    map(_bit, (signal.SIGILL, signal.SIGTRAP, signal.SIGALRM, signal.SIGXCPU, signal.SIGSYS))
+)
 
 
 def signal_processes(pids: Collection[int], signum: int) -> None:
-    """Sends the signal to each; those that have ended meanwhile, or belong to others, are passed over."""
+    """Send a signal to processes, ignoring those that have ended or belong to other users."""
     for pid in pids:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signum)
             if signum != signal.SIGKILL:
-                os.kill(pid, signal.SIGCONT)  # a stopped process would never see the first one
+                os.kill(pid, signal.SIGCONT)  # otherwise a stopped process would not handle the first one
 
 
 class Guard:
-    """A process that ends the job's processes if this one dies before `dismiss` is called.
+    """A process that kills the job's processes if this one dies before `dismiss` is called.
 
-    Start it before any task and any thread. It waits at a pipe whose other end only this process holds.
+    Create it before any task and any thread. It reads from a pipe whose write end only this process has.
     """
 
     def __init__(self, marks: Mapping[str, str], folder: Path | None = None) -> None:
-        """Starts it.
+        """Fork the guard.
 
         Args:
-            marks: variables that all processes of the job, and no others, have in their environment.
-            folder: removed after them.
+            marks: environment variables that all processes of the job have, and no others.
+            folder: removed after the processes.
         """
         read_end, self._write_end = os.pipe()
         self.pid = os.fork()
@@ -250,7 +248,7 @@ class Guard:
         os.close(read_end)
 
     def dismiss(self) -> None:
-        """Ends the guard; the job's processes have been ended."""
+        """End the guard; all processes of the job have ended."""
         with suppress(BrokenPipeError):
             os.write(self._write_end, b".")
         os.close(self._write_end)
@@ -259,7 +257,7 @@ class Guard:
 
 
 def detach() -> None:
-    """Takes a forked process out of reach of the terminal's Ctrl-C and of a kill of the launcher's group."""
+    """Protect a forked process from Ctrl-C and from signals to the launcher's process group."""
     os.setsid()
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, signal.SIG_IGN)
@@ -274,20 +272,20 @@ def _guard(read_end: int, marks: set[bytes], folder: Path | None) -> None:
         return
     limit_s = time.monotonic() + _GUARD_LIMIT_S
     empty_scans = 0
-    # One empty scan may have missed the child of a process that ended during the scan.
+    # One empty scan may have missed the child of a process that ended during it.
     while empty_scans < 2 and time.monotonic() < limit_s:
         marked = _marked(marks)
         signal_processes(marked, signal.SIGKILL)
         empty_scans = 0 if marked else empty_scans + 1
         time.sleep(_GUARD_SCAN_INTERVAL_S)
     if folder is not None:
-        import shutil  # no launcher pays for it at its start
+        import shutil  # costs start-up time and is needed on this path only
 
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _marked(marks: set[bytes]) -> list[int]:
-    """Processes that have started with all `marks` ("NAME=value") in their environment."""
+    """Find processes that were started with all `marks` ("NAME=value") in their environment."""
     found = []
     for pid in _all_pids():
         with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Which task of a job a process is: one chief, all others workers, told by the environment alone.
+"""The role of a process in its job, chief or worker, from the environment.
 
-The same program runs in every task. `TaskInfo.from_environment` reads, in this order, the launcher's own
-CSRUN_* variables, TF_CONFIG, the variables of a Slurm step; without any of them the process is a job of
-its own, a chief with the worker beside it in the same process.
+The same program runs in every task. `TaskInfo.from_environment` reads the first of these that is set: the
+CSRUN_* variables of the launcher, TF_CONFIG, the variables of a Slurm step. Without any of them the process
+is a whole job, chief and worker in one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from csrun.errors import RoleError
 
 Role = Literal["chief", "worker"]
 
+# Rank r has this port + r in TF_CONFIG. Nothing listens there: programs only count the entries.
 TF_CONFIG_PORT_BASE = 23111
-"""Port of rank 0 in TF_CONFIG; rank r has this + r. Nobody listens there: programs only count the entries."""
 
 JOB_VARIABLES = (
     "CSRUN_JOB_ID",
@@ -35,26 +35,24 @@ JOB_VARIABLES = (
     "CSRUN_WAIT",
     "CSRUN_REQUEUE",
 )
-"""What the launcher tells each of its tasks."""
+"""Variables that the launcher sets for each of its tasks."""
 
-
+# Exit code of a chief after a checkpoint that SIGUSR1 has requested, if its job then goes back into the
+# queue: EX_TEMPFAIL of sysexits.h, "try again later". Slurm's RequeueExit is often set to it.
 EXIT_REQUEUE = 75
-"""How a chief leaves after a checkpoint that SIGUSR1 asked for, where its job goes back into the queue then.
-
-EX_TEMPFAIL of sysexits.h, "try again later"; Slurm's RequeueExit is often set to it."""
 
 
 def role_of_rank(rank: int) -> tuple[Role, int]:
-    """Rank 0 is chief 0, rank r is worker r - 1."""
+    """Return role and index: rank 0 is chief 0, rank r is worker r - 1."""
     return ("chief", 0) if rank == 0 else ("worker", rank - 1)
 
 
 def tf_config(rank: int, hosts: Sequence[str]) -> dict[str, Any]:
-    """TF_CONFIG of one task, as input functions read it to shard their data.
+    """Return TF_CONFIG of one task, which input functions read to shard their data.
 
     Args:
         rank: the task's rank.
-        hosts: the host of every task, by rank. A single task is chief and worker at the same address.
+        hosts: of every task, by rank; a single task is chief and worker at the same address.
     """
     addresses = [f"{host}:{TF_CONFIG_PORT_BASE + number}" for number, host in enumerate(hosts)]
     role, index = role_of_rank(rank)
@@ -71,16 +69,16 @@ class TaskInfo:
     Attributes:
         role: "chief" or "worker".
         index: number within the role; 0 for the chief.
-        num_workers: workers of the job; 1 for a job of one task.
+        num_workers: number of workers; 1 for a job of one task.
         job_id: the same in all tasks of the job, unique among jobs.
-        token: the same in all tasks of the job; a random secret where csrun started them, otherwise derived
-            from the job's identity, which guards against mix-ups only.
-        host: name of the machine this task runs on.
+        token: the same in all tasks of the job; a random secret if csrun has started them, otherwise derived
+            from the id of the job, which only guards against mix-ups.
+        host: name of the machine that this task runs on.
         rank: 0 for the chief, index + 1 for a worker.
-        num_tasks: processes of the job.
-        in_process_worker: this chief also does the work of worker 0, in the same process.
-        wait: the job queues for a busy CS system instead of failing.
-        requeue: after a checkpoint that SIGUSR1 asks for, the job ends with code 75 and is started again.
+        num_tasks: number of tasks of the job.
+        in_process_worker: this chief is also worker 0, in the same process.
+        wait: the job waits for a busy CS system instead of failing.
+        requeue: after a checkpoint that SIGUSR1 has requested, the job ends with code 75 and is restarted.
     """
 
     role: Role
@@ -97,10 +95,10 @@ class TaskInfo:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> TaskInfo:
-        """Reads the task's place from `environment` (default: this process's).
+        """Read the place of the task from `environment` (default: that of this process).
 
         Raises:
-            RoleError: a variable is there but unusable; the message names it.
+            RoleError: a variable is set but unusable; the message names it.
         """
         env = os.environ if environment is None else environment
         if any(name in env for name in ("CSRUN_RANK", "CSRUN_NUM_TASKS", "CSRUN_JOB_ID")):
@@ -113,7 +111,7 @@ class TaskInfo:
         return _task(env, 0, 1, job_id, token)
 
     def tf_config(self) -> dict[str, Any]:
-        """TF_CONFIG for this task; the addresses all name this host, only their number means something."""
+        """Return TF_CONFIG for this task; all addresses name this host, only their number matters."""
         return tf_config(self.rank, [self.host] * self.num_tasks)
 
 
@@ -136,7 +134,7 @@ def _task(env: Mapping[str, str], rank: int, num_tasks: int, job_id: str, token:
 
 @lru_cache(maxsize=1)
 def _own_job(pid: int) -> tuple[str, str]:
-    """Identity of a process that nobody launched; the same at every call in that process."""
+    """Return job id and token of a process without a launcher, the same at every call in that process."""
     return f"single-{socket.gethostname()}-{pid}-{token_hex(2)}", token_hex(16)
 
 
@@ -145,18 +143,18 @@ def _from_launcher(env: Mapping[str, str]) -> TaskInfo:
     num_tasks = _whole_number(env, "CSRUN_NUM_TASKS")
     _check_rank(rank, num_tasks, "CSRUN_RANK", "CSRUN_NUM_TASKS")
     task = _task(env, rank, num_tasks, _text(env, "CSRUN_JOB_ID"), _text(env, "CSRUN_JOB_TOKEN"))
-    told = (env.get("CSRUN_ROLE", task.role), env.get("CSRUN_TASK_INDEX", str(task.index)))
-    if told != (task.role, str(task.index)):
+    given = (env.get("CSRUN_ROLE", task.role), env.get("CSRUN_TASK_INDEX", str(task.index)))
+    if given != (task.role, str(task.index)):
         raise RoleError(
-            f"CSRUN_ROLE={told[0]} and CSRUN_TASK_INDEX={told[1]} contradict CSRUN_RANK={rank}, which is "
+            f"CSRUN_ROLE={given[0]} and CSRUN_TASK_INDEX={given[1]} contradict CSRUN_RANK={rank}, which is "
             f"{task.role} {task.index}: leave the CSRUN_ variables as csrun_wse has set them"
         )
     return task
 
 
 def _from_slurm_step(env: Mapping[str, str]) -> TaskInfo:
-    # In a heterogeneous step rank and SLURM_NTASKS count on across the components, while
-    # SLURM_STEP_NUM_TASKS is the component's own. Elsewhere SLURM_NTASKS may be the whole allocation's.
+    # In a heterogeneous step, ranks and SLURM_NTASKS count across all components, and SLURM_STEP_NUM_TASKS
+    # only its own component. In other steps SLURM_NTASKS may be that of the whole allocation.
     count_name = "SLURM_NTASKS"
     if "SLURM_HET_SIZE" not in env and "SLURM_STEP_NUM_TASKS" in env:
         count_name = "SLURM_STEP_NUM_TASKS"
@@ -200,7 +198,7 @@ def _from_tf_config(env: Mapping[str, str]) -> TaskInfo:
 
 
 def _derived_token(env: Mapping[str, str], identity: str) -> str:
-    # Tasks that csrun has not started share nothing secret, yet all of them must come to the same token.
+    # Tasks that csrun has not started share no secret, but must derive the same token.
     return env.get("CSRUN_JOB_TOKEN") or sha256(f"csrun job token of {identity}".encode()).hexdigest()[:32]
 
 

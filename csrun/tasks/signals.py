@@ -1,4 +1,4 @@
-"""Signals as data that an event loop reads, and signals that are passed on to the user's program."""
+"""Signals as data for an event loop, and the relay of signals to the user's program."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
-from csrun.tasks.processes import catching, children_of, signal_processes
+from csrun.tasks.processes import children_of, find_signal_handlers, signal_processes
 
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# These have a meaning only for the user's program, which may request them before a time limit.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-"""They mean something to the user's program, which may ask for them before a time limit; nothing to us."""
+LOOK_INTERVAL_S = 1.0
 
 
 class SignalPipe:
     """While entered, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2 and SIGCHLD only make `fileno()` readable.
 
-    A signal that was ignored before stays so: a job under nohup survives the hangup.
+    A signal that was ignored before remains ignored: a job under nohup survives the hangup.
     """
 
     def __init__(self, others: Collection[signal.Signals] = ()) -> None:
-        """Args: others: signals of which the same shall hold."""
+        """Create the pipe; `others` are further signals to catch."""
         self._others = others
         self._read_end, self._write_end = os.pipe()
         os.set_blocking(self._read_end, False)
@@ -48,57 +49,54 @@ class SignalPipe:
         os.close(self._write_end)
 
     def fileno(self) -> int:
-        """The descriptor to wait for."""
+        """Return the descriptor that becomes readable."""
         return self._read_end
 
     def read(self) -> list[signal.Signals]:
-        """The signals that have come since the last call, in their order."""
+        """Return the signals since the last call, in order."""
         with suppress(BlockingIOError):
             return [signal.Signals(number) for number in os.read(self._read_end, 4096)]
         return []
 
 
 def _note(signum: int, frame: FrameType | None) -> None:
-    """The interpreter writes the number to the pipe; a handler has to exist for that."""
-
-
-LOOK_INTERVAL_S = 1.0
+    """Do nothing: the interpreter writes the number to the pipe only if a handler exists."""
 
 
 class SignalRelay:
     """Passes signals on to the programs below this process that have a handler for them.
 
-    A program that has none yet, because it is being started or still compiles, gets the signal as soon as it
-    has: it would end by it before, and a request that was dropped would cost the job its checkpoint. Every
-    child of this process counts as one program, with all that is below it.
+    A program without a handler, because it is starting or compiling, gets the signal as soon as it has one:
+    earlier, the signal would end it; never, the job would lose its checkpoint. Each child of this process is
+    one program, together with its descendants.
     """
 
     def __init__(self, guard_pid: int) -> None:
-        """Args: guard_pid: the child that is no program."""
+        """Create the relay; `guard_pid` is a child that is not a program."""
         self._guard_pid = guard_pid
-        self._owed: dict[int, set[int]] = {}
-        self._look_at_s = 0.0
+        self._pending: dict[int, set[int]] = {}
+        self._next_look_s = 0.0
 
     @property
     def waiting(self) -> bool:
-        """Whether some program has not got its signal yet."""
-        return bool(self._owed)
+        """Whether a program has not got its signal yet."""
+        return bool(self._pending)
 
     def send(self, signum: int, now_s: float) -> None:
-        """Passes a signal on; what nobody takes now is kept."""
-        self._owed[signum] = {pid for pid in children_of(os.getpid()) if pid != self._guard_pid}
-        self._look_at_s = now_s
+        """Pass a signal on now, or later to programs that have no handler yet."""
+        self._pending[signum] = {pid for pid in children_of(os.getpid()) if pid != self._guard_pid}
+        self._next_look_s = now_s
         self.tick(now_s)
 
     def tick(self, now_s: float) -> None:
-        """Looks again, at intervals, who has a handler by now."""
-        if not self._owed or now_s < self._look_at_s:
+        """Pass pending signals on to programs that have a handler by now; checked at intervals."""
+        if not self._pending or now_s < self._next_look_s:
             return
-        self._look_at_s = now_s + LOOK_INTERVAL_S
-        for signum, programs in list(self._owed.items()):
-            found = catching(signum, programs)
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+        for signum, programs in list(self._pending.items()):
+            found = find_signal_handlers(signum, programs)
             for pids in found.values():
                 signal_processes(pids, signum)
-            self._owed[signum] = {program for program, pids in found.items() if not pids}
-            if not self._owed[signum]:
-                del self._owed[signum]
+            self._pending[signum] = {program for program, pids in found.items() if not pids}
+            if not self._pending[signum]:
+                del self._pending[signum]

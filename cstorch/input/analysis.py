@@ -11,7 +11,7 @@ import torch.utils.data
 
 import cs_runtime.input_source
 from csrun.schedulers.tasks import worker_variables
-from csrun.tasks.environment import variables
+from csrun.tasks.environment import environment_variables
 from cstorch.config import configuration
 from cstorch.input.loader import DataLoader, OwnNumbers
 from cstorch.job import reading_as, task
@@ -69,7 +69,7 @@ def _program(loader: DataLoader) -> InputProgram:
 @contextmanager
 def _role(shard: Shard) -> Iterator[None]:
     """What a worker finds: for what it reads in its environment later, too."""
-    told = variables(worker_variables(os.environ, shard.count, shard.index))
+    told = environment_variables(worker_variables(os.environ, shard.count, shard.index))
     with told, reading_as(shard.count, shard.index):
         yield
 

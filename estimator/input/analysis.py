@@ -12,7 +12,7 @@ from typing import Any
 
 import cs_runtime.input_source
 from csrun.schedulers.tasks import worker_config, worker_variables
-from csrun.tasks.environment import variables
+from csrun.tasks.environment import environment_variables
 from estimator.input.dataset import InputSource, describe, names_by, read
 from estimator.spec import ModeKeys
 from input_rules.input_export import InputProgram, Shard, export_input, export_requested
@@ -58,7 +58,7 @@ def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles:
 
 def _told(shard: Shard) -> AbstractContextManager[None]:
     """What a worker finds in its environment, for what it reads there later, in any thread."""
-    return variables(worker_variables(os.environ, shard.count, shard.index))
+    return environment_variables(worker_variables(os.environ, shard.count, shard.index))
 
 
 def _as_worker(source: InputSource, shard: Shard) -> InputSource:
@@ -98,5 +98,5 @@ def _made_by(source: InputSource, workers: int, index: int) -> Any:
     if workers == 1:
         return source.call()
     config = worker_config(workers, index)
-    with variables(worker_variables(os.environ, workers, index)):
+    with environment_variables(worker_variables(os.environ, workers, index)):
         return replace(source, tf_config=config, num_shards=workers, shard=index).call()

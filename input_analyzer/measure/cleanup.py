@@ -20,8 +20,8 @@ from csrun.tasks.processes import (
     adopt_orphans,
     descendants,
     reap,
+    signal_on_parent_death,
     signal_processes,
-    signalled_at_parents_death,
 )
 from csrun.tasks.signals import INTERRUPTS
 from input_analyzer.measure.node import remove_segments, resource_trackers
@@ -90,7 +90,7 @@ def nothing_left(parent: Path) -> Iterator[Workspace]:
 def _end_with_batch_shell(environment: Mapping[str, str]) -> None:
     """A batch script that is ended takes us with it, while Slurm leaves us the time to tidy up."""
     if environment.get(BATCH_SHELL) == str(os.getppid()):
-        signalled_at_parents_death(signal.SIGTERM)
+        signal_on_parent_death(signal.SIGTERM)
 
 
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:

@@ -8,9 +8,9 @@ from csrun.jobs.layout import pin_cpus
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.tasks import (
     check_number_of_tasks,
-    common_change,
+    common_environment,
     job_log_dir,
-    planned_tasks,
+    plan_tasks,
     plural,
 )
 from csrun.system_status import system_address
@@ -40,8 +40,8 @@ def make_plan(request: LaunchRequest, context: LaunchContext, launcher: str) -> 
         command=request.command,
         cwd=context.cwd,
         executed=request.executed,
-        change=common_change(request, context),
-        tasks=planned_tasks(layout, log_dir, pins, [LOOPBACK] * layout.num_tasks),
+        change=common_environment(request, context),
+        tasks=plan_tasks(layout, log_dir, pins, [LOOPBACK] * layout.num_tasks),
         log_dir=log_dir,
         system=system_address(request.command, context.site.cs_ip),
         notices=tuple(_notices(request, context)),

@@ -14,13 +14,13 @@ from typing import BinaryIO, NoReturn
 
 from csrun.console import STDERR, flush_standard_streams, occupy_closed_descriptors, write_text
 from csrun.errors import LogDirError
-from csrun.jobs.output import CONSOLE_POLL_S, PROGRESS_INTERVAL_S, JobReport, cast
+from csrun.jobs.output import CONSOLE_POLL_S, PROGRESS_INTERVAL_S, JobReport, describe_tasks
 from csrun.jobs.record import JobRecord, known_job, prepare_log_dir
 from csrun.jobs.registry import register
 from csrun.jobs.supervisor import Supervisor
 from csrun.schedulers.base import LaunchPlan, PlannedTask, ProgramPlan
-from csrun.system_status import PATIENCE_S, SystemWatch
-from csrun.tasks.command import find_command, start_refused
+from csrun.system_status import CHIEF_REPORT_LIMIT_S, SystemWatch
+from csrun.tasks.command import find_command, start_error
 from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
 from csrun.tasks.signals import INTERRUPTS, LOOK_INTERVAL_S, PASSED_ON, SignalPipe, SignalRelay
 
@@ -49,7 +49,7 @@ def run_job(plan: LaunchPlan, environment: Mapping[str, str]) -> int:
     file = find_command(plan.executed[0], shared["PATH"])
     prepare_log_dir(plan.log_dir)
     register(known_job(plan), environment)
-    write_text(STDERR, f"Launching: {join(plan.command)} ({cast(plan)})\n")
+    write_text(STDERR, f"Launching: {join(plan.command)} ({describe_tasks(plan)})\n")
     adopt_orphans()
     with SignalPipe() as signals:
         guard = Guard({"CSRUN_JOB_ID": plan.job_id})
@@ -182,7 +182,7 @@ class _LocalRun:
             self._signals_only.unregister(self._system)
             self._system.close()
             self._system = None
-            self._report.act(self._supervisor.system_lost(text, now_s, PATIENCE_S))
+            self._report.act(self._supervisor.system_lost(text, now_s, CHIEF_REPORT_LIMIT_S))
 
     def _over(self) -> bool:
         """Sends what every process has to get now; true when none is left."""
@@ -278,4 +278,4 @@ def run_program(plan: ProgramPlan) -> NoReturn:
     try:
         os.execve(file, plan.words, plan.environment)
     except OSError as error:
-        raise start_refused(plan.words[0], error) from error
+        raise start_error(plan.words[0], error) from error

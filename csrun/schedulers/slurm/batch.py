@@ -15,7 +15,7 @@ from csrun.schedulers.slurm.allocation import components
 from csrun.schedulers.slurm.arguments import job_name, node_lists, request_words
 from csrun.schedulers.slurm.client import limit_seconds
 from csrun.schedulers.slurm.options import SlurmOptions
-from csrun.schedulers.tasks import job_log_dir, launcher_words
+from csrun.schedulers.tasks import job_log_dir, launcher_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def batch_script(request: LaunchRequest, context: LaunchContext, options: SlurmO
         ),
         output=job_log_dir(request, context) / OUTPUT_NAME,
         cwd=context.cwd,
-        command=launcher_words(request, context, "slurm"),
+        command=launcher_arguments(request, context, "slurm"),
         requeue=request.requeue,
         warn_s=warning_time(request.warn_before_s, options.time_limit),
     )

@@ -54,7 +54,7 @@ from csrun.schedulers.slurm.client import SlurmClient, SlurmError, explain
 from csrun.schedulers.slurm.plan import SlurmPlan
 from csrun.schedulers.slurm.queue import QueueWatch
 from csrun.schedulers.slurm.srun import AGENTS_LIMIT_S, SRUN_LIMIT_S, SrunGuard, SrunLines
-from csrun.system_status import PATIENCE_S, SystemWatch
+from csrun.system_status import CHIEF_REPORT_LIMIT_S, SystemWatch
 from csrun.tasks.roles import tf_config
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe
 
@@ -433,11 +433,11 @@ class SlurmRun:
         if self._alone_since_s is None:
             self._alone_since_s = now_s
         waited_s = now_s - self._alone_since_s
-        patience_s = AFTER_LOSS_S if self._some_lost else SRUN_LIMIT_S
-        if waited_s > patience_s and not self._helped:
+        limit_s = AFTER_LOSS_S if self._some_lost else SRUN_LIMIT_S
+        if waited_s > limit_s and not self._helped:
             self._helped = True
             self._cancel()
-        if waited_s > patience_s + SRUN_LIMIT_S:
+        if waited_s > limit_s + SRUN_LIMIT_S:
             self._report.say(
                 f"srun does not end although all tasks have: killed; if 'squeue' still lists job "
                 f"{self._record.scheduler_job_id}, Slurm waits for a node that does not answer"
@@ -493,7 +493,7 @@ class SlurmRun:
             self._selector.unregister(self._system)
             self._system.close()
             self._system = None
-            self._report.act(self._supervisor.system_lost(text, now_s, PATIENCE_S))
+            self._report.act(self._supervisor.system_lost(text, now_s, CHIEF_REPORT_LIMIT_S))
 
     # --- the end
 

@@ -11,7 +11,7 @@ from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.slurm.allocation import Allocation, components, host_file, with_whole_nodes
 from csrun.schedulers.slurm.arguments import job_name, srun_job, srun_step
 from csrun.schedulers.slurm.survey import ClusterSurvey
-from csrun.schedulers.tasks import check_number_of_tasks, common_change, job_log_dir, planned_tasks, plural
+from csrun.schedulers.tasks import check_number_of_tasks, common_environment, job_log_dir, plan_tasks, plural
 from csrun.system_status import system_address
 from csrun.tasks.environment import program_environment, unset_notice
 
@@ -77,8 +77,8 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
         command=request.command,
         executed=request.executed,
         cwd=context.cwd,
-        change=common_change(request, context),
-        tasks=planned_tasks(layout, log_dir),
+        change=common_environment(request, context),
+        tasks=plan_tasks(layout, log_dir),
         log_dir=log_dir,
         system=system_address(request.command, context.site.cs_ip),
         notices=tuple(_notices(request, context)),

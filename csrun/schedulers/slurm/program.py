@@ -21,8 +21,8 @@ from csrun.schedulers.slurm.arguments import srun_cpu, srun_cpu_step, subject
 from csrun.schedulers.slurm.client import SlurmClient, SlurmError, submission_environment
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.schedulers.slurm.survey import look_around, whole_node_cpus
-from csrun.tasks.command import find_command, start_refused
-from csrun.tasks.processes import signalled_at_our_death
+from csrun.tasks.command import find_command, start_error
+from csrun.tasks.processes import signal_child_on_our_death
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe
 
 
@@ -135,10 +135,10 @@ def run_attended(
                 start_new_session=True,
                 # It passes on SIGINT only: what tidies up is asked to, and everything else is killed, as it
                 # would have been in our place.
-                preexec_fn=signalled_at_our_death(signal.SIGTERM if limit_s is None else signal.SIGINT),
+                preexec_fn=signal_child_on_our_death(signal.SIGTERM if limit_s is None else signal.SIGINT),
             )
         except OSError as error:
-            raise start_refused(words[0], error) from error
+            raise start_error(words[0], error) from error
         try:
             return _Attendant(srun, SlurmClient(environment), name, signals, limit_s).run()
         finally:

@@ -15,7 +15,7 @@ from typing import Any
 
 from csrun.console import STDERR, occupy_closed_descriptors, say, write_text
 from csrun.errors import CsrunError, StartError
-from csrun.jobs.output import cast
+from csrun.jobs.output import describe_tasks
 from csrun.jobs.record import known_job, prepare_log_dir
 from csrun.jobs.registry import read_record, register
 from csrun.schedulers.slurm.allocation import Allocation, read_allocation
@@ -69,7 +69,7 @@ def _run_once(plan: SlurmPlan, environment: Mapping[str, str]) -> int:
     for record in (plan.log_dir / EXITS_DIR).glob("rank-*.json"):  # of a job before, in the same directory
         record.unlink(missing_ok=True)
     register(known_job(plan), environment)
-    write_text(STDERR, f"Launching: {join(plan.command)} ({cast(plan)})\n")
+    write_text(STDERR, f"Launching: {join(plan.command)} ({describe_tasks(plan)})\n")
     with _listen(plan) as listener, SignalPipe() as signals:
         own["CSRUN_SUPERVISOR_HOST"] = "127.0.0.1" if plan.loopback else socket.gethostname()
         own["CSRUN_SUPERVISOR_PORT"] = str(listener.getsockname()[1])

@@ -126,7 +126,7 @@ def test_a_closed_pipe_ends_the_program_as_without_launcher(run: Run) -> None:
         ([""], 127, "command not found: ''"),
         (["x" * 5000], 127, "command not found: 'xxx"),
         (["bin"], 127, "command not found: 'bin'"),
-        (["noshebang"], 127, "a file of that name is here, and a program is searched in PATH only"),
+        (["noshebang"], 127, "a file of that name is here, but programs are searched only in PATH"),
         (["/etc/passwd"], 126, "'/etc/passwd' is not executable"),
         (["/etc"], 126, "'/etc' is a directory"),
         (["./noshebang"], 126, "cannot execute './noshebang': Exec format error"),

@@ -181,10 +181,10 @@ def test_a_job_whose_scheduler_has_gone_is_listed_with_a_word_about_it(
     listed = csrun("status")
     assert listed.returncode == 0
     assert listed.stdout.splitlines()[1].split() == ["gone-1", "5", "lost", "true"]
-    assert "there is no scheduler 'gone' here; expected one of: local, slurm" in listed.stderr
+    assert "unknown scheduler 'gone'; expected one of: local, slurm" in listed.stderr
     cancelled = csrun("cancel", "5")
     assert cancelled.returncode == 2
-    assert "install the package that brings it" in cancelled.stderr
+    assert "install the package that provides it" in cancelled.stderr
 
 
 JOB = KnownJob("slurm-1", "/logs", "slurm", ("true",), "12")

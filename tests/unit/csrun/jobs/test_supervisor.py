@@ -30,7 +30,7 @@ def test_a_lost_task_ends_the_job_with_1(job: Supervisor) -> None:
 
 
 def test_a_lost_system_leaves_the_chief_some_seconds_for_its_own_words(job: Supervisor) -> None:
-    assert job.system_lost("the CS system is gone", 5.0, patience_s=3.0) == [Say("the CS system is gone")]
+    assert job.system_lost("the CS system is gone", 5.0, report_limit_s=3.0) == [Say("the CS system is gone")]
     assert job.deadline_s == 8.0
     assert job.tick(7.9) == []
     assert job.ending_signal is None
@@ -40,7 +40,7 @@ def test_a_lost_system_leaves_the_chief_some_seconds_for_its_own_words(job: Supe
 
 
 def test_a_chief_that_fails_by_itself_after_the_system_is_lost_decides(job: Supervisor) -> None:
-    job.system_lost("the CS system is gone", 5.0, patience_s=3.0)
+    job.system_lost("the CS system is gone", 5.0, report_limit_s=3.0)
     assert job.task_ended(0, 4, 6.0) == [ReportFailure(0, 4)]
     assert texts(job.tick(6.0 + LAST_WORDS_S)) == "ending worker 0, worker 1"
     assert job.exit_code == 4
@@ -48,7 +48,7 @@ def test_a_chief_that_fails_by_itself_after_the_system_is_lost_decides(job: Supe
 
 def test_nobody_misses_the_system_after_the_chief(job: Supervisor) -> None:
     job.task_ended(0, 0, 1.0)
-    assert job.system_lost("the CS system is gone", 5.0, patience_s=3.0) == []
+    assert job.system_lost("the CS system is gone", 5.0, report_limit_s=3.0) == []
     assert job.ending_signal is None
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from csrun.tasks.processes import catching
+from csrun.tasks.processes import find_signal_handlers
 
 PROGRAM = """
 import os, signal, sys
@@ -29,10 +29,10 @@ def test_the_uppermost_process_with_a_handler_gets_it() -> None:
         assert shell.stdout is not None
         program = int(shell.stdout.readline())
         assert program != shell.pid
-        assert catching(signal.SIGUSR1, [shell.pid]) == {shell.pid: [program]}
-        assert catching(signal.SIGUSR1, [program]) == {program: [program]}
-        assert catching(signal.SIGUSR2, [shell.pid]) == {shell.pid: []}
-    assert catching(signal.SIGUSR1, [shell.pid]) == {}
+        assert find_signal_handlers(signal.SIGUSR1, [shell.pid]) == {shell.pid: [program]}
+        assert find_signal_handlers(signal.SIGUSR1, [program]) == {program: [program]}
+        assert find_signal_handlers(signal.SIGUSR2, [shell.pid]) == {shell.pid: []}
+    assert find_signal_handlers(signal.SIGUSR1, [shell.pid]) == {}
 
 
 def test_a_script_that_tidies_up_at_its_end_is_no_handler() -> None:
@@ -46,4 +46,4 @@ def test_a_script_that_tidies_up_at_its_end_is_no_handler() -> None:
     ) as shell:
         assert shell.stdout is not None
         program = int(shell.stdout.readline())
-        assert catching(signal.SIGUSR1, [shell.pid]) == {shell.pid: [program]}
+        assert find_signal_handlers(signal.SIGUSR1, [shell.pid]) == {shell.pid: [program]}

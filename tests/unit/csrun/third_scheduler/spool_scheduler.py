@@ -43,7 +43,7 @@ from csrun.schedulers.base import (
 from csrun.schedulers.local import plan as local_plan
 from csrun.schedulers.local import run as local_program
 from csrun.schedulers.local.run import run_job
-from csrun.schedulers.tasks import launcher_words
+from csrun.schedulers.tasks import launcher_arguments
 from csrun.site.model import Site
 
 FOLDER_VARIABLE = "SPOOL_DIR"
@@ -107,7 +107,7 @@ class SpoolScheduler:
     def script(self, request: LaunchRequest, context: LaunchContext, survey: SpoolSurvey) -> str:
         if request.requeue:
             raise UsageError("--requeue: the spool starts no job again; leave it out")
-        words = launcher_words(request, context, self.name)
+        words = launcher_arguments(request, context, self.name)
         head = f"#!/bin/sh\n#SPOOL priority={survey.priority}\n"
         return f"{head}cd {quote(str(context.cwd))}\nexec {join(words)}\n"
 

@@ -22,11 +22,10 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
         storage,
         utils,
     )
-    from cstorch.backends import backend, current_backend
+    from cstorch.backends import backend
+    from cstorch.backends.base_backend import current_backend
     from cstorch.checkpoints import load, save
     from cstorch.compatibility import accept_prefetch_factor
-    from cstorch.compiled import use_cs
-    from cstorch.config import configure
     from cstorch.core.annotation import (
         add_debug_name,
         current_pol,
@@ -37,7 +36,7 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
         set_debug_scope,
     )
     from cstorch.decompositions import register_decomposition
-    from cstorch.loop.executor import current_executor
+    from cstorch.loop.loaders import current_executor
     from cstorch.loop.steps import (
         checkpoint_closure,
         compile_step,
@@ -50,7 +49,9 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
     )
     from cstorch.model import predict
     from cstorch.model import prepare as compile  # noqa: A004 - as torch.compile is called
+    from cstorch.program import use_cs
     from cstorch.seed import manual_seed
+    from cstorch.start import configure
     from cstorch.tensors import (
         current_torch_device,
         device,

@@ -29,13 +29,13 @@ _MOVED = {
     "backend": "cstorch.backends",
     "experimental.listener": "cstorch.experimental.listener",
     "saver.pt_h5_saver": "cstorch.saver",
-    "utils.data.data_executor": "cstorch.loop.executor",
+    "utils.data.data_executor": "cstorch.loop.loaders",
     "utils.data.dataloader": "cstorch.utils.data",
     "utils.data.sampler": "cstorch.input.datasets",
     "utils.data.utils": "cstorch.utils.data",
     "utils.kernel": "cstorch.core.annotation",
     "utils.num_kv_groups": "cstorch.core.annotation",
-    "utils.tracker": "cstorch.utils.rates",
+    "utils.tracker": "cstorch.loop.rates",
     "utils.utils": "cstorch.utils.filters",
     "workflow.python.cs_perf_analyzer": "cstorch.utils.run_phases",
 }
@@ -65,7 +65,7 @@ def public_modules(name: str) -> None:
     """Make the modules of `cstorch` importable below another name too.
 
     `import NAME.optim.lr_scheduler` then finds the very module `cstorch.optim.lr_scheduler`, and
-    `import NAME.utils.tracker` the module `cstorch.utils.rates`.
+    `import NAME.utils.tracker` the module `cstorch.loop.rates`.
     """
     for path, module in list(sys.modules.items()):
         root, _, inner = path.partition(".")

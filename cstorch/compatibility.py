@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import cache, wraps
+from functools import wraps
 from typing import Any
 
 from torch.utils.data import DataLoader
+
+from cstorch.program import Program
 
 log = logging.getLogger("cstorch")
 
@@ -22,12 +24,8 @@ def announce_unused(caller: str, given: Mapping[str, Any], plain: Mapping[str, A
     """
     names = [name for name, value in given.items() if value and value != (plain or {}).get(name)]
     if names:
-        _announce(caller, ", ".join(names))
-
-
-@cache
-def _announce(caller: str, names: str) -> None:
-    log.warning("%s: %s of the original's cluster, without effect here", caller, names)
+        message = "%s: %s of the original's cluster, without effect here"
+        Program.current().log_once(log, logging.WARNING, message, caller, ", ".join(names))
 
 
 _NUM_WORKERS = 4

@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 import torch
 
-Rule = TypeVar("Rule", bound=Callable[..., Any])
+from cstorch.program import Program
 
-_rules: dict[Any, Callable[..., Any]] = {}
-_running: list[Any] = []
+Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
 def register_decomposition(op: Any, device: str = "CSX") -> Callable[[Rule], Rule]:
@@ -30,7 +29,7 @@ def register_decomposition(op: Any, device: str = "CSX") -> Callable[[Rule], Rul
     overloads = [overload for one in (op if isinstance(op, list | tuple) else [op]) for overload in _all(one)]
 
     def register(rule: Rule) -> Rule:
-        _rules.update(dict.fromkeys(overloads, rule))
+        Program.current().decompositions.update(dict.fromkeys(overloads, rule))
         return rule
 
     return register
@@ -38,17 +37,19 @@ def register_decomposition(op: Any, device: str = "CSX") -> Callable[[Rule], Rul
 
 def rule_of(operation: Any) -> Callable[..., Any] | None:
     """Return the rule that a program has registered for an operation; None without one, and inside it."""
-    return None if operation in _running else _rules.get(operation)
+    program = Program.current()
+    return None if operation in program.running_decompositions else program.decompositions.get(operation)
 
 
 @contextmanager
 def running_rule(operation: Any) -> Iterator[None]:
     """In the body the operation itself runs, because its rule may call it."""
-    _running.append(operation)
+    running = Program.current().running_decompositions
+    running.append(operation)
     try:
         yield
     finally:
-        _running.pop()
+        running.pop()
 
 
 def _all(op: Any) -> list[Any]:

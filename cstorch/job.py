@@ -6,22 +6,17 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from cs_runtime import terminal
 from cs_runtime.tasks import current
 from csrun.tasks.roles import TaskInfo
-
-if TYPE_CHECKING:
-    from cstorch.input.workers import OwnWorkers
-
-own_workers: list[OwnWorkers] = []
-"""Those that this process has started, if any."""
+from cstorch.program import Program
 
 
 def task() -> TaskInfo:
     """The part of this process in its job."""
-    return own_workers[0].task if own_workers else current()
+    workers = Program.current().own_workers
+    return current() if workers is None else workers.task
 
 
 def leave_to_chief() -> None:
@@ -34,18 +29,16 @@ def leave_to_chief() -> None:
         sys.exit(0)
 
 
-_reading: list[tuple[int, int]] = []
-"""(number of readers, index of this one), where that differs from the place of this task in its job."""
-
-
 def num_streamers() -> int:
     """How many processes read the input of the run."""
-    return _reading[-1][0] if _reading else task().num_workers
+    positions = Program.current().reader_positions
+    return positions[-1][0] if positions else task().num_workers
 
 
 def get_streaming_rank() -> int:
     """Which of them this is, from 0; 0 on the chief."""
-    return _reading[-1][1] if _reading else task().index
+    positions = Program.current().reader_positions
+    return positions[-1][1] if positions else task().index
 
 
 def is_streamer() -> bool:
@@ -66,8 +59,9 @@ def whole_input_on_chief() -> Iterator[None]:
 @contextmanager
 def reading_as(count: int, index: int) -> Iterator[None]:
     """In the body this process is the `index`-th of `count` that read the input."""
-    _reading.append((count, index))
+    positions = Program.current().reader_positions
+    positions.append((count, index))
     try:
         yield
     finally:
-        _reading.pop()
+        positions.pop()

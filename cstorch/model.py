@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeGuard, TypeVar
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import torch
 from torch import nn
@@ -16,15 +16,13 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader as TorchLoader
 
 from cs_toolkit.garbage import seldom_searched
-from cstorch import compiled
 from cstorch.amp.half import autocast
-from cstorch.backends import Backend, BackendType, current_backend
-from cstorch.backends.base_backend import choose, execution_of, type_of
-from cstorch.compiled import cpu_models, models
-from cstorch.config import change_configuration, configuration, is_configured
+from cstorch.backends.base_backend import Backend, choose, current_backend, execution_of, type_of
+from cstorch.config import BackendType
 from cstorch.errors import CompileCallError, ConfigureError, InputError, ModelMovedError
-from cstorch.input.loader import DataLoader
+from cstorch.loop.loaders import DataLoader
 from cstorch.loop.steps import compile_step, step_closure
+from cstorch.program import Program, configuration
 from cstorch.tracing.places import user_line
 from cstorch.tracing.state import move_to_device
 
@@ -55,7 +53,8 @@ def prepare(model: Model, backend: str | BackendType | Backend | None = None) ->
     if not isinstance(model, nn.Module):
         raise CompileCallError(f"compile() got a {type(model).__name__}, expected a torch.nn.Module")
     chosen = _backend_of(backend)
-    kept = compiled.cpu_models if chosen.is_cpu else compiled.models
+    program = Program.current()
+    kept = program.cpu_models if chosen.is_cpu else program.models
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type not in ("cpu", chosen.torch_device.type):
             raise ModelMovedError(str(tensor.device), user_line())
@@ -94,9 +93,10 @@ def _backend_of(wanted: str | BackendType | Backend | None) -> Backend:
         return wanted
     if wanted is None and current is not None:
         return current
-    default = BackendType.CSX if compiled.models or is_configured() else BackendType.CPU
+    program = Program.current()
+    default = BackendType.CSX if program.models or program.is_configured else BackendType.CPU
     kind = default if wanted is None else type_of(wanted)
-    present = current.backend_type if current else BackendType.CSX if compiled.models else kind
+    present = current.backend_type if current else BackendType.CSX if program.models else kind
     if kind is not present:
         raise ConfigureError(
             f"compile() is for backend '{kind.value}', but this process computes on {present.value}; give "
@@ -107,14 +107,13 @@ def _backend_of(wanted: str | BackendType | Backend | None) -> Backend:
     if kind is BackendType.CSX:  # of a program that calls `configure`, and not `backend`
         execution = None if wanted is None else execution_of(wanted)
         if execution is not None and configuration().execution == "auto":
-            change_configuration(execution=execution)
+            program.change_configuration(execution=execution)
         return Backend(kind)
     if wanted is None:
         log.info("the model runs on this CPU; for a CS system choose cstorch.backend('CSX')")
     return choose(kind)
 
 
-_steps: WeakKeyDictionary[nn.Module, Callable[[Any], Any]] = WeakKeyDictionary()
 """One step for each model, so that it is recorded once for batches of one shape."""
 
 
@@ -226,9 +225,10 @@ def _first_of(outputs: Any, size: int, count: int) -> Any:
 
 def _outputs(model: nn.Module, loader: DataLoader) -> Iterator[Any]:
     """The outputs of each batch of a loader, which every task of a job reads by itself."""
-    if model not in models and model not in cpu_models:
+    program = Program.current()
+    if model not in program.models and model not in program.cpu_models:
         prepare(model, None if current_backend(raise_exception=False) else "CSX")
-    step = _steps.setdefault(model, compile_step(partial(_call, ref(model))))
+    step = Program.current().predict_steps.setdefault(model, compile_step(partial(_call, ref(model))))
     found: list[Any] = []
     keep = step_closure(found.append)
     with _evaluated(model), torch.no_grad():

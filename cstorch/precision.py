@@ -6,6 +6,7 @@ import torch
 
 from cs_toolkit.step import Precision
 from cstorch.errors import StepError
+from cstorch.program import Program
 from cstorch.tracing.places import user_line
 
 HALF_DTYPES = ("float16", "bfloat16", "cbfloat16")
@@ -15,13 +16,11 @@ _PRECISIONS: dict[str, Precision] = {
     "cbfloat16": "cbfloat16",
 }
 _FORMATS = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
-_chosen = ["float16"]
-_mixed = [False]
 
 
 def half_dtype() -> str:
     """Name of the 16-bit type of this process."""
-    return _chosen[0]
+    return Program.current().half_dtype
 
 
 def name_half_dtype(value: str | torch.dtype) -> torch.dtype:
@@ -39,18 +38,18 @@ def name_half_dtype(value: str | torch.dtype) -> torch.dtype:
     name = str(value).removeprefix("torch.")
     if name not in HALF_DTYPES:
         raise ValueError(f"got the 16-bit type {value}, expected one of {', '.join(HALF_DTYPES)}")
-    _chosen[0] = name
+    Program.current().half_dtype = name
     return torch_half_dtype()
 
 
 def mix_precision(wanted: bool = True) -> None:
     """Says whether steps without an autocast are computed in the 16-bit type."""
-    _mixed[0] = wanted
+    Program.current().mixed_precision = wanted
 
 
 def is_mixed() -> bool:
     """Return True if steps without an autocast are computed in the 16-bit type."""
-    return _mixed[0]
+    return Program.current().mixed_precision
 
 
 def torch_half_dtype() -> torch.dtype:
@@ -60,7 +59,7 @@ def torch_half_dtype() -> torch.dtype:
 
 def precision_of(half: str | None) -> Precision:
     """What a step is computed in: the format of its autocasts, if it has any, else what the process says."""
-    if half is None and not _mixed[0]:
+    if half is None and not is_mixed():
         return "float32"
     return _PRECISIONS[half or half_dtype()]
 

@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any, ClassVar
+from typing import Any
 
 from cstorch.compatibility import announce_unused
+from cstorch.program import Program
 
 log = logging.getLogger("cstorch")
 
@@ -65,25 +66,28 @@ def schedule(*, start_step: int, end_step: int) -> ProfilerSchedule:
     return ProfilerSchedule(start_step, end_step)
 
 
+@dataclass
+class _InUse:
+    profiler: profile | None = None
+
+
 class ProfilerRegistry:
     """The profiler in use."""
-
-    _profiler: ClassVar[profile | None] = None
 
     @classmethod
     def set_profiler(cls, profiler: profile) -> None:
         """Take a profiler into use."""
-        cls._profiler = profiler
+        Program.current().part(_InUse).profiler = profiler
 
     @classmethod
     def get_profiler(cls) -> profile | None:
         """Return the profiler in use; None where there is none."""
-        return cls._profiler
+        return Program.current().part(_InUse).profiler
 
     @classmethod
     def unset_profiler(cls) -> None:
         """Take the profiler out of use."""
-        cls._profiler = None
+        Program.current().part(_InUse).profiler = None
 
 
 class profile:  # noqa: N801 - the original name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cstorch.config import configuration
+from cstorch.program import configuration
 
 _LARGEST = 2**31 - 1
 """Of the seed of a step on the system."""

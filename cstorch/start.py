@@ -1,24 +1,266 @@
-"""What happens when a program has configured its run: logs, how it ends, and what a worker does instead."""
+"""Configures a run, and starts the process for it: its logs, workers and CS system."""
 
 from __future__ import annotations
 
 import atexit
+import inspect
+import logging
 import os
 import signal
-from functools import cache
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from cs_runtime import exits, terminal
-from cs_runtime.checkpoint_requests import CheckpointRequests
 from cs_runtime.embedded_system import EmbeddedSystem
-from cstorch.config import configuration
-from cstorch.errors import essence
+from cs_runtime.options import DEFAULT_COMPILE_DIR, default_execution, local_compile_dir
+from cs_toolkit.execution_options import Recompute, ReplicaChoice
+from cs_toolkit.step import ExecutionChoice
+from cstorch.backends.base_backend import (
+    DEFAULT_ARTIFACT_DIR,
+    Backend,
+    choose,
+    current_backend,
+    execution_of,
+    type_of,
+)
+from cstorch.compatibility import announce_unused
+from cstorch.config import BackendType, Configuration, micro_batch_size_of
+from cstorch.distributed.cluster import CSConfig
+from cstorch.errors import ConfigureError, essence
 from cstorch.input.workers import OwnWorkers, job_directory, job_files, serve_and_leave
-from cstorch.job import own_workers, task
+from cstorch.job import task
 from cstorch.loop import base
+from cstorch.precision import mix_precision
+from cstorch.program import Program, configuration
 from input_rules.input_export import export_requested
 
-checkpoint_requests = CheckpointRequests()
-"""SIGUSR1 asks a program for a checkpoint, unless it takes that signal itself."""
+log = logging.getLogger("cstorch")
+
+_WITHOUT_EFFECT = (
+    "mount_dirs",
+    "python_paths",
+    "transfer_processes",
+    "job_labels",
+)
+_APPLIANCE: Sequence[str] = (
+    "credentials_path",
+    "debug_args",
+    "execution_strategy",
+    "job_time_sec",
+    "disable_version_check",
+)
+NO_EFFECT = ("drop_data", "log_initialization")
+"""Settings of releases whose meaning is the original's cluster; the numbers are the same without them."""
+_GPU_SETTINGS = ("enable_distributed", "main_process_id", "dist_backend", "init_method", "sync_batchnorm")
+_CPU_SETTINGS = ("artifact_dir", "cluster_config", "max_checkpoints", "mixed_precision")
+
+
+def configure(
+    model_dir: str | Path | None = "./",
+    compile_dir: str | Path | None = DEFAULT_COMPILE_DIR,
+    compile_only: bool | None = False,
+    validate_only: bool | None = False,
+    checkpoint_steps: int | None = 0,
+    seed: int | None = None,
+    mgmt_address: str | None = None,
+    num_csx: int | None = 1,
+    num_workers_per_csx: int | None = 1,
+    max_wgt_servers: int | None = 24,
+    mount_dirs: Sequence[str] | None = None,
+    python_paths: Sequence[str] | None = None,
+    transfer_processes: int | None = 5,
+    job_labels: Sequence[str] | None = None,
+    max_act_per_csx: float | str | None = 1,
+    execution: ExecutionChoice | None = None,
+    num_replicas: ReplicaChoice | None = 1,
+    recompute: Recompute | None = None,
+    micro_batch_size: int | str | None = None,
+    **appliance: Any,
+) -> None:
+    """Configures the run. Call it before the model is made, once in a process.
+
+    None stands for the default of each setting: programs pass what their command line left open.
+
+    Args:
+        model_dir: Where summaries go.
+        compile_dir: Where compile artifacts go; `model_dir` when None, or where it cannot be made here.
+        compile_only: Compile the first step, and run nothing.
+        validate_only: Trace the first step and check that it can be compiled.
+        checkpoint_steps: The state can be read after every so many steps, beside the first and the last.
+        seed: Of `torch.manual_seed` and of random operations on the system.
+        mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
+        num_csx: CS systems of a group that share a batch by weight streaming.
+        num_workers_per_csx: Workers that stream the input; the launcher's where that has started workers. 0
+            leaves the choice to the toolkit: 1.
+        max_wgt_servers: MemoryX processes of the system that may share out the layers, with weight streaming.
+        mount_dirs: Of the original's appliance, without effect, as the log says; so are the following ones.
+        python_paths: Tasks have the PYTHONPATH of the program.
+        transfer_processes: The state travels in one stream.
+        job_labels: KEY=VALUE of the job.
+        max_act_per_csx: With weight streaming, bytes of activations that may wait in one system, or a text
+            such as "16 GB"; None for what the wafer has room for. A number below 1,000 is one of activation
+            servers, as programs of the original stack give it, and sets no limit.
+        execution: How the CS system executes a step: "pipelined", all layers at once; "weight_streaming", one
+            after the other with weights from MemoryX; "auto", pipelined where the model fits the wafer, else
+            "weight_streaming". When None, "weight_streaming" under `python-ws`, else "auto".
+        num_replicas: Copies of the model on one wafer that share a batch, pipelined: a number that divides
+            the batch, or "auto" for the one with the best predicted rate.
+        recompute: With weight streaming, which layers compute their forward part again in the backward pass
+            instead of keeping it: "auto", as few as let the activations fit; "none"; "all".
+        micro_batch_size: With weight streaming, samples of a system that go through the layers together in a
+            training; their gradients are added up. "auto" or None: as many as let the activations fit.
+        appliance: Of the original's appliance and without effect: `credentials_path`, `debug_args`,
+            `execution_strategy`, `job_time_sec`, `disable_version_check`.
+
+    Raises:
+        ConfigureError: called twice, or a setting is unknown or cannot be.
+    """
+    _require_known(appliance)
+    without_effect = (mount_dirs, python_paths, transfer_processes, job_labels)
+    given = dict(zip(_WITHOUT_EFFECT, without_effect, strict=True)) | appliance
+    announce_unused("configure()", given, {"transfer_processes": 5})
+    set_configuration(
+        Configuration(
+            Path("./" if model_dir is None else model_dir),
+            local_compile_dir(compile_dir),
+            bool(compile_only),
+            bool(validate_only),
+            checkpoint_steps or 0,
+            seed,
+            mgmt_address,
+            1 if num_csx is None else num_csx,
+            num_workers_per_csx or 1,
+            24 if max_wgt_servers is None else max_wgt_servers,
+            execution=execution or default_execution(),
+            num_replicas=1 if num_replicas is None else num_replicas,
+            max_act_per_csx=max_act_per_csx,
+            recompute=recompute,
+            micro_batch_size=micro_batch_size,
+        ),
+        "configure()",
+    )
+
+
+def backend(
+    backend_type: str | BackendType | None = None,
+    artifact_dir: str | Path | None = None,
+    compile_dir: str | Path | None = None,
+    compile_only: bool = False,
+    validate_only: bool = False,
+    cluster_config: Any = None,
+    max_checkpoints: int | None = None,
+    retrace_every_iteration: bool = False,
+    mixed_precision: bool | None = None,
+    micro_batch_size: Any = None,
+    use_cs_grad_accum: bool | None = None,
+    execution: ExecutionChoice | None = None,
+    num_replicas: ReplicaChoice | None = None,
+    recompute: Recompute | None = None,
+    **settings: Any,
+) -> Backend:
+    """Chooses what this process computes on, once, before the model is made.
+
+    Args:
+        backend_type: "CSX", the CS system, or "CPU", where the same program runs eagerly; also by the name
+            `type`. "WSE_WS" and "WSE_PIPELINE", of release 1.8, are the CS system with an `execution`. None
+            means what has been chosen, or else the CPU.
+        artifact_dir: Where files of its runs go; `./cerebras_logs` when None.
+        compile_dir: Where compile artifacts go; `artifact_dir` when None, or where it cannot be made here.
+        compile_only: Compile the first step, and run nothing.
+        validate_only: Trace the first step and check that it can be compiled.
+        cluster_config: `distributed.ClusterConfig`: address and number of systems and of workers.
+        max_checkpoints: Checkpoints that `save` keeps; it deletes older ones of this process.
+        retrace_every_iteration: Refused where it is true: a step is recorded once.
+        mixed_precision: Steps are computed in the 16-bit type of `amp.set_half_dtype`, or in float32; None
+            leaves that to `set_half_dtype` and `amp.autocast`.
+        micro_batch_size: Samples that go through the layers together where weights stream, see `configure`.
+        use_cs_grad_accum: False leaves a `micro_batch_size` out of account, as in the original; the numbers
+            are the same either way.
+        execution: How the CS system executes a step; this and the next two are those of `configure`.
+        num_replicas: Copies of the model on one wafer that share a batch.
+        recompute: Which layers compute their forward part again, where weights stream.
+        settings: `drop_data` and `log_initialization`, which have no effect.
+
+    Raises:
+        ConfigureError: there is a backend already, or a setting is unknown or cannot be.
+        CompileCallError: the type is not there.
+    """
+    backend_type = settings.pop("type", backend_type)
+    if backend_type is None:
+        return current_backend(raise_exception=False) or choose(
+            BackendType.CPU, artifact_dir, max_checkpoints
+        )
+    kind = type_of(backend_type)
+    present = current_backend(raise_exception=False)
+    if present is not None:
+        raise ConfigureError(
+            f"Cannot instantiate multiple backends: this process has {present} already; make the backend "
+            "once, before the model, and start another process for another one"
+        )
+    _require_known_backend_settings(settings)
+    if mixed_precision is not None:
+        mix_precision(mixed_precision)
+    if max_checkpoints is not None and max_checkpoints < 1:
+        raise ConfigureError(f"max_checkpoints is {max_checkpoints}, expected 1 or more, or None for all")
+    if kind is BackendType.CPU:
+        made = choose(kind, artifact_dir, max_checkpoints, cluster_config)
+        made.mixed_precision = bool(mixed_precision)
+        return made
+    if retrace_every_iteration:
+        raise ConfigureError(
+            "retrace_every_iteration is True, expected False: a step is recorded once; choose with "
+            "torch.where what depends on the step"
+        )
+    folder = Path(artifact_dir or DEFAULT_ARTIFACT_DIR)
+    cluster = {} if cluster_config is None else CSConfig.of(cluster_config).settings()
+    configured = Configuration(
+        model_dir=folder,
+        compile_dir=local_compile_dir(compile_dir) or folder,
+        compile_only=compile_only,
+        validate_only=validate_only,
+        micro_batch_size=micro_batch_size_of(micro_batch_size),
+        use_cs_grad_accum=use_cs_grad_accum is not False,
+        execution=execution or execution_of(backend_type) or default_execution(),
+        num_replicas=1 if num_replicas is None else num_replicas,
+        recompute=recompute,
+        **cluster,
+    )
+    # The address of a system may come with a DataExecutor, so none is started before that.
+    set_configuration(configured, "backend(), beside configure(),", start_system=bool(cluster))
+    return choose(kind, folder, max_checkpoints, cluster_config)
+
+
+def get_backend_args(backend_type: str | BackendType) -> dict[str, inspect.Parameter]:
+    """Return the parameters of `backend` that a kind of backends has, by name.
+
+    Raises:
+        ValueError: There is no such kind.
+    """
+    kind = backend_type if isinstance(backend_type, BackendType) else BackendType.from_str(backend_type)
+    found = {
+        name: parameter
+        for name, parameter in inspect.signature(backend).parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    if kind is BackendType.CPU:
+        return {name: found[name] for name in ("backend_type", *_CPU_SETTINGS)}
+    return found
+
+
+def set_configuration(configuration: Configuration, caller: str, start_system: bool = True) -> None:
+    """Configures this process, once. A worker ends here, when it has served the chief's runs.
+
+    Args:
+        configuration: All of it.
+        caller: What the program has called, for messages.
+        start_system: A simulated system may be started now, where none is named.
+
+    Raises:
+        ConfigureError: the process is configured already, or a setting cannot be.
+    """
+    Program.current().configure(configuration, caller)
+    start_process(start_system)
 
 
 def start_process(start_system: bool = True) -> None:
@@ -44,7 +286,7 @@ def start_workers() -> None:
     """Starts the workers that the program wants, where neither a launcher nor an earlier call has."""
     number = configuration().num_workers_per_csx
     if number > 1 and task().num_tasks == 1 and _runs() and not export_requested():
-        own_workers.append(OwnWorkers(number, job_directory(task()), task()))
+        Program.current().own_workers = OwnWorkers(number, job_directory(task()), task())
 
 
 def _runs() -> bool:
@@ -66,7 +308,8 @@ def _set_up() -> None:
 def take_requests() -> None:
     """SIGUSR1 asks for a checkpoint from here on, unless the program takes that signal itself."""
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-        checkpoint_requests.__enter__()
+        program = Program.current()
+        program.cleanup.enter_context(program.checkpoint_requests)
 
 
 def system_address() -> str | None:
@@ -81,7 +324,33 @@ def _named_system() -> str | None:
     return configuration().mgmt_address or os.environ.get("CS_IP") or None
 
 
-@cache
 def _own_system(num_csx: int) -> EmbeddedSystem:
-    name = "cs_system.log" if num_csx == 1 else f"cs_system_{num_csx}.log"
-    return EmbeddedSystem(configuration().model_dir / name, num_csx)
+    systems = Program.current().embedded_systems
+    if num_csx not in systems:
+        name = "cs_system.log" if num_csx == 1 else f"cs_system_{num_csx}.log"
+        system = systems[num_csx] = EmbeddedSystem(configuration().model_dir / name, num_csx)
+        Program.current().cleanup.callback(system.end)
+    return systems[num_csx]
+
+
+def _require_known(appliance: dict[str, Any]) -> None:
+    unknown = sorted(set(appliance) - set(_APPLIANCE))
+    if unknown:
+        raise ConfigureError(
+            f"configure() got {', '.join(unknown)}, expected model_dir, compile_dir, compile_only, "
+            "validate_only, checkpoint_steps, seed, mgmt_address, num_csx, num_workers_per_csx, execution, "
+            "num_replicas, max_act_per_csx, recompute, micro_batch_size, "
+            f"or what has no effect, of the appliance: {', '.join((*_WITHOUT_EFFECT, *_APPLIANCE))}"
+        )
+
+
+def _require_known_backend_settings(settings: dict[str, Any]) -> None:
+    unknown = sorted(settings.keys() - {*NO_EFFECT, *_GPU_SETTINGS})
+    if unknown:
+        raise ConfigureError(
+            f"backend() got {', '.join(unknown)}, expected artifact_dir, compile_dir, compile_only, "
+            "validate_only, cluster_config, max_checkpoints, micro_batch_size, use_cs_grad_accum, "
+            f"execution, num_replicas, recompute, or a setting without effect: {', '.join(NO_EFFECT)}"
+        )
+    for name in sorted(settings):
+        log.info("backend setting %s has no effect on this system", name)

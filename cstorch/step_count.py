@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from cstorch.program import Program
 from cstorch.tracing.device import is_tracing
-
-_done = [0]
 
 
 def steps_done() -> int:
     """Training steps behind the state: of the loops so far, and before them of the loaded checkpoint."""
-    return _done[0]
+    return Program.current().steps_done
 
 
 def continue_at(step: int) -> None:
     """The state has so many steps behind it: they were done, or it was loaded."""
-    _done[0] = step
+    Program.current().steps_done = step
 
 
 class StepsBehind(int):

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from cstorch.backends import BackendType, Device
-from cstorch.compiled import beside_models, use_cs
+from cstorch.program import use_cs
 from cstorch.tracing.device import DEVICE, is_tracing
+from cstorch.tracing.state import place_with_models
 
 
 def current_torch_device() -> torch.device:
@@ -77,7 +78,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def _placed(made: torch.Tensor) -> torch.Tensor:
-    return made.to(DEVICE) if is_tracing() else beside_models(made)
+    return made.to(DEVICE) if is_tracing() else place_with_models(made)
 
 
 def device(backend_type: str | BackendType | None = None, *args: Any, **kwargs: Any) -> Device | torch.device:

@@ -11,7 +11,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cstorch.compatibility import announce_unused
-from cstorch.compiled import use_cs
 from cstorch.precision import (
     format_of,
     half_dtype,
@@ -20,6 +19,7 @@ from cstorch.precision import (
     name_half_dtype,
     torch_half_dtype,
 )
+from cstorch.program import Program, use_cs
 from cstorch.tracing.places import Places
 from cstorch.tracing.recorder import current_recording
 
@@ -119,8 +119,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _REGISTERED = "_cstorch_casting"
 """Attribute of a function that casts: the function as it was."""
 
-_disabled = [0]
-
 
 def half_function(fn: Function) -> Function:
     """Return a function that computes in the 16-bit type of mixed precision."""
@@ -181,12 +179,13 @@ def register_promote_function(module: Any, name: str) -> None:
 @contextmanager
 def disable_casts() -> Iterator[None]:
     """Compute the body in the types of its tensors: neither `autocast` nor these functions cast."""
-    _disabled[0] += 1
+    program = Program.current()
+    program.disabled_casts += 1
     try:
         with autocast(enabled=False), torch.autocast("cpu", enabled=False):
             yield
     finally:
-        _disabled[0] -= 1
+        program.disabled_casts -= 1
 
 
 def init(
@@ -207,7 +206,7 @@ def init(
 def _casting(fn: Function, cast: Callable[[Any, ExitStack], Any]) -> Function:
     @wraps(fn)
     def casting(*args: Any, **kwargs: Any) -> Any:
-        if _disabled[0] or not is_mixed():
+        if Program.current().disabled_casts or not is_mixed():
             return fn(*args, **kwargs)
         with ExitStack() as contexts:
             args, kwargs = cast((args, kwargs), contexts)

@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from cs_toolkit.step import OPTIMIZER_STATE
-from cstorch.compiled import beside_models
 from cstorch.errors import StepError
 from cstorch.optim.registry import check_optimizer
 from cstorch.precision import half_dtype, mix_precision
 from cstorch.tracing.recorder import current_recording
-from cstorch.tracing.state import register
+from cstorch.tracing.state import place_with_models, register
 
 SMALLEST_SCALE = 2.0**-14
 """The smallest normal float16."""
@@ -85,10 +84,10 @@ class GradScaler(nn.Module):
         self.max_gradient_norm = max_gradient_norm
         self.loss_is_scaled = bool(loss_scale)
         first = (largest if init_scale is None else init_scale) if self.dynamic else _static(loss_scale)
-        self.register_buffer("loss_scale", beside_models(torch.tensor(first)), persistent=self.dynamic)
+        self.register_buffer("loss_scale", place_with_models(torch.tensor(first)), persistent=self.dynamic)
         for name in ("steps_since_rescale", "overflows_since_rescale", "num_skipped_steps"):
-            self.register_buffer(name, beside_models(torch.tensor(0.0)), persistent=self.dynamic)
-        self.register_buffer("non_clamped_scale", beside_models(torch.tensor(first)), persistent=False)
+            self.register_buffer(name, place_with_models(torch.tensor(0.0)), persistent=self.dynamic)
+        self.register_buffer("non_clamped_scale", place_with_models(torch.tensor(first)), persistent=False)
         self.loss_scale: torch.Tensor
         self.non_clamped_scale: torch.Tensor
         self.steps_since_rescale: torch.Tensor

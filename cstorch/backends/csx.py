@@ -10,6 +10,7 @@ from typing import Any
 from cs_toolkit import object_store
 from cs_toolkit.messages import Message
 from cstorch.errors import ConfigureError
+from cstorch.program import Program
 
 log = logging.getLogger("cstorch")
 
@@ -44,14 +45,19 @@ class Settings:
             raise ConfigureError(
                 f"{self._group}.{name} is {value!r}, expected one of {list(self._choices[name])}"
             )
-        if name not in vars(self) and name not in self._effective:
+        values = Program.current().appliance_settings.setdefault(self._group, {})
+        if name not in values and name not in self._effective:
             log.info("%s.%s has no effect on this system", self._group, name)
-        object.__setattr__(self, name, value)
+        values[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        Program.current().appliance_settings.get(self._group, {}).pop(name, None)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # Python itself asks for optional methods
             raise AttributeError(name)
-        return self._defaults.get(name)
+        values = Program.current().appliance_settings.get(self._group, {})
+        return values.get(name, self._defaults.get(name))
 
 
 cluster = Settings("backends.csx.cluster", {"auto_taint": False})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-Hook = Callable[[torch.Tensor, str], object]
+from cstorch.program import Program
 
-_hooks: OrderedDict[int, Hook] = OrderedDict()
+Hook = Callable[[torch.Tensor, str], object]
 
 
 def register_after_tensor_to_cpu(hook: Hook) -> RemovableHandle:
@@ -22,13 +21,7 @@ def register_after_tensor_to_cpu(hook: Hook) -> RemovableHandle:
     Returns:
         A handle; its `remove()` ends that.
     """
-    handle = RemovableHandle(_hooks)
-    _hooks[handle.id] = hook
+    hooks = Program.current().hooks.tensor_to_cpu
+    handle = RemovableHandle(hooks)
+    hooks[handle.id] = hook
     return handle
-
-
-def announce(tensor: torch.Tensor) -> torch.Tensor:
-    """Call the hooks with a tensor that has come, and return it."""
-    for hook in list(_hooks.values()):
-        hook(tensor, "output")
-    return tensor

@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
 
 from cstorch.compatibility import announce_unused
+from cstorch.program import Program
 from cstorch.tracing.places import DEBUG_NAME
 from cstorch.tracing.recorder import current_recording
 
@@ -65,7 +65,7 @@ class AnnotationMode(ContextDecorator):
     ) -> None:
         """Annotate the operations that follow, where their pass is enabled."""
         if enable_bwd if is_backward else enable_fwd:
-            _announce(attr.name)
+            _log_without_effect(attr.name)
             self._active.append(attr)
 
     def disable_annotation(self, attr: Attribute) -> None:
@@ -81,7 +81,7 @@ class AnnotationMode(ContextDecorator):
     def enable_bwd_annotation(self, args: Any = (), kwargs: Any = None) -> None:
         """Annotate the operations of the backward pass of these arguments."""
         if self.config.enable_bwd:
-            _announce(self.get_attribute(self.config, True).name)
+            _log_without_effect(self.get_attribute(self.config, True).name)
 
     def __enter__(self) -> AnnotationMode:
         if self.config.enable_fwd:
@@ -95,9 +95,9 @@ class AnnotationMode(ContextDecorator):
             self.disable_annotation(attribute)
 
 
-@cache
-def _announce(name: str) -> None:
-    log.info("the annotation %s for the original's compiler has no effect here", name)
+def _log_without_effect(name: str) -> None:
+    message = "the annotation %s for the original's compiler has no effect here"
+    Program.current().log_once(log, logging.INFO, message, name)
 
 
 def annotate(annotation_mode: AnnotationMode) -> Callable[[Function], Function]:
@@ -207,9 +207,6 @@ def set_debug_scope(name: str | None) -> None:
         recording.places.set_scope(name)
 
 
-_level = [0]
-
-
 @contextmanager
 def pol(
     level: int | None = None,
@@ -228,15 +225,16 @@ def pol(
         enable_bwd: It holds in the backward pass.
     """
     announce_unused("pol()", {"level": level, "bwd_level": bwd_level})
-    before = _level[0]
+    program = Program.current()
+    before = program.precision_level
     if level is not None and enable_fwd:
-        _level[0] = level
+        program.precision_level = level
     try:
         yield
     finally:
-        _level[0] = before
+        program.precision_level = before
 
 
 def current_pol() -> int:
     """The level of `pol` around the call; 0 outside of one."""
-    return _level[0]
+    return Program.current().precision_level

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from torch.utils.hooks import RemovableHandle
 
-Hook = Callable[[], object]
+from cstorch.program import Program
 
-_before: OrderedDict[int, Hook] = OrderedDict()
-_after: OrderedDict[int, Hook] = OrderedDict()
+Hook = Callable[[], object]
 
 
 def register_trace_fn_pre_hook(hook: Hook) -> RemovableHandle:
@@ -20,7 +18,7 @@ def register_trace_fn_pre_hook(hook: Hook) -> RemovableHandle:
     Returns:
         A handle; its `remove()` ends that.
     """
-    return _register(_before, hook)
+    return _register(Program.current().hooks.before_step, hook)
 
 
 def register_trace_fn_post_hook(hook: Hook) -> RemovableHandle:
@@ -29,17 +27,7 @@ def register_trace_fn_post_hook(hook: Hook) -> RemovableHandle:
     Returns:
         A handle; its `remove()` ends that.
     """
-    return _register(_after, hook)
-
-
-@contextmanager
-def hooked() -> Iterator[None]:
-    """Call the hooks around the body, which runs the function of a step."""
-    for hook in list(_before.values()):
-        hook()
-    yield
-    for hook in list(_after.values()):
-        hook()
+    return _register(Program.current().hooks.after_step, hook)
 
 
 def _register(hooks: OrderedDict[int, Hook], hook: Hook) -> RemovableHandle:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from cstorch.program import Program
+
 
 @dataclass
 class WorkerState:
@@ -24,12 +26,12 @@ class WorkerState:
     @classmethod
     def get_worker_state(cls) -> WorkerState:
         """Return how far the input of this process is."""
-        return _worker_state
+        return get_worker_state()
 
     @classmethod
     def configure(cls, worker_ckpt: WorkerState) -> None:
         """Continue at the position of another state."""
-        vars(_worker_state).update(vars(worker_ckpt))
+        vars(get_worker_state()).update(vars(worker_ckpt))
 
     def add(self, samples: int, position: int) -> None:
         """A batch was given: so many samples, for the step that has `position` steps before it."""
@@ -54,9 +56,6 @@ class WorkerState:
         return self.appliance_step
 
 
-_worker_state = WorkerState()
-
-
 def get_worker_state() -> WorkerState:
     """How far the input of this process is; loaders of programs keep it with their own position."""
-    return _worker_state
+    return Program.current().part(WorkerState)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from cstorch.experimental import listener
+from cstorch.program import Program
 from cstorch.utils.filters import make_param_filter
 
 if TYPE_CHECKING:
@@ -66,12 +66,8 @@ class Compression:
 
     def annotate(self, tensor: torch.Tensor) -> None:
         """Take one tensor."""
-        _announce_compression(self.format)
+        message = "weights are not compressed here; the format %s has no effect"
+        Program.current().log_once(log, logging.INFO, message, self.format)
 
     def __repr__(self) -> str:
         return f"Compression(format={self.format!r}, param_filter={self.param_filter!r})"
-
-
-@cache
-def _announce_compression(name: str) -> None:
-    log.info("weights are not compressed here; the format %s has no effect", name)

@@ -12,16 +12,16 @@ import torch.utils.data
 import cs_runtime.input_source
 from csrun.schedulers.tasks import worker_variables
 from csrun.tasks.environment import environment_variables
-from cstorch.config import configuration
-from cstorch.input.loader import DataLoader, OwnNumbers
+from cstorch.input.loader import InputLoader, OwnNumbers
 from cstorch.job import reading_as, task
+from cstorch.program import configuration
 from input_rules.input_export import InputProgram, Shard, export_input, export_requested
 
 PATIENCE_S = 2.0
 """A run does not make an input once more for its report that took longer to make."""
 
 
-def hand_over(loader: DataLoader) -> None:
+def hand_over(loader: InputLoader) -> None:
     """Gives the input function to the analyzer that has started this process; nothing without one.
 
     Ends the process, except before a compilation whose report the analyzer wants.
@@ -31,7 +31,7 @@ def hand_over(loader: DataLoader) -> None:
         export_input(_program(loader), compiles=config.compile_only or config.validate_only)
 
 
-def log_report(loader: DataLoader) -> None:
+def log_report(loader: InputLoader) -> None:
     """Logs what the input function could do better, see `cs_runtime.input_source.log_report`."""
     if loader.making_s > PATIENCE_S:
         return
@@ -42,7 +42,7 @@ def log_report(loader: DataLoader) -> None:
         cs_runtime.input_source.log_report(lambda: inspect(_program(loader), task().num_workers, first))
 
 
-def _program(loader: DataLoader) -> InputProgram:
+def _program(loader: InputLoader) -> InputProgram:
     config = configuration()
 
     def build(shard: Shard) -> Any:

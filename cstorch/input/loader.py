@@ -19,7 +19,6 @@ from cs_runtime import input_source
 from cs_runtime.input_source import input_facts, narrow_integers
 from cs_runtime.options import RunSettings
 from cs_toolkit.step import TensorSpec
-from cstorch.compiled import trains
 from cstorch.distributed.worker_state import get_worker_state
 from cstorch.errors import InputError
 from cstorch.input.datasets import DistributedSampler
@@ -27,6 +26,7 @@ from cstorch.input.skipping import later, why_made
 from cstorch.input.transfer import HandedInput
 from cstorch.iterations import StepsToRun
 from cstorch.job import get_streaming_rank, whole_input_on_chief
+from cstorch.program import Program
 from cstorch.seed import program_seed
 from cstorch.step_count import continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor
@@ -40,38 +40,22 @@ _RESTARTABLE = ("state_dict", "load_state_dict", "aggregate_state_dict", "deaggr
 """Methods of the original's protocol for loaders that keep their position."""
 
 
-class DataLoader:
-    """Batches of an input function: `for batch in loader` is the loop of a training or an evaluation.
+class InputLoader:
+    """The batches of an input function, for the chief, which needs their shapes, and for workers.
 
-    Inside of the loop a batch is described, and its values are on the CS system: workers stream them there.
-    A loop has all steps. A program that asks for `num_epochs` loops over the epochs itself: from then on a
-    loop has the steps of one epoch.
-
-    Args:
-        input_fn: Returns a `torch.utils.data.DataLoader`; called with the other arguments, in every worker.
-        initial_step: Step number of the checkpoint that the program goes on from. Where the state of an
-            optimizer was loaded that says its own, that one holds.
-        num_steps: Steps to run.
-        max_steps: The step number to end at, that of `initial_step` included. Given alone it says the steps.
-            An evaluation has as many from 0.
-        num_epochs: Steps to run, in epochs; not together with `num_steps`.
-        steps_per_epoch: Steps of an epoch; the length of the loader when None.
+    Programs loop over `cstorch.utils.data.DataLoader`, which has the arguments.
 
     Attributes:
         making_s: Seconds until its first batch was there.
         id: Number of this loader in the process, from 0.
+        reported: Whether the log has the report on this input.
         batches_ahead: Batches that a training skips in addition to one for each step before it; negative
             where a loaded position is before that of the steps.
-
-    Raises:
-        InputError: `num_steps` and epochs are both given, or a number is not positive.
     """
 
     STATE_UNKNOWN = "__UNKNOWN__"
     STATE_UNAVAILABLE = "__UNAVAILABLE__"
     """What programs call states that no worker has given; here the chief knows the state at every step."""
-
-    _ids = count()
 
     handed_over = True
     """Workers get the input function from the chief; otherwise they go through the program themselves."""
@@ -95,22 +79,22 @@ class DataLoader:
         self.input_fn, self._args, self._kwargs = input_fn, args, kwargs
         self._to_run = StepsToRun(initial_step, num_steps, max_steps, num_epochs, steps_per_epoch)
         self.initial_step = initial_step
-        self.id = next(self._ids)
+        self.id = next(Program.current().loader_numbers)
         self.batches_ahead = 0
+        self.reported = False
         self._loaded_position: int | None = None
         self._epoch: int | None = None
         self._begun: tuple[OwnNumbers, Iterator[Any]] | None = None
         self.making_s = 0.0
 
-    def __iter__(self) -> Iterator[Any]:
-        from cstorch.loop.on_cs import turns
-
+    def steps_of_loop(self) -> int:
+        """Return the steps of the loop that begins: of one epoch where the program loops over the epochs."""
         steps = self.steps
         if self._epoch is not None:
             per_epoch = self.steps_per_epoch
             steps = max(0, min(per_epoch, steps - self._epoch * per_epoch))
             self._epoch = (self._epoch + 1) % self._epochs
-        return turns(self, steps)
+        return steps
 
     def __len__(self) -> int:
         return self.steps
@@ -133,7 +117,7 @@ class DataLoader:
     @property
     def steps(self) -> int:
         """Steps to run: see `StepsToRun`."""
-        if trains():
+        if Program.current().trains:
             return self._to_run.of(self._loader)
         return self._to_run.of_evaluation(self._loader)
 

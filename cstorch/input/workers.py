@@ -30,13 +30,14 @@ from cs_toolkit.files import replace_file
 from cs_toolkit.step import TensorSpec
 from csrun.tasks.roles import TaskInfo
 from csrun.wrappers import BIN, PYTHON_VARIABLE
-from cstorch.backends.base_backend import BackendType, choose, current_backend
-from cstorch.config import configuration, keep_configuration
+from cstorch.backends.base_backend import choose, current_backend
+from cstorch.config import BackendType
 from cstorch.errors import WorkersEndedError
-from cstorch.input.loader import DataLoader
+from cstorch.input.loader import InputLoader
 from cstorch.input.transfer import HandedInput, InputFiles, files_of_job
 from cstorch.job import reading_as
 from cstorch.precision import mix_precision, name_half_dtype
+from cstorch.program import Program, configuration
 
 log = logging.getLogger("cstorch")
 
@@ -119,7 +120,7 @@ class _Source:
 
     def __init__(self, handed: HandedInput, ahead: int) -> None:
         self._facts = handed.facts
-        self._loader = DataLoader(handed.function, *handed.args, **handed.kwargs)
+        self._loader = InputLoader(handed.function, *handed.args, **handed.kwargs)
         self._loader.seed = handed.seed
         self._loader.batches_ahead = ahead
 
@@ -189,5 +190,6 @@ def main() -> None:
     with report_errors():
         directory = Path(sys.argv[1])
         identity = json.loads((directory / _JOB_FILE).read_text())
-        keep_configuration(configuration(), "a worker")  # input functions may ask whether a system is used
+        # Input functions may ask whether a system is used.
+        Program.current().configure(configuration(), "a worker")
         serve(files_of_job(directory, identity["token"]), replace(current(), **identity))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import torch
 
 from cs_toolkit.source_files import is_users_file
-from cstorch.config import configuration
 from cstorch.input.analysis import hand_over
-from cstorch.input.loader import DataLoader
+from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule, checkpoint_steps_of
+from cstorch.loop.rates import RateTracker
 from cstorch.profiler import ProfilerRegistry
+from cstorch.program import Program, configuration
 from cstorch.step_count import steps_done
-from cstorch.utils.rates import RateTracker
 
 _SMOOTHING = 0.6
 """Weight of the newest rate: steps on the system come back several at a time."""
@@ -42,7 +42,7 @@ class Turns:
     """
 
     def __init__(
-        self, loader: DataLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
+        self, loader: InputLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
     ) -> None:
         hand_over(loader)
         self.steps = loader.steps if steps is None else steps
@@ -107,18 +107,13 @@ class Turns:
         self.ended = True
 
 
-Failed = Callable[[BaseException], None]
-
-_left: list[tuple[CodeType, int, Failed]] = []
-
-
-def note_left(failed: Failed) -> None:
+def note_left(failed: Callable[[BaseException], None]) -> None:
     """The program leaves a loop here; `failed` is called if it ends by the error that has made it leave."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is not None:
-        _left.append((frame.f_code, frame.f_lasti, failed))
+        Program.current().unfinished_loops.append((frame.f_code, frame.f_lasti, failed))
 
 
 def tell(error: BaseException) -> None:
@@ -128,6 +123,6 @@ def tell(error: BaseException) -> None:
     while trace is not None:
         instructions.add((trace.tb_frame.f_code, trace.tb_lasti))
         trace = trace.tb_next
-    for code, instruction, failed in _left:
+    for code, instruction, failed in Program.current().unfinished_loops:
         if (code, instruction) in instructions:
             failed(error)

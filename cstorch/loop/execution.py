@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
-from weakref import WeakSet
 
 import numpy as np
 from torch import nn
@@ -22,13 +21,13 @@ from cs_runtime.training import TrainResult, record_failure, record_success, tra
 from cs_system.client import StepOutputs
 from cs_toolkit.execution_options import replica_choice
 from cs_toolkit.step import GLOBAL_STEP, MODEL_STATE, Mode
-from cstorch.config import configuration
 from cstorch.errors import StepError
 from cstorch.input.analysis import log_report
-from cstorch.input.loader import DataLoader
+from cstorch.input.loader import InputLoader
 from cstorch.input.workers import job_files
-from cstorch.job import own_workers, task
+from cstorch.job import task
 from cstorch.precision import precision_of
+from cstorch.program import Program, configuration
 from cstorch.seed import seed_of_steps
 from cstorch.start import system_address
 from cstorch.step_count import steps_done
@@ -67,7 +66,7 @@ class Execution(Protocol):
 class FrontEnd:
     """Implements `cs_runtime.program.FrontEnd` for a recorded step."""
 
-    def __init__(self, loader: DataLoader, step: RecordedStep) -> None:
+    def __init__(self, loader: InputLoader, step: RecordedStep) -> None:
         self.inputs, self.input_facts, self.batches = loader.inputs, loader.input_facts, loader.batches
         self._step = step
 
@@ -189,10 +188,9 @@ class Evaluation:
         self._outputs.close()
 
 
-_reported: WeakSet[DataLoader] = WeakSet()
-
-
-def start(loader: DataLoader, step: RecordedStep, steps: int, *, may_go_on: bool = False) -> Execution | None:
+def start(
+    loader: InputLoader, step: RecordedStep, steps: int, *, may_go_on: bool = False
+) -> Execution | None:
     """Brings a step onto the system; None where the program is only compiled or validated.
 
     Args:
@@ -206,8 +204,8 @@ def start(loader: DataLoader, step: RecordedStep, steps: int, *, may_go_on: bool
         cs_system.errors.CsSystemError: the system is not there or busy; a worker did not come.
     """
     front_end, config = FrontEnd(loader, step), configuration()
-    if step.mode == "train" and loader not in _reported:
-        _reported.add(loader)
+    if step.mode == "train" and not loader.reported:
+        loader.reported = True
         log_report(loader)
     if config.compile_only or config.validate_only:
         command: Command = "validate_only" if config.validate_only else "compile_only"
@@ -218,7 +216,7 @@ def start(loader: DataLoader, step: RecordedStep, steps: int, *, may_go_on: bool
     number = next_run()
     # An evaluation is read by one: in a job without a launcher by this process itself.
     reads = loader.handed_over and task().num_tasks > 1
-    if reads and (step.mode == "train" or not own_workers):
+    if reads and (step.mode == "train" or Program.current().own_workers is None):
         job_files(task()).write(number, loader.handed(settings))
     if step.mode == "train":
         return Training(front_end, settings, number)
@@ -235,13 +233,13 @@ def _only_compile(front_end: FrontEnd, settings: RunSettings) -> None:
 
 
 def _settings(
-    loader: DataLoader, step: RecordedStep, command: Command, steps: int | None = None
+    loader: InputLoader, step: RecordedStep, command: Command, steps: int | None = None
 ) -> RunSettings:
     """Those of the chief, which compiles a step."""
     return replace(settings_of(loader, command, steps), precision=precision_of(step.traced.graph.half))
 
 
-def settings_of(loader: DataLoader, command: Command, steps: int | None = None) -> RunSettings:
+def settings_of(loader: InputLoader, command: Command, steps: int | None = None) -> RunSettings:
     """The settings of a run of this process, of so many steps."""
     config = configuration()
     return RunSettings(

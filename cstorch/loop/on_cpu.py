@@ -12,13 +12,12 @@ from torch.utils import _pytree as pytree
 
 from cs_runtime import exits, terminal
 from cs_runtime.progress import begin_training, end_training, log_how_to_resume, record_step, report_step
-from cstorch.compiled import cpu_models
-from cstorch.config import configuration
 from cstorch.errors import essence
-from cstorch.input.loader import DataLoader
+from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule
 from cstorch.loop import base
 from cstorch.loop.base import Turns
+from cstorch.program import Program, configuration
 from cstorch.step_count import continue_at, steps_done
 
 _LINE_EVERY_STEPS = 100
@@ -28,11 +27,13 @@ class CpuLoop(Turns):
     """One loop on this CPU. A training takes its input from where the one before has ended."""
 
     def __init__(
-        self, loader: DataLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
+        self, loader: InputLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
     ) -> None:
         super().__init__(loader, steps, checkpoint_steps)
         self._loader = loader
-        self._trains = torch.is_grad_enabled() and any(model.training for model in cpu_models)
+        self._trains = torch.is_grad_enabled() and any(
+            model.training for model in Program.current().cpu_models
+        )
         self._line_step, self._line_at_s = 0, 0.0
 
     @property

@@ -22,14 +22,11 @@ from torch.utils import _pytree as pytree
 from cs_runtime.checkpoint_requests import leave_for_requeue
 from cs_runtime.program import State
 from cs_toolkit.garbage import seldom_searched
-from cstorch.backends import on_cpu
-from cstorch.backends.ltc_backend import announce
-from cstorch.compiled import models
 from cstorch.errors import ClosureError, LoopLeftError, StateNotThereError, StepError
-from cstorch.input.loader import DataLoader
+from cstorch.input.loader import InputLoader
 from cstorch.input.workers import serve_and_leave
 from cstorch.iterations import CheckpointSteps, Schedule
-from cstorch.job import own_workers, task
+from cstorch.job import task
 from cstorch.loop.base import Turns, note_left
 from cstorch.loop.execution import (
     ClosureCall,
@@ -42,9 +39,9 @@ from cstorch.loop.execution import (
     start,
 )
 from cstorch.loop.on_cpu import CpuLoop
-from cstorch.start import checkpoint_requests
+from cstorch.program import Program
 from cstorch.step_count import StepsBehind, continue_at, steps_done
-from cstorch.tracing.device import DeviceTensor, Owner, from_array, output_readers, value_of
+from cstorch.tracing.device import DeviceTensor, Owner, from_array, value_of
 from cstorch.tracing.state import model_state
 from cstorch.tracing.values import META
 from input_rules.input_export import export_requested
@@ -82,7 +79,7 @@ class Loop(Turns):
     """
 
     def __init__(
-        self, loader: DataLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
+        self, loader: InputLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
     ) -> None:
         super().__init__(loader, steps, checkpoint_steps)
         self.batch = loader.described()
@@ -105,6 +102,7 @@ class Loop(Turns):
         """From here to `end_recording` all that happens on the device is the step."""
         from cstorch.tracing.step import StepTracing  # late: workers have no compiler
 
+        models = Program.current().models
         state = {name: tensor for model in models for name, tensor in model_state(model).items()}
         self._recording = _Recording(StepTracing(self._inputs(), state, models, self._latest))
         self._latest = self._recording.tracing.recording
@@ -115,7 +113,9 @@ class Loop(Turns):
         closures = recording.closures
         outputs = (_wide_loss(returned), returned, [call.arguments for call in closures])
         traced = recording.tracing.end(outputs, with_numbers=True)
-        return RecordedStep(traced, returned, closures, self._loader.batch_size, tuple(models))
+        return RecordedStep(
+            traced, returned, closures, self._loader.batch_size, tuple(Program.current().models)
+        )
 
     def add_closure(self, call: ClosureCall) -> None:
         """A closure that is called while the step is recorded: it will run behind every step."""
@@ -150,7 +150,7 @@ class Loop(Turns):
             self._first_step = steps_done() if counts or not self.trains else 0
         if counts:
             self._loader.begin_training()
-        for outer in _loops:
+        for outer in Program.current().part(_RunningLoops).stack:
             if outer is not self:
                 outer.suspend()
         if self.trains and not counts:
@@ -169,7 +169,7 @@ class Loop(Turns):
         self._names_of_values = {value.id: f"output_{name}" for name, value in graph.outputs.items()}
         self._states_of_values = {value.id: name for name, value in {**graph.state, **graph.updates}.items()}
 
-    def read_from(self, loader: DataLoader) -> None:
+    def read_from(self, loader: InputLoader) -> None:
         """Take another input, with batches like those of the first one; before `begin`."""
         self._loader = loader
 
@@ -361,7 +361,8 @@ class Loop(Turns):
 
         In a job that is started again after it, this ends the program.
         """
-        if not checkpoint_requests.pending or not self.trains or self._read != self.turn:
+        requests = Program.current().checkpoint_requests
+        if not requests.pending or not self.trains or self._read != self.turn:
             return
         if task().requeue and self.turn == self.steps:
             return  # what the program does behind its last step belongs to this start; a later loop leaves
@@ -369,7 +370,7 @@ class Loop(Turns):
         if task().requeue:
             self._end("requeued")
             leave_for_requeue(steps_done())
-        checkpoint_requests.clear()
+        requests.clear()
 
     def leave(self) -> None:
         """Ends a loop that the program leaves early, with `break` or an error of its own."""
@@ -437,18 +438,25 @@ class _Lost:
         raise LoopLeftError(self.turn, self.checkpoints)
 
 
-_loops: list[Turns] = []
+@dataclass
+class _RunningLoops:
+    """The loops that the program is in, innermost last."""
+
+    stack: list[Turns] = field(default_factory=list)
 
 
 def running() -> Turns | None:
     """The innermost loop that this process is in."""
-    return _loops[-1] if _loops else None
+    loops = Program.current().part(_RunningLoops).stack
+    return loops[-1] if loops else None
 
 
 @contextmanager
 def entered(loop: Entered) -> Iterator[Entered]:
     """The body is inside of the loop; behind it the loop has ended."""
-    _loops.append(loop)
+    program = Program.current()
+    loops, output_readers = program.part(_RunningLoops).stack, program.output_readers
+    loops.append(loop)
     output_readers.append(loop.output)
     try:
         yield loop
@@ -462,11 +470,11 @@ def entered(loop: Entered) -> Iterator[Entered]:
     finally:
         loop.ended = True
         output_readers.remove(loop.output)
-        _loops.remove(loop)
+        loops.remove(loop)
 
 
 def turns(
-    loader: DataLoader,
+    loader: InputLoader,
     steps: int | None = None,
     checkpoint_steps: int | Schedule | None = None,
     writer: Any = None,
@@ -477,7 +485,7 @@ def turns(
     """
     if task().role == "worker" and not export_requested():
         serve_and_leave()
-    made: Turns = (CpuLoop if on_cpu() else Loop)(loader, steps, checkpoint_steps)
+    made: Turns = (CpuLoop if Program.current().on_cpu else Loop)(loader, steps, checkpoint_steps)
     made.writer = writer
     with entered(made) as loop:
         yield from loop.batches()
@@ -506,7 +514,8 @@ def step_of(function: Callable[..., Any], args: Any, kwargs: Any, known: Recordi
             loop.run_closures()
     except BaseException as error:
         loop.abandon(error)  # the program may keep the loop alive for as long as it likes
-        for workers in own_workers:
+        workers = Program.current().own_workers
+        if workers is not None:
             raise workers.explained(error) from None
         raise
     return loop.step.returned
@@ -537,7 +546,7 @@ def _require_same_numbers(step: TracedStep) -> None:
 
 
 def _require_batch(args: Any, kwargs: Any) -> None:
-    if any(isinstance(x, DataLoader) for x in (*args, *kwargs.values())):
+    if any(isinstance(x, InputLoader) for x in (*args, *kwargs.values())):
         raise StepError(
             "the step gets the DataLoader instead of the batch of the loop; pass what the loop over it "
             "gives, as in `for batch in dataloader: step(batch)`"
@@ -561,6 +570,7 @@ def _key(batch: Any, args: Any, kwargs: Any) -> Any:
         else (type(x), x if isinstance(x, bool | int | float | str | None) else id(x))
         for x in leaves
     )
+    models = Program.current().models
     shapes = tuple((tuple(x.shape), x.dtype) for x in inputs)
     modes = tuple(tuple(part.training for part in model.modules()) for model in models)
     return given, str(nest), shapes, modes, tuple(map(id, models)), torch.is_grad_enabled()
@@ -598,8 +608,15 @@ def _with_values(loop: Turns, x: Any) -> Any:
 
     def value(tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, DeviceTensor):
-            return announce(loop.value_of(tensor))
+            return _call_hooks(loop.value_of(tensor))
         return tensor if tensor.is_leaf else tensor.detach()  # on the CPU backend too closures call `numpy()`
 
     with_values = pytree.tree_map_only(torch.Tensor, value, x)
     return pytree.tree_map_only(StepsBehind, lambda _: steps_done(), with_values)
+
+
+def _call_hooks(tensor: torch.Tensor) -> torch.Tensor:
+    """Call the hooks of `backends.ltc_backend` with a tensor that has come to this CPU, and return it."""
+    for hook in list(Program.current().hooks.tensor_to_cpu.values()):
+        hook(tensor, "output")
+    return tensor

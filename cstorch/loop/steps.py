@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar
 
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils import _pytree as pytree
 
-from cstorch.backends import on_cpu
-from cstorch.compiled import cpu_models, models
-from cstorch.core.compile import hooked
 from cstorch.errors import ClosureError
-from cstorch.experimental.listener import listening
 from cstorch.loop.execution import ClosureCall
 from cstorch.loop.on_cpu import CpuLoop
 from cstorch.loop.on_cs import Loop, Recordings, call_closure, call_outside_of_loops, running, step_of
+from cstorch.program import Program
 from cstorch.tracing.device import DeviceTensor, is_tracing
 
 P = ParamSpec("P")
@@ -35,12 +35,12 @@ def compile_step(step_fn: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(step_fn)
     def function(*args: P.args, **kwargs: P.kwargs) -> T:
-        with hooked(), listening([*models, *cpu_models]):
+        with _hooked(), _listening():
             return step_fn(*args, **kwargs)
 
     @wraps(step_fn)
     def step(*args: P.args, **kwargs: P.kwargs) -> T:
-        if on_cpu():
+        if Program.current().on_cpu:
             loop = running()
             if not isinstance(loop, CpuLoop):
                 return function(*args, **kwargs)
@@ -79,6 +79,51 @@ def step_closure(closure: Callable[P, T]) -> Callable[P, T | None]:
         return call_closure(loop, closure, *args, **kwargs)
 
     return at_step
+
+
+@contextmanager
+def _hooked() -> Iterator[None]:
+    """Call the hooks of `core.compile` around the body, which runs the function of a step."""
+    hooks = Program.current().hooks
+    for hook in list(hooks.before_step.values()):
+        hook()
+    yield
+    for hook in list(hooks.after_step.values()):
+        hook()
+
+
+@contextmanager
+def _listening() -> Iterator[None]:
+    """Call the hooks of `experimental.listener` with the tensors of the body, the function of a step."""
+    program = Program.current()
+    hooks = program.hooks.traced_tensor
+    if not hooks:
+        yield
+        return
+    models = (*program.models, *program.cpu_models)
+    names = {id(module): name for model in models for name, module in model.named_modules()}
+    seen: Counter[str] = Counter()
+
+    def announce(tensor: torch.Tensor, name: str) -> None:
+        for hook in list(hooks.values()):
+            hook(tensor, name)
+
+    def after(module: torch.nn.Module, args: Any, output: Any) -> None:
+        path = names.get(id(module))
+        for tensor in pytree.tree_leaves(output):
+            if path is None or not isinstance(tensor, torch.Tensor):
+                continue
+            name = f"{path or 'model'}.{{}}" + (f".{seen[path]}" if seen[path] else "")
+            seen[path] += 1
+            announce(tensor, name.format("fwd"))
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient, name=name: announce(gradient, name.format("bwd")))
+
+    handle = register_module_forward_hook(after)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _as_now(tensor: DeviceTensor) -> torch.Tensor:
@@ -167,7 +212,7 @@ def save_summaries(writer: Writer, step: int) -> None:
 def _noted(kind: Literal["scalar", "tensor"], name: str, value: torch.Tensor | float) -> None:
     loop = running()
     if loop is None:
-        if on_cpu():
+        if Program.current().on_cpu:
             return
         raise ClosureError(
             f"'{name}' is summarized outside of a loop over a DataLoader, expected a call inside of the "

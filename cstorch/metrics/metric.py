@@ -5,19 +5,25 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from functools import wraps
-from itertools import count
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 
 from cs_toolkit.step import METRIC_STATE
-from cstorch.compiled import beside_models
+from cstorch.program import Program
 from cstorch.tracing.recorder import current_recording
-from cstorch.tracing.state import register
+from cstorch.tracing.state import place_with_models, register
 
 Value = TypeVar("Value")
+
+
+class _Registry:
+    """Metrics in use, by their number in the order of their making."""
+
+    def __get__(self, instance: object, owner: type) -> WeakValueDictionary[int, Metric]:
+        return Program.current().metrics
 
 
 class Metric(nn.Module):
@@ -36,10 +42,7 @@ class Metric(nn.Module):
         compute_on_system: taken for programs that give it. States are where the step is either way.
     """
 
-    registry: ClassVar[WeakValueDictionary[int, Metric]] = WeakValueDictionary()
-    """Metrics in use, by their number in the order of their making."""
-
-    _numbers: ClassVar[Iterator[int]] = count()
+    registry = _Registry()
 
     def __init__(self, name: str, compute_on_system: bool = True) -> None:
         super().__init__()
@@ -48,7 +51,8 @@ class Metric(nn.Module):
         self.register_state("_updates", torch.tensor(0), persistent=False)
         self._updates: torch.Tensor
         self._dtype: torch.dtype | None = None
-        Metric.registry[next(Metric._numbers)] = self
+        program = Program.current()
+        program.metrics[next(program.metric_numbers)] = self
         register(f"{METRIC_STATE}{name}.", self)
         self.reset()
 
@@ -75,7 +79,7 @@ class Metric(nn.Module):
                 known.copy_(tensor)
             return
         self._initial[name] = tensor.detach().clone()
-        self.register_buffer(name, beside_models(tensor), persistent=persistent)
+        self.register_buffer(name, place_with_models(tensor), persistent=persistent)
 
     @property
     def num_updates(self) -> int:
@@ -149,7 +153,7 @@ def get_all_metrics() -> NamedValues[Metric]:
     Metrics that share a name are called `NAME.0`, `NAME.1` and so on.
     """
     by_name: dict[str, list[Metric]] = {}
-    for metric in Metric.registry.values():
+    for metric in Program.current().metrics.values():
         by_name.setdefault(metric.name, []).append(metric)
     return NamedValues(
         (f"{name}.{i}" if len(sharing) > 1 else name, metric)

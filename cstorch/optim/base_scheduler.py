@@ -15,12 +15,11 @@ from typing import Any
 import torch
 
 from cs_toolkit.step import OPTIMIZER_STATE
-from cstorch.compiled import beside_models
 from cstorch.errors import ScheduleError
 from cstorch.optim.optimizer import SCHEDULES
 from cstorch.optim.registry import check_optimizer
 from cstorch.tracing.device import DeviceTensor, is_tracing, to_device
-from cstorch.tracing.state import register
+from cstorch.tracing.state import place_with_models, register
 
 Tags = str | list[str] | set[str] | None
 """Tags of parameter groups; None stands for all groups."""
@@ -282,7 +281,7 @@ def _beside(group: Mapping[str, Any], tensor: torch.Tensor) -> torch.Tensor:
     parameters: Sequence[torch.Tensor] = group["params"]
     if any(isinstance(x, DeviceTensor) for x in parameters):
         return to_device(tensor)
-    return tensor.to(parameters[0].device) if parameters else beside_models(tensor)
+    return tensor.to(parameters[0].device) if parameters else place_with_models(tensor)
 
 
 def _stored(value: Any) -> Any:

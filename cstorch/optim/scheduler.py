@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from cs_toolkit.subclasses import retrieve_all_subclasses
-from cstorch.backends import current_backend as current_backend_impl
-from cstorch.compiled import use_cs
+from cstorch.backends.base_backend import current_backend as current_backend_impl
 from cstorch.errors import ScheduleError, ScheduleTypeError
 from cstorch.optim.base_scheduler import Scheduler, Tags
 from cstorch.optim.schedules import (
@@ -29,6 +28,7 @@ from cstorch.optim.schedules import (
     PolynomialScheduler,
     StepScheduler,
 )
+from cstorch.program import use_cs
 
 __all__ = [
     "ChainedScheduler",

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.amp.loss_scaling import update_if_finite
-from cstorch.compiled import beside_models
 from cstorch.sparse.algorithm import SparseParameter, SparsityAlgorithm
 from cstorch.sparse.utils import (
     Cycling,
@@ -26,7 +25,7 @@ from cstorch.sparse.utils import (
 )
 from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.tracing.recorder import current_recording
-from cstorch.tracing.state import register
+from cstorch.tracing.state import place_with_models, register
 
 
 class DynamicSparsityAlgorithm(SparsityAlgorithm):
@@ -50,8 +49,8 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
             raise ValueError("got no sparsity, expected a share of zeros from 0 to below 1, or its schedule")
         super().__init__(sparsity, **kwargs)
         self.update_schedule = configure_update(update)
-        self.step = beside_models(torch.tensor(0))
-        self.updates = beside_models(torch.tensor(0))
+        self.step = place_with_models(torch.tensor(0))
+        self.updates = place_with_models(torch.tensor(0))
         register(f"{OPTIMIZER_STATE}sparsity.", self)
 
     def named_state(self) -> Iterator[tuple[str, Tensor]]:

@@ -10,7 +10,7 @@ inside a step is in `recorder`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 from weakref import ref
@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from cstorch.errors import LostWriteError, ModelMovedError, TensorReadError, ValueNotThereError
+from cstorch.program import Program
 from cstorch.tracing.places import user_line
 from cstorch.tracing.values import META, Mode, Recorded, leaves, mapped
 
@@ -88,19 +89,19 @@ class Tracer(Protocol):
         ...
 
 
-tracers: list[Tracer] = []
-"""Steps that are being traced, the innermost last."""
+@dataclass
+class _Tracers:
+    stack: list[Tracer] = field(default_factory=list)
 
-readers: list[Callable[[DeviceTensor], torch.Tensor | None]] = []
-"""Sessions, the innermost last: each ends its step to read elements that are not on this CPU."""
 
-output_readers: list[Callable[[torch.Tensor], torch.Tensor | None]] = []
-"""Loops that run, the innermost last: each gives operations between steps the outputs of its last step."""
+def tracers() -> list[Tracer]:
+    """Return the tracers of the steps that are being traced, the innermost last."""
+    return Program.current().part(_Tracers).stack
 
 
 def is_tracing() -> bool:
     """Return True while a step is being traced."""
-    return bool(tracers)
+    return bool(tracers())
 
 
 class DeviceTensor(torch.Tensor):
@@ -186,8 +187,9 @@ class DeviceTensor(torch.Tensor):
         named = dict(kwargs or {})
         if func in _READING_METHODS and isinstance(args[0], DeviceTensor):
             return _read(func, args[0], args[1:], named)
-        if tracers:
-            return tracers[-1].call_function(func, args, named)
+        active = tracers()
+        if active:
+            return active[-1].call_function(func, args, named)
         return call_function(func, args, named, _call_on_host)
 
     @classmethod
@@ -199,7 +201,8 @@ class DeviceTensor(torch.Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs or {})
-        return tracers[-1].record(func, args, named) if tracers else _run_on_host(func, args, named)
+        active = tracers()
+        return active[-1].record(func, args, named) if active else _run_on_host(func, args, named)
 
 
 def from_array(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
@@ -255,9 +258,9 @@ def require(condition: Any, error: Exception) -> None:
     try:
         holds = bool(condition)
     except TensorReadError:
-        if not tracers:
+        if not tracers():
             raise
-        tracers[-1].check(condition, ": ".join(filter(None, [type(error).__name__, str(error)])))
+        tracers()[-1].check(condition, ": ".join(filter(None, [type(error).__name__, str(error)])))
     else:
         if not holds:
             raise error
@@ -277,10 +280,12 @@ def readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
         TensorReadError: In a step, of a value that steps do not share.
         ValueNotThereError: Outside of a step, of a value that only a step computes.
     """
-    tracer = tracers[-1] if tracers else None
+    active = tracers()
+    tracer = active[-1] if active else None
     known = None if tracer is None else tracer.known(tensor)
     if known is not None:
         return known
+    readers = Program.current().value_readers
     if readers and (tracer is not None or tensor.host is None):
         found = readers[-1](tensor)
         if found is not None:
@@ -289,13 +294,13 @@ def readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
         assumed = tracer.assume(tensor, how)
         if assumed is not None:
             return assumed
-    if tracers or tensor.host is None:
+    if active or tensor.host is None:
         raise _read_error(how)
     return tensor.held()
 
 
 def _read_error(how: str) -> TensorReadError | ValueNotThereError:
-    return TensorReadError(how, user_line()) if tracers else ValueNotThereError(how, user_line())
+    return TensorReadError(how, user_line()) if tracers() else ValueNotThereError(how, user_line())
 
 
 def _read(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -305,8 +310,9 @@ def _read(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[s
         TensorReadError: in a step, of a value that steps do not share, and for no check.
         ValueNotThereError: outside of one, of a value that only a step computes.
     """
-    if tracers and tracers[-1].known(tensor) is None:
-        answer = tracers[-1].answer(func.__name__, tensor)
+    active = tracers()
+    if active and active[-1].known(tensor) is None:
+        answer = active[-1].answer(func.__name__, tensor)
         if answer is not NotImplemented:
             return answer
     return func(readable(tensor, f"read by {func.__name__}()"), *args, **kwargs)
@@ -468,7 +474,7 @@ def _output_of(tensor: DeviceTensor) -> torch.Tensor | None:
     """Return the output of a running loop's last step, or a tensor computed from one; None for others."""
     if tensor.host is not None:
         return tensor.host if tensor.host.is_meta else None
-    found = (read(tensor) for read in reversed(output_readers))
+    found = (read(tensor) for read in reversed(Program.current().output_readers))
     return next((x for x in found if x is not None), None)
 
 

@@ -86,18 +86,20 @@ _HALVES = frozenset({torch.float16, torch.bfloat16})
 def tracing(recording: Recording) -> Iterator[None]:
     """Record everything that the body does with tensors of the device."""
     recorder = Recorder(recording)
-    tracers.append(recorder)
+    active = tracers()
+    active.append(recorder)
     try:
         places = recording.places
         with places.following(), _following_autocast(places), composing(), appearing_compiled(), recorder:
             yield
     finally:
-        tracers.pop()
+        active.pop()
 
 
 def current_recording() -> Recording | None:
     """Return the recording of the step that is being traced, if one is."""
-    tracer = tracers[-1] if tracers else None
+    active = tracers()
+    tracer = active[-1] if active else None
     return tracer.recording if isinstance(tracer, Recorder) else None
 
 

@@ -5,38 +5,29 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from cs_toolkit.step import MODEL_STATE
+from cstorch.program import Program, StateHolder
 from cstorch.tracing.device import to_device
 
 
-class HasState(Protocol):
-    """What has tensors that a step may replace."""
-
-    def named_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Its tensors by name."""
-        ...
-
-
-_holders: list[tuple[str, weakref.ref[HasState]]] = []
-
-
-def register(prefix: str, holder: HasState) -> None:
+def register(prefix: str, holder: StateHolder) -> None:
     """From now on the tensors of the holder are called `<prefix><their name>`.
 
     A holder that has another one, as a schedule that is made of others, is registered behind it.
     """
-    _holders[:] = [(kind, known) for kind, known in _holders if known() is not None]
-    _holders.append((prefix, weakref.ref(holder)))
+    holding = Program.current().state_holders
+    holding[:] = [(kind, known) for kind, known in holding if known() is not None]
+    holding.append((prefix, weakref.ref(holder)))
 
 
-def holders() -> Iterator[HasState]:
+def holders() -> Iterator[StateHolder]:
     """Yield what was registered and still exists."""
-    for _, known in _holders:
+    for _, known in Program.current().state_holders:
         holder = known()
         if holder is not None:
             yield holder
@@ -49,7 +40,8 @@ def names_of(tensors: Iterable[torch.Tensor]) -> dict[int, str]:
     """
     wanted = {id(tensor) for tensor in tensors}
     owners: dict[int, tuple[int, str]] = {}
-    for index, (_, known) in enumerate(_holders):
+    holding = Program.current().state_holders
+    for index, (_, known) in enumerate(holding):
         holder = known()
         for name, tensor in () if holder is None else holder.named_state():
             if id(tensor) in wanted:
@@ -57,7 +49,7 @@ def names_of(tensors: Iterable[torch.Tensor]) -> dict[int, str]:
     prefixes: dict[int, str] = {}
     count: Counter[str] = Counter()
     for index in sorted({index for index, _ in owners.values()}):
-        prefix = _holders[index][0]
+        prefix = holding[index][0]
         prefixes[index] = f"{prefix}{count[prefix]}." if count[prefix] else prefix
         count[prefix] += 1
     return {key: prefixes[index] + name for key, (index, name) in owners.items()}
@@ -92,3 +84,8 @@ def move_to_device(model: nn.Module) -> None:
             for name, tensor in store.items():
                 if tensor is not None:
                     store[name] = moved.setdefault(id(tensor), to_device(tensor))
+
+
+def place_with_models(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor where the models are: on the device of the CS system if the program uses that."""
+    return to_device(tensor) if Program.current().uses_cs else tensor

@@ -1,7 +1,7 @@
 """What programs import beside the functions of the package itself."""
 
 from cstorch.distributed.cluster import CSConfig
-from cstorch.utils import benchmark, call_once, data, filters, nest, profiler, rates, run_phases, tensorboard
+from cstorch.utils import benchmark, call_once, data, filters, nest, profiler, run_phases, tensorboard
 from cstorch.utils.filters import extract_loss
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "filters",
     "nest",
     "profiler",
-    "rates",
     "run_phases",
     "tensorboard",
 ]

@@ -6,9 +6,8 @@ from cstorch.input.datasets import (
     SyntheticDataset,
     infer_batch_size,
 )
-from cstorch.input.loader import DataLoader
 from cstorch.iterations import Range, Schedule, compute_num_steps
-from cstorch.loop.executor import DataExecutor, current_executor
+from cstorch.loop.loaders import DataExecutor, DataLoader, current_executor
 
 __all__ = [
     "DataExecutor",

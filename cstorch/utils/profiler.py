@@ -10,22 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cstorch.utils.rates import RateTracker
+from cstorch.backends.base_backend import current_backend
+from cstorch.loop.rates import RateTracker
+from cstorch.loop.steps import step_closure
 
-__all__ = ["Activity", "Profiler", "RateTracker", "RateTrackerActivity"]
+current_backend_impl = current_backend
 
-
-def __getattr__(name: str) -> Any:
-    """Import what programs find here and other modules have, which need this one."""
-    if name == "step_closure":
-        from cstorch.loop.steps import step_closure
-
-        return step_closure
-    if name == "current_backend_impl":
-        from cstorch.backends import current_backend
-
-        return current_backend
-    raise AttributeError(f"module 'cstorch.utils.profiler' has no attribute {name!r}")
+__all__ = [
+    "Activity",
+    "Profiler",
+    "RateTracker",
+    "RateTrackerActivity",
+    "current_backend_impl",
+    "step_closure",
+]
 
 
 class Activity(ABC):

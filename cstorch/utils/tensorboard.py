@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 _NAMES = ("SummaryReader", "SummaryWriter", "TensorDescriptor")
@@ -11,6 +12,4 @@ def __getattr__(name: str) -> Any:
     """Return a class, whose module imports TensorBoard."""
     if name not in _NAMES:
         raise AttributeError(f"module 'cstorch.utils.tensorboard' has no attribute {name!r}")
-    from cstorch.utils import event_files
-
-    return getattr(event_files, name)
+    return getattr(import_module("cstorch.utils.event_files"), name)

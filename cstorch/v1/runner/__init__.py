@@ -17,6 +17,7 @@ from cs_runtime.options import default_execution
 from cs_runtime.run_files import params_yaml
 from cstorch.errors import essence
 from cstorch.loop import base
+from cstorch.program import Program
 from cstorch.start import take_requests
 from cstorch.v1.runner import settings
 from cstorch.v1.runner.runner import LossValueError, Model, Runner
@@ -93,7 +94,9 @@ def _start(config: RunConfig) -> None:
         take_requests()
     terminal.configure_logging("cstorch")
     for name in (*terminal.PACKAGES, "cstorch"):
-        logging.getLogger(name).setLevel(config.log_level(streams_alone=not cm.is_master_ordinal()))
+        logger = logging.getLogger(name)
+        Program.current().cleanup.callback(logger.setLevel, logger.level)
+        logger.setLevel(config.log_level(streams_alone=not cm.is_master_ordinal()))
     if config.seed is not None:
         cm.set_rng_state(config.seed)
 

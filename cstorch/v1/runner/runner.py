@@ -27,7 +27,7 @@ from cstorch import optim
 from cstorch.amp.loss_scaling import clip_by_norm, clip_by_value, gradients
 from cstorch.checkpoints import load
 from cstorch.metrics import compute_all_metrics, get_all_metrics
-from cstorch.start import checkpoint_requests
+from cstorch.program import Program
 from cstorch.step_count import continue_at
 from cstorch.v1.runner.settings import RunConfig
 from cstorch.v1.session import Session, dataloader, module, state
@@ -128,7 +128,7 @@ class Runner:
         if last or _is_due(step, self.config.log_steps):
             self._log(float(loss))
         every = self.config.checkpoint_steps
-        if (every and (last or _is_due(step, every))) or checkpoint_requests.pending:
+        if (every and (last or _is_due(step, every))) or Program.current().checkpoint_requests.pending:
             self.save_checkpoint()
 
     @cm.step_closure
@@ -279,7 +279,8 @@ class Runner:
         batches = islice(loader.endless(self._first_step), self._total_steps)
         for step, batch in enumerate(batches):
             epoch, index = divmod(self._first_step + step, epoch_steps)
-            asked, last = checkpoint_requests.pending, step + 1 == self._total_steps
+            requests = Program.current().checkpoint_requests
+            asked, last = requests.pending, step + 1 == self._total_steps
             if not index or not step:
                 self.on_train_epoch_start(epoch)
             self._train_step(batch, step)
@@ -288,7 +289,7 @@ class Runner:
             if asked and current().requeue and not last:
                 leave_for_requeue(self.global_step)
             if asked:
-                checkpoint_requests.clear()
+                requests.clear()
 
     def _train_step(self, batch: Any, step: int) -> None:
         batch = self._started(batch, step, train=True)

@@ -20,14 +20,14 @@ from cs_runtime.tasks import current
 from cs_toolkit.execution_options import ReplicaChoice
 from cs_toolkit.messages import Message
 from cs_toolkit.step import ExecutionChoice
-from cstorch.backends import on_cpu
 from cstorch.compatibility import announce_unused
-from cstorch.config import Configuration, change_configuration, is_configured, keep_configuration
+from cstorch.config import Configuration
 from cstorch.job import leave_to_chief
+from cstorch.loop.rates import RateTracker
 from cstorch.precision import name_half_dtype
+from cstorch.program import Program
 from cstorch.start import start_process, start_session
 from cstorch.utils.nest import named_leaves
-from cstorch.utils.rates import RateTracker
 from cstorch.v1.session.rendezvous import announce_end
 
 
@@ -40,16 +40,14 @@ class Environment:
         compile_dir: for artifacts of the compiler; `service_workdir` when None.
         weight_streaming_mode: whether `python-ws` runs this process: programs ask before they say more.
         appliance: the program drives the appliance, see `core.appliance`.
+        initialized: `initialize` has chosen the CS system.
     """
 
     service_workdir: str = field(default_factory=lambda: str(Path.cwd()))
     compile_dir: str | None = None
     weight_streaming_mode: bool = field(default_factory=lambda: default_execution() == "weight_streaming")
     appliance: bool = False
-
-
-_environment = Environment()
-_on_cs = [False]
+    initialized: bool = False
 
 
 def initialize(
@@ -85,13 +83,14 @@ def initialize(
     if use_cbfloat16:
         name_half_dtype("cbfloat16")
     workdir = Path.cwd() if service_workdir is None else Path(service_workdir)
-    _environment.service_workdir = str(workdir)
-    _environment.compile_dir = None if compile_dir is None else str(compile_dir)
-    _environment.appliance = appliance
+    environment = env()
+    environment.service_workdir = str(workdir)
+    environment.compile_dir = None if compile_dir is None else str(compile_dir)
+    environment.appliance = appliance
     if cs_ip is None and not compile_only and not appliance:
         leave_to_chief()
         return
-    keep_configuration(
+    Program.current().configure(
         Configuration(
             workdir,
             local_compile_dir(compile_dir),
@@ -100,7 +99,7 @@ def initialize(
         ),
         "initialize()",
     )
-    _on_cs[0] = True
+    environment.initialized = True
     if appliance:
         state().queues_closures = True
         start_process(start_system=False)
@@ -111,32 +110,33 @@ def initialize(
 
 def env() -> Environment:
     """What was said to `initialize`."""
-    return _environment
+    return Program.current().part(Environment)
 
 
 def use_cs() -> bool:
     """Whether this process computes on a CS system, or compiles for one, whichever API has said so."""
-    return is_configured() and not on_cpu()
+    program = Program.current()
+    return program.is_configured and not program.on_cpu
 
 
 def is_initialized() -> bool:
     """Whether `initialize` has said so: then the workers of a job run the program too."""
-    return _on_cs[0]
+    return env().initialized
 
 
 def choose_seed(seed: int) -> None:
     """Of random operations on the system."""
-    change_configuration(seed=seed)
+    Program.current().change_configuration(seed=seed)
 
 
 def choose_execution(execution: ExecutionChoice, **streaming: Any) -> None:
     """How the CS system executes a step, and what holds where weights stream; see `cstorch.configure`."""
-    change_configuration(execution=execution, **streaming)
+    Program.current().change_configuration(execution=execution, **streaming)
 
 
 def choose_replicas(num_replicas: ReplicaChoice) -> None:
     """How many copies of the model stand on a wafer."""
-    change_configuration(num_replicas=num_replicas)
+    Program.current().change_configuration(num_replicas=num_replicas)
 
 
 def is_streamer() -> bool:
@@ -293,9 +293,6 @@ class SessionState:
         return tensor.cpu()
 
 
-_state = SessionState()
-
-
 def state() -> SessionState:
     """That of this process."""
-    return _state
+    return Program.current().part(SessionState)

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from cs_runtime.tasks import current
 from cs_runtime.terminal import WaitLog
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.files import replace_file
+from cstorch.program import Program
 
 logger = logging.getLogger("cstorch")
 
@@ -24,8 +26,14 @@ TIMEOUT_S = 600.0
 _POLL_S = 0.05
 _LOG_DIR = "CSRUN_LOG_DIR"
 _PLACE = "place"
-_meetings: Counter[str] = Counter()
-_places: Counter[str] = Counter()
+
+
+@dataclass
+class _Progress:
+    """How often this task has met the others by each name, and the number of places that it has come to."""
+
+    meetings: Counter[str] = field(default_factory=Counter)
+    places: int = 0
 
 
 class RendezvousError(ToolkitError):
@@ -58,7 +66,7 @@ def rendezvous(name: str, payload: bytes = b"", timeout_s: float = TIMEOUT_S) ->
             "expected one that csrun_wse has started: start the program with it"
         )
     count_place()
-    _meetings[name] += 1
+    Program.current().part(_Progress).meetings[name] += 1
     directory = _meeting(name)
     directory.mkdir(parents=True, exist_ok=True)
     replace_file(directory / str(task.rank), payload)
@@ -67,11 +75,12 @@ def rendezvous(name: str, payload: bytes = b"", timeout_s: float = TIMEOUT_S) ->
 
 def count_place() -> None:
     """Count a place that every task comes to; the chief tells the workers."""
-    _places[_PLACE] += 1
+    progress = Program.current().part(_Progress)
+    progress.places += 1
     directory = _directory()
     if directory is not None and current().role == "chief" and current().num_tasks > 1:
         directory.mkdir(parents=True, exist_ok=True)
-        replace_file(directory / _PLACE, str(_places[_PLACE]).encode())
+        replace_file(directory / _PLACE, str(progress.places).encode())
 
 
 def wait_for_next_place() -> bool:
@@ -87,7 +96,7 @@ def wait_for_next_place() -> bool:
     while True:
         ended = (directory / _ended(0)).exists()
         place = directory / _PLACE
-        if place.exists() and int(place.read_bytes()) > _places[_PLACE]:
+        if place.exists() and int(place.read_bytes()) > Program.current().part(_Progress).places:
             return True
         if ended:
             return False
@@ -112,7 +121,8 @@ def _directory() -> Path | None:
 def _meeting(name: str) -> Path:
     directory = _directory()
     assert directory is not None
-    return directory / f"{sha256(name.encode()).hexdigest()[:16]}-{_meetings[name]}"
+    number = Program.current().part(_Progress).meetings[name]
+    return directory / f"{sha256(name.encode()).hexdigest()[:16]}-{number}"
 
 
 def _ended(rank: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -17,15 +18,14 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from cstorch.compiled import models
-from cstorch.config import configuration
+from cstorch.core import modes
 from cstorch.errors import ClosureError, SessionError
-from cstorch.input.loader import DataLoader
+from cstorch.input.loader import InputLoader
 from cstorch.iterations import checkpoint_steps_of
 from cstorch.loop.execution import ClosureCall, RecordedStep, name_loss
 from cstorch.loop.on_cs import Loop, call_closure, entered
-from cstorch.tracing.device import DeviceTensor, readers, value_of
-from cstorch.v1.session.core import modes
+from cstorch.program import Program, configuration
+from cstorch.tracing.device import DeviceTensor, value_of
 from cstorch.v1.session.environment import RunConfig, state
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Steps:
         recording: The program is in a step.
     """
 
-    def __init__(self, loader: DataLoader, mode: str | None, steps: int) -> None:
+    def __init__(self, loader: InputLoader, mode: str | None, steps: int) -> None:
         self.recording = False
         self._mode = mode
         self._run_config: RunConfig | None = None
@@ -84,7 +84,7 @@ class Steps:
 
     def begin(self) -> Any:
         """A batch; what the program does from here to `finish` is a step."""
-        for model in models:
+        for model in Program.current().models:
             for parameter in model.parameters():
                 if parameter.grad is not None:  # of the last step, whose values are gone
                     parameter.grad = DeviceTensor(parameter)
@@ -222,8 +222,8 @@ class Steps:
 
     def _kept(self, read: Sequence[DeviceTensor]) -> list[DeviceTensor]:
         """What the step puts out beside what closures get: the loss, and what the program still holds."""
-        own = {id(x) for model in models for x in (*model.parameters(), *model.buffers())}
-        own |= {id(x.grad) for model in models for x in model.parameters()}
+        own = {id(x) for model in Program.current().models for x in (*model.parameters(), *model.buffers())}
+        own |= {id(x.grad) for model in Program.current().models for x in model.parameters()}
         recording = self._loop.tracing.recording
         own |= {id(x) for x in (*recording.met, *pytree.tree_leaves(self._loop.batch))}
         held = [x for x in _recorded_tensors(recording) if id(x) not in own]
@@ -265,16 +265,21 @@ def _widened(tensor: DeviceTensor) -> torch.Tensor:
     """
     if tensor.dtype not in (torch.float16, torch.bfloat16):
         return tensor
-    parameters = [p for model in models for p in model.parameters()]
+    parameters = [p for model in Program.current().models for p in model.parameters()]
     return tensor.float() if any(p.dtype == torch.float32 for p in parameters) else tensor
 
 
-_current: list[Steps] = []
+@dataclass
+class _EnteredSteps:
+    """The steps that the program is in, innermost last."""
+
+    stack: list[Steps] = field(default_factory=list)
 
 
 def current_steps() -> Steps | None:
     """The steps that this process is in."""
-    return _current[-1] if _current else None
+    entered = Program.current().part(_EnteredSteps).stack
+    return entered[-1] if entered else None
 
 
 def recording_steps() -> Steps | None:
@@ -285,15 +290,18 @@ def recording_steps() -> Steps | None:
 
 def enter(steps: Steps) -> None:
     """From here to `leave` these are the steps of this process."""
-    _current.append(steps)
-    readers.append(steps.value)
+    program = Program.current()
+    program.part(_EnteredSteps).stack.append(steps)
+    program.value_readers.append(steps.value)
 
 
 def leave(steps: Steps) -> None:
     """See `enter`."""
-    if steps in _current:
-        readers.pop(_current.index(steps))
-        _current.remove(steps)
+    program = Program.current()
+    entered = program.part(_EnteredSteps).stack
+    if steps in entered:
+        program.value_readers.pop(entered.index(steps))
+        entered.remove(steps)
 
 
 _CURE = (

@@ -19,7 +19,6 @@ import cstorch
 from cgc.errors import GraphTypeError, UnsupportedOpsError
 from cs_compat.startup import end_program
 from cs_runtime import exits
-from cstorch.config import configuration
 from cstorch.errors import (
     ClosureError,
     CompileCallError,
@@ -31,6 +30,7 @@ from cstorch.errors import (
     StepError,
     essence,
 )
+from cstorch.program import configuration
 from cstorch.tracing.device import DeviceTensor
 from cstorch.utils.data import DataExecutor, DataLoader, Range
 

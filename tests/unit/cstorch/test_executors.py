@@ -21,11 +21,11 @@ from torch.utils.data import TensorDataset
 import cstorch
 from cs_system.testing import RunningSystem
 from csrun.tasks.roles import TaskInfo
-from cstorch import job, start
-from cstorch.config import adjusted, configuration
+from cstorch import start
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import ConfigureError, InputError
 from cstorch.loop.steps import _Summary
+from cstorch.program import Program, configuration
 from cstorch.testing import forget, values_by_step
 from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
 from cstorch.utils.tensorboard import SummaryReader, SummaryWriter
@@ -302,7 +302,6 @@ def test_workers_of_a_loop_are_started_once(monkeypatch: pytest.MonkeyPatch, tmp
         for _ in range(2):
             with DataExecutor(DataLoader(data), cs_config=wanted)._entered():
                 pass
-    job.own_workers.clear()
     forget()
     assert started == [3]
 
@@ -318,16 +317,17 @@ def test_a_system_of_the_program_has_as_many_as_share_a_batch(
             started.append((log_file.name, num_csx))
             self.address = f"127.0.0.1:{9000 + num_csx}"
 
+        def end(self) -> None:
+            pass
+
     monkeypatch.setattr(start, "EmbeddedSystem", System)
     monkeypatch.delenv("CS_IP", raising=False)
-    start._own_system.cache_clear()
     forget()
     cstorch.backend("CSX", artifact_dir=tmp_path, cluster_config=ClusterConfig(num_csx=2))
     assert start.system_address() == "127.0.0.1:9002"
-    with adjusted(num_csx=1):
+    with Program.current().adjusted_configuration(num_csx=1):
         assert start.system_address() == start.system_address() == "127.0.0.1:9001"
     forget()
-    start._own_system.cache_clear()
     assert started == [("cs_system_2.log", 2), ("cs_system.log", 1)]
 
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from cstorch import config
+from cstorch.config import Configuration
 from cstorch.distributed import get_streaming_rank, num_streamers
 from cstorch.input import analysis
+from cstorch.program import Program
 from cstorch.utils.data import DataLoader, DistributedSampler
 from input_analyzer.measure.link import Order
 from input_analyzer.torch.examine import examine
@@ -44,7 +45,7 @@ def test_the_first_loop_hands_its_input_over_as_each_worker_reads_it(
 
     monkeypatch.setenv(ORDER_VARIABLE, "order.json")
     monkeypatch.setattr(analysis, "export_input", take)
-    monkeypatch.setattr(config, "_configured", [config.Configuration(tmp_path)])
+    monkeypatch.setattr(Program.current(), "_configuration", Configuration(tmp_path))
     with pytest.raises(Taken):
         next(iter(DataLoader(records, 24, num_steps=3)))
     program = taken[0]

@@ -22,7 +22,8 @@ from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.options import local_compile_dir
 from cs_system.testing import RunningSystem
 from csrun.tasks.roles import EXIT_REQUEUE
-from cstorch import config, job, start, step_count
+from cstorch import job, step_count
+from cstorch.config import Configuration
 from cstorch.errors import (
     CompileCallError,
     ConfigureError,
@@ -34,6 +35,7 @@ from cstorch.errors import (
     ValueNotThereError,
 )
 from cstorch.loop import base
+from cstorch.program import Program, configuration
 from cstorch.utils.data import DataLoader
 from cstorch.v1.session.core import cb_model as cm
 
@@ -470,7 +472,7 @@ def test_a_request_for_a_checkpoint_ends_a_job_behind_the_one_that_the_program_w
         with pytest.raises(SystemExit) as left:
             train()
     finally:
-        start.checkpoint_requests.clear()
+        Program.current().checkpoint_requests.clear()
     assert left.value.code == EXIT_REQUEUE
     assert turns == list(range(1, 21))
     assert json.loads((tmp_path / "run_summary.json").read_text())["status"] == "requeued"
@@ -479,7 +481,7 @@ def test_a_request_for_a_checkpoint_ends_a_job_behind_the_one_that_the_program_w
 
 def test_compile_only_and_validate_only_run_nothing(tmp_path: Path) -> None:
     for setting, artifacts in (("validate_only", 0), ("compile_only", 1)):
-        config._configured.clear()
+        Program.reset()
         cstorch.configure(model_dir=tmp_path / setting, **{setting: True})
         model = cstorch.compile(new_model())
         turns, seen = 0, []
@@ -663,7 +665,7 @@ def test_what_a_command_line_left_open_means_the_defaults(
 ) -> None:
     left = ("compile_dir", "compile_only", "validate_only", "checkpoint_steps", "seed", "num_csx")
     configure(num_workers_per_csx=0, **dict.fromkeys((*left, "max_wgt_servers", "mount_dirs", "job_labels")))
-    assert config.configuration() == config.Configuration(tmp_path, mgmt_address=system.address)
+    assert configuration() == Configuration(tmp_path, mgmt_address=system.address)
 
 
 def test_a_compile_dir_of_the_appliance_stands_for_the_folder_of_the_run(

@@ -23,7 +23,6 @@ import cerebras_pytorch.experimental
 import cstorch
 from cstorch.backends import Device
 from cstorch.backends.csx import Settings
-from cstorch.compatibility import _announce
 from cstorch.distributed.cluster import ClusterConfig, CSConfig
 from cstorch.errors import ConfigureError
 from cstorch.iterations import checkpoint_steps_of
@@ -163,7 +162,6 @@ def test_a_device_is_printed_as_its_kind_of_backend() -> None:
 
 
 def test_what_has_no_effect_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    _announce.cache_clear()
     for _ in range(2):
         ClusterConfig(mgmt_address="10.0.0.1", num_csx=2, job_priority="p1", mount_dirs=["/data"]).settings()
         CSConfig(debug_mgr={"cpu": 1}).settings()

@@ -31,13 +31,14 @@ from cstorch.distributed import ClusterConfig, ClusterSpec, TaskRole, TaskSpec, 
 from cstorch.errors import CheckpointError, InputError
 from cstorch.experimental.listener import create_listener, register_traced_tensor_hook
 from cstorch.input.datasets import pad_index
+from cstorch.loop.rates import RateTracker
 from cstorch.nn.functional import one_hot, sparse_act_matmul, sparse_matmul
+from cstorch.program import Program
 from cstorch.saver import CerebrasStateDict, CheckpointReader, PyTorchH5Saver
 from cstorch.utils.call_once import call_once
 from cstorch.utils.data import DataExecutor, DataLoader, DistributedSampler
 from cstorch.utils.filters import convert_glob_to_regex, make_param_filter
 from cstorch.utils.nest import recurse_spec, visit_torch_tensors
-from cstorch.utils.rates import RateTracker
 
 PATHS = """
 amp.grad_scaler.GradScaler amp.optimizer_step.optimizer_step core.name_scope.add_debug_name
@@ -214,8 +215,6 @@ def test_listeners_summarize_tensors(on_each: str, tmp_path: Path) -> None:
 
 def test_a_rule_of_the_program_replaces_an_operation(on_each: str) -> None:
     """On the CS system alone; torch has its own rules on a CPU."""
-    from cstorch import decompositions
-
     calls: list[torch.Tensor] = []
 
     @cstorch.register_decomposition(torch.ops.aten.addmm)
@@ -226,7 +225,7 @@ def test_a_rule_of_the_program_replaces_an_operation(on_each: str) -> None:
     try:
         losses = train(cstorch.compile(TwoLayers()), 2)
     finally:
-        decompositions._rules.clear()
+        Program.current().decompositions.clear()
     torch.manual_seed(1)
     model, (x, labels) = TwoLayers(), next(iter(data()))
     factor = 2 if on_each == "CSX" else 1
@@ -444,7 +443,7 @@ def test_samplers_that_continue_and_pad(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_rates_are_numbers_and_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("cstorch.utils.rates.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("cstorch.loop.rates.time.perf_counter", lambda: now[0])
     tracker = RateTracker(from_first=True)
     now[0] = 4.0
     tracker.add(8)  # the first step, which was compiled

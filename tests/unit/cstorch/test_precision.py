@@ -23,10 +23,10 @@ from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
 from cgc.passes.pipeline import run_pipeline
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch import amp, backends
-from cstorch.compiled import models
 from cstorch.errors import ConfigureError, StepError
 from cstorch.optim import AdamW
 from cstorch.precision import half_dtype, mix_precision, name_half_dtype, precision_of
+from cstorch.program import Program
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import TracedStep, trace
@@ -41,7 +41,7 @@ def _as_it_was() -> Iterator[None]:
     yield
     name_half_dtype(before)
     mix_precision(False)
-    models.clear()
+    Program.current().models.clear()
 
 
 class TinyGpt(nn.Module):
@@ -80,7 +80,7 @@ def _trained(precision: str, half: str) -> float:
     model.net, model.scaler = TinyGpt(), amp.GradScaler("dynamic", steps_per_increase=50)
     net, scaler = model.net, model.scaler
     move_to_device(model)
-    models.append(model)
+    Program.current().models.append(model)
     optimizer = AdamW(net.parameters(), lr=3e-3, weight_decay=0.01)
 
     def step(text: torch.Tensor) -> torch.Tensor:
@@ -132,7 +132,7 @@ def _run(traced: TracedStep, module: ModuleOp, batches: list[torch.Tensor]) -> l
 @pytest.fixture(scope="module")
 def in_float32() -> float:
     found = _trained("float32", "float16")
-    models.clear()
+    Program.current().models.clear()
     assert found < 0.7 * np.log(VOCABULARY)
     return found
 
@@ -281,7 +281,8 @@ def test_who_says_what_a_step_is_computed_in() -> None:
     amp.set_half_dtype("cbfloat16")
     assert precision_of(None) == "cbfloat16"
     backend = backends.backend("CPU", mixed_precision=False, use_cs_grad_accum=True)
-    backends.base_backend._made.remove(backend)
+    assert Program.current().backend is backend
+    Program.current().backend = None
     assert precision_of(None) == "float32"
     assert precision_of("bfloat16") == "mixed_bfloat16"
     with pytest.raises(ConfigureError, match="mixed_precison"):

@@ -12,8 +12,9 @@ from torch.utils.data import TensorDataset
 
 import cstorch
 from cs_system.testing import RunningSystem
-from cstorch import compiled, predict
+from cstorch import predict
 from cstorch.errors import InputError
+from cstorch.program import Program
 
 CLASSES, FEATURES, BATCH = 3, 6, 8
 
@@ -98,7 +99,7 @@ def test_state_dicts_go_into_a_compiled_model_and_back(tmp_path: Path) -> None:
     cstorch.compile(before)
     cstorch.compile(after)
     after.load_state_dict(torch.load(tmp_path / "weights.pt", map_location="cpu"))
-    compiled.models.remove(before)
+    Program.current().models.remove(before)
     _assert_same(predict(after, x), expected)
     torch.save(after.state_dict(), tmp_path / "again.pt")
     again = torch.load(tmp_path / "again.pt")

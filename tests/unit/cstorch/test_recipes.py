@@ -16,8 +16,9 @@ from torch.nn import functional
 
 import cstorch
 from cs_system.testing import RunningSystem
-from cstorch import compiled, step_count
+from cstorch import step_count
 from cstorch.optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
+from cstorch.program import Program
 from cstorch.testing import forget
 from cstorch.utils.data import DataLoader
 from models.bert.pytorch.data import train_dataloader as masked_text
@@ -174,7 +175,7 @@ def trained(family: Family, dropout: float, path: Path, steps: int = STEPS) -> l
 
     Else it writes one behind the step `STOP`.
     """
-    compiled.models.clear()
+    Program.current().models.clear()
     step_count.continue_at(0)
     recipe = Recipe(cstorch.compile(Spiked(new_model(family, dropout))))
     goes_on = path.exists()
@@ -208,7 +209,7 @@ def test_twenty_steps_are_those_of_eager_pytorch(
     found = trained(family, 0.0, tmp_path / "stop.mdl")
     if family.dropout is None:
         checkpoints[family.file] = found, tmp_path / "stop.mdl"
-    compiled.models.clear()
+    Program.current().models.clear()
     recipe = Recipe(Spiked(new_model(family, 0.0)))
     batches = iter(family.data(family.params(0.0)))
     expected = [recipe.step(next(batches)).item() for _ in range(STEPS)]

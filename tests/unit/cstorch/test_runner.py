@@ -18,7 +18,6 @@ from torch.utils.data import TensorDataset
 from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
 from csrun.tasks.roles import EXIT_REQUEUE
-from cstorch.compatibility import _announce
 from cstorch.metrics import AccuracyMetric
 from cstorch.testing import forget
 from cstorch.v1.runner import LossValueError, RunConfig, Runner, run
@@ -403,7 +402,6 @@ def test_a_flag_of_zero_is_given(tmp_path: Path) -> None:
 
 
 def test_flags_of_the_original_are_named_or_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    _announce.cache_clear()
     called("-m", "train", "--mount_dirs", "/data", "--num_wgt_servers=6", "--config=debug", max_steps=1)
     named = [record.message for record in caplog.records if "without effect" in record.message]
     assert named == [

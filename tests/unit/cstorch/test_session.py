@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -20,7 +19,6 @@ import input_analyzer
 from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
 from cstorch import optim
-from cstorch.config import configuration
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import (
     CheckpointError,
@@ -33,10 +31,11 @@ from cstorch.errors import (
     ValueNotThereError,
 )
 from cstorch.input.analysis import log_report
+from cstorch.loop.rates import RateTracker
+from cstorch.program import Program, configuration
 from cstorch.step_count import steps_done
 from cstorch.testing import forget
 from cstorch.tracing.device import DeviceTensor
-from cstorch.utils.rates import RateTracker
 from cstorch.v1.session import rendezvous, state
 from cstorch.v1.session.core import cb_model as cm
 from cstorch.v1.session.core import modes
@@ -566,7 +565,7 @@ def test_tasks_meet_and_do_not_wait_for_one_that_has_ended(
 
     def at(rank: int, name: str, timeout_s: float) -> list[bytes]:
         monkeypatch.setenv("CSRUN_RANK", str(rank))
-        monkeypatch.setattr(rendezvous, "_meetings", Counter())  # each is the first call of its process
+        Program.reset()  # each is the first call of its process
         return rendezvous.rendezvous(name, str(rank).encode(), timeout_s)
 
     for rank in (2, 1):

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils import data
 
-from cstorch.input.loader import DataLoader
 from cstorch.input.skipping import why_made
+from cstorch.loop.loaders import DataLoader
 
 
 class Numbers(data.Dataset[Any]):

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional
 
 from cstorch import amp, metrics, optim
-from cstorch.compiled import models
 from cstorch.optim.lr_scheduler import ConstantLR, LinearLR, SequentialLR
+from cstorch.program import Program
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import TracedStep, trace
@@ -28,13 +28,13 @@ def test_optimizers_schedules_and_scale_have_their_own_names() -> None:
     forgotten = optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1, momentum=0.9)
     model = nn.Linear(3, 2)
     move_to_device(model)
-    models.append(model)
+    Program.current().models.append(model)
     first = optim.AdamW([model.weight], lr=0.1)
     second = optim.SGD([model.bias], lr=0.1, momentum=0.9)
     phases = [LinearLR(first, 0.0, 0.1, 3), ConstantLR(first, 0.1)]
     schedule = SequentialLR(first, phases, [3])
     scaler = amp.GradScaler("dynamic")
-    models.clear()
+    Program.current().models.clear()
     del forgotten
     gc.collect()
 

@@ -23,10 +23,9 @@ from cstorch.distributed.cache import WORKER_CACHE_ROOT, hit_worker_cache_limit
 from cstorch.distributed.cluster_resolver import get_streaming_batch_size, service_resolver
 from cstorch.errors import CheckpointError, SessionError
 from cstorch.job import task
+from cstorch.loop.rates import RateTracker
 from cstorch.step_count import steps_done
 from cstorch.tracing.device import DEVICE, DeviceTensor, to_device
-from cstorch.utils.rates import RateTracker
-from cstorch.v1.session.core.appliance import ApplianceSteps, appliance_steps
 from cstorch.v1.session.environment import (
     RunConfig,
     choose_replicas,
@@ -39,7 +38,7 @@ from cstorch.v1.session.environment import (
     use_cs,
 )
 from cstorch.v1.session.rendezvous import rendezvous as _meet
-from cstorch.v1.session.session import is_in_steps, mark_step
+from cstorch.v1.session.session import ApplianceSteps, appliance_steps, is_in_steps, mark_step
 from cstorch.v1.session.steps import recording_steps, step_closure
 
 __all__ = [

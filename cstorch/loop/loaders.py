@@ -1,24 +1,26 @@
-"""Loops with a number of steps, checkpoints, a folder and summaries of their own, as in release 2."""
+"""Objects that a program loops over: a `DataLoader`, or a `DataExecutor` with a number of steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cstorch.backends import csx, current_backend, on_cpu
+from cstorch.backends.base_backend import current_backend
+from cstorch.backends.csx import performance
 from cstorch.compatibility import announce_unused
 from cstorch.config import MbsSetting as MbsSetting
-from cstorch.config import adjusted, micro_batch_size_of
+from cstorch.config import micro_batch_size_of
 from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import InputError, LoaderError
-from cstorch.input.loader import DataLoader
+from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule, checkpoint_steps_of
 from cstorch.loop.on_cs import running, turns
+from cstorch.loop.rates import Rate, RateTracker
+from cstorch.program import Program
 from cstorch.start import start_workers
-from cstorch.utils.rates import Rate, RateTracker
 
 _FOLDERS = "executors"
 _LATEST = "latest"
@@ -53,6 +55,37 @@ class Profiler:
     def total_time(self) -> Rate:
         """Seconds since the first step."""
         return self.rate_tracker.elapsed_seconds
+
+
+class DataLoader(InputLoader):
+    """Batches of an input function: `for batch in loader` is the loop of a training or an evaluation.
+
+    Inside of the loop a batch is described, and its values are on the CS system: workers stream them there.
+    A loop has all steps. A program that asks for `num_epochs` loops over the epochs itself: from then on a
+    loop has the steps of one epoch.
+
+    Args:
+        input_fn: Returns a `torch.utils.data.DataLoader`; called with the other arguments, in every worker.
+        initial_step: Step number of the checkpoint that the program goes on from. Where the state of an
+            optimizer was loaded that says its own, that one holds.
+        num_steps: Steps to run.
+        max_steps: The step number to end at, that of `initial_step` included. Given alone it says the steps.
+            An evaluation has as many from 0.
+        num_epochs: Steps to run, in epochs; not together with `num_steps`.
+        steps_per_epoch: Steps of an epoch; the length of the loader when None.
+
+    Attributes:
+        making_s: Seconds until its first batch was there.
+        id: Number of this loader in the process, from 0.
+        batches_ahead: Batches that a training skips in addition to one for each step before it; negative
+            where a loaded position is before that of the steps.
+
+    Raises:
+        InputError: `num_steps` and epochs are both given, or a number is not positive.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        return turns(self, self.steps_of_loop())
 
 
 class DataExecutor:
@@ -114,7 +147,7 @@ class DataExecutor:
         self._batches = 0
         self._changes = {} if cs_config is None else _settings(cs_config)
         if micro_batch_size is None:
-            micro_batch_size = csx.performance.micro_batch_size
+            micro_batch_size = performance.micro_batch_size
         size = micro_batch_size_of(micro_batch_size)
         if size is not None:
             self._changes["micro_batch_size"] = size
@@ -161,7 +194,8 @@ class DataExecutor:
         self._stack.close()
 
     def __iter__(self) -> Iterator[Any]:
-        with nullcontext() if self in _executors else self._entered():
+        running_executors = Program.current().part(_RunningExecutors).stack
+        with nullcontext() if self in running_executors else self._entered():
             for batch in turns(self.dataloader, self.num_steps, self._checkpoints, self.writer):
                 loop = running()
                 if loop is not None:
@@ -177,22 +211,28 @@ class DataExecutor:
             self._artifact_dir = _new_folder(Path(backend.artifact_dir) / _FOLDERS)
             if not backend.is_cpu:
                 changes["run_dir"] = self._artifact_dir
-        _executors.append(self)
+        running_executors = Program.current().part(_RunningExecutors).stack
+        running_executors.append(self)
         try:
-            with adjusted(**changes):
-                if not on_cpu():
+            with Program.current().adjusted_configuration(**changes):
+                if not Program.current().on_cpu:
                     start_workers()
                 yield
         finally:
-            _executors.remove(self)
+            running_executors.remove(self)
 
 
-_executors: list[DataExecutor] = []
+@dataclass
+class _RunningExecutors:
+    """The executors whose loops the program is in, innermost last."""
+
+    stack: list[DataExecutor] = field(default_factory=list)
 
 
 def current_executor() -> DataExecutor | None:
     """The innermost executor whose loop this process is in."""
-    return _executors[-1] if _executors else None
+    running_executors = Program.current().part(_RunningExecutors).stack
+    return running_executors[-1] if running_executors else None
 
 
 def _settings(cs_config: Any) -> dict[str, Any]:

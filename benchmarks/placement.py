@@ -20,8 +20,7 @@ from benchmarks.ispd2020.model import ContestGraph
 from benchmarks.ispd2020.solve import Result, solve
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import Placement, place
-from cgc.placement.shapes import kernel_shapes
-from cgc.placement.targets import areas, targets_from
+from cgc.placement.shapes import areas, kernel_shapes, targets_from
 from cs_toolkit.fabric import load_fabric
 
 SAMPLES = {"A": 74_617.5, "C": 154_597.5, "D": 61_891.5}

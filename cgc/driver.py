@@ -38,8 +38,7 @@ from cgc.cirh.interface import graph_function, step_interface, step_mode
 from cgc.cirh.op_table import Scan, module_digest, scan
 from cgc.errors import CorruptArtifactError
 from cgc.execution.compilation import CompileOptions, Progress, Stages, rewritten
-from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Manifest
-from cgc.provenance import Provenance
+from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Manifest, Provenance
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.step import StepInterface
 

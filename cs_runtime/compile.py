@@ -15,8 +15,7 @@ from typing import Any
 
 from cgc.driver import CompileResult, ValidationResult, compile_step, validate_step
 from cgc.execution.compilation import CompileOptions
-from cgc.manifest import REPORT_HTML, REPORT_TEXT
-from cgc.provenance import Provenance
+from cgc.manifest import REPORT_HTML, REPORT_TEXT, Provenance
 from cs_runtime import files, run_files
 from cs_runtime.errors import CallError, ModelDirError
 from cs_runtime.exits import record_failures

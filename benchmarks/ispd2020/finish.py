@@ -12,9 +12,8 @@ from benchmarks.ispd2020.curves import ContestProblem
 from benchmarks.ispd2020.joint_search import FIXED_TARGET, Matched, joint_problem
 from benchmarks.ispd2020.model import ContestGraph, Kernel, Placed, Splits
 from benchmarks.ispd2020.score import LAST_CONVOLUTION, mismatches
-from cgc.placement.engine.anneal import Stop
+from cgc.placement.engine.anneal import Stop, push
 from cgc.placement.engine.problem import Floorplan, Problem
-from cgc.placement.engine.push import push
 from cgc.placement.engine.tree import Box
 
 _ADAPTER_PASSES = 4

@@ -23,11 +23,9 @@ from benchmarks.ispd2020.labels import (
     share_of_fabric,
 )
 from benchmarks.ispd2020.model import ContestGraph, Convolution
-from cgc.placement.engine.anneal import Stop
-from cgc.placement.engine.moves import MOVES, replaced
-from cgc.placement.engine.order import flow_order, short_order
+from cgc.placement.engine.anneal import MOVES, Stop, replaced
 from cgc.placement.engine.problem import Problem, Weights
-from cgc.placement.engine.starts import band_trees, column_trees
+from cgc.placement.engine.starts import band_trees, column_trees, flow_order, short_order
 from cgc.placement.engine.tree import NEVER, Box, Ints, Node
 
 FIXED_TARGET = 1.0

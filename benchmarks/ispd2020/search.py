@@ -12,11 +12,9 @@ from benchmarks.ispd2020.curves import ContestProblem, KernelCurves, step
 from benchmarks.ispd2020.format import ContestError
 from benchmarks.ispd2020.model import ContestGraph
 from cgc.placement.engine.anneal import Schedule, Stop, anneal
-from cgc.placement.engine.columns import MOST_KERNELS
-from cgc.placement.engine.fit import fit_hard
-from cgc.placement.engine.order import flow_order, short_order
+from cgc.placement.engine.packing import MOST_KERNELS
 from cgc.placement.engine.problem import Floorplan
-from cgc.placement.engine.starts import DENSE, band_trees, column_trees
+from cgc.placement.engine.starts import DENSE, band_trees, column_trees, fit_hard, flow_order, short_order
 from cgc.placement.engine.tree import Node
 
 _BAND_SCAN, _COLUMN_SCAN, _LARGEST_SPAN = (1.15, 1.05), (1.04, 1.008), 1e4

@@ -12,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cgc.cirh.interface import step_mode
 from cgc.cirh.module import verify_module
-from cgc.manifest import PROVENANCE, Estimates, ExecutableEntry, Interface, executable_file
+from cgc.manifest import PROVENANCE, Estimates, ExecutableEntry, Interface, Provenance, executable_file
 from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
-from cgc.provenance import Provenance
 from cs_toolkit.execution_options import Streaming
 from cs_toolkit.step import ExecutionChoice, Precision
 

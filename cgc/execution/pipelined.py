@@ -31,8 +31,8 @@ from cgc.report import CompileReport, plan_json, render_html, render_text, repli
 
 if TYPE_CHECKING:
     from cgc.execution.compilation import Stages
+    from cgc.manifest import Provenance
     from cgc.performance.replicas import Replicated
-    from cgc.provenance import Provenance
     from cs_toolkit.execution_options import ReplicaChoice
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.step import Precision, StepInterface

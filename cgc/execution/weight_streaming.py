@@ -18,8 +18,7 @@ from cgc.layers.micro_batches import NotSplitError
 from cgc.layers.streamed import StreamedStep, recomputing, split_norms, streamed_step
 from cgc.layers.traffic import peak_bytes
 from cgc.manifest import CIRH_TEXT, REPORT_HTML, REPORT_JSON, REPORT_TEXT, SCHEDULE, StreamedEstimates
-from cgc.performance.layer_costs import layer_costs, placed_layers
-from cgc.performance.layers import activation_room
+from cgc.performance.layers import activation_room, layer_costs, placed_layers
 from cgc.report import (
     StreamedReport,
     render_streamed_html,
@@ -32,7 +31,7 @@ from cs_toolkit.layered_step import Schedule
 
 if TYPE_CHECKING:
     from cgc.execution.compilation import Stages
-    from cgc.provenance import Provenance
+    from cgc.manifest import Provenance
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.step import Precision
 

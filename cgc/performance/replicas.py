@@ -22,7 +22,7 @@ from cgc.performance.model import INPUT, Figures, Performance, estimate
 from cgc.placement.model import Boxes, Placement
 from cgc.placement.place import place
 from cgc.placement.replicas import replica_grids
-from cgc.placement.shortage import shortage
+from cgc.placement.shapes import shortage
 from cs_toolkit.execution_options import ReplicaChoice
 from cs_toolkit.fabric import Fabric
 

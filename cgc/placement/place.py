@@ -6,8 +6,8 @@ fabric. At that target the wires are made short.
 
 Three things end the search before the fabric is full. No target is below the cycles of a kernel that cannot
 be split further: the others would only wait for it. Speed must pay, and a share of the fabric stays free
-where it can, see `cgc.placement.targets`. Where memory for activations is short, fewer samples are let in,
-see `cgc.placement.filling`.
+where it can, see `cgc.placement.shapes`. Where memory for activations is short, fewer samples are let in,
+see `cgc.placement.place`.
 
 The search is the one of `cgc.placement.engine`, which also solves the graphs of the ISPD 2020 contest. It
 counts moves, not seconds: the result depends on nothing but the arguments.
@@ -20,24 +20,37 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
 from cgc.errors import PlacementError
 from cgc.kernels.configurations import Ints
 from cgc.kernels.graph import KernelGraph
-from cgc.placement.engine.anneal import Schedule, anneal
-from cgc.placement.engine.fit import fit_bands, fit_changed, fit_hard, orders_to_fit
-from cgc.placement.engine.order import short_order
+from cgc.placement.engine.anneal import Schedule, anneal, push
 from cgc.placement.engine.problem import Edges, Floorplan, Problem, Weights
-from cgc.placement.engine.push import push
-from cgc.placement.engine.starts import DENSE, SHORT, band_trees
+from cgc.placement.engine.starts import (
+    DENSE,
+    SHORT,
+    band_trees,
+    fit_bands,
+    fit_changed,
+    fit_hard,
+    orders_to_fit,
+    short_order,
+)
 from cgc.placement.engine.tree import Node
-from cgc.placement.filling import fills
 from cgc.placement.model import Placement, Rect
-from cgc.placement.shapes import GraphShapes, KernelShapes
-from cgc.placement.shortage import graph_too_large
-from cgc.placement.targets import AREA_PER_SPEED, MOST_OF_FABRIC, areas, paying_target, targets_from
+from cgc.placement.shapes import (
+    AREA_PER_SPEED,
+    MOST_OF_FABRIC,
+    GraphShapes,
+    KernelShapes,
+    areas,
+    graph_too_large,
+    paying_target,
+    targets_from,
+)
 from cs_toolkit.fabric import Fabric
 
 _BOXES_PER_HALVING = 8
@@ -238,3 +251,100 @@ def _placement(
 
 def _distance(one: tuple[float, float], other: tuple[float, float]) -> float:
     return abs(one[0] - other[0]) + abs(one[1] - other[1])
+
+
+_STEP = 0.98
+_STRIDES = (32, 8, 2, 1)
+_EMPTIEST = 320
+"""Fills are powers of `_STEP` up to this one, searched in strides that become shorter."""
+
+_SHARES = (MOST_OF_FABRIC, 0.95, 0.98, 1.0)
+"""Of the fabric that kernels may take by their area; the whole of it only where they need it."""
+
+
+class _Best(NamedTuple):
+    """A fill, and the cycles between samples at it."""
+
+    fill: float
+    interval: float
+
+
+class _FillSearch:
+    """The shortest interval between samples by the fill, from the areas of the kernels.
+
+    Args:
+        shapes: of all kernels.
+        start: cycles below which speed does not pay.
+        available: PEs.
+    """
+
+    def __init__(self, shapes: GraphShapes, start: int, available: float) -> None:
+        self._shapes = shapes
+        self._start = start
+        self._available = available
+        self._found: dict[int, float] = {}
+
+    def best(self) -> _Best | None:
+        """The fill of the shortest interval, None where the kernels do not fit at any."""
+        best: int | None = None
+        tried = range(0, _EMPTIEST + 1, _STRIDES[0])
+        for stride, shorter in zip(_STRIDES, (*_STRIDES[1:], 0), strict=True):
+            for exponent in tried:
+                bound = math.inf if best is None else self._interval(best)
+                if self._start / _fill_of(exponent) >= bound:
+                    break
+                if self._interval(exponent) < bound:
+                    best = exponent
+            if best is None or not shorter:
+                break
+            tried = range(max(0, best - stride + shorter), min(_EMPTIEST, best + stride), shorter)
+        return None if best is None else _Best(_fill_of(best), self._interval(best))
+
+    def _interval(self, exponent: int) -> float:
+        """Cycles between samples at a fill; infinite where the kernels do not fit."""
+        if exponent not in self._found:
+            self._found[exponent] = self._shortest(_fill_of(exponent))
+        return self._found[exponent]
+
+    def _shortest(self, fill: float) -> float:
+        shapes = self._shapes.at(fill)
+        if shapes is None:
+            return math.inf
+        targets = targets_from(shapes, max(self._start, *(int(kernel.cycles[0]) for kernel in shapes)))
+        fitting = areas(shapes, targets) <= self._available
+        return float(targets[np.argmax(fitting)]) / fill if fitting.any() else math.inf
+
+
+def _fill_of(exponent: int) -> float:
+    """The fill of an exponent."""
+    return _STEP**exponent
+
+
+def fills(shapes: GraphShapes, start: int, available: int) -> Iterator[float]:
+    """Fills to pack at, best first; none where the kernels do not fit at any.
+
+    Kernels take more than `MOST_OF_FABRIC` only where that speeds the pipeline by more than `AREA_PER_SPEED`
+    for the area. The fills of smaller shares follow, for kernels that would fit by their area but do not
+    pack.
+
+    Args:
+        shapes: of all kernels.
+        start: cycles below which speed does not pay.
+        available: PEs of the fabric.
+    """
+    emptiest = shapes.at(0)
+    assert emptiest is not None
+    if sum(int(kernel.least_area(int(kernel.cycles[-1]))) for kernel in emptiest) > available:
+        return
+    start = max(start, *(int(kernel.cycles[0]) for kernel in emptiest))
+    found: dict[float, _Best] = {}
+    for share in _SHARES:
+        best = _FillSearch(shapes, start, share * available).best()
+        if best is not None:
+            found[share] = best
+            if best.interval <= start:
+                break
+    wanted = [share for share in found if share < 1] or list(found)
+    if wanted:
+        chosen = min(wanted, key=lambda share: found[share].interval * share**AREA_PER_SPEED)
+        yield from dict.fromkeys(found[share].fill for share in reversed(wanted) if share <= chosen)

@@ -1,14 +1,18 @@
 """The compile report: one result object, and its forms for people and programs."""
 
-from cgc.report.data import plan_json, report_json
-from cgc.report.limit import Limit, Reason
-from cgc.report.model import CompileReport, KernelReport, ReplicaReport, compile_report, replicas_report
-from cgc.report.page import render_html
-from cgc.report.streamed import StreamedReport, streamed_report
-from cgc.report.streamed_data import streamed_report_json
-from cgc.report.streamed_page import render_streamed_html
-from cgc.report.streamed_text import render_streamed_text
-from cgc.report.text import kernel_list_text, render_text, verdict
+from cgc.report.data import plan_json, report_json, streamed_report_json
+from cgc.report.model import (
+    CompileReport,
+    KernelReport,
+    ReplicaReport,
+    StreamedReport,
+    compile_report,
+    replicas_report,
+    streamed_report,
+)
+from cgc.report.page import render_html, render_streamed_html
+from cgc.report.suggestions import Limit, Reason
+from cgc.report.text import kernel_list_text, render_streamed_text, render_text, verdict
 
 __all__ = [
     "CompileReport",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cgc.kernels.families.scalars import CONTROL as CONTROL
 from cgc.kernels.graph import Edge
 from cgc.placement.model import Rect
-from cgc.report.arrows import routed
-from cgc.report.labels import Box, Label, place_labels
 from cgc.report.model import KernelReport
 from cs_toolkit.fabric import Fabric
 
@@ -303,3 +305,268 @@ def _nice_step(least: float) -> int:
     """The smallest of 1, 2, 5, 10, 20, ... that is at least `least`."""
     power: int = 10 ** max(0, math.floor(math.log10(max(least, 1))))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
+
+
+CHARACTER_WIDTH = 6.9
+"""Pixels of a character of the labels' monospace font, at most."""
+LINE_HEIGHT = 14.0
+
+_PADDING = 5.0
+_CALLOUT_GAP = 16.0
+_MOST_CALLOUTS = 40
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def center(self) -> tuple[float, float]:
+        """Its centre."""
+        return self.x + self.width / 2, self.y + self.height / 2
+
+    def overlaps(self, other: Box) -> bool:
+        """Whether the two share more than a border."""
+        return (
+            self.x < other.x + other.width
+            and other.x < self.x + self.width
+            and self.y < other.y + other.height
+            and other.y < self.y + self.height
+        )
+
+    def contains(self, other: Box) -> bool:
+        """Whether no part of the other is outside."""
+        return (
+            self.x <= other.x
+            and self.y <= other.y
+            and other.x + other.width <= self.x + self.width
+            and other.y + other.height <= self.y + self.height
+        )
+
+
+@dataclass(frozen=True)
+class Label:
+    """Text of a kernel.
+
+    Attributes:
+        index: of the kernel.
+        x: where the text begins.
+        y: its base line; of upright text the lower end of the left side.
+        text: the name, with the kernel's number, or the number alone.
+        note: a second line below, or empty.
+        upright: the text runs downwards.
+        leader: line (x0, y0, x1, y1) from the label to its kernel, if it lies beside it.
+    """
+
+    index: int
+    x: float
+    y: float
+    text: str
+    note: str = ""
+    upright: bool = False
+    leader: tuple[float, float, float, float] | None = None
+
+
+def place_labels(
+    boxes: Sequence[Box], names: Sequence[str], notes: Sequence[str], area: Box
+) -> tuple[Label, ...]:
+    """Labels inside the boxes, and beside boxes that are too small where they cover nothing.
+
+    Args:
+        boxes: of all kernels.
+        names: of the kernels.
+        notes: second lines, shown where there is room for them.
+        area: that labels must stay in.
+    """
+    inside = [_inside(index, *parts) for index, parts in enumerate(zip(boxes, names, notes, strict=True))]
+    missing = [index for index, label in enumerate(inside) if label is None]
+    found = [label for label in inside if label is not None]
+    if len(missing) <= _MOST_CALLOUTS:
+        taken = list(boxes)
+        for index in missing:
+            label = _callout(index, boxes[index], names[index], taken, area)
+            if label is not None:
+                found.append(label)
+    return tuple(found)
+
+
+def _inside(index: int, box: Box, name: str, note: str) -> Label | None:
+    """The longest text that fits; level if possible, else upright."""
+    number = str(index + 1)
+    for text in (f"{number} {name}", name):
+        length = _width(text) + 2 * _PADDING
+        if length <= box.width and box.height >= LINE_HEIGHT:
+            shown = note if box.height >= 2 * LINE_HEIGHT + 2 else ""
+            return Label(index, box.x + _PADDING, box.y + LINE_HEIGHT - 1, text, shown)
+        if length <= box.height and box.width >= LINE_HEIGHT:
+            shown = note if box.width >= 3 * LINE_HEIGHT else ""
+            x = box.x + min(6.0, box.width / 2 - 4) + (LINE_HEIGHT - 1 if shown else 0)  # lines run leftwards
+            return Label(index, x, box.y + _PADDING, text, shown, upright=True)
+    room = box.width - _width(number)
+    if room >= 2 and box.height >= LINE_HEIGHT:
+        return Label(index, box.x + min(_PADDING, room / 2), box.y + LINE_HEIGHT - 1, number)
+    return None
+
+
+def _callout(index: int, box: Box, name: str, taken: list[Box], area: Box) -> Label | None:
+    """A label beside a box, at the first place where it covers nothing; that place is taken then."""
+    text = f"{index + 1} {name}"
+    for place, leader in _places_beside(box, _width(text) + 4):
+        line = _leader_box(leader)
+        if area.contains(place) and not any(place.overlaps(other) or line.overlaps(other) for other in taken):
+            taken.append(place)
+            return Label(index, place.x + 2, place.y + LINE_HEIGHT - 3.5, text, leader=leader)
+    return None
+
+
+def _places_beside(box: Box, width: float) -> Iterator[tuple[Box, tuple[float, float, float, float]]]:
+    """Places for a label, the nearest first, each with the line that leads to it."""
+    center_x, center_y = box.center
+    right, bottom = box.x + box.width, box.y + box.height
+    for step in range(5):
+        for shift in (0.0, -step * LINE_HEIGHT, step * LINE_HEIGHT) if step else (0.0,):
+            top = center_y + shift - LINE_HEIGHT / 2
+            gap = _CALLOUT_GAP + 3 * step
+            yield Box(right + gap, top, width, LINE_HEIGHT), (right, center_y, right + gap, center_y + shift)
+            left = box.x - gap
+            yield Box(left - width, top, width, LINE_HEIGHT), (box.x, center_y, left, center_y + shift)
+        below = bottom + _CALLOUT_GAP + step * LINE_HEIGHT
+        yield Box(center_x - width / 2, below, width, LINE_HEIGHT), (center_x, bottom, center_x, below)
+        above = box.y - _CALLOUT_GAP - step * LINE_HEIGHT
+        place = Box(center_x - width / 2, above - LINE_HEIGHT, width, LINE_HEIGHT)
+        yield place, (center_x, box.y, center_x, above)
+
+
+def _leader_box(line: tuple[float, float, float, float]) -> Box:
+    """The box that a leader line takes, without its ends, which touch the kernel and the label."""
+    x0, y0, x1, y1 = line
+    left, top = min(x0, x1), min(y0, y1)
+    return Box(left + 0.5, top + 0.5, max(abs(x1 - x0) - 1, 0.5), max(abs(y1 - y0) - 1, 0.5))
+
+
+def _width(text: str) -> float:
+    return len(text) * CHARACTER_WIDTH
+
+
+Points = NDArray[np.float64]
+
+_PORTS = (0.5, 0.3, 0.7, 0.12, 0.88)
+"""Places in a box, as shares of its sides."""
+_BOWS = (0.0, 0.12, -0.12, 0.3, -0.3, 0.6, -0.6)
+"""How far a curve leaves the straight line, as a share of its length."""
+_PIECES = 8
+_APART = 5.0
+"""Pixels between two arrows that are not to look like one."""
+_MOST_TRIES = 150
+_BENT = 0.35
+"""What a bow costs, as a share of the length: straight arrows are tried first."""
+
+
+def routed(boxes: Sequence[Box], pairs: Sequence[tuple[int, int]]) -> list[str | None]:
+    """Paths of arrows, none of which crosses or touches another one.
+
+    Args:
+        boxes: what arrows join.
+        pairs: from where to where.
+
+    Returns:
+        SVG paths in the order of the pairs; None for an arrow that has no way between the others.
+    """
+    found: list[str | None] = [None] * len(pairs)
+    taken = np.empty((0, 2, 2))
+    for index in sorted(range(len(pairs)), key=lambda i: _distance(boxes, pairs[i])):
+        start, end = (boxes[box] for box in pairs[index])
+        for curve in _ways(start, end):
+            line = _line(curve)
+            if not _meets(line, taken):
+                found[index] = "M{} {}Q{} {} {} {}".format(*(f"{value:.1f}" for value in curve.ravel()))
+                taken = np.concatenate([taken, line])
+                break
+    return found
+
+
+def _distance(boxes: Sequence[Box], pair: tuple[int, int]) -> float:
+    return math.dist(boxes[pair[0]].center, boxes[pair[1]].center)
+
+
+def _ways(start: Box, end: Box) -> Iterator[Points]:
+    """Curves from a place in one box to one in the other, by start, middle and end; the best first."""
+    first, last = (np.array(_places(box)) for box in (start, end))
+    first, last = np.repeat(first, len(last), axis=0), np.tile(last, (len(first), 1))
+    along = last - first
+    length = np.hypot(along[:, 0], along[:, 1])
+    first, last, along, length = (part[length >= 2 * _APART] for part in (first, last, along, length))
+    bows = np.array(_BOWS)
+    cost = length[:, None] * (1 + _BENT * np.abs(bows))
+    right = np.stack([-along[:, 1], along[:, 0]], axis=1)
+    for way in np.argsort(cost, axis=None, kind="stable")[:_MOST_TRIES]:
+        place, bow = divmod(int(way), len(bows))
+        middle = (first[place] + last[place]) / 2 + bows[bow] * right[place]
+        yield np.array([first[place], middle, last[place]])
+
+
+def _places(box: Box) -> list[tuple[float, float]]:
+    """Where arrows may begin and end: on a lattice, whose points are apart."""
+    columns = [box.x + share * box.width for share in _apart(box.width)]
+    rows = [box.y + share * box.height for share in _apart(box.height)]
+    return list(product(columns, rows))
+
+
+def _apart(side: float) -> list[float]:
+    chosen: list[float] = []
+    for share in _PORTS:
+        if all(abs(share - other) * side >= _APART for other in chosen):
+            chosen.append(share)
+    return chosen
+
+
+def _line(curve: Points) -> Points:
+    """A quadratic curve as short straight pieces, [pieces, 2 ends, 2 coordinates]."""
+    at = np.linspace(0, 1, _PIECES + 1)[:, None]
+    points = (1 - at) ** 2 * curve[0] + 2 * at * (1 - at) * curve[1] + at**2 * curve[2]
+    return np.stack([points[:-1], points[1:]], axis=1)
+
+
+def _meets(line: Points, taken: Points) -> bool:
+    """Whether a line comes nearer to others than `_APART`, or crosses one."""
+    others = _near(line, taken)
+    if not len(others):
+        return False
+    own, others = line[:, None], others[None]
+    ends = (own[:, :, 0], others), (own[:, :, 1], others), (others[:, :, 0], own), (others[:, :, 1], own)
+    near = any(bool((_from_points(*pair) < _APART).any()) for pair in ends)
+    return near or bool(_crosses(own, others).any())
+
+
+def _near(line: Points, taken: Points) -> Points:
+    """The pieces that may come nearer to a line than `_APART`."""
+    low, high = line.min(axis=(0, 1)) - _APART, line.max(axis=(0, 1)) + _APART
+    near = (taken.max(axis=1) >= low) & (taken.min(axis=1) <= high)
+    found: Points = taken[near.all(axis=1)]
+    return found
+
+
+def _from_points(points: Points, pieces: Points) -> Points:
+    """Distances of points from straight pieces."""
+    begin, along = pieces[:, :, 0], pieces[:, :, 1] - pieces[:, :, 0]
+    share = ((points - begin) * along).sum(-1) / np.maximum((along**2).sum(-1), 1e-12)
+    nearest = begin + np.clip(share, 0, 1)[..., None] * along
+    distances: Points = np.sqrt(((points - nearest) ** 2).sum(-1))
+    return distances
+
+
+def _crosses(a: Points, b: Points) -> NDArray[np.bool_]:
+    def side(piece: Points, point: Points) -> Points:
+        along, to = piece[:, :, 1] - piece[:, :, 0], point - piece[:, :, 0]
+        turned: Points = along[..., 0] * to[..., 1] - along[..., 1] * to[..., 0]
+        return turned
+
+    across: NDArray[np.bool_] = (side(a, b[:, :, 0]) * side(a, b[:, :, 1]) < 0) & (
+        side(b, a[:, :, 0]) * side(b, a[:, :, 1]) < 0
+    )
+    return across

@@ -6,23 +6,28 @@ import base64
 import hashlib
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from cgc.performance.model import MEMORY
-from cgc.provenance import Provenance
-from cgc.report.definitions import DEFINITIONS
-from cgc.report.families import family_sums
+from cgc.kernels.graph import Edge
+from cgc.manifest import Provenance
+from cgc.performance.layers import LayerPlan
+from cgc.performance.model import MEMORY, estimate
+from cgc.report.families import family_sums, layered_family_sums
 from cgc.report.floorplan import BINS, Floorplan, Window, detail, overview, used_window, whole_window
-from cgc.report.levers import lever_text
-from cgc.report.limit import Reason
-from cgc.report.model import CompileReport, KernelReport
+from cgc.report.model import CompileReport, KernelReport, StreamedReport
 from cgc.report.replicas import summary
+from cgc.report.suggestions import Reason
+from cgc.report.text import change_text, streamed_remedies, streamed_verdict
+from cgc.report.what_if import lever_text
+from cs_toolkit.fabric import Fabric
 
 _WHOLE_WIDTH = 400.0
 _DETAIL_WIDTH = 900.0
@@ -213,3 +218,196 @@ def _breakable(text: str, separators: str) -> Markup:
 
 def _pixels(value: float) -> str:
     return f"{value:.1f}"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A figure: its name, unit and meaning."""
+
+    term: str
+    unit: str
+    text: str
+
+
+DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
+    {
+        "samples_per_s": Definition(
+            "Samples/s",
+            "samples per second",
+            "How many samples pass through the whole pipeline in a second: the clock divided by the "
+            "cycles per sample. Of a kernel: what it would reach alone; the pipeline runs at the speed of"
+            " the slowest. Of several copies of the model: of all of them, less the time of their exchange.",
+        ),
+        "compute_samples_per_s": Definition(
+            "Compute samples/s",
+            "samples per second",
+            "The rate if arithmetic alone limited the speed: the clock divided by the compute cycles.",
+        ),
+        "transmission_samples_per_s": Definition(
+            "Transmission samples/s",
+            "samples per second",
+            "The rate if moving data alone limited the speed: the clock divided by the transmission cycles.",
+        ),
+        "active_pes": Definition(
+            "Active PEs",
+            "processing elements",
+            "How many processing elements (PEs: small cores with memory and a router each) the kernels' "
+            "rectangles cover, those for adapters and fans and unused ones inside a rectangle included.",
+        ),
+        "active_pes_percent": Definition(
+            "Active PEs, share",
+            "% of the fabric",
+            "Active PEs divided by all PEs that kernels can be placed on.",
+        ),
+        "compute_utilization_percent": Definition(
+            "Compute utilization",
+            "% of the time",
+            "The share of the time in which the active PEs run a kernel's code while the pipeline keeps "
+            "its pace. The rest is waiting: for slower kernels, for data, or because a PE of the "
+            "rectangle has no part of the work.",
+        ),
+        "deltat_cycles": Definition(
+            "Cycles per sample (delta_t)",
+            "clock cycles",
+            "From one sample leaving the pipeline (of one copy of the model) to the next. The slowest "
+            "kernel sets it, or the host's "
+            "input if samples arrive more slowly than that, or the memory for activations if samples wait "
+            "for room. Compute and transmission overlap, so the "
+            "larger one counts.",
+        ),
+        "compute_cycles": Definition(
+            "Compute cycles",
+            "cycles per sample",
+            "What the busiest PE of the kernel computes for one sample.",
+        ),
+        "transmission_cycles": Definition(
+            "Transmission cycles",
+            "cycles per sample",
+            "How long the busiest link of the kernel is occupied for one sample; of the pipeline also the"
+            " Ethernet links to the hosts.",
+        ),
+        "memory_per_pe_bytes": Definition(
+            "Memory per PE",
+            "bytes",
+            "Memory that the fullest PE of the kernel needs for code, weights, optimizer state and "
+            "activations.",
+        ),
+        "rectangle": Definition(
+            "Rectangle",
+            "PEs",
+            "Width x height of the kernel and, after @, the column and row of its first PE, counted from "
+            "0 at the top left corner of the floorplan.",
+        ),
+        "family": Definition(
+            "Family",
+            "",
+            "The kind of kernel; it decides how work is spread over a rectangle and what it costs.",
+        ),
+        "origin": Definition(
+            "Origin",
+            "",
+            "Matched: a kernel of the library fits these operations. Generated: none does, and the kernel"
+            " was made from the operations' loops.",
+        ),
+        "source": Definition(
+            "Source line",
+            "",
+            "The line of your program that the kernel's first operation is from.",
+        ),
+    }
+)
+
+
+_WAFER_WIDTH, _COPY_WIDTH = 460.0, 780.0
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """One copy of a layer, whose box is all the PEs that it has."""
+
+    fabric: Fabric
+    kernels: Sequence[KernelReport]
+    edges: Sequence[Edge]
+    bottleneck: KernelReport | None
+
+
+def render_streamed_html(report: StreamedReport, made: Provenance | None = None) -> str:
+    """The text of `compile_report.html`: the same bytes for the same arguments, everything escaped.
+
+    Args:
+        report: all figures.
+        made: where the step comes from.
+    """
+    layers = list(enumerate(report.layers))
+    verdict = streamed_verdict(report).removeprefix("Verdict: ")
+    return (
+        page_environment()
+        .get_template("streamed_report.html.j2")
+        .render(
+            report=report,
+            made=(made or Provenance()).lines(),
+            performance=report.performance,
+            verdict=verdict[0].upper() + verdict[1:],
+            remedies=streamed_remedies(report),
+            change_text=change_text,
+            layers=layers,
+            kinds=_kinds(report),
+            families=layered_family_sums(report.layers),
+            bins=BINS,
+            style=Markup("\n".join(map(asset, ("base.css", "compile_report.css", "streamed_report.css")))),
+        )
+    )
+
+
+def _kinds(report: StreamedReport) -> list[dict[str, Any]]:
+    """Number, layers and drawing of each kind of layer."""
+    names: dict[int, list[str]] = {}
+    plans = {}
+    for layer in report.layers:
+        plan = layer.placed.plan
+        plans[plan.number] = plan
+        names.setdefault(plan.number, []).append(layer.placed.name)
+    return [
+        {"number": number, "names": names[number], "drawn": _drawing(plan, report.fabric)}
+        for number, plan in plans.items()
+    ]
+
+
+def _drawing(plan: LayerPlan, wafer: Fabric) -> dict[str, Any] | None:
+    """The wafer with its copies, one copy enlarged, and its kernels; None where nothing is computed."""
+    graph, copies = plan.graph, plan.copies
+    if graph is None or copies is None:
+        return None
+    box = wafer.model_copy(update={"width": copies.width, "height": copies.height})
+    figures = estimate(graph, copies.placement, box).kernels
+    kernels = [
+        KernelReport(
+            kernel,
+            copies.placement.rects[kernel.name],
+            copies.placement.layouts[kernel.name].memory_per_pe_bytes,
+            figures[kernel.name],
+        )
+        for kernel in graph.kernels
+    ]
+    slowest = max(kernels, key=lambda row: row.figures.compute_cycles)
+    copy = _Copy(box, kernels, graph.edges, slowest)
+    rects = [row.rectangle for row in kernels]
+    window = used_window(rects, box, _COPY_WIDTH) or whole_window(box, _COPY_WIDTH)
+    whole = whole_window(wafer, _WAFER_WIDTH)
+    return {
+        "copies": copies,
+        "kernels": kernels,
+        "one": detail(copy, window),
+        "wafer": _on_wafer(copy, wafer),
+        "boxes": [
+            whole.box(column * copies.width, row * copies.height, copies.width, copies.height)
+            for row in range(copies.rows)
+            for column in range(copies.columns)
+        ],
+    }
+
+
+def _on_wafer(copy: _Copy, wafer: Fabric) -> Floorplan:
+    """The first copy at its place on the whole wafer."""
+    window = whole_window(wafer, _WAFER_WIDTH)
+    return overview(_Copy(wafer, copy.kernels, copy.edges, copy.bottleneck), window, window)

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cgc.kernels.graph import Kernel, KernelGraph
+from cgc.manifest import Provenance
 from cgc.performance.model import Figures
-from cgc.provenance import Provenance
-from cgc.report.compiled import compiled_text, what_was_compiled
-from cgc.report.families import family_sums
-from cgc.report.levers import lever_text
-from cgc.report.limit import Reason
-from cgc.report.model import CompileReport, KernelReport
+from cgc.report.families import family_sums, layered_family_sums
+from cgc.report.model import (
+    CompileReport,
+    KernelReport,
+    LayerReport,
+    StreamedReport,
+    compiled_text,
+    what_was_compiled,
+)
 from cgc.report.replicas import replicas_text
+from cgc.report.suggestions import Reason, helpful
 from cgc.report.tables import table
+from cgc.report.what_if import StepChange, lever_text
 
 _TITLE = "Estimated Overall Performance"
 _RULE = "-" * 31
@@ -183,3 +189,194 @@ def _notes(report: CompileReport) -> str:
         "Active PEs: share of the fabric that the kernels' rectangles cover.\n"
         "Compute Utilization: share of the time in which the active PEs run kernel code."
     )
+
+
+_LAYER_COLUMNS = (
+    "Layer",
+    "Compute ms",
+    "Weights MB",
+    "Exposed transfer ms",
+    "Activations MB",
+    "Copies",
+    "Active PEs",
+)
+
+
+def render_streamed_text(report: StreamedReport, made: Provenance | None = None) -> str:
+    """The text of `compile_report.txt`.
+
+    A head, where a step's time goes, tables by layer and by family, the verdict, and what the figures mean.
+
+    Args:
+        report: all figures.
+        made: where the step comes from.
+    """
+    words = "\n".join([streamed_verdict(report), *_streamed_suggestions(report), *report.notices])
+    compiled = compiled_text(what_was_compiled(report.precision, report.batch_size, report.fabric, made))
+    parts = [
+        _streamed_head(report),
+        compiled,
+        _time(report),
+        _layers(report),
+        _families(report),
+        words,
+        _streamed_notes(report),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def streamed_verdict(report: StreamedReport) -> str:
+    """What bounds the rate, with figures, and what would lift that."""
+    performance = report.performance
+    share = 100 * performance.parts[performance.bound_by] / performance.step_s
+    step = f"{1e3 * performance.step_s:.3g} ms"
+    start = f"Verdict: {performance.bound_by} bounds the rate: {share:.0f}% of a step of {step}"
+    match performance.bound_by:
+        case "compute":
+            return f"{start}; layer {report.slowest.placed.name} computes the longest."
+        case "latency":
+            return (
+                f"{start} is the start of {len(report.layers):,} layers, whatever the batch"
+                f"{_larger_batch(report)}."
+            )
+        case "weight bandwidth":
+            layer, link = report.most_exposed.placed.name, report.fabric.io_bytes_per_s / 1e9
+            return (
+                f"{start} are transfers at {link:.0f} GB/s that compute does not hide, most of them in layer "
+                f"{layer}{_larger_batch(report)}."
+            )
+        case "activation memory" if performance.fits_at_once:
+            return (
+                f"{start} goes to passes beyond the first: the program asks for "
+                f"{performance.micro_batches:,} micro-batches, of {_mb(performance.activation_bytes)} MB of "
+                f"activations each, and the wafer has room for {_mb(performance.activation_room_bytes)} MB."
+            )
+        case "activation memory":
+            return (
+                f"{start} goes to passes beyond the first: activations of a batch take "
+                f"{_mb(performance.activation_bytes)} MB, the wafer has room for "
+                f"{_mb(performance.activation_room_bytes)} MB, so a batch goes through in "
+                f"{performance.micro_batches:,}"
+                f"{'; 16-bit activations take less' if report.precision == 'float32' else ''}."
+            )
+        case "update":
+            return f"{start} is the update of the weights at MemoryX{_larger_batch(report)}."
+
+
+def streamed_remedies(report: StreamedReport) -> tuple[str, ...]:
+    """Where compute bounds the rate: a sentence on the kernel that sets the pace of the slowest layer."""
+    slowest = report.kernel
+    if slowest is None or report.performance.bound_by != "compute":
+        return ()
+    return (
+        f"Kernel {slowest.kernel.name} sets the pace of layer {slowest.layer}, {slowest.cycles:,} cycles a "
+        f"sample in each copy of it. {helpful(slowest.kernel, slowest.levers)}",
+    )
+
+
+def _streamed_suggestions(report: StreamedReport) -> list[str]:
+    sentences = [f"  {sentence}" for sentence in streamed_remedies(report)]
+    width = max((len(change.change) for change in report.changes), default=0)
+    rates = [f"    {change.change:<{width}}  {change_text(change)}" for change in report.changes]
+    changed = ["  The step with one change:", *rates] if rates else []
+    return ["To go faster:", *sentences, *changed] if sentences or changed else []
+
+
+def change_text(change: StepChange) -> str:
+    """What a change of the step comes to."""
+    return f"{change.samples_per_s:,.1f} samples/s{'' if change.helps else ', no faster'}"
+
+
+def _larger_batch(report: StreamedReport) -> str:
+    """What a larger batch would do, where it helps."""
+    larger = next((change for change in report.changes if change.helps), None)
+    return "" if larger is None else f"; {larger.change} would be {larger.samples_per_s:,.1f} samples/s"
+
+
+def _streamed_head(report: StreamedReport) -> str:
+    performance, fabric = report.performance, report.fabric
+    values = (
+        ("Samples/s", f"{report.samples_per_s:.1f}"),
+        ("Execution", "weight streaming"),
+        ("Layers", f"{len(report.layers):,}"),
+        ("Batch", f"{report.batch_size:,} in {performance.micro_batches:,} micro-batch(es)"),
+        ("Recomputed layers", f"{len(report.recomputed):,}"),
+        ("Active PEs", f"{100 * report.active_pes / fabric.processing_elements:.0f}%"),
+    )
+    lines = [f"{label + ':':<{_LABEL_WIDTH}}{value}" for label, value in values]
+    return "\n".join(["Estimated Overall Performance", "-" * 31, *lines])
+
+
+def _time(report: StreamedReport) -> str:
+    performance = report.performance
+    seconds: dict[str, float] = {**dict(performance.parts.items()), "step": performance.step_s}
+    rows = [
+        (part, f"{1e3 * spent:.3f}", f"{100 * spent / performance.step_s:.1f}%")
+        for part, spent in seconds.items()
+    ]
+    return table(("Time of a step", "ms", "Share"), rows)
+
+
+def _layers(report: StreamedReport) -> str:
+    rows = [_layer_row(layer) for layer in report.layers]
+    time, traffic = [layer.time for layer in report.layers], [layer.traffic for layer in report.layers]
+    rows.append(
+        (
+            "all",
+            f"{1e3 * sum(one.compute_s for one in time):.3f}",
+            _mb(sum(one.weights for one in traffic)),
+            f"{1e3 * sum(one.exposed_s for one in time):.3f}",
+            _mb(report.performance.activation_bytes),
+            "",
+            str(report.active_pes),
+        )
+    )
+    return table(_LAYER_COLUMNS, rows)
+
+
+def _families(report: StreamedReport) -> str:
+    """The sums of kernels by family, those that set the pace the longest first."""
+    rows = [
+        (
+            one.family,
+            f"{one.kernels:,}",
+            f"{one.layers:,}",
+            f"{1e3 * one.pace_s:.3f}",
+            f"{one.pe_time_percent:.2f}%",
+            f"{one.compute_utilization_percent:.2f}%",
+        )
+        for one in layered_family_sums(report.layers)
+    ]
+    return table(("Family", "Kernels", "Layers", "Sets the pace ms", "PE time", "Compute Utilization"), rows)
+
+
+def _layer_row(layer: LayerReport) -> tuple[str, ...]:
+    plan = layer.placed.plan
+    return (
+        layer.placed.name + (" (recomputed)" if layer.recomputed else ""),
+        f"{1e3 * layer.time.compute_s:.3f}",
+        _mb(layer.traffic.weights),
+        f"{1e3 * layer.time.exposed_s:.3f}",
+        _mb(layer.traffic.stash),
+        str(plan.copies.count if plan.copies else 0),
+        str(plan.active_pes),
+    )
+
+
+def _streamed_notes(report: StreamedReport) -> str:
+    fabric = report.fabric
+    return (
+        f"All figures are estimates of time on the wafer ({fabric.name}, {fabric.processing_elements:,} PEs, "
+        f"{fabric.clock_hz / 1e6:.0f} MHz), not of the simulator.\n"
+        "Compute: forward and backward part of the layer, all samples of a step.\n"
+        "Weights: what comes to the wafer for the forward part; much comes again for the backward part.\n"
+        "Exposed transfer: weights and gradients that compute does not hide.\n"
+        "Activations: what waits for the backward pass; all: the most at once.\n"
+        "Copies: of the layer side by side on the wafer; each computes samples of its own.\n"
+        "Sets the pace: compute of the layers whose slowest kernel is of this family.\n"
+        "PE time: share of the kernels' PEs, each for as long as its layer computes."
+    )
+
+
+def _mb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.1f}"

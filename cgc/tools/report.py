@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
 from cgc.errors import CompileError
-from cgc.tools.report_diff import compare, load_report, render
+from cgc.manifest import PROVENANCE, REPORT_JSON
+from cgc.report.tables import table
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -44,3 +48,237 @@ def diff(a: Path, b: Path, as_json: bool) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+Report = Mapping[str, Any]
+
+_SHOWN = 20
+"""Rows of changed kernels that the text shows; `--json` has all."""
+
+
+class ReportError(CompileError):
+    """There is no compile report where one was named."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A report and where it lies."""
+
+    path: Path
+    report: Report
+    provenance: Mapping[str, Any]
+
+
+def load_report(given: Path) -> Loaded:
+    """Reads a report.
+
+    Args:
+        given: `compile_report.json`, an artifact `cs_<hash>`, or a folder with artifacts, of which the newest
+            counts.
+
+    Raises:
+        ReportError: there is none, or it cannot be read.
+    """
+    path = _report_file(given)
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(report, dict) or "overall" not in report:
+            raise ReportError(f"{path} is no compile report; name the {REPORT_JSON} of an artifact")
+        beside = path.with_name(PROVENANCE)
+        provenance = json.loads(beside.read_text(encoding="utf-8")) if beside.exists() else {}
+    except (OSError, ValueError) as error:
+        raise ReportError(f"cannot read {path}: {error}; compile the program again") from error
+    return Loaded(path, report, provenance)
+
+
+def _report_file(given: Path) -> Path:
+    if given.is_file():
+        return given
+    if (given / REPORT_JSON).is_file():
+        return given / REPORT_JSON
+    found = sorted(given.glob(f"cs_*/{REPORT_JSON}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ReportError(
+            f"there is no compile report in {given}: expected {REPORT_JSON}, or folders cs_<hash> with it; "
+            "compile the program with --mode=compile_only, and name its model_dir"
+        )
+    return found[-1]
+
+
+def compare(a: Loaded, b: Loaded) -> dict[str, Any]:
+    """What is different, as a JSON value.
+
+    Keys: `reports` (the two files), `head` and `overall` (rows of `what`, `a`, `b`, of numbers with
+    `percent`), `bottleneck` (of both), `unit` and `parts` (kernels, or layers where weights stream: `name`,
+    family, the figure in both, PEs in both; those in one report alone have null for the other), `families`.
+    """
+    kinds = tuple(_execution(one.report) for one in (a, b))
+    comparable = kinds[0] == kinds[1]
+    return {
+        "reports": [str(a.path), str(b.path)],
+        "head": [_row(name, x, y) for name, x, y in _joined(_head(a), _head(b))],
+        "overall": [_row(name, x, y) for name, x, y in _joined(_overall(a.report), _overall(b.report))],
+        "bottleneck": [_bottleneck(a.report), _bottleneck(b.report)],
+        "unit": _unit(a.report) if comparable else None,
+        "parts": _changes(_parts(a.report), _parts(b.report)) if comparable else [],
+        "families": _families(a.report, b.report) if comparable and kinds[0] == "pipelined" else [],
+    }
+
+
+def render(diff: Mapping[str, Any]) -> str:
+    """The text of a comparison."""
+    a, b = diff["reports"]
+    blocks = [f"A: {a}\nB: {b}"]
+    head = [row for row in diff["head"] if row["a"] != row["b"]]
+    same = [f"{row['what']} {_text(row['a'])}" for row in diff["head"] if row["a"] == row["b"]]
+    if head:
+        blocks.append(table(("", "A", "B"), [_cells(row) for row in head], left=(0, 1, 2)))
+    if same:
+        blocks.append(f"The same: {', '.join(same)}")
+    overall = [(*_cells(row), _percent(row)) for row in diff["overall"]]
+    blocks.append(table(("Overall", "A", "B", "Change"), overall))
+    blocks.append("Bound by: " + _arrow(*diff["bottleneck"]))
+    if diff["unit"] is None:
+        blocks.append("One is pipelined and the other executed by weight streaming: no parts to compare.")
+        return "\n\n".join(blocks) + "\n"
+    if diff["families"]:
+        families = [
+            (row["family"], _arrow(*row["kernels"]), _arrow(*row["active_pes"])) for row in diff["families"]
+        ]
+        blocks.append(table(("Family", "Kernels", "Active PEs"), families))
+    blocks.append(_parts_text(diff["parts"], diff["unit"]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _parts_text(parts: Sequence[Mapping[str, Any]], unit: str) -> str:
+    """The parts that have changed, those by the most first, in a table."""
+    changed = [row for row in parts if row["a"] != row["b"] or row["pes"][0] != row["pes"][1]]
+    noun = "kernels" if unit == "cycles" else "layers"
+    if not changed:
+        return f"All {len(parts):,} {noun} are the same."
+    rows = [
+        (row["name"], _text(row["a"]), _text(row["b"]), _percent(row), _arrow(*row["pes"])) for row in changed
+    ]
+    lines = [
+        table((noun[:-1].capitalize(), f"A, {unit}", f"B, {unit}", "Change", "Active PEs"), rows[:_SHOWN])
+    ]
+    if len(rows) > _SHOWN:
+        lines.append(f"... and {len(rows) - _SHOWN:,} more that have changed; --json has all")
+    lines.append(f"{len(parts) - len(changed):,} of {len(parts):,} {noun} are the same.")
+    return "\n".join(lines)
+
+
+def _head(loaded: Loaded) -> dict[str, Any]:
+    report, made = loaded.report, loaded.provenance
+    versions = made.get("versions", {})
+    return {
+        **{name: made[name] for name in ("model", "program", "command", "compiled_at") if made.get(name)},
+        "execution": _execution(report),
+        "precision": report.get("precision"),
+        "batch": report["batch_size"],
+        "fabric": report["fabric"],
+        **{f"version of {name}": version for name, version in versions.items()},
+    }
+
+
+def _execution(report: Report) -> str:
+    return str(report.get("execution", "pipelined"))
+
+
+def _overall(report: Report) -> dict[str, Any]:
+    overall = report["overall"]
+    names = {
+        "samples_per_s": "Samples/s",
+        "deltat_cycles": "Cycles per sample",
+        "step_s": "Seconds of a step",
+        "active_pes": "Active PEs",
+        "compute_utilization_percent": "Compute utilization, %",
+        "activation_bytes": "Activations, bytes",
+    }
+    return {text: overall[name] for name, text in names.items() if name in overall}
+
+
+def _bottleneck(report: Report) -> str:
+    if _execution(report) != "pipelined":
+        return str(report["overall"]["bound_by"])
+    found = report["bottleneck"]
+    return f"{found['kernel']} ({found['limit']})"
+
+
+def _unit(report: Report) -> str:
+    return "cycles" if _execution(report) == "pipelined" else "ms"
+
+
+def _parts(report: Report) -> dict[str, dict[str, Any]]:
+    """Kernels or layers by name, with the figure that counts and their PEs."""
+    if _execution(report) == "pipelined":
+        return {k["name"]: {"value": k["deltat_cycles"], "pes": k["active_pes"]} for k in report["kernels"]}
+    return {
+        layer["name"]: {
+            "value": 1e3 * (layer["compute_s"] + layer["latency_s"] + layer["exposed_transfer_s"]),
+            "pes": layer["active_pes"],
+        }
+        for layer in report["layers"]
+    }
+
+
+def _changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[dict[str, Any]]:
+    nothing = {"value": None, "pes": None}
+    rows = []
+    for name in dict.fromkeys((*a, *b)):
+        x, y = a.get(name, nothing), b.get(name, nothing)
+        rows.append({**_row(name, x["value"], y["value"], "name"), "pes": [x["pes"], y["pes"]]})
+    return sorted(rows, key=lambda row: -abs((row["b"] or 0) - (row["a"] or 0)))
+
+
+def _families(a: Report, b: Report) -> list[dict[str, Any]]:
+    sums = []
+    for report in (a, b):
+        found: dict[str, list[int]] = {}
+        for kernel in report["kernels"]:
+            one = found.setdefault(kernel["family"], [0, 0])
+            one[0] += 1
+            one[1] += kernel["active_pes"]
+        sums.append(found)
+    none = [0, 0]
+    return [
+        {
+            "family": family,
+            "kernels": [one.get(family, none)[0] for one in sums],
+            "active_pes": [one.get(family, none)[1] for one in sums],
+        }
+        for family in dict.fromkeys((*sums[0], *sums[1]))
+    ]
+
+
+def _joined(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for name in dict.fromkeys((*a, *b)):
+        yield name, a.get(name), b.get(name)
+
+
+def _row(what: str, a: Any, b: Any, key: str = "what") -> dict[str, Any]:
+    numbers = all(isinstance(value, int | float) for value in (a, b))
+    return {key: what, "a": a, "b": b, "percent": 100 * (b / a - 1) if numbers and a else None}
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return row["what"], _text(row["a"]), _text(row["b"])
+
+
+def _arrow(a: Any, b: Any) -> str:
+    return _text(a) if a == b else f"{_text(a)} -> {_text(b)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "--"
+    if isinstance(value, float):
+        return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _percent(row: Mapping[str, Any]) -> str:
+    percent = row["percent"]
+    if percent is None:
+        return "new" if row["a"] is None else "gone" if row["b"] is None else ""
+    return "" if percent == 0 else f"{percent:+.1f} %"

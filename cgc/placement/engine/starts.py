@@ -2,15 +2,95 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cgc.placement.engine.anneal import Stop
-from cgc.placement.engine.bands import Rows, pack_bands, stacks
-from cgc.placement.engine.columns import MOST_KERNELS, pack_columns
-from cgc.placement.engine.problem import Problem
+from cgc.placement.engine.anneal import Schedule, Stop, anneal
+from cgc.placement.engine.packing import MOST_KERNELS, Rows, pack_bands, pack_columns, stacks
+from cgc.placement.engine.problem import Edges, Floorplan, Problem, Weights
 from cgc.placement.engine.tree import Node, cut
+
+
+def flow_order(count: int, edges: Edges) -> list[int]:
+    """Indices of the kernels with every source before its targets, staying on a branch as long as possible.
+
+    Kernels on a cycle come last, by index.
+    """
+    targets: list[list[int]] = [[] for _ in range(count)]
+    waiting = [0] * count
+    for source, sink in edges:
+        targets[source].append(sink)
+        waiting[sink] += 1
+    stack = [index for index in reversed(range(count)) if not waiting[index]]
+    order = []
+    while stack:
+        index = stack.pop()
+        order.append(index)
+        for target in targets[index]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                stack.append(target)
+    seen = set(order)
+    return order + [index for index in range(count) if index not in seen]
+
+
+def sorted_runs(order: Sequence[int], sizes: Sequence[float], length: int) -> list[int]:
+    """An order with the kernels of each run of some length sorted by falling size.
+
+    Kernels of like sizes fill an area better; short runs keep most of the order.
+    """
+    runs = (order[start : start + length] for start in range(0, len(order), length))
+    return [index for run in runs for index in sorted(run, key=lambda index: (-sizes[index], index))]
+
+
+def short_order(
+    order: Sequence[int],
+    edges: Edges,
+    sizes: Sequence[float],
+    moves: int,
+    rng: random.Random,
+    stop: Stop = lambda: False,
+) -> list[int]:
+    """Moves and reverses runs of an order while that shortens the wires of a stack of the kernels.
+
+    Args:
+        order: where to start.
+        edges: by index of kernel.
+        sizes: thickness of each kernel in the stack, any unit.
+        moves: how many to try.
+        rng: source of the moves.
+        stop: whether time is up.
+    """
+    count = len(order)
+    if count < 3 or not edges:
+        return list(order)
+    sources, targets = np.array(edges).T
+    thickness = np.asarray(sizes, dtype=np.float64)
+
+    def length(candidate: Sequence[int]) -> float:
+        indices = np.asarray(candidate)
+        sorted_thickness = thickness[indices]
+        centers = np.empty(count)
+        centers[indices] = np.cumsum(sorted_thickness) - sorted_thickness / 2
+        return float(np.abs(centers[sources] - centers[targets]).sum())
+
+    best, best_length = list(order), length(order)
+    for _ in range(moves):
+        if stop():
+            break
+        start = rng.randrange(count)
+        end = min(count, start + rng.choice((1, 1, 1, 2, 3, 4, 8)))
+        run, rest = best[start:end], best[:start] + best[end:]
+        if rng.random() < 0.4:
+            run.reverse()
+        place = max(0, min(len(rest), start + rng.randint(-6, 6)))
+        candidate = rest[:place] + run + rest[place:]
+        if (found := length(candidate)) < best_length - 1e-9:
+            best, best_length = candidate, found
+    return best
+
 
 STRETCHES = (1.0, 1.03)
 """Heights of the box to fill, as shares of the fabric's: what is a little too high is a good start, too."""
@@ -72,3 +152,81 @@ def _serpentine(bands: Sequence[Sequence[Rows]], order: Sequence[int]) -> Node:
             columns.append(cut(True, leaves[::-1] if turn % 2 else leaves))
         pieces.append(cut(False, columns[::-1] if number % 2 else columns))
     return cut(True, pieces)
+
+
+_HEAT, _STEEPNESS = 0.02, 5.0
+RUNS = (1, 24, 64, 256)
+"""Lengths of runs that may be sorted by size."""
+
+_BANDS_TO_FIT = 6
+_HIGHER = (1.0, 1.1, 1.25)
+"""Heights of bands to start from, as shares of the fabric's."""
+
+
+def orders_to_fit(problem: Problem, order: Sequence[int], target: float) -> Iterator[list[int]]:
+    """An order, and others that pack more densely the less they follow it."""
+    sizes = _sizes(problem, target)
+    for length in RUNS:
+        if length < 2 * len(order):
+            yield sorted_runs(order, sizes, length)
+
+
+def fit_bands(problem: Problem, order: Sequence[int], target: float) -> Floorplan | None:
+    """The first dense bands along an order that fit the fabric at a target, None where none do."""
+    for variant in orders_to_fit(problem, order, target):
+        trees = band_trees(problem, variant, target, problem.width, problem.height, DENSE, _BANDS_TO_FIT)
+        for tree in trees:
+            plan = problem.floorplan(tree, target)
+            if plan is not None:
+                return plan
+    return None
+
+
+def fit_changed(
+    problem: Problem,
+    tree: Node,
+    target: float,
+    moves: int,
+    rng: random.Random,
+    stop: Stop = lambda: False,
+) -> Floorplan | None:
+    """Anneals a tree until it fits at a target, None where it does not after that many changes."""
+    fitting: list[Floorplan] = []
+    unwired = Problem(problem.width, problem.height, problem.curves, problem.edges, Weights(1.0, 0.0))
+
+    def realise(changed: Node, _: float) -> Floorplan | None:
+        found = problem.floorplan(changed, target)
+        if found is not None:
+            fitting.append(found)
+        return found
+
+    anneal(
+        unwired,
+        tree,
+        target,
+        Schedule(moves, _HEAT, _STEEPNESS),
+        rng,
+        realise,
+        lambda: bool(fitting) or stop(),
+    )
+    return fitting[0] if fitting else None
+
+
+def fit_hard(
+    problem: Problem, target: float, moves: int, rng: random.Random, stop: Stop = lambda: False
+) -> Floorplan | None:
+    """For kernels that hardly fit: by falling size, and annealed from bands that are too high."""
+    by_size = sorted_runs(range(len(problem.curves)), _sizes(problem, target), len(problem.curves))
+    for share in _HIGHER:
+        for tree in band_trees(problem, by_size, target, problem.width, int(problem.height * share)):
+            plan = fit_changed(problem, tree, target, moves, rng, stop)
+            if plan is not None:
+                return plan
+    return None
+
+
+def _sizes(problem: Problem, target: float) -> list[int]:
+    """About the least area of each kernel."""
+    lengths = np.arange(len(problem.curves[0].heights(target)))
+    areas = {id(heights): int((heights * lengths)[1:].min()) for heights in problem.shapes(target).heights}
+    return [areas[id(heights)] for heights in problem.shapes(target).heights]

@@ -14,8 +14,8 @@ from cgc.execution.weight_streaming import fitting_step, layers_to_recompute
 from cgc.kernels import match_kernels
 from cgc.layers.streamed import StreamedStep, layer_names, recomputing, whole_layer
 from cgc.layers.traffic import layer_traffic, peak_bytes
-from cgc.performance import layer_costs
-from cgc.performance.layer_costs import placed_layers
+from cgc.performance import layers as layer_costs
+from cgc.performance.layers import placed_layers
 from cs_toolkit.fabric import load_fabric
 
 WAFER = load_fabric("cs2").for_execution("weight_streaming")

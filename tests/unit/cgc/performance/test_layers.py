@@ -17,7 +17,7 @@ from cgc.performance.layers import (
     activation_room,
     streamed_performance,
 )
-from cgc.placement.copies import place_copies
+from cgc.placement.replicas import place_copies
 from cs_toolkit.fabric import load_fabric
 
 WAFER = load_fabric("cs2").for_execution("weight_streaming")

@@ -8,7 +8,7 @@ from cgc.errors import PlacementError
 from cgc.kernels import Kernel, KernelGraph
 from cgc.kernels.families import FAMILIES
 from cgc.placement import place
-from cgc.placement.copies import place_copies
+from cgc.placement.replicas import place_copies
 from cs_toolkit.fabric import load_fabric
 
 pytestmark = pytest.mark.usefixtures("full_placement")

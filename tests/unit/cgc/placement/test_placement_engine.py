@@ -9,12 +9,9 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from cgc.placement.engine.anneal import Schedule, anneal
-from cgc.placement.engine.fit import fit_bands, fit_hard
-from cgc.placement.engine.order import flow_order, short_order, sorted_runs
+from cgc.placement.engine.anneal import Schedule, anneal, push
 from cgc.placement.engine.problem import Curves, Edges, Floorplan, Problem, Weights
-from cgc.placement.engine.push import push
-from cgc.placement.engine.starts import band_trees
+from cgc.placement.engine.starts import band_trees, fit_bands, fit_hard, flow_order, short_order, sorted_runs
 from cgc.placement.engine.tree import NEVER, Box, Ints, Node, cut
 from cgc.placement.model import Rect
 

@@ -11,7 +11,7 @@ from cgc.errors import PlacementError
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.performance import estimate
 from cgc.placement import Placement, place
-from cgc.placement.filling import fills
+from cgc.placement.place import fills
 from cgc.placement.shapes import GraphShapes
 from cs_toolkit.fabric import Fabric, load_fabric
 

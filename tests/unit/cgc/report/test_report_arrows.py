@@ -9,8 +9,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from cgc.report.arrows import routed
-from cgc.report.labels import Box
+from cgc.report.floorplan import Box, routed
 
 Point = tuple[float, float]
 

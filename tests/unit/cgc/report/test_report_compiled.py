@@ -12,7 +12,7 @@ import pytest
 from cgc.cirh.text import parse_module
 from cgc.driver import CompileResult, compile_step
 from cgc.execution.compilation import CompileOptions
-from cgc.provenance import Provenance
+from cgc.manifest import Provenance
 from cgc.report import CompileReport, render_html, render_text, report_json
 from cgc.report.families import family_sums
 from cs_toolkit.fabric import load_fabric

@@ -8,8 +8,15 @@ from itertools import combinations
 import pytest
 
 from cgc.placement.model import Rect
-from cgc.report.floorplan import used_window, utilization_bin, whole_window
-from cgc.report.labels import CHARACTER_WIDTH, Box, Label, place_labels
+from cgc.report.floorplan import (
+    CHARACTER_WIDTH,
+    Box,
+    Label,
+    place_labels,
+    used_window,
+    utilization_bin,
+    whole_window,
+)
 from cs_toolkit.fabric import Fabric, load_fabric
 
 WIDTH = 900.0

@@ -12,14 +12,19 @@ from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.kernels.families import FAMILIES
 from cgc.layers.traffic import LayerTraffic
 from cgc.manifest import Bound
-from cgc.performance.layer_costs import LayerPlan, PlacedLayer
-from cgc.performance.layers import LayerCost, StreamedPerformance, streamed_performance
-from cgc.placement.copies import place_copies
+from cgc.performance.layers import (
+    LayerCost,
+    LayerPlan,
+    PlacedLayer,
+    StreamedPerformance,
+    streamed_performance,
+)
+from cgc.placement.replicas import place_copies
 from cgc.report import render_streamed_html, render_streamed_text, streamed_report_json
-from cgc.report.streamed import LayerReport, StreamedReport
-from cgc.report.streamed_families import layered_family_sums
-from cgc.report.streamed_levers import slowest_kernel, step_changes
-from cgc.report.streamed_text import streamed_verdict
+from cgc.report.families import layered_family_sums
+from cgc.report.model import LayerReport, StreamedReport
+from cgc.report.text import streamed_verdict
+from cgc.report.what_if import slowest_kernel, step_changes
 from cs_runtime.terminal import shorten_report
 from cs_toolkit.fabric import load_fabric
 

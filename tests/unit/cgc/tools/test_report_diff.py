@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from cgc.cirh.text import parse_module
 from cgc.driver import compile_step
 from cgc.execution.compilation import CompileOptions
-from cgc.provenance import Provenance
+from cgc.manifest import Provenance
 from cgc.tools.report import main
 from cs_toolkit.fabric import load_fabric
 

@@ -25,7 +25,7 @@ from benchmarks.harness import Row
 from cgc.cirh.interface import graph_function
 from cgc.driver import compile_step
 from cgc.execution.compilation import CompileOptions
-from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
 from cs_toolkit.fabric import load_fabric
 

@@ -121,7 +121,7 @@ def _engine(batches: tuple[np.ndarray, np.ndarray]) -> Steps:
 
     from cgc.cirh.interface import step_interface
     from cgc.executable import export_step
-    from cgc.passes.default import DEFAULT_PIPELINE
+    from cgc.passes import DEFAULT_PIPELINE
     from cgc.passes.pipeline import run_pipeline
     from cs_system.engine.pipelined import PipelinedEngine
     from estimator import CSRunConfig, ModeKeys

@@ -161,7 +161,7 @@ def preload_compiler() -> None:
         "cgc.driver",
         "cgc.execution.choice",
         "cgc.execution.pipelined",
-        "cgc.folding.rewrite",
+        "cgc.repeats.rewrite",
         "cgc.lowering.interpret",
         "cgc.lowering.jax_table",
         "cgc.passes.pipeline",

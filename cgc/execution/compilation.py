@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cgc.cirh.interface import step_mode
 from cgc.cirh.module import verify_module
 from cgc.manifest import PROVENANCE, Estimates, ExecutableEntry, Interface, Provenance, executable_file
-from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
+from cgc.passes import DEFAULT_PIPELINE, precision_pipeline
 from cs_toolkit.execution_options import Streaming
 from cs_toolkit.step import ExecutionChoice, Precision
 
@@ -98,8 +98,8 @@ def rewritten(module: ModuleOp, scanned: Scan | None, pipeline: str, stages: Sta
     Raises:
         CompileError: the module is invalid.
     """
-    from cgc.folding.rewrite import rewrite
     from cgc.passes.pipeline import verification_wanted
+    from cgc.repeats.rewrite import rewrite
 
     with stages.stage("Checking the graph"):
         # Ops check themselves where they are made and where they are parsed.

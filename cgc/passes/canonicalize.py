@@ -7,6 +7,7 @@ an operation on NaN is left open, as it is by IEEE 754). Hence `x + 0.0` stays, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -20,8 +21,9 @@ from xdsl.passes import ModulePass
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.elementwise import BinaryOp, UnaryOp
-from cgc.cirh.types import FLOATS, element_count, element_type, numpy_dtype, shape_of, tensor_of
+from cgc.cirh.types import FLOATS, element_count, element_type, numpy_dtype, shape_of, tensor_of, tensor_type
 from cgc.passes.channels_last import before_repeating, behind_images
+from cgc.passes.constant_fold import constant_splat, is_splat_of
 from cgc.passes.products import (
     matmul,
     matmul_of_merged_batches,
@@ -30,8 +32,6 @@ from cgc.passes.products import (
     transpose_of_matmul,
 )
 from cgc.passes.rewriting import Replacement, rewrite_greedily
-from cgc.passes.values import constant_splat, is_splat_of
-from cgc.passes.vectors import on_vectors, over_all_but_the_last, reduce_to_vector
 
 _INVERSE_DIRECTION = {"EQ": "NE", "NE": "EQ", "LT": "GE", "GE": "LT", "GT": "LE", "LE": "GT"}
 
@@ -324,7 +324,7 @@ def reshape_of_reduce(op: ops.ReshapeOp) -> Replacement:
     """A reshape that drops the dimensions which a reduction has kept, or the other way round.
 
     If the last dimension alone is left, the reduction is over all before it, those of size 1 too, and drops
-    them: see `cgc.passes.vectors`.
+    them: see `cgc.passes.canonicalize`.
     """
     inner = op.x.owner
     if not isinstance(inner, ops.ReduceOp) or not inner.dimensions:
@@ -384,6 +384,52 @@ def pad(op: ops.PadOp) -> Replacement:
 def reduce(op: ops.ReduceOp) -> Replacement:
     """A reduction over no dimensions."""
     return None if op.dimensions else op.x
+
+
+# Statistics of channels become vectors: `[channels]` where a program writes `[1, ..., 1, channels]`. A
+# reduction over all dimensions but the last drops them, and what is computed from its result is computed on
+# vectors, up to the broadcast that repeats them.
+def over_all_but_the_last(op: ops.ReduceOp) -> bool:
+    """Whether a reduction leaves the last dimension alone, of two or more."""
+    rank = len(shape_of(op.x))
+    return rank > 1 and op.dimensions == tuple(range(rank - 1))
+
+
+def reduce_to_vector(op: ops.ReduceOp) -> Replacement:
+    """Dimensions that a reduction of channels keeps are added to its result."""
+    if not op.keep_dims or not over_all_but_the_last(op):
+        return None
+    vector = ops.ReduceOp(op.x, op.reduce_kind, op.dimensions)
+    return vector, ops.ReshapeOp(vector, shape_of(op.result))
+
+
+def on_vectors(op: UnaryOp | BinaryOp) -> Replacement:
+    """`f([c] -> [1, ..., 1, c])` -> `f([c]) -> [1, ..., 1, c]`, of constants and such vectors."""
+    shape = shape_of(op.results[0])
+    if len(shape) < 2 or math.prod(shape[:-1]) != 1:
+        return None
+    if not any(isinstance(operand.owner, ops.ReshapeOp) for operand in op.operands):
+        return None
+    made: list[CirhOp] = []
+    vectors = [_vector(operand, made) for operand in op.operands]
+    found = [vector for vector in vectors if vector is not None]
+    if len(found) < len(vectors):
+        return None
+    result = type(op)(*found)
+    return *made, result, ops.ReshapeOp(result, shape)
+
+
+def _vector(value: SSAValue, made: list[CirhOp]) -> SSAValue | None:
+    """The vector that a value is a reshape of; for a number everywhere a constant, which joins `made`."""
+    owner, size = value.owner, shape_of(value)[-1]
+    if isinstance(owner, ops.ReshapeOp) and shape_of(owner.x) == (size,):
+        return owner.x
+    splat = constant_splat(value)
+    if splat is None:
+        return None
+    constant = ops.ConstOp.splat(splat, tensor_type((size,), tensor_of(value).element_type))
+    made.append(constant)
+    return constant.result
 
 
 Rule: TypeAlias = Callable[[Any], Replacement]

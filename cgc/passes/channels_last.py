@@ -17,8 +17,8 @@ from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.traits import Elements
 from cgc.cirh.types import shape_of, tensor_of, tensor_type
+from cgc.passes.constant_fold import constant_splat
 from cgc.passes.rewriting import Replacement
-from cgc.passes.values import constant_splat
 
 _LEAST_RANK = 4
 """Of images. In sequences the same transpose exchanges tokens and features, as attention does."""

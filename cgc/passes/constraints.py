@@ -18,10 +18,9 @@ from cgc.cirh import ops
 from cgc.cirh.base import CirhOp, float_attr, int_attr
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
 from cgc.passes.channels_last import brings_channels_first
-from cgc.passes.evaluate import computed
+from cgc.passes.constant_fold import computed, constant_splat, splat_value
 from cgc.passes.matching import Constraint
 from cgc.passes.sums import SUM_CONSTRAINTS, SUM_REWRITES
-from cgc.passes.values import constant_splat, splat_value
 
 _LARGEST_MASK = 2**26
 """Elements of a mask that is looked at: 8192 queries of as many keys."""

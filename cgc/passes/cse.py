@@ -17,8 +17,7 @@ from xdsl.passes import ModulePass
 
 from cgc.cirh.base import ORIGIN, CirhOp
 from cgc.cirh.ops import COMMUTATIVE
-from cgc.passes.rewriting import drop, replace_uses
-from cgc.passes.watch import current_watch
+from cgc.passes.rewriting import current_watch, drop, replace_uses
 
 
 def _key(op: CirhOp) -> Hashable:

@@ -16,11 +16,11 @@ from cgc.cirh.text import make_context
 from cgc.errors import CompileError, InvalidModuleError, PipelineError
 from cgc.lair.lower import LowerToLairPass
 from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
+from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.canonicalize import CanonicalizePass
 from cgc.passes.constant_fold import ConstantFoldPass
 from cgc.passes.cse import CsePass
 from cgc.passes.dce import DcePass
-from cgc.passes.default import DEFAULT_PIPELINE
 from cgc.passes.fuse import FusePass
 from cgc.passes.precision import PrecisionPass
 
@@ -76,7 +76,7 @@ def parse_passes(text: str) -> tuple[ModulePass, ...]:
 
 
 def tells_all(text: str) -> bool:
-    """Whether all passes of such a text tell a watch what they rewrite, see `cgc.passes.watch`."""
+    """Whether all passes of such a text tell a watch what they rewrite, see `cgc.passes.rewriting`."""
     return all(isinstance(module_pass, _TELLING) for module_pass in parse_passes(text))
 
 

@@ -15,7 +15,7 @@ from xdsl.pattern_rewriter import PatternRewriter
 
 from cgc.cirh import ops
 from cgc.cirh.types import element_count, shape_of, tensor_of
-from cgc.passes.values import constant_splat, splat_value
+from cgc.passes.constant_fold import constant_splat, splat_value
 
 
 def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | None:

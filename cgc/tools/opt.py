@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 from cgc.cirh.ops import ALL_OPS
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.errors import CompileError
-from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.pipeline import PASSES, run_pipeline
 
 

@@ -130,7 +130,7 @@ def load_compiler():
     import jax
 
     import cgc.placement.place
-    from cgc.passes.pattern_files import STAGES, load_patterns
+    from cgc.passes.fuse import STAGES, load_patterns
 
     assert jax
     cgc.placement.place._MOVES_PER_KERNEL = 4  # as `quick_placement` in the processes of pytest

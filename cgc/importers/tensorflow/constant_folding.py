@@ -212,6 +212,9 @@ class _Copy:
         return f"{name}:{waiting.position}"
 
 
+# CIRH has static shapes only, so everything that a shape depends on must be a number by the time the op that
+# uses it is imported. An op whose inputs are all known is computed here with numpy; large results are left to
+# the compiler's passes.
 Folder: TypeAlias = Callable[[Any, Sequence[Array]], Any]
 
 FOLD_LIMIT = 4096

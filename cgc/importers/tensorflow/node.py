@@ -21,6 +21,9 @@ from cgc.importers.tensorflow.origin import described
 from cgc.importers.tensorflow.variables import Variable
 
 
+# TensorFlow passes variants, lists of tensors and optional tensors, from loops and branches to their
+# gradients. Loops are unrolled and branches computed side by side, so every variant is known item by item,
+# and none reaches the device.
 @dataclass(frozen=True)
 class TensorList:
     """The value of a list of tensors.

@@ -103,6 +103,7 @@ def _line_in_step(op: Any) -> str | None:
     return innermost_user_line(frames[ours[-1] + 1 :] if ours else frames)
 
 
+# TensorFlow and Keras open a scope for each layer, and further scopes inside it for the parts of the layer.
 _TO_GRADIENTS = re.compile(r"^(.*/)?(gradients(_\d+)?|gradient_tape)/")
 """What stands before the names of all that `tf.gradients` and `tf.GradientTape` make."""
 

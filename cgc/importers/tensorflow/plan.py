@@ -182,6 +182,8 @@ def _indices(ops: Iterable[Any], index: dict[str, int]) -> list[int]:
     return [index[op.name] for op in ops]
 
 
+# A TensorFlow session orders reads and writes of a variable only by data and control edges; the rest is a
+# race. Here a read that no edge puts after a write comes before it.
 Item = TypeVar("Item", bound=Hashable)
 
 

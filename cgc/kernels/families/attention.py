@@ -49,8 +49,7 @@ from cgc.kernels.configurations import (
 from cgc.kernels.cost import pass_share, tile_cycles, tile_wire_cycles, width_factor
 from cgc.kernels.program import PASS_THROUGH, PRODUCTS, RELABELS, Program, elements
 from cgc.kernels.sizing import element_bytes, op_work, update_bytes
-from cgc.passes.evaluate import computed
-from cgc.passes.values import constant_splat
+from cgc.passes.constant_fold import computed, constant_splat
 
 _SCORES = RELABELS | frozenset(
     {ops.AddOp, ops.SubOp, ops.MulOp, ops.DivOp, ops.MaxOp, ops.MinOp, ops.ClampOp}

@@ -17,7 +17,7 @@ from cgc.cirh.ops import ops_where
 from cgc.kernels.assignment import GRADIENTS, Assignment, single
 from cgc.kernels.program import RELABELS, Program, elements
 from cgc.kernels.row_cost import row_family
-from cgc.passes.values import constant_splat
+from cgc.passes.constant_fold import constant_splat
 
 _ALONE = ops_where(lambda op: op.TRAITS.activation) | {CompositeOp}
 

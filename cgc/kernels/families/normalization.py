@@ -13,7 +13,7 @@ from cgc.kernels.assignment import Assignment, Group, claim_epilogue, single, up
 from cgc.kernels.loop_cost import loop_family
 from cgc.kernels.program import Program
 from cgc.kernels.row_cost import row_family
-from cgc.passes.values import constant_splat
+from cgc.passes.constant_fold import constant_splat
 
 _ROOTS = frozenset({ops.SqrtOp, ops.RsqrtOp})
 _AFFINE = frozenset({ops.MulOp, ops.BiasAddOp})

@@ -16,11 +16,11 @@ from cgc.cirh.interface import graph_function
 from cgc.cirh.module import copied
 from cgc.cirh.op_table import Scan, scan
 from cgc.cirh.text import print_module
-from cgc.folding.fold import Folded
-from cgc.folding.rewrite import rewrite
-from cgc.folding.unfold import unfolded
-from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
+from cgc.passes import DEFAULT_PIPELINE, precision_pipeline
 from cgc.passes.pipeline import run_pipeline
+from cgc.repeats.expand import unfolded
+from cgc.repeats.rewrite import rewrite
+from cgc.repeats.shorten import Folded
 from cs_toolkit.step import Precision
 from cstorch.testing import forget
 
@@ -70,7 +70,7 @@ def left_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(source.left_out)
         return unfolded(short, source)
 
-    monkeypatch.setattr("cgc.folding.rewrite.unfolded", counted)
+    monkeypatch.setattr("cgc.repeats.rewrite.unfolded", counted)
     return found
 
 
@@ -108,7 +108,7 @@ def test_torch(
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
     flags = ["--mode=train", f"--model_dir={tmp_path}", f"--params={tmp_path / 'params.yaml'}"]
     monkeypatch.setattr(sys, "argv", [str(program), *flags, "--validate_only"])
-    monkeypatch.setattr("cgc.folding.rewrite.rewrite", both)
+    monkeypatch.setattr("cgc.repeats.rewrite.rewrite", both)
     runpy.run_path(str(program), run_name="__main__")
     assert checked
     assert not depth or max(left_out) > 4

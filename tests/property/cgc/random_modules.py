@@ -31,7 +31,7 @@ from cgc.cirh.types import (
     numpy_dtype,
     tensor_type,
 )
-from cgc.passes.evaluate import EVALUATORS
+from cgc.passes.constant_fold import EVALUATORS
 
 T = TypeVar("T")
 SIZES = st.integers(1, 3)

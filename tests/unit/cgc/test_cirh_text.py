@@ -1,16 +1,24 @@
+"""TODO."""
+
 from __future__ import annotations
 
 import re
+from io import StringIO
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from xdsl.dialects.builtin import ModuleOp
+from hypothesis import given
+from hypothesis import strategies as st
+from xdsl.dialects.builtin import ModuleOp, StringAttr, TensorType, f32
 from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Region
+from xdsl.ir import Attribute, Block, Region
+from xdsl.printer import Printer
 
+from cgc.cirh.base import layer_attr
 from cgc.cirh.ops import AddOp, ConstOp
-from cgc.cirh.text import canonical_text, parse_module, print_module
+from cgc.cirh.text import TextPrinter, canonical_text, parse_module, print_module
 from cgc.cirh.types import tensor_type
 from cgc.errors import CompileError, InvalidModuleError, ModuleSyntaxError
 
@@ -219,3 +227,39 @@ def test_names_of_values_do_not_collide() -> None:
     module = ModuleOp([FuncOp("graph", ([tensor_type((4,), "float32")], []), Region(block))])
     text = print_module(module)
     assert print_module(parse_module(text)) == text
+
+
+STEP = Path(__file__).parents[2] / "golden" / "cgc" / "fc_mnist_train.mlir"
+
+
+def both(item: ModuleOp | Attribute) -> tuple[str, str]:
+    texts = []
+    for printer_type in (TextPrinter, Printer):
+        out = StringIO()
+        printer = printer_type(stream=out)
+        printer.print_op(item) if isinstance(item, ModuleOp) else printer.print_attribute(item)
+        texts.append(out.getvalue())
+    return texts[0], texts[1]
+
+
+def test_a_training_step() -> None:
+    ours, theirs = both(parse_module(STEP.read_text(encoding="utf-8")))
+    assert ours == theirs
+
+
+@given(st.text())
+def test_strings(text: str) -> None:
+    ours, theirs = both(StringAttr(text))
+    assert ours == theirs
+
+
+@given(st.lists(st.text(), max_size=3))
+def test_layers(path: list[str]) -> None:
+    ours, theirs = both(layer_attr(tuple(path)))
+    assert ours == theirs
+
+
+@given(st.lists(st.integers(0, 1 << 40), max_size=4))
+def test_types(shape: list[int]) -> None:
+    ours, theirs = both(TensorType(f32, shape))
+    assert ours == theirs

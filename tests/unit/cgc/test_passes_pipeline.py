@@ -17,9 +17,8 @@ from cgc.cirh.ops import ALL_OPS, AddOp, ConstOp, ExpOp, MatMulOp, MulOp, NegOp,
 from cgc.cirh.text import parse_module, print_module
 from cgc.cirh.types import tensor_type
 from cgc.errors import CompileError, PipelineError
-from cgc.passes import pipeline
+from cgc.passes import DEFAULT_PIPELINE, pipeline
 from cgc.passes.constant_fold import ConstantFoldPass
-from cgc.passes.default import DEFAULT_PIPELINE
 from cgc.passes.pipeline import parse_passes, run_pipeline
 from cgc.tools.opt import main as cgc_opt
 

@@ -16,7 +16,7 @@ from cgc.cirh.shape import ConstOp
 from cgc.cirh.types import size_bytes, tensor_of
 from cgc.errors import GraphImportError, UnsupportedOpsError
 from cgc.importers.aten import import_step
-from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
 from cstorch.errors import TensorReadError
 from cstorch.tracing.device import DeviceTensor

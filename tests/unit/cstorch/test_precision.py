@@ -19,7 +19,7 @@ from cgc.cirh.interface import graph_function, step_interface
 from cgc.cirh.types import dtype_name, tensor_of
 from cgc.importers.aten import import_step
 from cgc.lowering.interpret import step_function
-from cgc.passes.default import DEFAULT_PIPELINE, precision_pipeline
+from cgc.passes import DEFAULT_PIPELINE, precision_pipeline
 from cgc.passes.pipeline import run_pipeline
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch import amp, backends

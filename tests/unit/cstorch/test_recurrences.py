@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 from cgc.cirh.interface import step_interface
 from cgc.importers.aten import import_step
 from cgc.lowering import interpret
-from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
 from cs_toolkit.step import GLOBAL_STEP
 from cstorch.tracing.device import DeviceTensor

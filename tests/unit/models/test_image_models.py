@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from cgc.importers.tensorflow import import_step
 from cgc.kernels import match_kernels
-from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
 
 v1 = tf.compat.v1

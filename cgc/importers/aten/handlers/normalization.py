@@ -1,4 +1,8 @@
-"""Batch norm, layer norm and group norm, and their gradients."""
+"""Batch norm, layer norm and group norm, and their gradients.
+
+PyTorch saves 1 / sqrt(variance + eps) of a batch norm, the device the variance. The running variance divides
+by count - 1.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Calls, branches and loops: functions are inlined, all branches computed, and loops unrolled."""
+"""Calls, branches and loops: functions are inlined, all branches computed, and loops unrolled.
+
+The device has no branches, so all sides of a condition are computed, and a select keeps the values of one
+side, for results and variables alike. The number of iterations of a loop must be known while the graph is
+imported. Where the data decides when a loop ends, but it has `maximum_iterations`, all of these are computed,
+and a select keeps the values of the last one that takes place.
+"""
 
 from __future__ import annotations
 

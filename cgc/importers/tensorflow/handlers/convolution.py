@@ -161,6 +161,8 @@ def channels_first(node: NodeContext) -> bool:
     return bool(data_format.startswith("NC"))
 
 
+# CIRH has channels last. What TensorFlow has channels first (NCHW) is transposed before the op and back after
+# it; the transposes between two such ops cancel out.
 def to_channels_last(node: NodeContext, x: SSAValue) -> SSAValue:
     """A tensor of the operation as `[batch, *space, channels]`."""
     if not channels_first(node):

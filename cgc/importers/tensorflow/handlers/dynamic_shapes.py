@@ -1,4 +1,10 @@
-"""Tensors with a data-dependent number of rows: distinct values of `tf.unique`, rows that a mask selects."""
+"""Tensors with a data-dependent number of rows: distinct values of `tf.unique`, rows that a mask selects.
+
+Shapes are static, so a tensor with a row for each distinct value is computed with as many rows as there are
+values in all, and the rest is padding. An operation may take such a tensor only if it is right whatever the
+padding holds: these are the ones that optimizers apply to sparse gradients of embeddings, listed in
+`ON_PADDED`. All others refuse it, because a sum or a mean over the rows would count the padding.
+"""
 
 from __future__ import annotations
 

@@ -270,6 +270,8 @@ _INTEGERS_32 = frozenset({"int32", "uint32"})
 _SIGN_BIT = np.int64(1) << 31
 
 
+# The device has no access to the bits of a float. What programs, Keras' argmax among them, take from the bits
+# is the sign, which also tells -0 from 0; that is computed.
 def _bitcast(node: NodeContext) -> Value:
     x, dtype = node.x(0), node.out_dtype()
     if dtype_of(x) == "float32" and dtype in _INTEGERS_32:

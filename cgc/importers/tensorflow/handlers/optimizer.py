@@ -16,6 +16,10 @@ from cgc.importers.emit import Emitter, dtype_of
 from cgc.importers.tensorflow.node import Handle, Handler, NodeContext, PaddedRows, Table
 
 Operands: TypeAlias = Mapping[str, SSAValue]
+# A rule takes the operation and its inputs by name, variables by their values, and returns the new values of
+# the variables, which are the first inputs, in their order. Dense and sparse training ops share the rules:
+# the sparse ones apply them to the rows that occur in a batch. Source of the formulas:
+# tensorflow/core/kernels/training_ops.cc.
 Rule: TypeAlias = Callable[[NodeContext, Operands], tuple[SSAValue, ...]]
 
 

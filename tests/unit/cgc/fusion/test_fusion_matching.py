@@ -13,8 +13,8 @@ from xdsl.parser import Parser
 
 from cgc.cirh.text import parse_module, print_module
 from cgc.errors import PipelineError
+from cgc.passes.fuse import OPTIONAL, STAGES, PatternText, Shape, load_patterns, pattern_texts
 from cgc.passes.matching import CompiledPattern, Constraint, Matcher, OpNode, compile_pattern
-from cgc.passes.pattern_files import OPTIONAL, STAGES, PatternText, Shape, load_patterns, pattern_texts
 from cgc.passes.pipeline import parse_passes, run_pipeline
 
 ALL_GROUPS = [group for stage in (*STAGES, OPTIONAL) for group in stage]

@@ -16,7 +16,7 @@ import tf_keras
 
 from cgc.importers.tensorflow import import_keras_step
 from cgc.lowering.interpret import step_function
-from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
 from models.common.tf.optimizers import AdamWOptimizer
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from cgc.errors import GraphImportError
 from cgc.importers.tensorflow import import_step
 from cgc.lowering.interpret import step_function
-from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
 
 tf1 = tf.compat.v1

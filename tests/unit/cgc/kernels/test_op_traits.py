@@ -24,7 +24,7 @@ from cgc.kernels.coefficients import COEFFICIENTS, coefficient
 from cgc.kernels.program import Program
 from cgc.kernels.sizing import ON_THE_WAY, op_millicycles
 from cgc.lowering.jax_table import lower
-from cgc.passes.fp16_region import fp16_region
+from cgc.passes.precision import fp16_region
 
 Values = NDArray[Any]
 SAMPLES = 8

@@ -21,12 +21,12 @@ from cgc.cirh.module import copied
 from cgc.cirh.op_table import module_digest, scan
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.errors import PipelineError
-from cgc.folding.families import _Families
-from cgc.folding.fold import Folded, folded
-from cgc.folding.rewrite import rewrite
-from cgc.folding.sequence import Item, expanded
-from cgc.passes.default import DEFAULT_PIPELINE
+from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
+from cgc.repeats.expand import Item, expanded
+from cgc.repeats.find import _Families
+from cgc.repeats.rewrite import rewrite
+from cgc.repeats.shorten import Folded, folded
 
 
 def shortened(module: ModuleOp) -> Folded | None:
@@ -50,7 +50,7 @@ def assert_as_whole(module: ModuleOp, pipeline: str = DEFAULT_PIPELINE) -> None:
 
 def no_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """No step may be rewritten as a whole."""
-    monkeypatch.setattr("cgc.folding.rewrite.copied", lambda module: pytest.fail("it was not folded"))
+    monkeypatch.setattr("cgc.repeats.rewrite.copied", lambda module: pytest.fail("it was not folded"))
 
 
 @pytest.mark.parametrize("pipeline", [DEFAULT_PIPELINE, "cse,dce"])
@@ -88,7 +88,7 @@ def test_passes_see_a_step_that_does_not_grow(monkeypatch: pytest.MonkeyPatch) -
         seen.append(len(graph_function(module).body.block.ops))
         run_pipeline(module, pipeline)
 
-    monkeypatch.setattr("cgc.folding.rewrite.run_pipeline", counted)
+    monkeypatch.setattr("cgc.repeats.rewrite.run_pipeline", counted)
     rewritten(repeated_step(20))
     shallow, seen[:] = list(seen), []
     rewritten(repeated_step(40))
@@ -117,7 +117,7 @@ def test_one_copy_less_is_rewritten_where_copies_do_not_meet_alike(
         seen.append(module)
         run_pipeline(module, pipeline)
 
-    monkeypatch.setattr("cgc.folding.rewrite.run_pipeline", counted)
+    monkeypatch.setattr("cgc.repeats.rewrite.run_pipeline", counted)
     module = repeated_step(20, RepeatedBlock(forward, RESIDUAL.backward))
     rewritten(module)
     assert (len(seen) == 1) == is_once

@@ -13,7 +13,7 @@ import pytest
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
-from cgc.passes.evaluate import evaluate
+from cgc.passes.constant_fold import evaluate
 
 Make = Callable[..., CirhOp]
 

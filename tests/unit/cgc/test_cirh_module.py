@@ -1,19 +1,22 @@
-"""Verification of a module that is changed in between."""
+"""Whole modules: verified, and copied."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from xdsl.dialects.builtin import DenseArrayBase, ModuleOp, StringAttr, i64
 from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation
 
-from cgc.cirh.module import Verifier
+from cgc.cirh.interface import graph_function
+from cgc.cirh.module import Verifier, copied, verify_module
 from cgc.cirh.ops import ConstOp, MulOp, ReluOp, TransposeOp
-from cgc.cirh.text import parse_module
+from cgc.cirh.text import parse_module, print_module
 from cgc.cirh.types import tensor_type
 from cgc.errors import InvalidModuleError
+from cgc.passes.pipeline import run_pipeline
 
 TEXT = """builtin.module {
   func.func @graph(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
@@ -110,3 +113,27 @@ def test_an_argument_that_no_op_takes_has_a_static_shape() -> None:
     """
     with pytest.raises(InvalidModuleError, match=r"@graph: argument 0: tensor<1x\?xf32> has a dynamic size"):
         parse_module(text)
+
+
+STEP = (Path(__file__).parents[2] / "golden" / "cgc" / "fc_mnist_train.mlir").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("passes", ["", "default", "lower-to-lair"])
+def test_a_copy_has_the_text_of_its_original_names_and_origins_included(passes: str) -> None:
+    module = parse_module(STEP)
+    run_pipeline(module, passes)  # loop nests have regions, and functions without a body
+    before = print_module(module)
+    copy = copied(module)
+    verify_module(copy)
+    assert print_module(copy) == before
+    assert not set(module.walk()) & set(copy.walk())
+
+
+def test_what_happens_to_a_copy_does_not_happen_to_the_original() -> None:
+    module = parse_module(STEP)
+    before = print_module(module)
+    copy = copied(module)
+    run_pipeline(copy)
+    for op in graph_function(copy).body.block.ops:
+        op.attributes.clear()
+    assert print_module(module) == before != print_module(copy)

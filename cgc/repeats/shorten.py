@@ -17,7 +17,7 @@ from cgc.cirh.interface import ALIASING_OUTPUT, graph_function, named_function, 
 from cgc.cirh.op_table import Scan, scan
 from cgc.cirh.ops import ConcatOp, L2NormOp
 from cgc.errors import InvalidOpError
-from cgc.folding.families import NotFoldedError, Read, Repeats, find_repeats
+from cgc.repeats.find import NotFoldedError, Read, Repeats, find_repeats
 
 LEFT_OUT_FROM = 1
 """Copies are left out behind this many."""

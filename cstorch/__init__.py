@@ -11,8 +11,6 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
         core,
         distributed,
         experimental,  # noqa: F401 - `cstorch.experimental`; under other names it has more
-        lib,
-        mesh,
         metrics,
         nn,
         optim,
@@ -36,6 +34,7 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
         set_debug_scope,
     )
     from cstorch.decompositions import register_decomposition
+    from cstorch.input.random_state import manual_seed
     from cstorch.loop.loaders import current_executor
     from cstorch.loop.steps import (
         checkpoint_closure,
@@ -50,8 +49,7 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
     from cstorch.model import predict
     from cstorch.model import prepare as compile  # noqa: A004 - as torch.compile is called
     from cstorch.program import use_cs
-    from cstorch.seed import manual_seed
-    from cstorch.start import configure
+    from cstorch.startup import configure
     from cstorch.tensors import (
         current_torch_device,
         device,
@@ -68,6 +66,8 @@ with seldom_searched():  # PyTorch's modules stay, and so do these
     )
     from cstorch.tracing.dynamo import keep_dtensor_out, keep_out_of_optimizers
     from cstorch.utils import data as _data  # noqa: F401 - `cstorch.utils.data`
+
+lib = mesh = core.annotation  # modules of the original for annotations
 
 __version__ = ORIGINAL_RELEASE
 

@@ -12,8 +12,6 @@ _PUBLIC = (
     "cirh",
     "core",
     "distributed",
-    "lib",
-    "mesh",
     "metrics",
     "nn",
     "optim",
@@ -28,6 +26,8 @@ _PUBLIC = (
 _MOVED = {
     "backend": "cstorch.backends",
     "experimental.listener": "cstorch.experimental.listener",
+    "lib": "cstorch.core.annotation",
+    "mesh": "cstorch.core.annotation",
     "saver.pt_h5_saver": "cstorch.saver",
     "utils.data.data_executor": "cstorch.loop.loaders",
     "utils.data.dataloader": "cstorch.utils.data",

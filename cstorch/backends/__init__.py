@@ -3,7 +3,7 @@
 from cstorch.backends import csx, ltc_backend
 from cstorch.backends.base_backend import Backend, Device, current_backend, on_cpu, on_csx
 from cstorch.config import BackendType
-from cstorch.start import backend, get_backend_args
+from cstorch.startup import backend, get_backend_args
 
 current_backend_impl = current_backend
 use_cs = on_csx

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -238,3 +239,16 @@ def pol(
 def current_pol() -> int:
     """The level of `pol` around the call; 0 outside of one."""
     return Program.current().precision_level
+
+
+def set_attribute(tensor: torch.Tensor, name: str, value: Any) -> None:
+    """Annotate the operation that computes a tensor for the original's compiler; without effect here."""
+    announce_unused("cerebras_pytorch_lib.set_attribute()", {name: value or True})
+
+
+def is_initialized() -> bool:
+    """Return True: there is nothing to initialize."""
+    return True
+
+
+cerebras_pytorch_lib = SimpleNamespace(set_attribute=set_attribute, is_initialized=is_initialized)

@@ -12,7 +12,8 @@ import torch.utils.data
 import cs_runtime.input_source
 from csrun.schedulers.tasks import worker_variables
 from csrun.tasks.environment import environment_variables
-from cstorch.input.loader import InputLoader, OwnNumbers
+from cstorch.input.loader import InputLoader
+from cstorch.input.random_state import OwnNumbers
 from cstorch.job import reading_as, task
 from cstorch.program import configuration
 from input_rules.input_export import InputProgram, Shard, export_input, export_requested

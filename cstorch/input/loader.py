@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.random import mtrand
 from torch.utils import _pytree as pytree
 
 from cs_runtime import input_source
@@ -22,12 +20,12 @@ from cs_toolkit.step import TensorSpec
 from cstorch.distributed.worker_state import get_worker_state
 from cstorch.errors import InputError
 from cstorch.input.datasets import DistributedSampler
+from cstorch.input.random_state import OwnNumbers, program_seed
 from cstorch.input.skipping import later, why_made
 from cstorch.input.transfer import HandedInput
 from cstorch.iterations import StepsToRun
 from cstorch.job import get_streaming_rank, whole_input_on_chief
 from cstorch.program import Program
-from cstorch.seed import program_seed
 from cstorch.step_count import continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.values import array_type, dtype_name, to_array
@@ -345,39 +343,6 @@ def _arrays(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> Ite
                 "drop_last=True, and pad samples to one size"
             )
         yield narrow_integers(spec.name, to_array(tensor))
-
-
-class OwnNumbers:
-    """Random numbers of their own, which begin at a seed: those of the program stand still in the body."""
-
-    def __init__(self, seed: int) -> None:
-        self._program = _numbers()
-        # By its generator: the state of NumPy's takes as long to copy as a small batch takes to make.
-        self._own: Numbers = random.Random(seed).getstate(), np.random.MT19937(), torch.get_rng_state()
-        with self:
-            np.random.seed(seed % 2**32)
-            torch.manual_seed(seed)
-
-    def __enter__(self) -> None:
-        self._program = _numbers()
-        _set_numbers(self._own)
-
-    def __exit__(self, *error: object) -> None:
-        self._own = _numbers()
-        _set_numbers(self._program)
-
-
-Numbers = tuple[Any, np.random.BitGenerator, torch.Tensor]
-
-
-def _numbers() -> Numbers:
-    return random.getstate(), mtrand.get_bit_generator(), torch.get_rng_state()
-
-
-def _set_numbers(numbers: Numbers) -> None:
-    random.setstate(numbers[0])
-    mtrand.set_bit_generator(numbers[1])
-    torch.set_rng_state(numbers[2])
 
 
 def _seed_order(seed: int) -> None:

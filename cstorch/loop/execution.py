@@ -24,12 +24,12 @@ from cs_toolkit.step import GLOBAL_STEP, MODEL_STATE, Mode
 from cstorch.errors import StepError
 from cstorch.input.analysis import log_report
 from cstorch.input.loader import InputLoader
+from cstorch.input.random_state import seed_of_steps
 from cstorch.input.workers import job_files
 from cstorch.job import task
 from cstorch.precision import precision_of
 from cstorch.program import Program, configuration
-from cstorch.seed import seed_of_steps
-from cstorch.start import system_address
+from cstorch.startup import system_address
 from cstorch.step_count import steps_done
 from cstorch.tracing.values import to_array
 

@@ -20,7 +20,7 @@ from cstorch.iterations import Schedule, checkpoint_steps_of
 from cstorch.loop.on_cs import running, turns
 from cstorch.loop.rates import Rate, RateTracker
 from cstorch.program import Program
-from cstorch.start import start_workers
+from cstorch.startup import start_workers
 
 _FOLDERS = "executors"
 _LATEST = "latest"

@@ -18,7 +18,7 @@ from cs_runtime.run_files import params_yaml
 from cstorch.errors import essence
 from cstorch.loop import base
 from cstorch.program import Program
-from cstorch.start import take_requests
+from cstorch.startup import take_requests
 from cstorch.v1.runner import settings
 from cstorch.v1.runner.runner import LossValueError, Model, Runner
 from cstorch.v1.runner.settings import RunConfig

@@ -35,7 +35,7 @@ from cstorch.v1.session import compile as compile_step
 from cstorch.v1.session.amp import GradScaler
 from cstorch.v1.session.core import cb_model as cm
 from cstorch.v1.session.core import modes
-from cstorch.v1.session.preparing import optimizer as prepared
+from cstorch.v1.session.optimizers import optimizer as prepared
 from cstorch.v1.session.session import DataLoader
 from input_rules.input_export import export_requested
 

@@ -15,7 +15,7 @@ from cstorch.core.annotation import add_debug_name, get_debug_name, name_scope, 
 from cstorch.model import prepare
 from cstorch.v1.session import amp, core, data, nn, optim, utils
 from cstorch.v1.session.environment import env, initialize, state, use_cs
-from cstorch.v1.session.preparing import optimizer
+from cstorch.v1.session.optimizers import optimizer
 from cstorch.v1.session.session import (
     DataLoader,
     Session,

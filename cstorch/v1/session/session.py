@@ -29,7 +29,7 @@ from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.utils.nest import named_leaves
 from cstorch.v1.session.environment import env, is_worker_alone, state, use_cs
 from cstorch.v1.session.optim.lr_scheduler import follow_steps
-from cstorch.v1.session.preparing import optimizer
+from cstorch.v1.session.optimizers import optimizer
 from cstorch.v1.session.rendezvous import count_place, wait_for_next_place
 from cstorch.v1.session.steps import Steps, count_figures, current_steps, enter, leave, step_closure
 

@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset
 import cstorch
 from cs_system.testing import RunningSystem
 from csrun.tasks.roles import TaskInfo
-from cstorch import start
+from cstorch import startup
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import ConfigureError, InputError
 from cstorch.loop.steps import _Summary
@@ -294,7 +294,7 @@ def test_workers_of_a_loop_are_started_once(monkeypatch: pytest.MonkeyPatch, tmp
             started.append(number)
             self.task = dataclasses.replace(task, num_tasks=number + 1)
 
-    monkeypatch.setattr(start, "OwnWorkers", Workers)
+    monkeypatch.setattr(startup, "OwnWorkers", Workers)
     wanted = ClusterConfig(num_workers_per_csx=3)
     for kind, settings in (("CPU", {}), ("CSX", {"compile_only": True}), ("CSX", {})):
         forget()
@@ -320,13 +320,13 @@ def test_a_system_of_the_program_has_as_many_as_share_a_batch(
         def end(self) -> None:
             pass
 
-    monkeypatch.setattr(start, "EmbeddedSystem", System)
+    monkeypatch.setattr(startup, "EmbeddedSystem", System)
     monkeypatch.delenv("CS_IP", raising=False)
     forget()
     cstorch.backend("CSX", artifact_dir=tmp_path, cluster_config=ClusterConfig(num_csx=2))
-    assert start.system_address() == "127.0.0.1:9002"
+    assert startup.system_address() == "127.0.0.1:9002"
     with Program.current().adjusted_configuration(num_csx=1):
-        assert start.system_address() == start.system_address() == "127.0.0.1:9001"
+        assert startup.system_address() == startup.system_address() == "127.0.0.1:9001"
     forget()
     assert started == [("cs_system_2.log", 2), ("cs_system.log", 1)]
 

@@ -21,7 +21,7 @@ import torch
 from cs_runtime.options import RunSettings
 from cstorch.errors import HandedInputError, InputNotSentError
 from cstorch.input import loader
-from cstorch.input.loader import OwnNumbers
+from cstorch.input.random_state import OwnNumbers
 from cstorch.input.transfer import HandedInput, InputFiles, files_of_job
 from cstorch.input.workers import _runs, source_of
 from cstorch.loop.loaders import DataLoader

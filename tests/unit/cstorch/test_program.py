@@ -136,7 +136,7 @@ def test_nothing_that_a_program_has_chosen_reaches_the_next_one(
 
 
 def test_a_reset_gives_the_signal_for_checkpoints_back() -> None:
-    from cstorch.start import take_requests
+    from cstorch.startup import take_requests
 
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
     take_requests()

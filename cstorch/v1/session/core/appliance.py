@@ -17,7 +17,7 @@ from cstorch.errors import SessionError
 from cstorch.loop.loaders import DataLoader
 from cstorch.program import Program, configuration
 from cstorch.saver import PyTorchH5Saver
-from cstorch.start import start_workers
+from cstorch.startup import start_workers
 from cstorch.tracing.device import DeviceTensor
 from cstorch.utils.nest import named_leaves
 from cstorch.v1.session.environment import Tracker, env, state

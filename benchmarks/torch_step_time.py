@@ -133,7 +133,7 @@ def traced_step(workload: Workload) -> tuple[Any, dict[str, np.ndarray]]:
     traced = trace(lambda: _step(model, optimizer, tuple(batch)), batch, model_state(model), [model])
     traced.graph.outputs = {"loss": next(iter(traced.graph.outputs.values()))}
     module = import_step(traced.graph, mode="train", seed=1)
-    values = {name: to_array(tensor.held()) for name, tensor in traced.state.items()}
+    values = {name: to_array(tensor.to_host()) for name, tensor in traced.state.items()}
     return module, {**values, GLOBAL_STEP: np.asarray(0, np.int64)}
 
 

@@ -18,7 +18,7 @@ from cstorch.tracing.device import DeviceTensor, value_of
 from cstorch.tracing.places import user_line
 from cstorch.tracing.recorder import current_recording
 from cstorch.tracing.recording import Recording
-from cstorch.tracing.values import mapped
+from cstorch.tracing.values import map_leaves
 
 _library = torch.library.Library("cstorch", "DEF")
 _library.define("start_token_loop(Tensor tokens) -> (Tensor, Tensor)")
@@ -212,7 +212,7 @@ def _start_before_all(recording: Recording, tokens: torch.Tensor, loop_dim: int)
     current = start.results[0]
 
     def reads_current(node: Node) -> Node:
-        arguments = mapped(lambda x: current if x == given else x, dict(node.arguments))
+        arguments = map_leaves(lambda x: current if x == given else x, dict(node.arguments))
         return replace(node, arguments=arguments)
 
     graph.nodes[:] = [start, *map(reads_current, recorded), *later]

@@ -76,7 +76,7 @@ class FrontEnd:
 
     def initial_state(self) -> State:
         """What the tensors of the device hold, and the number of the first step."""
-        values = {name: to_array(tensor.held()) for name, tensor in self._step.traced.state.items()}
+        values = {name: to_array(tensor.to_host()) for name, tensor in self._step.traced.state.items()}
         return {**values, GLOBAL_STEP: np.asarray(steps_done(), np.int64)}
 
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:

@@ -244,13 +244,13 @@ class Loop(Turns):
             return from_array(np.asarray(self._outputs[name_of_value]), tensor.dtype)
         state = self._state_of_value(tensor)
         if state is not None:
-            return state.held()
+            return state.to_host()
         if tensor.host is None:
             raise ClosureError(
                 "a step closure gets a tensor that no step has returned, expected one that the step returns "
                 "or passes to a closure itself"
             )
-        return tensor.held()
+        return tensor.to_host()
 
     def output(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return what the step of this turn gave for a tensor that it returns; None for other tensors.
@@ -535,7 +535,7 @@ def _recorded(
 
 
 def _require_same_numbers(step: TracedStep) -> None:
-    changed = step.changed_number()
+    changed = step.find_changed_number()
     if changed is not None:
         name, was, now = changed
         raise StepError(
@@ -595,7 +595,7 @@ def call_outside_of_loops(function: Callable[..., Any], *args: Any, **kwargs: An
                 "a step closure is called outside of a loop over a DataLoader with a tensor of a step, "
                 "expected a call inside of the step, or after it in the loop"
             )
-        return tensor.held()
+        return tensor.to_host()
 
     args, kwargs = pytree.tree_map_only(DeviceTensor, value, (args, kwargs))
     return function(*args, **kwargs)

@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from cstorch.optim.optimizer import (
     ParamsT,
     PerParameter,
-    at_least_zero,
-    averaged,
-    averaged_square,
-    decayed,
-    forgotten,
+    add_weight_decay,
+    apply_maximize,
+    bias_correction,
+    check_betas,
+    check_not_negative,
     is_off,
-    rates,
     scalar,
-    uphill,
+    update_average,
+    update_average_square,
 )
 
 Betas = tuple[float, float]
@@ -41,8 +41,8 @@ class _Moments(PerParameter):
     ) -> tuple[Tensor, Tensor]:
         beta1, beta2 = group["betas"]
         return (
-            averaged(state["exp_avg"], gradient, beta1),
-            averaged_square(state["exp_avg_sq"], gradient, beta2),
+            update_average(state["exp_avg"], gradient, beta1),
+            update_average_square(state["exp_avg_sq"], gradient, beta2),
         )
 
 
@@ -80,10 +80,10 @@ class AdamW(_Moments):
         amsgrad: bool = False,
         l2_regularization_rate: float = 0.0,
     ) -> None:
-        at_least_zero(
+        check_not_negative(
             self, lr=lr, eps=eps, weight_decay=weight_decay, l2_regularization_rate=l2_regularization_rate
         )
-        rates(self, "betas", betas)
+        check_betas(self, "betas", betas)
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -111,7 +111,7 @@ class AdamW(_Moments):
     def _update(
         self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
     ) -> None:
-        gradient = decayed(gradient, parameter, group["l2_regularization_rate"])
+        gradient = add_weight_decay(gradient, parameter, group["l2_regularization_rate"])
         average, squares = self._averages(gradient, state, group)
         if group["amsgrad"]:
             largest = state["max_exp_avg_sq"]
@@ -153,7 +153,7 @@ class Adam(AdamW):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
     ) -> None:
-        at_least_zero(self, weight_decay=weight_decay)
+        check_not_negative(self, weight_decay=weight_decay)
         super().__init__(params, lr, betas, eps, 0.0, True, amsgrad, weight_decay)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -188,8 +188,8 @@ class Adamax(PerParameter):
         weight_decay: float = 0.0,
         maximize: bool = False,
     ) -> None:
-        at_least_zero(self, lr=lr, eps=eps, weight_decay=weight_decay)
-        rates(self, "betas", betas)
+        check_not_negative(self, lr=lr, eps=eps, weight_decay=weight_decay)
+        check_betas(self, "betas", betas)
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
         super().__init__(params, defaults)
 
@@ -208,9 +208,9 @@ class Adamax(PerParameter):
         self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
     ) -> None:
         beta1, beta2 = group["betas"]
-        gradient = decayed(uphill(gradient, group), parameter, group["weight_decay"])
+        gradient = add_weight_decay(apply_maximize(gradient, group), parameter, group["weight_decay"])
         average, largest, power = state["exp_avg"], state["exp_inf"], state["beta1_power"]
-        averaged(average, gradient, beta1)
+        update_average(average, gradient, beta1)
         largest.copy_(torch.maximum(largest * beta2, gradient.abs() + group["eps"]))
         parameter.sub_(average / largest * (group["lr"] / (1 - power)))
         power.mul_(beta1)
@@ -247,8 +247,8 @@ class Lamb(_Moments):
         weight_decay: float = 0,
         adam: bool = False,
     ) -> None:
-        at_least_zero(self, lr=lr, eps=eps, weight_decay=weight_decay)
-        rates(self, "betas", betas)
+        check_not_negative(self, lr=lr, eps=eps, weight_decay=weight_decay)
+        check_betas(self, "betas", betas)
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adam": adam}
         super().__init__(params, defaults)
 
@@ -256,7 +256,7 @@ class Lamb(_Moments):
         self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
     ) -> None:
         average, squares = self._averages(gradient, state, group)
-        change = decayed(average / (squares.sqrt() + group["eps"]), parameter, group["weight_decay"])
+        change = add_weight_decay(average / (squares.sqrt() + group["eps"]), parameter, group["weight_decay"])
         rate = group["lr"]
         if not group["adam"]:
             rate = rate * self._trust(parameter, change)
@@ -293,8 +293,8 @@ class NAdam(_Moments):
         weight_decay: float = 0,
         momentum_decay: float = 4e-3,
     ) -> None:
-        at_least_zero(self, lr=lr, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay)
-        rates(self, "betas", betas)
+        check_not_negative(self, lr=lr, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay)
+        check_betas(self, "betas", betas)
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -316,9 +316,9 @@ class NAdam(_Moments):
             beta1 * (1 - 0.5 * torch.pow(0.96, count * group["momentum_decay"])) for count in (step, step + 1)
         )
         product = state["mu_product"].mul_(now)
-        gradient = decayed(gradient, parameter, group["weight_decay"])
+        gradient = add_weight_decay(gradient, parameter, group["weight_decay"])
         average, squares = self._averages(gradient, state, group)
-        root = (squares / forgotten(beta2, step)).sqrt() + group["eps"]
+        root = (squares / bias_correction(beta2, step)).sqrt() + group["eps"]
         ahead = gradient * ((1 - now) / (1 - product)) + average * (
             following / (1 - product * now * following)
         )
@@ -345,8 +345,8 @@ class RAdam(_Moments):
         eps: float = 1e-6,
         weight_decay: float = 0.0,
     ) -> None:
-        at_least_zero(self, lr=lr, eps=eps, weight_decay=weight_decay)
-        rates(self, "betas", betas)
+        check_not_negative(self, lr=lr, eps=eps, weight_decay=weight_decay)
+        check_betas(self, "betas", betas)
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults, enable_global_step=True)
 
@@ -355,14 +355,14 @@ class RAdam(_Moments):
     ) -> None:
         beta1, beta2 = group["betas"]
         step = self.increment_global_step(parameter)
-        gradient = decayed(gradient, parameter, group["weight_decay"])
+        gradient = add_weight_decay(gradient, parameter, group["weight_decay"])
         average, squares = self._averages(gradient, state, group)
-        seen = forgotten(beta2, step)
+        seen = bias_correction(beta2, step)
         longest = 2 / (1 - beta2) - 1
         length = longest - 2 * step * (1 - seen) / seen
         known = length > self._ENOUGH
         length = torch.where(known, length, self._ENOUGH)
         certainty = ((length - 4) * (length - 2) * longest) / ((longest - 4) * (longest - 2) * length)
         adapted = torch.sqrt(certainty * seen) / (squares.sqrt() + group["eps"])
-        rate = group["lr"] / forgotten(beta1, step)
+        rate = group["lr"] / bias_correction(beta1, step)
         parameter.sub_(average * torch.where(known, adapted, 1.0) * rate)

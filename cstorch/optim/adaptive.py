@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from cstorch.optim.optimizer import (
     ParamsT,
     PerParameter,
+    add_weight_decay,
+    apply_maximize,
     argument_error,
-    at_least_zero,
-    averaged,
-    averaged_square,
-    decayed,
+    check_not_negative,
     is_off,
-    uphill,
+    update_average,
+    update_average_square,
 )
 
 
@@ -47,7 +47,7 @@ class Adagrad(PerParameter):
             "weight_decay": weight_decay,
             "initial_accumulator_value": initial_accumulator_value,
         }
-        at_least_zero(self, **defaults)
+        check_not_negative(self, **defaults)
         super().__init__(params, {**defaults, "maximize": maximize}, enable_global_step=True)
 
     def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -61,7 +61,7 @@ class Adagrad(PerParameter):
         self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
     ) -> None:
         step = self.increment_global_step(parameter)
-        gradient = decayed(uphill(gradient, group), parameter, group["weight_decay"])
+        gradient = add_weight_decay(apply_maximize(gradient, group), parameter, group["weight_decay"])
         total = state["sum"].addcmul_(gradient, gradient)
         rate = group["lr"]
         if not is_off(group["lr_decay"]):
@@ -88,7 +88,7 @@ class Adadelta(PerParameter):
         weight_decay: float = 0,
         maximize: bool = False,
     ) -> None:
-        at_least_zero(self, lr=lr, eps=eps, weight_decay=weight_decay)
+        check_not_negative(self, lr=lr, eps=eps, weight_decay=weight_decay)
         if not 0 <= rho <= 1:
             raise argument_error(self, "rho", rho, "a number from 0 to 1")
         defaults = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
@@ -105,10 +105,10 @@ class Adadelta(PerParameter):
         self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
     ) -> None:
         rho, eps = group["rho"], group["eps"]
-        gradient = decayed(uphill(gradient, group), parameter, group["weight_decay"])
-        squares = averaged_square(state["square_avg"], gradient, rho)
+        gradient = add_weight_decay(apply_maximize(gradient, group), parameter, group["weight_decay"])
+        squares = update_average_square(state["square_avg"], gradient, rho)
         change = (state["acc_delta"] + eps).sqrt() / (squares + eps).sqrt() * gradient
-        averaged_square(state["acc_delta"], change, rho)
+        update_average_square(state["acc_delta"], change, rho)
         parameter.sub_(change * group["lr"])
 
 
@@ -141,7 +141,7 @@ class RMSprop(PerParameter):
         momentum: float = 0,
         centered: bool = False,
     ) -> None:
-        at_least_zero(self, lr=lr, momentum=momentum, alpha=alpha, eps=eps, weight_decay=weight_decay)
+        check_not_negative(self, lr=lr, momentum=momentum, alpha=alpha, eps=eps, weight_decay=weight_decay)
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -168,10 +168,10 @@ class RMSprop(PerParameter):
         self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
     ) -> None:
         alpha = group["alpha"]
-        gradient = decayed(gradient, parameter, group["weight_decay"])
-        squares = averaged_square(state["square_avg"], gradient, alpha)
+        gradient = add_weight_decay(gradient, parameter, group["weight_decay"])
+        squares = update_average_square(state["square_avg"], gradient, alpha)
         if group["centered"]:
-            variance = squares - averaged(state["grad_avg"], gradient, alpha).square()
+            variance = squares - update_average(state["grad_avg"], gradient, alpha).square()
             squares = variance.clamp(min=0)  # rounding makes it negative where gradients are equal
         change = gradient / (squares.sqrt() + group["eps"])
         if not is_off(group["momentum"]):
@@ -227,8 +227,8 @@ class Adafactor(PerParameter):
         if not isinstance(eps, tuple | list) or len(eps) != 2:
             raise argument_error(self, "eps", eps, "two numbers")
         if lr is not None:
-            at_least_zero(self, lr=lr)
-        at_least_zero(self, weight_decay=weight_decay)
+            check_not_negative(self, lr=lr)
+        check_not_negative(self, weight_decay=weight_decay)
         defaults = {
             "lr": lr,
             "eps": eps,
@@ -263,7 +263,7 @@ class Adafactor(PerParameter):
         change = gradient * _inverse_root(gradient.square() + group["eps"][0], state, new)
         change = change / (_root_mean_square(change) / group["clip_threshold"]).clamp(min=1.0)
         rate = self._rate(parameter, step, group)
-        change = decayed(change, parameter, group["weight_decay"])
+        change = add_weight_decay(change, parameter, group["weight_decay"])
         parameter.sub_(change * rate)
 
     def _rate(self, parameter: Tensor, step: Tensor, group: Mapping[str, Any]) -> float | Tensor:

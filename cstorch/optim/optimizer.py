@@ -274,27 +274,27 @@ def is_off(value: float | Tensor | None) -> bool:
     return not isinstance(value, torch.Tensor) and not value
 
 
-def decayed(gradient: Tensor, parameter: Tensor, rate: float | Tensor) -> Tensor:
+def add_weight_decay(gradient: Tensor, parameter: Tensor, rate: float | Tensor) -> Tensor:
     """A gradient with that of `rate / 2 * |parameter|^2`."""
     return gradient if is_off(rate) else gradient + rate * parameter
 
 
-def uphill(gradient: Tensor, group: Mapping[str, Any]) -> Tensor:
+def apply_maximize(gradient: Tensor, group: Mapping[str, Any]) -> Tensor:
     """A gradient, with the other sign where the group says `maximize`."""
     return -gradient if group["maximize"] else gradient
 
 
-def averaged(average: Tensor, value: Tensor, rate: float) -> Tensor:
+def update_average(average: Tensor, value: Tensor, rate: float) -> Tensor:
     """`average = rate * average + (1 - rate) * value`, in place."""
     return average.mul_(rate).add_(value, alpha=1 - rate)
 
 
-def averaged_square(average: Tensor, value: Tensor, rate: float) -> Tensor:
+def update_average_square(average: Tensor, value: Tensor, rate: float) -> Tensor:
     """`average = rate * average + (1 - rate) * value^2`, in place."""
     return average.mul_(rate).addcmul_(value, value, value=1 - rate)
 
 
-def forgotten(rate: float, step: Tensor) -> Tensor:
+def bias_correction(rate: float, step: Tensor) -> Tensor:
     """`1 - rate^step`, exact also where the power is nearly 1."""
     return -torch.expm1(step * (math.log(rate) if rate else -math.inf))
 
@@ -330,7 +330,7 @@ def _write(target: dict[str, Any], name: str, value: Any) -> None:
         target[name] = value.clone() if isinstance(value, torch.Tensor) else value
 
 
-def at_least_zero(optimizer: object, **given: float | Tensor) -> None:
+def check_not_negative(optimizer: object, **given: float | Tensor) -> None:
     """Refuses negative numbers; a tensor is not read.
 
     Raises:
@@ -341,7 +341,7 @@ def at_least_zero(optimizer: object, **given: float | Tensor) -> None:
             raise argument_error(optimizer, name, value, "a number of at least 0")
 
 
-def rates(optimizer: object, name: str, given: Sequence[float]) -> None:
+def check_betas(optimizer: object, name: str, given: Sequence[float]) -> None:
     """Refuses rates of averages that do not forget.
 
     Raises:

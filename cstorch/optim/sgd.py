@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from cstorch.optim.optimizer import (
     ParamsT,
     PerParameter,
+    add_weight_decay,
+    apply_maximize,
     argument_error,
-    at_least_zero,
-    averaged,
-    decayed,
+    check_betas,
+    check_not_negative,
     is_off,
-    rates,
     scalar,
-    uphill,
+    update_average,
 )
 
 
@@ -43,7 +43,7 @@ class SGD(PerParameter):
         nesterov: bool = False,
         maximize: bool = False,
     ) -> None:
-        at_least_zero(self, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        check_not_negative(self, lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (is_off(momentum) or not is_off(dampening)):
             raise argument_error(
                 self,
@@ -71,7 +71,9 @@ class SGD(PerParameter):
     def _update(
         self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
     ) -> None:
-        change = gradient = decayed(uphill(gradient, group), parameter, group["weight_decay"])
+        change = gradient = add_weight_decay(
+            apply_maximize(gradient, group), parameter, group["weight_decay"]
+        )
         momentum = group["momentum"]
         if not is_off(momentum):
             change = state["momentum_buffer"].mul_(momentum).add_(gradient * (1 - group["dampening"]))
@@ -102,7 +104,7 @@ class ASGD(PerParameter):
         weight_decay: float = 0,
         maximize: bool = False,
     ) -> None:
-        at_least_zero(self, lr=lr, weight_decay=weight_decay)
+        check_not_negative(self, lr=lr, weight_decay=weight_decay)
         defaults = {
             "lr": lr,
             "lambd": lambd,
@@ -129,7 +131,7 @@ class ASGD(PerParameter):
     ) -> None:
         eta, mu, average = state["eta"], state["mu"], state["ax"]
         step = self.increment_global_step(parameter)
-        gradient = decayed(uphill(gradient, group), parameter, group["weight_decay"])
+        gradient = add_weight_decay(apply_maximize(gradient, group), parameter, group["weight_decay"])
         parameter.sub_((gradient + group["lambd"] * parameter) * eta)
         average.copy_(torch.where(mu == 1, parameter, average + (parameter - average) * mu))
         rate = group["lr"]
@@ -153,8 +155,8 @@ class Lion(PerParameter):
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
     ) -> None:
-        at_least_zero(self, lr=lr, weight_decay=weight_decay)
-        rates(self, "betas", betas)
+        check_not_negative(self, lr=lr, weight_decay=weight_decay)
+        check_betas(self, "betas", betas)
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -170,8 +172,8 @@ class Lion(PerParameter):
         beta1, beta2 = group["betas"]
         average = state["exp_avg"]
         direction = (average * beta1 + gradient * (1 - beta1)).sign()
-        parameter.sub_(decayed(direction, parameter, group["weight_decay"]) * group["lr"])
-        averaged(average, gradient, beta2)
+        parameter.sub_(add_weight_decay(direction, parameter, group["weight_decay"]) * group["lr"])
+        update_average(average, gradient, beta2)
 
 
 class Rprop(PerParameter):
@@ -198,7 +200,7 @@ class Rprop(PerParameter):
         etas: tuple[float, float] = (0.5, 1.2),
         step_sizes: tuple[float, float] = (1e-6, 50.0),
     ) -> None:
-        at_least_zero(self, lr=lr)
+        check_not_negative(self, lr=lr)
         if not 0 < etas[0] < 1 < etas[1]:
             raise argument_error(self, "etas", etas, "one between 0 and 1, and one above 1")
         super().__init__(params, {"lr": lr, "etas": etas, "step_sizes": step_sizes})
@@ -262,7 +264,7 @@ class Muon(PerParameter):
         nesterov: bool = True,
         ns_steps: int = 5,
     ) -> None:
-        at_least_zero(self, lr=lr, weight_decay=weight_decay, momentum=momentum, ns_steps=ns_steps)
+        check_not_negative(self, lr=lr, weight_decay=weight_decay, momentum=momentum, ns_steps=ns_steps)
         defaults = {
             "lr": lr,
             "weight_decay": weight_decay,

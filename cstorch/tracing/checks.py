@@ -75,7 +75,7 @@ class Checks:
             return UNKNOWN if _is_message(frame) else NotImplemented
         statement = _statement(frame)
         if statement is None:
-            return self._without(frame, tensor) if method == "item" else NotImplemented
+            return self._assume_absent(frame, tensor) if method == "item" else NotImplemented
         if method == "item":
             return tensor
         key = id(frame), statement
@@ -89,7 +89,7 @@ class Checks:
     ) -> _Answers:
         """Decides how a statement goes that begins to be executed, and keeps what it checks."""
         around = list(nodes_at(frame))
-        usual = _usual(statement, around, frame.f_locals)
+        usual = _usual_truth(statement, around, frame.f_locals)
         raises = isinstance(statement, ast.Assert) or _raises(statement.orelse)
         wanted = raises if usual is None else usual
         names = {**frame.f_globals, **frame.f_locals}
@@ -105,12 +105,12 @@ class Checks:
                 error = f"{_error(statement, names)}; it checks `{ast.unparse(statement.test)}`"
                 self.keep(truth if wanted else truth.logical_not(), error)
             elif isinstance(truth, torch.Tensor) and isinstance(statement, ast.If):
-                guarded = guarded_by(statement, around, frame.f_locals)
+                guarded = find_guarded(statement, around, frame.f_locals)
                 if guarded is not None:
                     self.guard(guarded, frame, truth if guarded.truth else truth.logical_not())
         return _Answers([] if as_number else list(guesses), number)
 
-    def _without(self, frame: FrameType, tensor: torch.Tensor) -> Any:
+    def _assume_absent(self, frame: FrameType, tensor: torch.Tensor) -> Any:
         """Whether a library finds anything of a kind: no, which is checked; else NotImplemented."""
         asked, given = itertools.islice(itertools.chain(nodes_at(frame), (None, None)), 2)
         text = ast.unparse(asked).removesuffix(".item()") if isinstance(asked, ast.Call) else ""
@@ -210,9 +210,9 @@ class _Condition:
             known = self.known()
             return self.value.reshape(()).to(torch.bool) if known is None else known
         if self.word == "not":
-            return _inverted(self.parts[0].truth())
+            return _invert(self.parts[0].truth())
         if self.word == "or":
-            return _inverted(_Condition("and", [_Condition("not", [part]) for part in self.parts]).truth())
+            return _invert(_Condition("and", [_Condition("not", [part]) for part in self.parts]).truth())
         found: torch.Tensor | bool = True
         for one in (part.truth() for part in self.parts):
             if isinstance(found, torch.Tensor) and isinstance(one, torch.Tensor):
@@ -224,7 +224,7 @@ class _Condition:
         return found
 
 
-def _inverted(truth: torch.Tensor | bool) -> torch.Tensor | bool:
+def _invert(truth: torch.Tensor | bool) -> torch.Tensor | bool:
     return truth.logical_not() if isinstance(truth, torch.Tensor) else not truth
 
 
@@ -242,7 +242,7 @@ def _condition(node: ast.expr, names: Names, asked: torch.Tensor | None) -> _Con
         sides = [node.left, *node.comparators]
         pairs = zip(sides, node.ops, sides[1:], strict=False)
         return joined("and", [ast.Compare(left, [op], [right]) for left, op, right in pairs])
-    called = _called(node)
+    called = _called_name(node)
     if called == "bool":
         return _condition(node.args[0], names, asked)  # type: ignore[attr-defined]
     if called in _JOINING:
@@ -254,7 +254,7 @@ def _condition(node: ast.expr, names: Names, asked: torch.Tensor | None) -> _Con
 _JOINING = {"all": "and", "any": "or"}
 
 
-def _called(node: ast.AST) -> str:
+def _called_name(node: ast.AST) -> str:
     """The name of a function of one argument that is called, such as `int`; nothing for all other nodes."""
     one = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1
     return node.func.id if one else ""  # type: ignore[attr-defined]
@@ -265,7 +265,7 @@ def _is_joined(node: ast.expr) -> bool:
     return any(
         isinstance(part, ast.BoolOp)
         or (isinstance(part, ast.Compare) and len(part.ops) > 1)
-        or _called(part) in _JOINING
+        or _called_name(part) in _JOINING
         for part in ast.walk(node)
     )
 
@@ -286,7 +286,7 @@ class _Numbers(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """A call, in its place what it is replaced by."""
-        if _called(node) in ("int", "float"):
+        if _called_name(node) in ("int", "float"):
             try:
                 _value(node, self._names)
             except TensorReadError:
@@ -325,7 +325,7 @@ def _statement(frame: FrameType) -> ast.Assert | ast.If | None:
         if (
             isinstance(node, ast.Assert)
             or _raises(node.body) != _raises(node.orelse)
-            or _usual(node, list(nodes_at(frame)), frame.f_locals) is not None
+            or _usual_truth(node, list(nodes_at(frame)), frame.f_locals) is not None
         ):
             return node
         return None
@@ -336,7 +336,7 @@ _DROPPED = re.compile(r"(not )?(?P<mask>\w+)\.(any|all)\(\)")
 _NOT_FINITE = re.compile(r"torch\.(isfinite|isinf)\((?P<name>\w+)\)\.(all|any)\(\)")
 
 
-def _usual(statement: ast.stmt, around: Sequence[ast.AST], values: Names) -> bool | None:
+def _usual_truth(statement: ast.stmt, around: Sequence[ast.AST], values: Names) -> bool | None:
     """The truth with which a statement computes the same in any case; None where there is none.
 
     `if not mask.any(): mask = None` keeps the mask; `if not torch.isfinite(x).all(): x = torch.clamp(x, ...)`
@@ -352,7 +352,7 @@ def _usual(statement: ast.stmt, around: Sequence[ast.AST], values: Names) -> boo
     assigns = all(isinstance(part, ast.Assign) for part in statement.body)
     if name is not None and assigns and body[-1].startswith("{0} = torch.clamp({0}, ".format(name["name"])):
         return True
-    guarded = guarded_by(statement, around, values)
+    guarded = find_guarded(statement, around, values)
     return None if guarded is None else guarded.truth
 
 
@@ -422,7 +422,7 @@ class Guarded:
     last: int
 
 
-def guarded_by(statement: ast.If, around: Sequence[ast.AST], values: Mapping[str, Any]) -> Guarded | None:
+def find_guarded(statement: ast.If, around: Sequence[ast.AST], values: Mapping[str, Any]) -> Guarded | None:
     """Return the statements that an `if` without `else` guards against an empty selection; None for others.
 
     Args:

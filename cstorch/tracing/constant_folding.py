@@ -1,4 +1,4 @@
-"""Values of a step that no batch, state or random number decides: they can be read while it is recorded.
+"""Constant folding: values that depend on no batch, state or random number can be read during recording.
 
 A mask that is made of ranges is one. PyTorch's layers look at their masks, and so do programs.
 """
@@ -16,14 +16,14 @@ _PLACES = frozenset({"device", "layout", "pin_memory", "memory_format"})
 
 
 def known_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
-    """What a value is in every step; None where steps differ.
+    """Return a value that is the same in every step; None if steps differ.
 
     Args:
         graph: the step, as far as it is recorded.
         value: of the graph.
-        constants: elements of values that no operation makes and no step changes, by number.
+        constants: elements of values that are no results of operations and that no step changes, by number.
     """
-    wanted, nodes = _decided_by(graph, value)
+    wanted, nodes = _dependencies(graph, value)
     drawn = {result.id: node for node in nodes if _is_drawn(node) for result in node.results if result}
     certain = {
         result.id: torch.full(result.shape, truth)
@@ -31,7 +31,7 @@ def known_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tenso
         if (result := node.results[0]) is not None and (truth := _certain_truth(node, drawn)) is not None
     }
     if certain:
-        wanted, nodes = _decided_by(graph, value, certain.keys())
+        wanted, nodes = _dependencies(graph, value, certain.keys())
         constants = {**constants, **certain}
     if not wanted <= constants.keys() or any(map(_is_drawn, nodes)):
         return None
@@ -44,20 +44,18 @@ def known_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tenso
     return values[value.id]
 
 
-def take_out_float64(
-    graph: Graph, constants: Mapping[int, torch.Tensor]
-) -> list[tuple[Tensor, torch.Tensor]]:
-    """Compute on this CPU what constants alone decide in float64, which the CS system lacks.
+def fold_float64(graph: Graph, constants: Mapping[int, torch.Tensor]) -> list[tuple[Tensor, torch.Tensor]]:
+    """Compute float64 values that depend only on constants on this CPU, and remove their operations.
 
-    Libraries make tables of positions and the like in float64 and round them to the type of the model.
-    The operations are taken out of the graph.
+    The CS system lacks float64. Libraries make tables of positions and the like in float64, and round them to
+    the type of the model.
 
     Args:
         graph: a step that is recorded.
         constants: as for `known_value`.
 
     Returns:
-        The values that others read of those operations, with their elements.
+        The values of those operations that others read, with their elements.
     """
     wide = {
         result.id for node in graph.nodes for result in node.results if result and result.dtype == "float64"
@@ -76,12 +74,12 @@ def take_out_float64(
                 found += known
                 continue
         kept.append(node)
-    graph.nodes[:] = _of_use(graph, kept, wide)
+    graph.nodes[:] = _remove_unused(graph, kept, wide)
     return found
 
 
-def _of_use(graph: Graph, nodes: list[Node], numbers: Collection[int]) -> list[Node]:
-    """Leave out the operations whose results, of these numbers, nothing reads."""
+def _remove_unused(graph: Graph, nodes: list[Node], numbers: Collection[int]) -> list[Node]:
+    """Return the operations without those whose results, all among `numbers`, nothing reads."""
     checked = (check.tensor for check in graph.checks)
     read = {tensor.id for tensor in (*graph.outputs.values(), *graph.updates.values(), *checked)}
     kept: list[Node] = []
@@ -95,12 +93,12 @@ def _of_use(graph: Graph, nodes: list[Node], numbers: Collection[int]) -> list[N
 
 
 def sources(graph: Graph, value: Tensor) -> set[int]:
-    """Numbers of the values, made by no operation, that decide a value of the graph."""
-    return _decided_by(graph, value)[0]
+    """Return the numbers of the values, results of no operation, that a value of the graph depends on."""
+    return _dependencies(graph, value)[0]
 
 
-def _decided_by(graph: Graph, value: Tensor, ends: Collection[int] = ()) -> tuple[set[int], list[Node]]:
-    """What decides a value: values that no operation makes, or `ends`; and operations, the last first."""
+def _dependencies(graph: Graph, value: Tensor, ends: Collection[int] = ()) -> tuple[set[int], list[Node]]:
+    """Return the inputs that a value depends on, `ends` among them, and the operations, the last first."""
     wanted, nodes = {value.id}, list[Node]()
     for node in reversed(graph.nodes):
         made = {result.id for result in node.results if result is not None} - set(ends)
@@ -115,10 +113,8 @@ def _is_drawn(node: Node) -> bool:
 
 
 def _certain_truth(node: Node, drawn: Mapping[int, Node]) -> bool | None:
-    """The truth of a comparison of uniform numbers, from 0 up to 1, with one that none of them crosses.
-
-    Libraries drop a layer where `torch.rand([]) < self.layerdrop`, and 0 is how users turn that off.
-    """
+    """Return the result of comparing uniform numbers in [0, 1) with a bound outside of that range."""
+    # Libraries drop a layer if `torch.rand([]) < self.layerdrop`, and users set 0 to switch that off.
     larger = _IF_LARGER.get(node.op)
     number, bound = node.arguments.get("self"), node.arguments.get("other")
     if larger is None or not isinstance(number, Tensor) or not isinstance(bound, int | float):
@@ -136,21 +132,21 @@ _IF_LARGER = {
     "aten.ge.Scalar": True,
     "aten.gt.Scalar": True,
 }
-"""Comparisons, with their truth for numbers above the bound."""
+"""Comparisons, with their result for numbers above the bound."""
 _OF_EQUAL = frozenset({"aten.lt.Scalar", "aten.ge.Scalar"})
-"""Those with the same truth for the bound itself."""
+"""Comparisons with the same result for the bound itself."""
 
 
 def operator(node: Node) -> Any:
-    """PyTorch's operator of a node."""
+    """Return PyTorch's operator of a node."""
     namespace, name, overload = node.op.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), name), overload)
 
 
 def _arguments(node: Node, values: Mapping[int, torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
-    """As PyTorch takes them on this CPU."""
+    """Return the positional and named arguments of a node for PyTorch on this CPU."""
     specs = [spec for spec in operator(node)._schema.arguments if spec.name in node.arguments]
-    taken = {spec.name: _taken(spec.name, node.arguments[spec.name], values) for spec in specs}
+    taken = {spec.name: _to_argument(spec.name, node.arguments[spec.name], values) for spec in specs}
     named = {spec.name for spec in specs if spec.kwarg_only}
     return (
         [taken[spec.name] for spec in specs if spec.name not in named],
@@ -158,9 +154,9 @@ def _arguments(node: Node, values: Mapping[int, torch.Tensor]) -> tuple[list[Any
     )
 
 
-def _taken(name: str, given: Any, values: Mapping[int, torch.Tensor]) -> Any:
+def _to_argument(name: str, given: Any, values: Mapping[int, torch.Tensor]) -> Any:
     if isinstance(given, Tensor):
         return values[given.id]
     if isinstance(given, list | tuple):
-        return [_taken(name, item, values) for item in given]
+        return [_to_argument(name, item, values) for item in given]
     return getattr(torch, given) if name == "dtype" and isinstance(given, str) else given

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 from cstorch.errors import LostWriteError, ModelMovedError, TensorReadError, ValueNotThereError
 from cstorch.program import Program
 from cstorch.tracing.places import user_line
-from cstorch.tracing.values import META, Mode, Recorded, leaves, mapped
+from cstorch.tracing.values import META, Mode, Recorded, leaves, map_leaves
 
 DEVICE = torch.device("xla", 0)
 """The device that these tensors report: existing programs look for this type after `cstorch.compile`."""
@@ -140,7 +140,7 @@ class DeviceTensor(torch.Tensor):
         made.selected = None
         return made
 
-    def held(self) -> torch.Tensor:
+    def to_host(self) -> torch.Tensor:
         """Return its elements on this CPU, as they are after the last step.
 
         Raises:
@@ -170,8 +170,8 @@ class DeviceTensor(torch.Tensor):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as a tensor of this CPU: `torch.save` writes files that need no toolkit."""
-        held = readable(self, "saved")
-        return (nn.Parameter(held) if isinstance(self, nn.Parameter) else held).__reduce_ex__(protocol)
+        host = readable(self, "saved")
+        return (nn.Parameter(host) if isinstance(self, nn.Parameter) else host).__reduce_ex__(protocol)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"{readable(self, 'printed')!r} on {DEVICE}"
@@ -296,7 +296,7 @@ def readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
             return assumed
     if active or tensor.host is None:
         raise _read_error(how)
-    return tensor.held()
+    return tensor.to_host()
 
 
 def _read_error(how: str) -> TensorReadError | ValueNotThereError:
@@ -348,7 +348,7 @@ def call_below(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | Non
 
 def _call_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if func is torch.Tensor.new_tensor:  # no operation of the device: its result would be on META
-        return func(args[0].held(), *args[1:], **{"device": DEVICE, **kwargs})
+        return func(args[0].to_host(), *args[1:], **{"device": DEVICE, **kwargs})
     with _HostFactories():
         return call_below(func, args, kwargs)
 
@@ -452,10 +452,10 @@ def _run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         # While the system has the elements of a tensor, only a step may write them.
         if isinstance(given, DeviceTensor) and given.owner is not None and not given.owner.ended:
             raise LostWriteError(str(func), user_line())
-    host_args, host_kwargs = mapped(unwrap, (args, kwargs))
+    host_args, host_kwargs = map_leaves(unwrap, (args, kwargs))
     if any(isinstance(x, torch.Tensor) and x.is_meta for x in leaves((host_args, host_kwargs))):
-        host_args, host_kwargs = mapped(_to_meta, (host_args, host_kwargs))
-    outs = mapped(_wrap_host, func(*host_args, **host_kwargs))
+        host_args, host_kwargs = map_leaves(_to_meta, (host_args, host_kwargs))
+    outs = map_leaves(_wrap_host, func(*host_args, **host_kwargs))
     if func.is_view and isinstance(args[0], DeviceTensor) and args[0].host is not None:
         for view in leaves(outs):
             view.owner = _BaseOwner(args[0])
@@ -501,7 +501,7 @@ class _BaseOwner:
         return self.base.owner is None or self.base.owner.ended
 
     def refresh(self, tensor: DeviceTensor) -> None:
-        self.base.held()
+        self.base.to_host()
 
 
 # Factories outside of a step: `torch.zeros(..., device=device)` and `tensor.to(device)`. PyTorch asks the

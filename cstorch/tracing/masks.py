@@ -12,21 +12,21 @@ import torch
 from cstorch.errors import SelectionError
 from cstorch.tracing.device import require
 from cstorch.tracing.places import user_line
-from cstorch.tracing.selections import Part, Rows, places, rows_of, scattered, select, tagged
+from cstorch.tracing.selections import Part, Rows, places, rows_of, scatter_rows, select, tag
 from cstorch.tracing.statements import asking_frame, nodes_at
 from cstorch.tracing.values import leaves
 
 Read: TypeAlias = Callable[[torch.Tensor], "torch.Tensor | None"]
-"""Gives the elements of a tensor on this CPU, where all steps share them."""
+"""Returns the elements of a tensor on this CPU if all steps share them."""
 Key: TypeAlias = Callable[[torch.Tensor], Any]
-"""Gives what is equal for tensors of equal values."""
+"""Returns a key that is equal for tensors of equal values."""
 
 _BASIC = (slice, int, type(None), type(Ellipsis))
 _PLACES = ("nonzero", "argwhere")
 
 
-def indexed(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
-    """`x[index]` and `x[index] = value` by masks, or by the places of a selection.
+def index_by_values(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
+    """Compute `x[index]` or `x[index] = value` with masks, or with the places of a selection.
 
     Args:
         func: one of the two.
@@ -35,19 +35,23 @@ def indexed(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
         key: of masks.
 
     Returns:
-        NotImplemented where there is no mask whose values only a step knows among the indices.
+        NotImplemented if no index is a mask whose values only a step knows.
 
     Raises:
         SelectionError: a mask is combined with other indices.
     """
     target, given, *value = args
-    index = tuple(_known(i, read) for i in given) if isinstance(given, tuple) else (_known(given, read),)
+    index = (
+        tuple(_resolve_mask(i, read) for i in given)
+        if isinstance(given, tuple)
+        else (_resolve_mask(given, read),)
+    )
     index = tuple(part for i in index for part in (i if isinstance(i, tuple) else (i,)))
     masks = [i for i in index if _is_mask(i)]
     if masks:
         mask, *rest = index
         if len(index) == 2 and mask in (slice(None), ...) and masks[0].dim() == 1 and target.dim() == 2:
-            return _columns(func, target, masks[0], value, read, key)
+            return _index_columns(func, target, masks[0], value, read, key)
         if mask is not masks[0] or not all(isinstance(i, _BASIC) for i in rest):
             raise SelectionError("an index that combines a mask with other indices", user_line())
         outer = rows_of(target)
@@ -61,49 +65,49 @@ def indexed(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
             )
             return None
         found = select(target, rows, mask.dim())
-        return tagged(found[(slice(None), *rest)], rows) if rest else found
+        return tag(found[(slice(None), *rest)], rows) if rest else found
     by_places = [i for i in index if rows_of(i) is not None]
     if by_places and index[0] is None and not value:
-        found = indexed(func, (target, index[1:]), read, key)
+        found = index_by_values(func, (target, index[1:]), read, key)
         below = rows_of(found)
         assert below is not None
-        return tagged(found.unsqueeze(0), below.turned())
+        return tag(found.unsqueeze(0), below.transpose())
     if by_places:
-        return _at_places(func, target, index, value)
+        return _index_at_places(func, target, index, value)
     if (whole := rows_of(target)) is not None:
         if whole.inner and not value and _is_first(index):
-            return tagged(func(target, index), whole.turned() if isinstance(index[0], int) else whole)
+            return tag(func(target, index), whole.transpose() if isinstance(index[0], int) else whole)
         if whole.inner or value or index[0] != slice(None) or not all(isinstance(i, _BASIC) for i in index):
             raise SelectionError("rows of a selection by number", user_line())
-        return tagged(target[index], whole)
+        return tag(target[index], whole)
     if any(rows_of(x) is not None for x in value):
         raise SelectionError("a write of a selection by an index without its mask", user_line())
     return func(target, index if isinstance(given, tuple) or len(index) > 1 else index[0], *value)
 
 
-def _columns(
+def _index_columns(
     func: Any, target: torch.Tensor, mask: torch.Tensor, value: list[Any], read: Read, key: Key
 ) -> Any:
-    """`x[:, mask]` of a matrix, and a write to that."""
+    """Compute `x[:, mask]` of a matrix, or write to it."""
     outer = rows_of(target)
     if (outer is not None and not outer.inner) or any(isinstance(x, torch.Tensor) and x.dim() for x in value):
         raise SelectionError("an index that combines a mask with other indices", user_line())
-    turned = tagged(target.transpose(0, 1), None if outer is None else outer.turned())
-    found = indexed(func, (turned, mask, *value), read, key)
+    turned = tag(target.transpose(0, 1), None if outer is None else outer.transpose())
+    found = index_by_values(func, (turned, mask, *value), read, key)
     if value:
         return None
     rows = rows_of(found)
     assert rows is not None
-    return tagged(found.transpose(0, 1), rows.turned())
+    return tag(found.transpose(0, 1), rows.transpose())
 
 
 def _is_first(index: tuple[Any, ...]) -> bool:
-    """Return True if an index says which elements of the first dimension are taken, and all below."""
+    """Return True if an index chooses elements of the first dimension only."""
     return not isinstance(index[0], torch.Tensor) and all(i == slice(None) for i in index[1:])
 
 
 def is_by_values(args: tuple[Any, ...]) -> bool:
-    """Whether an index holds a mask, or places of a selection."""
+    """Return True if an index contains a mask, or places of a selection."""
     return any(rows_of(x) is not None for x in (args[0], *args[2:])) or any(
         isinstance(i, torch.Tensor) and (i.dtype in (torch.bool, torch.uint8) or rows_of(i) is not None)
         for i in leaves(list(args[1]) if isinstance(args[1], tuple) else [args[1]])
@@ -114,15 +118,15 @@ def _is_mask(index: Any) -> bool:
     return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
-def _known(index: Any, read: Read) -> Any:
-    """A mask that all steps share as the places where it is true."""
+def _resolve_mask(index: Any, read: Read) -> Any:
+    """Replace a mask that all steps share by the places where it is true."""
     if not _is_mask(index) or rows_of(index) is not None:
         return index
     elements = read(index)
     return index if elements is None else tuple(elements.nonzero(as_tuple=True))
 
 
-def _at_places(func: Any, target: torch.Tensor, index: tuple[Any, ...], value: list[Any]) -> Any:
+def _index_at_places(func: Any, target: torch.Tensor, index: tuple[Any, ...], value: list[Any]) -> Any:
     count = sum(rows_of(i) is not None for i in index)
     rows = rows_of(index[0])
     others = index[count:]
@@ -134,7 +138,7 @@ def _at_places(func: Any, target: torch.Tensor, index: tuple[Any, ...], value: l
     ):
         raise SelectionError("an index of places of a selection with other indices", user_line())
     if not value:
-        return tagged(func(target, index), rows)
+        return tag(func(target, index), rows)
     if others:
         raise SelectionError("a write to places of a selection and other indices", user_line())
     place = torch.zeros_like(index[0])
@@ -150,7 +154,7 @@ def _at_places(func: Any, target: torch.Tensor, index: tuple[Any, ...], value: l
 
 
 def _write(target: torch.Tensor, rows: Rows, dimensions: int, value: Any) -> None:
-    """`target[mask] = value`.
+    """Compute `target[mask] = value`.
 
     Raises:
         SelectionError: the value is a selection by another mask.
@@ -168,12 +172,12 @@ def _write(target: torch.Tensor, rows: Rows, dimensions: int, value: Any) -> Non
         lines = math.prod(target.shape[:dimensions])
         error = f"shape mismatch: the value has {value.size(0)} rows, and the mask selects another number"
         require(rows.count() == value.size(0), ValueError(error))
-        value = scattered(mask.expand(target.shape), value, lines, math.prod(target.shape[dimensions:]))
+        value = scatter_rows(mask.expand(target.shape), value, lines, math.prod(target.shape[dimensions:]))
     target.copy_(torch.where(mask, value.to(target.dtype), target))
 
 
-def found_places(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], read: Read, key: Key) -> Any:
-    """`nonzero`, `argwhere`, `where(mask)`, `masked_select` and `masked_scatter`.
+def find_places(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], read: Read, key: Key) -> Any:
+    """Compute `nonzero`, `argwhere`, `where(mask)`, `masked_select` or `masked_scatter`.
 
     Args:
         name: of the function.
@@ -199,7 +203,7 @@ def found_places(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], re
         raise SelectionError("places in a number", user_line())
     rows = Rows((tensor != 0).reshape(-1), key(tensor))
     found = places(rows, tensor.shape, tensor.device)
-    return tuple(found) if as_tuple else tagged(torch.stack(found, 1), rows)
+    return tuple(found) if as_tuple else tag(torch.stack(found, 1), rows)
 
 
 def _scatter(
@@ -212,17 +216,17 @@ def _scatter(
     aligned = mask.reshape(*(1,) * (len(shape) - mask.dim()), *mask.shape)
     inner = len(shape)
     while inner and (aligned.size(inner - 1) == 1 or aligned.stride(inner - 1) == 0):
-        inner -= 1  # the same for all elements of a row
+        inner -= 1  # the mask is the same for all elements of a row
     width = math.prod(shape[inner:])
     wide = mask.expand(shape)
     if source.numel() % width:
         width = 1
-    if rows is not None:  # of all rows at their places
+    if rows is not None:  # the source has all rows at their places
         found = torch.where(wide, source.reshape(shape).to(target.dtype), target)
         return target.copy_(found) if in_place else found
     error = f"masked_scatter: the source has {source.numel()} elements, fewer than the mask is true for"
     require(wide.sum() <= source.numel(), RuntimeError(error))
-    given = scattered(wide, source, math.prod(shape) // width, width)
+    given = scatter_rows(wide, source, math.prod(shape) // width, width)
     found = torch.where(wide, given.to(target.dtype), target)
     return target.copy_(found) if in_place else found
 
@@ -236,25 +240,25 @@ PLACING = (
     ),
     torch.Tensor.masked_scatter_,
 )
-"""Functions of `found_places`; `torch.where` of one argument is one of them as well."""
+"""Functions that `find_places` computes; `torch.where` of one argument is one too."""
 
 
 SPLITTING = frozenset(
     {torch.split, torch.Tensor.split, torch.split_with_sizes, torch.Tensor.split_with_sizes}
 )
-"""Functions of `parts_of`."""
+"""Functions that `parts_of` computes."""
 _MOST_PARTS = 1024
 
 
 def sizes_of(counts: torch.Tensor) -> Any:
-    """Answer `counts.tolist()`, where a program names the list or calls `split` with it.
+    """Answer `counts.tolist()` if a program names the list or calls `split` with it.
 
     Args:
         counts: A tensor without a value.
 
     Returns:
-        The tensors in it. They have no values either, so anything but `split` that reads one is refused.
-        NotImplemented where the program does something else with the list.
+        The tensors of the list. They have no values either, so only `split` can read them.
+        NotImplemented if the program does something else with the list.
     """
     frame = asking_frame()
     if frame is None or counts.dim() != 1 or counts.numel() > _MOST_PARTS:
@@ -272,12 +276,12 @@ def sizes_of(counts: torch.Tensor) -> Any:
 def parts_of(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], key: Callable[[torch.Tensor], Any]
 ) -> tuple[torch.Tensor, ...]:
-    """`torch.split` along the first dimension by sizes that are tensors.
+    """Compute `torch.split` along the first dimension by sizes that are tensors.
 
     Args:
         args: The arguments of the function.
         kwargs: Its named arguments.
-        key: Gives what is equal for tensors of equal values.
+        key: Returns a key that is equal for tensors of equal values.
 
     Returns:
         NotImplemented for sizes that are numbers, and along other dimensions.

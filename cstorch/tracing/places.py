@@ -1,4 +1,4 @@
-"""Where an operation of a step comes from: the module that calls it, and the line of the user's program."""
+"""The origin of an operation in a step: the module that calls it, and the line of the user's program."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ DEBUG_NAME = "_cstorch_debug_name"
 
 
 class Place(NamedTuple):
-    """Where an operation comes from.
+    """The origin of an operation.
 
     Attributes:
         layer: path of a module.
         source: "file:line" of the user's program.
-        half: the 16-bit format of the autocast that it runs in; None outside of one.
-        library: "package/file:line" of the library that the program calls there; None without one.
+        half: the 16-bit format of the autocast around it; None outside of one.
+        library: "package/file:line" of the library that the program calls there; None if it calls none.
     """
 
     layer: tuple[str, ...]
@@ -40,10 +40,9 @@ class Place(NamedTuple):
 
 @dataclass
 class Places:
-    """Follows the modules that a step goes through; gradients belong where their forward operation was.
+    """Tracks the modules that a step runs through; a gradient has the origin of its forward operation."""
 
-    Autograd numbers the operations of a forward pass, and its backward nodes know their numbers.
-    """
+    # Autograd numbers the operations of a forward pass, and its backward nodes know their numbers.
 
     _names: dict[int, str] = field(default_factory=dict)
     _path: list[str] = field(default_factory=list)
@@ -52,13 +51,13 @@ class Places:
     _scope: str | None = None
 
     def name_modules(self, model: nn.Module) -> None:
-        """Names the modules of a model, as its parameters are named."""
+        """Name the modules of a model as its parameters are named."""
         for name, module in model.named_modules():
             self._names.setdefault(id(module), name)
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Watches calls of modules."""
+        """Track calls of modules in the body."""
         hooks = [
             register_module_forward_pre_hook(self._enter),
             register_module_forward_hook(self._leave, always_call=True),
@@ -73,7 +72,7 @@ class Places:
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Operations of the body have a layer of this name, below the module that runs."""
+        """Put operations of the body into a layer of this name, below the module that runs."""
         self._path.append(".".join([*self._path[-1:], name]).strip("."))
         try:
             yield
@@ -81,19 +80,19 @@ class Places:
             self._path.pop()
 
     def set_scope(self, name: str | None) -> None:
-        """Name the operations that follow, instead of after their module, until None is set."""
+        """Name the following operations after a scope instead of their module, until None is set."""
         self._scope = name
 
     def enter_half(self, half: str | None) -> None:
-        """Operations that follow are computed in a 16-bit format, None in float32."""
+        """Compute the following operations in a 16-bit format; None means float32."""
         self._halves.append(half)
 
     def leave_half(self) -> None:
-        """Ends the last `enter_half`."""
+        """End the last `enter_half`."""
         self._halves.pop()
 
     def computes_half(self, outside: bool) -> bool:
-        """Return True if operations that follow are computed in a 16-bit format.
+        """Return True if the following operations are computed in a 16-bit format.
 
         Args:
             outside: The answer outside of an autocast.
@@ -101,7 +100,7 @@ class Places:
         return self._halves[-1] is not None if self._halves else outside
 
     def here(self) -> Place:
-        """The place of the operation that runs now."""
+        """Return the origin of the operation that runs now."""
         node = torch._C._current_autograd_node()
         if node is not None:
             found = self._of_sequence.get(node._sequence_nr())
@@ -130,13 +129,13 @@ class Places:
 
 
 def user_line() -> str | None:
-    """`file:line` of the innermost frame that is neither a library's nor ours; then the library's, if any."""
+    """Return `file:line` of the innermost frame of the user's program, and of a library that it calls."""
     source, library = _lines()
     return f"{source} (in {library})" if source is not None and library is not None else source
 
 
 def _lines() -> tuple[str | None, str | None]:
-    """The innermost lines of the user's program and, further in, of a library other than PyTorch."""
+    """Return the innermost line of the user's program and, further in, of a library other than PyTorch."""
     frame: FrameType | None = sys._getframe(1)
     library: str | None = None
     while frame is not None:

@@ -36,12 +36,20 @@ from cstorch.tracing.device import (
 )
 from cstorch.tracing.dynamo import appearing_compiled
 from cstorch.tracing.loops import UnrolledLoop
-from cstorch.tracing.masks import PLACING, SPLITTING, found_places, indexed, is_by_values, parts_of, sizes_of
+from cstorch.tracing.masks import (
+    PLACING,
+    SPLITTING,
+    find_places,
+    index_by_values,
+    is_by_values,
+    parts_of,
+    sizes_of,
+)
 from cstorch.tracing.operations import DECOMPOSED
 from cstorch.tracing.places import Places, user_line
 from cstorch.tracing.replacements import COMPOSED, composing
 from cstorch.tracing.selections import apply, compare_count, name_of, rows_of, writes_in_place
-from cstorch.tracing.values import META, Mode, Recorded, leaves, mapped
+from cstorch.tracing.values import META, Mode, Recorded, leaves, map_leaves
 
 if TYPE_CHECKING:
     from cstorch.tracing.recording import Recording
@@ -234,9 +242,9 @@ class Recorder(Mode):
             if func in INDEXING:
                 if not is_by_values(args):
                     return NotImplemented
-                found = indexed(plain, args, read, key)
+                found = index_by_values(plain, args, read, key)
             elif func in PLACING or (func is torch.where and len(args) + len(kwargs) == 1):
-                found = found_places(func.__name__, args, kwargs, read, key)
+                found = find_places(func.__name__, args, kwargs, read, key)
             elif func in SPLITTING and not any(rows_of(x) is not None for x in leaves((args, kwargs))):
                 found = parts_of(args, kwargs, key)
             elif (
@@ -271,7 +279,7 @@ class Recorder(Mode):
         if func in INDEXING and recording.loops:
             args = (args[0], self._index_in_loop(args[0], args[1]), *args[2:])
         if func in _OF_ONE_DEVICE:
-            args, kwargs = mapped(_copy_to_device, (args, kwargs))
+            args, kwargs = map_leaves(_copy_to_device, (args, kwargs))
         if func in _OF_ONE_TYPE and recording.places.computes_half(is_mixed()):
             args, kwargs = _widen_mixed(args, kwargs)
         if func in COMPOSED:
@@ -339,7 +347,7 @@ class Recorder(Mode):
             with self:
                 return defined._init_fn(*args, **kwargs)
         if func in _READS:
-            tensors = mapped(
+            tensors = map_leaves(
                 lambda x: readable(x, "read") if isinstance(x, DeviceTensor) else x, (args, kwargs)
             )
             return func(*tensors[0], **tensors[1])
@@ -366,8 +374,8 @@ class Recorder(Mode):
                 return torch._to_functional_tensor(recording.constant(x))
             return META if isinstance(x, torch.device) else x
 
-        inner_args, inner_kwargs = mapped(unwrap, (args, kwargs))
-        outs = mapped(_wrap, _call_functionalized(func, inner_args, inner_kwargs))
+        inner_args, inner_kwargs = map_leaves(unwrap, (args, kwargs))
+        outs = map_leaves(_wrap, _call_functionalized(func, inner_args, inner_kwargs))
         made = [x for x in leaves(outs) if isinstance(x, DeviceTensor)]
         for loop in recording.loops:
             loop.see(tensors_written(func, args), () if func.is_view else made)
@@ -382,7 +390,7 @@ class Recorder(Mode):
         if func is _aten._to_copy.default:
             return lift(self.recording.constant(args[0].to(kwargs.get("dtype") or args[0].dtype)))
         found = self.recording.call(func, args, {**kwargs, "device": META})
-        return mapped(lambda x: lift(x) if isinstance(x, Recorded) else x, found)
+        return map_leaves(lambda x: lift(x) if isinstance(x, Recorded) else x, found)
 
     def _check_host_write(self, func: Any, args: tuple[Any, ...], found: Any) -> None:
         """Warn of a write into a tensor that this CPU had before the step: later steps do not repeat it."""
@@ -410,7 +418,7 @@ def _widen_mixed(args: Any, kwargs: Any) -> tuple[Any, Any]:
     def widen(leaf: Any) -> Any:
         return leaf.float() if isinstance(leaf, torch.Tensor) and leaf.dtype in _HALVES else leaf
 
-    return mapped(widen, args), mapped(widen, kwargs)
+    return map_leaves(widen, args), map_leaves(widen, kwargs)
 
 
 def _declare_writes(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:

@@ -1,7 +1,7 @@
-"""Values inside a step that is being recorded, and the graph that they are written into.
+"""The recording of a step: operations on its values become nodes of a graph.
 
-The inner half of a lazy tensor: PyTorch's functionalization calls operations that change nothing on these,
-and each call becomes a node. Shapes and element types come from PyTorch's own meta device.
+This is the inner half of a lazy tensor: PyTorch's functionalization calls operations without side effects on
+recorded values, and each call becomes a node. Shapes and element types come from PyTorch's meta device.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError
 from cstorch.errors import TensorReadError, ValueNotThereError
 from cstorch.tracing.checks import Checks, Guarded
-from cstorch.tracing.constant_folding import known_value, operator, sources, take_out_float64
+from cstorch.tracing.constant_folding import fold_float64, known_value, operator, sources
 from cstorch.tracing.device import DeviceTensor, lift, set_value, value_of
 from cstorch.tracing.operations import DECOMPOSED
 from cstorch.tracing.places import Places, user_line
-from cstorch.tracing.values import META, Mode, Recorded, dtype_name, leaves, mapped, to_array
+from cstorch.tracing.values import META, Mode, Recorded, dtype_name, leaves, map_leaves, to_array
 
 _SAME_VALUE = frozenset(
     {
@@ -44,7 +44,7 @@ _SAME_ORDER = frozenset(
         torch.ops.aten.view.default,
     }
 )
-"""Operations whose results have the elements of their argument, in order."""
+"""Operations whose results have the elements of their argument in the same order."""
 _SIZES = frozenset(
     {
         torch.ops.aten.sym_size.default,
@@ -56,9 +56,14 @@ _SIZES = frozenset(
 )
 
 
+_UNCOMPOSED = "torch._refs.special"
+"""Module whose decompositions name primitive operations that no program has written."""
+_OF_EACH = "aten::_foreach_"
+
+
 def _ctc_loss_shapes(log_probs: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """The losses; and the alignments, whose size is data and which no rule reads, with one element."""
     steps, count, _classes = log_probs.shape
+    # The size of the alignments depends on values, and no rule reads them: one element stands for them.
     return log_probs.new_empty(count), log_probs.new_empty(count, steps, 1)
 
 
@@ -72,7 +77,7 @@ _SHAPES: Mapping[Any, Callable[..., Any]] = {
     torch.ops.aten._ctc_loss_backward.default: _like_second,
     torch.ops.aten._ctc_loss_backward.Tensor: _like_second,
 }
-"""Results on the meta device of operations that PyTorch has no such results for."""
+"""Shape functions of operations for which PyTorch has none on the meta device."""
 
 
 class Loop(Protocol):
@@ -92,27 +97,27 @@ class Recording:
     """Writes a graph while a step runs.
 
     Attributes:
-        graph: what was recorded so far.
-        places: module and line of the operation that runs.
-        met: tensors of the device that no one has named; they begin with the elements that they have now.
+        graph: the operations recorded so far.
+        places: origin of the operation that runs.
+        met: tensors of the device that are not named as state; they begin with their present elements.
         first_value: the values that these begin with, by the id of the tensor.
-        numbers: entries of Python dicts that the step depends on, and what they were.
-        roots: tensors of the device that gradients were computed of.
-        sees_gradients: whether the program looks at gradients before it computes them, as zero_grad does.
+        numbers: entries of Python dicts that the step depends on, with their values.
+        roots: tensors of the device whose gradients were computed.
+        sees_gradients: True if the program looks at gradients before it computes them, as zero_grad does.
         shapes: operation, arguments and results on the meta device, of every node.
-        earlier: those of an earlier recording of the same step, which need not be computed again.
-        made: the tensors of the device that were given a value, while the program holds them.
-        checks: answer where the program checks values that only a step knows.
-        selects: whether there are selections of rows by masks of values.
-        loops: over places of masks, whose bodies run.
-        bodies: the nodes of each round of such a loop, and a truth whether it counts.
-        forward_nodes: how many nodes there were when the first gradients were computed.
-        begins: the tensors of the device that are the state, or that no one has named, by the number of the
-            value that they begin with.
-        assumed: those whose elements the program has read, by number, with the error where the step turns out
-            to change them.
-        variable: ids of tensors among `met` that are state, also where the step only reads them.
-        is_changing: whether no more state is assumed, since what the program computes is to change with it.
+        earlier: those of an earlier recording of the same step, which are not computed again.
+        made: weak references to the tensors of the device that have a value.
+        checks: answers the program's checks of values that only a step knows.
+        selects: True if there are selections of rows by masks of values.
+        loops: loops over places of masks whose bodies are being recorded.
+        bodies: the nodes of each iteration of such a loop, and a bool tensor: True if it counts.
+        forward_nodes: number of nodes when the first gradients were computed.
+        begins: the tensors of the device that are state, or among `met`, by the number of the value that they
+            begin with.
+        assumed: those whose elements the program has read, by number, with the error to raise if the step
+            turns out to change them.
+        variable: ids of tensors among `met` that are state even if the step only reads them.
+        is_changing: True if state cannot be assumed any more, because the program is about to change it.
     """
 
     graph: Graph = field(default_factory=Graph)
@@ -146,16 +151,16 @@ class Recording:
         self.checks = Checks(self._check, self._guard)
 
     def _check(self, truth: torch.Tensor, error: str) -> None:
-        """Keeps a condition of the program that must hold in every step."""
+        """Keep a condition of the program that must hold in every step."""
         value = value_of(cast(DeviceTensor, truth)).value
         self.graph.checks.append(Check(value, f"{user_line() or 'line unknown'}: {error}"))
 
     def _guard(self, guarded: Guarded, frame: FrameType, counts: torch.Tensor) -> None:
-        """Follow statements that run although a selection may be empty, up to their end."""
+        """Track statements that run although a selection may be empty, up to their end."""
         self._guarded.append((guarded, frame, len(self.graph.nodes), counts))
 
     def end_guarded(self, whole: bool = False) -> None:
-        """Keep the nodes of guarded statements that the program has left, or of the whole step."""
+        """Keep the nodes of guarded statements that the program has left; at the end of the step, of all."""
         inside = []
         for guarded, frame, begin, counts in self._guarded:
             # A frame that has returned has no other one below it.
@@ -167,43 +172,43 @@ class Recording:
         self._guarded = inside
 
     def new(self, like: torch.Tensor) -> Recorded:
-        """A value with the sizes and the element type of a tensor."""
+        """Make a value with the sizes and the element type of a tensor."""
         self._count += 1
         meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=META)
         value = Tensor(self._count, tuple(like.shape), dtype_name(like.dtype))
         return Recorded(meta, value, self)
 
-    def computed(self, like: torch.Tensor) -> Recorded:
-        """A value that an operation computes: the device has no int16, int32 holds its numbers."""
+    def new_result(self, like: torch.Tensor) -> Recorded:
+        """Make the value of an operation's result; int32 stands for int16, which the device lacks."""
         made = self.new(like)
         if like.dtype == torch.int16:
             made.value = replace(made.value, dtype="int32")
         return made
 
     def constant(self, tensor: torch.Tensor) -> Recorded:
-        """A tensor that the program made outside of the device, with the elements that it has now."""
+        """Record a tensor of this CPU as a constant with its present elements."""
         key = id(tensor), tensor._version
         kept = self._of_tensor.get(key)
         if kept is not None:
             return kept[1]
         if tensor.layout is not torch.strided:  # the adjacency of a graph
             return self.constant(tensor.to_dense())
-        # A complex number of Python comes as complex128 without dimensions, and decides no element type.
+        # A complex number of Python arrives as a complex128 scalar, and determines no element type.
         narrow = tensor.to(torch.complex64) if tensor.is_complex() and not tensor.dim() else tensor
-        made = self.computed(narrow)
+        made = self.new_result(narrow)
         wide = narrow.int() if narrow.dtype == torch.int16 else narrow
         self.graph.constants[made.value.id] = Constant(made.value, to_array(wide))
         self._of_tensor[key] = tensor, made
         return made
 
     def input(self, tensor: torch.Tensor) -> Recorded:
-        """A tensor of the batch."""
+        """Add a tensor of the batch."""
         made = self.new(torch.empty(tensor.shape, dtype=tensor.dtype, device=META))
         self.graph.inputs.append(made.value)
         return made
 
     def meet(self, tensor: DeviceTensor) -> None:
-        """A tensor of the device that no one has named begins with the elements that it has now."""
+        """Add a tensor of the device that is not named as state: it begins with its present elements."""
         if tensor.host is None:
             raise ValueNotThereError("used", user_line())
         value = self.new(tensor)
@@ -214,7 +219,7 @@ class Recording:
         self.met.append(tensor)
 
     def beginning(self, tensor: DeviceTensor, number: int | None) -> DeviceTensor | None:
-        """The elements with which a tensor begins the step; None where the step has not changed it.
+        """Return the elements with which a tensor begins the step; None if the step has not changed it.
 
         Args:
             tensor: of the state.
@@ -226,19 +231,18 @@ class Recording:
         return lift(Recorded(now.meta, replace(now.value, id=number), self))
 
     def known(self, value: Recorded) -> torch.Tensor | None:
-        """The elements of a value that are the same in every step; None where steps differ."""
-        return known_value(self.graph, value.value, self._given_elements())
+        """Return the elements of a value that are the same in every step; None if steps differ."""
+        return known_value(self.graph, value.value, self._constant_elements())
 
     def compute_float64(self) -> None:
-        """Make constants of what this CPU can compute in float64, see `take_out_float64`."""
-        for value, elements in take_out_float64(self.graph, self._given_elements()):
+        """Replace operations in float64 by constants; `constant_folding.fold_float64` says which."""
+        for value, elements in fold_float64(self.graph, self._constant_elements()):
             self.graph.constants[value.id] = Constant(value, to_array(elements))
 
     def assume(self, value: Recorded, otherwise: TensorReadError) -> torch.Tensor | None:
-        """The elements of a value that only constants and state decide, as the step begins; else None.
+        """Return the elements of a value that depends only on constants and state; None for others.
 
-        A step that reads state is recorded for the elements that it has, and again when the program changes
-        them.
+        A step that reads state is recorded for its present elements, and again when the program changes them.
 
         Args:
             value: of this recording.
@@ -246,17 +250,17 @@ class Recording:
         """
         read = sources(self.graph, value.value)
         begins = {number: self.begins[number] for number in read & self.begins.keys()}
-        given = {number: tensor.held().detach() for number, tensor in begins.items()}
-        found = known_value(self.graph, value.value, {**self._given_elements(), **given})
+        given = {number: tensor.to_host().detach() for number, tensor in begins.items()}
+        found = known_value(self.graph, value.value, {**self._constant_elements(), **given})
         if found is not None:
             self.assumed = {**dict.fromkeys(begins, otherwise), **self.assumed}
         return found
 
-    def _given_elements(self) -> dict[int, torch.Tensor]:
+    def _constant_elements(self) -> dict[int, torch.Tensor]:
         return {made.value.id: tensor.detach() for tensor, made in self._of_tensor.values()}
 
     def key(self, value: Tensor) -> Any:
-        """Equal for values whose elements, in order, the same operations make of the same values."""
+        """Return a key that is equal for values computed by the same operations from the same values."""
         for node in self.graph.nodes[self._keyed :]:
             if torch.Tag.nondeterministic_seeded in operator(node).tags:
                 continue
@@ -265,7 +269,7 @@ class Recording:
                 if result is not None:
                     self._keys[result.id] = self._key_of(source)
                 continue
-            arguments = mapped(self._key_of, list(node.arguments.items()))
+            arguments = map_leaves(self._key_of, list(node.arguments.items()))
             for place, result in enumerate(node.results):
                 if result is not None:
                     self._keys[result.id] = hash((node.op, place, repr(arguments)))
@@ -276,7 +280,7 @@ class Recording:
         return self._keys.get(argument.id, argument.id) if isinstance(argument, Tensor) else argument
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Records one operation, or those that PyTorch composes it of."""
+        """Record one operation, or those of which PyTorch composes it."""
         if func in _SAME_VALUE:
             return Recorded(args[0].meta, args[0].value, self)
         if func in _SIZES:
@@ -285,26 +289,26 @@ class Recording:
             found = self._compose(func, args, kwargs)
             if found is not NotImplemented:
                 return found
-        given = self._given(func, args, kwargs)
+        given = self._arguments(func, args, kwargs)
         if func._schema.is_mutable:
             self._refuse(func, given, NotImplementedError("it writes into a tensor"))
         if func in _STRIDED and not args[0].meta.is_contiguous():
-            # The importer counts places in the order of the dimensions, and PyTorch in that of the storage.
+            # The importer counts elements in the order of the dimensions, PyTorch in that of the storage.
             self._refuse(func, given, ValueError("its tensor is not contiguous; call contiguous() before it"))
-        outs = self._expected(func, given)
+        outs = self._earlier_results(func, given)
         if outs is None:
             outs = self._shapes_of(func, args, kwargs, given)
         self.shapes.append((func, given, outs))
-        results = mapped(lambda x: self.computed(x) if isinstance(x, torch.Tensor) else x, outs)
+        results = map_leaves(lambda x: self.new_result(x) if isinstance(x, torch.Tensor) else x, outs)
         self._write(func, given, results)
         if isinstance(results, Recorded) and results.dtype == torch.int16:
-            return self._wrapped(results)
+            return self._wrap_int16(results)
         return results
 
-    def _wrapped(self, wide: Recorded) -> Recorded:
-        """Record that only the lower 16 bits of a result count, as in arithmetic of int16."""
+    def _wrap_int16(self, wide: Recorded) -> Recorded:
+        """Sign-extend the lower 16 bits of a result, as int16 arithmetic wraps around."""
         for shift in (torch.ops.aten.bitwise_left_shift, torch.ops.aten.bitwise_right_shift):
-            shifted = self.computed(wide.meta)
+            shifted = self.new_result(wide.meta)
             self._write(shift.Tensor_Scalar, {"self": wide.value, "other": 16}, shifted)
             wide = shifted
         return wide
@@ -312,27 +316,25 @@ class Recording:
     def _shapes_of(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: dict[str, Any]
     ) -> Any:
-        """Compute the results on the meta device, once for equal arguments.
-
-        Layers, time steps and updates of equal parameters repeat. PyTorch's functions of shapes, many of them
-        in Python, took half of the time of a recording.
-        """
+        """Compute the results on the meta device, once for equal arguments."""
+        # Layers, time steps and updates of equal parameters repeat. Without this cache PyTorch's shape
+        # functions, many of them in Python, took half of the time of a recording.
         key = _shapes_key((func, args, kwargs))
         outs = None if key is None else self._known_shapes.get(key)
         if outs is None:
-            metas = mapped(self._as_meta, (args, kwargs))
+            metas = map_leaves(self._as_meta, (args, kwargs))
             try:
                 outs = _SHAPES.get(func, func)(*metas[0], **metas[1])
             except ToolkitError:
                 raise
-            except Exception as error:  # each function of shapes has its own kinds
+            except Exception as error:  # each shape function has its own exceptions
                 self._refuse(func, given, error)
             if key is not None:
                 self._known_shapes[key] = outs
         return outs
 
-    def _expected(self, func: Any, given: dict[str, Any]) -> Any:
-        """The result's shapes where an earlier recording had the same operation in this place; else None."""
+    def _earlier_results(self, func: Any, given: dict[str, Any]) -> Any:
+        """Return the results if an earlier recording had the same operation at this position; else None."""
         place = len(self.shapes)
         if place < len(self.earlier):
             earlier, arguments, outs = self.earlier[place]
@@ -341,7 +343,7 @@ class Recording:
         return None
 
     def _refuse(self, func: Any, given: dict[str, Any], error: Exception) -> NoReturn:
-        """Refuses an operation whose results have no shapes, with all those before it that have no rule."""
+        """Refuse an operation whose results have no shapes, with all those before it that have no rule."""
         place = self.places.here()
         node = Node(_full_name(func), given, (), *place)
         raise refused(
@@ -349,7 +351,7 @@ class Recording:
         ) from error
 
     def _compose(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Records what an operation is composed of; NotImplemented where nobody says so."""
+        """Record the decomposition of an operation; NotImplemented if it has none."""
         composed = _decomposition(func)
         if composed is None:
             return NotImplemented
@@ -367,7 +369,7 @@ class Recording:
             return x.to(META) if x.shape else x
         return META if isinstance(x, torch.device) else x
 
-    def _given(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _arguments(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         schema = func._schema
         given: dict[str, Any] = {}
         for position, argument in enumerate(schema.arguments):
@@ -400,7 +402,7 @@ class Recording:
 
 
 class Factories(Mode):
-    """Records what makes tensors out of nothing on the device, while one operation is composed of others."""
+    """Records operations that make tensors on the device, while one operation is composed of others."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__()
@@ -420,10 +422,8 @@ class Factories(Mode):
 
 
 def _shapes_key(nest: Any) -> Hashable | None:
-    """Return a key that is equal for calls with results of equal shapes; None where elements decide them.
-
-    Equal numbers of different types, such as 1 and 1.0, differ: they decide the type of a result.
-    """
+    """Return a key that is equal for calls with results of equal shapes; None if these depend on elements."""
+    # Equal numbers of different types, such as 1 and 1.0, differ: they determine the type of a result.
     kind = type(nest)
     if kind is Recorded:
         meta = nest.meta
@@ -437,7 +437,7 @@ def _shapes_key(nest: Any) -> Hashable | None:
 
 
 def _is_supported(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the importer has a rule for an operation on such arguments."""
+    """Return True if the importer has a rule for an operation on such arguments."""
     is_complex = any(isinstance(x, torch.Tensor) and x.is_complex() for x in leaves((args, kwargs)))
     return _full_name(func) in (SUPPORTED_COMPLEX if is_complex else SUPPORTED)
 
@@ -447,15 +447,13 @@ def _full_name(func: Any) -> str:
     return f"{func.namespace}.{func._schema.name.split('::')[1]}.{func._overloadname}"
 
 
-_TABLE: dict[Any, Callable[..., Any]] = {}
+_core_decompositions = cache(core_aten_decompositions)  # not on import: it takes a while
 
 
 def _decomposition(func: Any) -> Callable[..., Any] | None:
-    """What an operation is composed of: as we say, or PyTorch."""
-    if not _TABLE:
-        _TABLE.update(core_aten_decompositions())
+    """Return the decomposition of an operation, ours or PyTorch's; None if there is none."""
     name = func._schema.name
-    found = DECOMPOSED.get(name, _TABLE.get(func))
+    found = DECOMPOSED.get(name, _core_decompositions().get(func))
     if found is None:
         found = get_decompositions([func]).get(func)
         if getattr(found, "__module__", None) == _UNCOMPOSED:
@@ -467,13 +465,8 @@ def _decomposition(func: Any) -> Callable[..., Any] | None:
     return found
 
 
-_UNCOMPOSED = "torch._refs.special"
-"""Where PyTorch gives operations the names of primitive ones, which no program has written."""
-_OF_EACH = "aten::_foreach_"
-
-
 def _of_each(name: str, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-    """An operation on lists of tensors, tensor by tensor."""
+    """Apply an operation to each tensor of lists."""
     function = torch.linalg.vector_norm if name == "norm" else getattr(torch, name)
 
     def part(given: Any, index: int) -> Any:

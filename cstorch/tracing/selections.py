@@ -1,9 +1,9 @@
 """Rows that a mask of values selects: `h[m].mean()`, `z[m] = t[m]`, `loss(head(h[m]), labels[m])`.
 
-How many rows there are depends on values, and sizes of a step do not. So a selection has all the rows of the
-tensor, each at its place, and knows which of them count. What works row by row works on all of them; what
-sums rows up, or writes them, leaves the others out. Rows that do not count hold a copy of the first one that
-does, so that no function is applied to numbers that it has no meaning for. All else is refused.
+The number of selected rows depends on values, and sizes in a step must not. So a selection keeps all rows of
+the tensor, each at its place, and a mask of those that count. Row-wise functions work on all rows; reductions
+and writes leave the others out. Rows that do not count hold a copy of the first one that does, so that no
+function is applied to numbers outside of its domain. All other functions are refused.
 """
 
 from __future__ import annotations
@@ -19,18 +19,67 @@ import torch
 from cstorch.errors import SelectionError
 from cstorch.tracing.device import require
 from cstorch.tracing.places import user_line
-from cstorch.tracing.values import leaves, mapped
+from cstorch.tracing.values import leaves, map_leaves
 
 Keywords = Mapping[str, Any]
 
 
+def _names(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+_SCATTERS = _names("index_add index_reduce scatter scatter_add scatter_reduce")
+
+_PROPERTIES = _names(
+    "device dim dtype grad grad_fn is_complex is_cuda is_floating_point is_leaf is_meta is_nested"
+    " is_quantized is_sparse layout ndim register_hook requires_grad retain_grad"
+)
+_OPERATORS = {
+    "truediv": "div",
+    "rtruediv": "div",
+    "itruediv": "div",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "and": "bitwise_and",
+    "iand": "bitwise_and",
+    "or": "bitwise_or",
+    "ior": "bitwise_or",
+    "xor": "bitwise_xor",
+    "invert": "bitwise_not",
+}
+_ELEMENTWISE = _names(
+    "bfloat16 bool contiguous data detach divide double dropout empty_like float floor_divide full_like half"
+    " hardswish int logsigmoid long multiply negative ones_like rand_like randn_like requires_grad_ softsign"
+    " subtract to type type_as zeros_like"
+)
+"""Elementwise functions without PyTorch's tag for them."""
+_NOT_ELEMENTWISE = _names("equal frexp max min")
+"""Functions with that tag that are not only elementwise."""
+_ROWWISE = _names(
+    "cosine_similarity embedding layer_norm linear normalize one_hot pairwise_distance rms_norm"
+)
+_BY_DIM = _names(
+    "argmax argmin argsort cat chunk cummax cummin cumprod cumsum flatten flip gather log_softmax movedim"
+    " narrow select softmax sort split squeeze stack topk transpose unbind unflatten unsqueeze"
+)
+_OF_SEVERAL_DIMS = _names("flip movedim transpose")
+_DIM_AT = {"chunk": 2, "norm": 2, "split": 2, "topk": 2}
+"""Position of the dimension among the arguments, if it is not the second."""
+_DIM_UNLESS_GIVEN = {
+    **dict.fromkeys(("cat", "chunk", "split", "stack", "unbind"), 0),
+    **dict.fromkeys(("argsort", "sort", "topk"), -1),
+}
+_OF_PAIRS = _names("cosine_similarity pairwise_distance")
+_BY_DEFAULT = _names("cosine_similarity normalize")
+
+
 class Part(NamedTuple):
-    """Which part of a tensor a selection is.
+    """The part of a tensor that a selection is.
 
     Attributes:
         whole: equal for tensors that are split at the same places.
         number: of the part, from 0 on.
-        parts: how many there are.
+        parts: number of parts.
     """
 
     whole: Any
@@ -39,15 +88,15 @@ class Part(NamedTuple):
 
 
 class Rows:
-    """Which rows of a selection count.
+    """The rows of a selection that count.
 
     Attributes:
-        mask: truth, of one dimension.
+        mask: True for rows that count, of one dimension.
         key: equal for masks of equal values.
-        part: which of the parts the rows are whose `torch.cat` is a whole tensor; None for other rows.
+        part: the part that the rows are, if `torch.cat` of the parts is a whole tensor; None for other rows.
         inner: True if the rows are those of the second dimension, as in `edges[:, mask]` and
             `x[None, places]`.
-        least: number of rows that count in any case, as those of tensors that are joined with selected rows.
+        least: number of rows that always count, as those of tensors that are joined with selected rows.
     """
 
     def __init__(
@@ -55,53 +104,53 @@ class Rows:
     ) -> None:
         self.mask, self.key, self.inner, self.part, self.least = mask, key, inner, part, least
 
-    def turned(self) -> Rows:
-        """The same rows, of the second dimension instead of the first, or of the first instead of that."""
+    def transpose(self) -> Rows:
+        """Return the same rows of the second dimension instead of the first, or the other way round."""
         return Rows(self.mask, self.key, not self.inner, self.part, self.least)
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The mask, in as many dimensions as a tensor."""
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the mask with as many dimensions as a tensor."""
         return self.mask.reshape(-1, *(1,) * (tensor.dim() - 1))
 
-    def filled(self, tensor: torch.Tensor, value: Any) -> torch.Tensor:
-        """A tensor with a number in the rows that do not count."""
+    def fill(self, tensor: torch.Tensor, value: Any) -> torch.Tensor:
+        """Return a tensor with a number in the rows that do not count."""
         return torch.where(
-            self.of(tensor), tensor, torch.full((), value, dtype=tensor.dtype, device=tensor.device)
+            self.broadcast(tensor), tensor, torch.full((), value, dtype=tensor.dtype, device=tensor.device)
         )
 
     def count(self) -> torch.Tensor:
-        """How many rows count."""
+        """Return the number of rows that count."""
         return self.mask.sum()
 
 
 def rows_of(tensor: Any) -> Rows | None:
-    """Which rows of a tensor count; None where it is no selection."""
+    """Return the rows of a tensor that count; None if it is no selection."""
     return getattr(tensor, "selected", None)
 
 
 def select(tensor: torch.Tensor, rows: Rows, dimensions: int) -> torch.Tensor:
-    """The rows of the first dimensions of a tensor, joined, that count."""
+    """Select rows of a tensor whose first dimensions are flattened into one."""
     joined = tensor.reshape(-1, *tensor.shape[dimensions:])
     first = joined.detach().index_select(0, rows.mask.int().argmax().reshape(1))
-    empty = 0.5 if joined.is_floating_point() else 0  # most functions have a meaning for a half
+    empty = 0.5 if joined.is_floating_point() else 0  # a half is in the domain of most functions
     filler = torch.where(
         rows.mask.any(), first, torch.full((), empty, dtype=first.dtype, device=first.device)
     )
-    return tagged(torch.where(rows.of(joined), joined, filler), rows)
+    return tag(torch.where(rows.broadcast(joined), joined, filler), rows)
 
 
 def places(rows: Rows, shape: Sequence[int], device: Any) -> list[torch.Tensor]:
-    """Where the rows that count are in a tensor of a shape: an index for each dimension."""
+    """Return an index for each dimension of a tensor of a shape, at the rows that count."""
     numbers = torch.arange(math.prod(shape), device=device)
     found = []
     for dimension, size in enumerate(shape):
         below = math.prod(shape[dimension + 1 :])
-        found.append(tagged(numbers.div(below, rounding_mode="floor").remainder(size), rows))
+        found.append(tag(numbers.div(below, rounding_mode="floor").remainder(size), rows))
     return found
 
 
-def scattered(mask: torch.Tensor, source: torch.Tensor, rows: int, width: int) -> torch.Tensor:
-    """A tensor of the shape of a mask that has the rows of `source`, in order, where the mask is true.
+def scatter_rows(mask: torch.Tensor, source: torch.Tensor, rows: int, width: int) -> torch.Tensor:
+    """Return a tensor of the shape of a mask with the rows of `source`, in order, where the mask is true.
 
     Args:
         mask: the same for all elements of a row.
@@ -113,48 +162,40 @@ def scattered(mask: torch.Tensor, source: torch.Tensor, rows: int, width: int) -
 
 
 def _spread(given: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Rows in order at the places where a mask is true; copies of them elsewhere."""
+    """Place rows in order where a mask is true; copies of them elsewhere."""
     return given.index_select(0, (mask.int().cumsum(0) - 1).clamp(0, given.size(0) - 1))
 
 
-def tagged(found: Any, rows: Rows | None) -> Any:
-    """Results that are selections of the same rows."""
+def tag(found: Any, rows: Rows | None) -> Any:
+    """Mark results as selections of rows; None marks them as whole."""
 
-    def tag(x: Any) -> Any:
+    def mark(x: Any) -> Any:
         if isinstance(x, torch.Tensor):
             x.selected = rows
         return x
 
-    return mapped(tag, found) if type(found) in (tuple, list) else _fields(tag, found)
-
-
-def _fields(tag: Callable[[Any], Any], found: Any) -> Any:
-    if isinstance(found, tuple):  # of names, as `max(dim)` returns
+    if isinstance(found, tuple) and type(found) is not tuple:  # a named tuple, as `max(dim)` returns
         for field in found:
-            tag(field)
+            mark(field)
         return found
-    return tag(found)
+    return map_leaves(mark, found) if type(found) in (tuple, list) else mark(found)
 
 
 # Functions of selections
 
 
-def _named(names: str) -> frozenset[str]:
-    return frozenset(names.split())
-
-
 def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, in_place: bool = False) -> Any:
-    """A function of PyTorch of arguments of which some are selections.
+    """Apply a function of PyTorch to arguments of which some are selections.
 
     Args:
-        func: takes them as tensors like all others.
+        func: takes selections as tensors like all others.
         name: as of `name_of`.
         args: its arguments.
         kwargs: its named arguments.
         in_place: True if it writes into its first argument.
 
     Raises:
-        SelectionError: it has no meaning for rows of which nobody knows how many there are.
+        SelectionError: it has no meaning for an unknown number of rows.
     """
     given = [x for x in leaves((list(args), dict(kwargs))) if rows_of(x) is not None]
     rows = rows_of(given[0])
@@ -162,17 +203,19 @@ def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, in_plac
     if name in _PROPERTIES:
         return func(*args, **kwargs)
     if any(x.selected.inner for x in given):
-        return _below(func, name, args, kwargs, given)
+        return _apply_inner(func, name, args, kwargs, given)
     if name in _SCATTERS:
-        return _added(func, name, args, kwargs, in_place)
-    if name == "cat" and _dims(name, args, kwargs, given[0].dim()) == {0}:
-        return _joined(args[0])
+        return _scatter(func, name, args, kwargs, in_place)
+    if name == "cat" and _reduced_dims(name, args, kwargs, given[0].dim()) == {0}:
+        return _concatenate(args[0])
     if any(rows_of(x).key != rows.key for x in given):  # type: ignore[union-attr]
         raise SelectionError(f"{name}() of selections by different masks", user_line())
     handler = _HANDLERS.get(name)
     if handler is not None:
         return handler(func, rows, args, kwargs)
-    reduced = _dims(name, args, kwargs, given[0].dim()) if name in _REDUCTIONS or name in _BY_DIM else None
+    reduced = (
+        _reduced_dims(name, args, kwargs, given[0].dim()) if name in _REDUCTIONS or name in _BY_DIM else None
+    )
     if name in _REDUCTIONS and reduced is not None and 0 in reduced:
         return _REDUCTIONS[name](func, rows, args, kwargs, reduced)
     by_row = (
@@ -183,33 +226,33 @@ def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, in_plac
         and given[0] is args[0]
         and (name not in _BY_DEFAULT or (len(args) < 3 and kwargs.get("dim", 1) not in (0, -args[0].dim())))
     )
-    if by_row or (reduced is not None and 0 not in reduced and len(given) == _tensors(args, kwargs)):
-        return tagged(func(*args, **kwargs), rows)
-    count = _rows_beside(given, args, kwargs) if _is_elementwise(name) else None
+    if by_row or (reduced is not None and 0 not in reduced and len(given) == _count_tensors(args, kwargs)):
+        return tag(func(*args, **kwargs), rows)
+    count = _count_of_others(given, args, kwargs) if _is_elementwise(name) else None
     if count is not None and in_place and rows_of(args[0]) is not None:
         _require_count(rows, count)
         rank = args[0].dim()
-        return func(args[0], *_aligned(args[1:], rows, rank), **_aligned(kwargs, rows, rank))
+        return func(args[0], *_align(args[1:], rows, rank), **_align(kwargs, rows, rank))
     if count is not None:
-        return func(*_dense(args, count), **_dense(kwargs, count))
+        return func(*_make_dense(args, count), **_make_dense(kwargs, count))
     raise SelectionError(f"{name}() of a selection", user_line())
 
 
 @cache
 def _is_elementwise(name: str) -> bool:
-    """Whether each element of a result depends on those of the operands at its place alone."""
-    operation = None if name in _OTHERWISE else getattr(torch.ops.aten, name, None)
+    """Return True if each element of a result depends only on those of the operands at its place."""
+    operation = None if name in _NOT_ELEMENTWISE else getattr(torch.ops.aten, name, None)
     overloads = () if operation is None else operation.overloads()
     pointwise = (torch.Tag.pointwise in getattr(operation, overload).tags for overload in overloads)
     return name in _ELEMENTWISE or any(pointwise)
 
 
-def _tensors(args: tuple[Any, ...], kwargs: Keywords) -> int:
+def _count_tensors(args: tuple[Any, ...], kwargs: Keywords) -> int:
     return sum(isinstance(x, torch.Tensor) for x in leaves((list(args), dict(kwargs))))
 
 
 def name_of(func: Any) -> str:
-    """The name of a function, the same for functions, methods, operators and those in place."""
+    """Return the name of a function: the same for functions, methods, operators and in-place ones."""
     name: str = func.__name__
     if name == "__get__":
         return f"{func.__self__.__name__}"
@@ -226,7 +269,7 @@ def writes_in_place(name: str) -> bool:
 
 
 def _is_aligned(given: Sequence[torch.Tensor], args: Any, kwargs: Any) -> bool:
-    """Whether rows meet rows of the same number when the arguments are broadcast."""
+    """Return True if broadcasting pairs each selected row with the row of the same number."""
     rank = max(x.dim() for x in given)
     tensors = [x for x in leaves((list(args), dict(kwargs))) if isinstance(x, torch.Tensor)]
     return all(
@@ -235,8 +278,8 @@ def _is_aligned(given: Sequence[torch.Tensor], args: Any, kwargs: Any) -> bool:
     )
 
 
-def _rows_beside(given: Sequence[torch.Tensor], args: Any, kwargs: Any) -> int | None:
-    """How many rows the tensors have that selections meet, which says how many rows count; else None."""
+def _count_of_others(given: Sequence[torch.Tensor], args: Any, kwargs: Any) -> int | None:
+    """Return the number of rows of the whole tensors, which then is the number that count; else None."""
     rank = max(x.dim() for x in given)
     tensors = [x for x in leaves((list(args), dict(kwargs))) if isinstance(x, torch.Tensor)]
     whole = [x for x in tensors if rows_of(x) is None]
@@ -246,32 +289,32 @@ def _rows_beside(given: Sequence[torch.Tensor], args: Any, kwargs: Any) -> int |
     return counts.pop()
 
 
-def _dense(nest: Any, count: int) -> Any:
-    """Selections in a nest as tensors of their rows."""
+def _make_dense(nest: Any, count: int) -> Any:
+    """Replace the selections in a nest by tensors of the rows that count."""
 
     def dense(x: Any) -> Any:
         rows = rows_of(x)
-        return x if rows is None else _compacted(x, rows, (count, *x.shape[1:]))
+        return x if rows is None else _compact(x, rows, (count, *x.shape[1:]))
 
-    return mapped(dense, nest)
+    return map_leaves(dense, nest)
 
 
-def _aligned(nest: Any, rows: Rows, rank: int) -> Any:
-    """Tensors of so many dimensions in a nest, with their rows at the places of those of a selection."""
+def _align(nest: Any, rows: Rows, rank: int) -> Any:
+    """Spread the rows of the whole tensors of a rank in a nest to the places of those of a selection."""
 
     def aligned(x: Any) -> Any:
         is_dense = isinstance(x, torch.Tensor) and rows_of(x) is None and x.dim() == rank
         return _spread(x, rows.mask) if is_dense else x
 
-    return mapped(aligned, nest)
+    return map_leaves(aligned, nest)
 
 
-def _dims(name: str, args: tuple[Any, ...], kwargs: Keywords, rank: int) -> set[int]:
-    """The dimensions that a function works along; all of them where it is given none."""
+def _reduced_dims(name: str, args: tuple[Any, ...], kwargs: Keywords, rank: int) -> set[int]:
+    """Return the dimensions that a function works along; all of them if it is given none."""
     dims = next((kwargs[key] for key in ("dim", "dims", "axis", "start_dim") if key in kwargs), None)
     at = _DIM_AT.get(name, 1)
     if dims is None and len(args) > at:
-        dims = args[at:] if name in _SEVERAL else args[at]
+        dims = args[at:] if name in _OF_SEVERAL_DIMS else args[at]
     if dims is None or isinstance(dims, bool | torch.Tensor):
         dims = _DIM_UNLESS_GIVEN.get(name)
     if dims is None:
@@ -281,38 +324,40 @@ def _dims(name: str, args: tuple[Any, ...], kwargs: Keywords, rank: int) -> set[
     return {dim + whole if dim < 0 else dim for dim in leaves(list(dims)) if isinstance(dim, int)}
 
 
-def _below(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, given: list[torch.Tensor]) -> Any:
-    """A function of selections of rows of the second dimension."""
+def _apply_inner(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, given: list[torch.Tensor]
+) -> Any:
+    """Apply a function to selections of rows of the second dimension."""
     x = given[0]
-    rows = x.selected.turned()
-    dims = {0, 1} if name in ("T", "t") else _dims(name, args, kwargs, x.dim()) & {0, 1}
+    rows = x.selected.transpose()
+    dims = {0, 1} if name in ("T", "t") else _reduced_dims(name, args, kwargs, x.dim()) & {0, 1}
     if name in ("shape", "size") and kwargs.get("dim", args[1] if len(args) > 1 else None) in (0, -x.dim()):
         return x.size(0)
     if name in ("shape", "size"):
-        first, *rest = _size(func, rows, (x.transpose(0, 1),), {})
+        first, *rest = _sizes(func, rows, (x.transpose(0, 1),), {})
         sizes = (x.size(0), first, *rest[1:])
         return sizes if len(args) + len(kwargs) == 1 else sizes[kwargs.get("dim", *args[1:])]
     if name in ("numel", "nelement"):
         return _numel(func, rows, (x.transpose(0, 1),), {})
     if name in ("reshape", "view") and x is args[0] and x.size(0) == 1:
-        return apply(func, name, (tagged(x.squeeze(0), rows), *args[1:]), kwargs)
+        return apply(func, name, (tag(x.squeeze(0), rows), *args[1:]), kwargs)
     if name in ("T", "t", "transpose") and dims == {0, 1}:
-        return tagged(func(*args, **kwargs), rows)
+        return tag(func(*args, **kwargs), rows)
     if name in ("select", "unbind") and dims == {0}:
-        return tagged(func(*args, **kwargs), rows)
+        return tag(func(*args, **kwargs), rows)
     inner = all(rows_of(y) is None or rows_of(y).inner for y in leaves([*args]))  # type: ignore[union-attr]
     if name == "cat" and dims == {1} and inner:
-        joined = _joined([tagged(y.transpose(0, 1), rows_of(y)) for y in args[0]])
+        joined = _concatenate([tag(y.transpose(0, 1), rows_of(y)) for y in args[0]])
         found = rows_of(joined)
         assert found is not None
-        return tagged(joined.transpose(0, 1), found.turned())
-    if _tensors(args, kwargs) == 1 and (_is_elementwise(name) or (name == "flip" and dims == {0})):
-        return tagged(func(*args, **kwargs), x.selected)
+        return tag(joined.transpose(0, 1), found.transpose())
+    if _count_tensors(args, kwargs) == 1 and (_is_elementwise(name) or (name == "flip" and dims == {0})):
+        return tag(func(*args, **kwargs), x.selected)
     raise SelectionError(f"{name}() of a selection with a dimension before its rows", user_line())
 
 
-def _added(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, in_place: bool) -> Any:
-    """Values that go into rows that are named: rows that do not count change nothing."""
+def _scatter(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, in_place: bool) -> Any:
+    """Scatter values into indexed rows; rows that do not count change nothing."""
     named = [kwargs[key] for key in ("dim", "index", "source", "src", "value") if key in kwargs]
     target, dim, index, source, *others = (*args, *named)
     rows = rows_of(source) or rows_of(index)
@@ -324,23 +369,23 @@ def _added(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, in_pla
         raise SelectionError(f"{name}() of a selection and of all rows", user_line())
     rest = {key: kwargs[key] for key in ("alpha", "include_self", "reduce") if key in kwargs}
     if name in ("index_add", "scatter_add"):
-        return func(target, dim, index, rows.filled(source, 0), *others, **rest)
-    after = target.size(0)  # a row more takes what does not count
-    place = torch.where(rows.of(index), index, torch.full((), after, device=index.device))
+        return func(target, dim, index, rows.fill(source, 0), *others, **rest)
+    after = target.size(0)  # an additional row takes the values that do not count
+    place = torch.where(rows.broadcast(index), index, torch.full((), after, device=index.device))
     longer = torch.cat([target, target[:1]])
     found = func(longer, dim, place, source, *others, **rest)[:after]
     return target.copy_(found) if in_place else found
 
 
-def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Selections, and tensors all of whose rows count, in sequence; all parts of a tensor are the tensor."""
+def _concatenate(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Concatenate selections and whole tensors; all parts of a tensor give the tensor."""
     selected = [(x, rows) for x in tensors if (rows := rows_of(x)) is not None]
     parts = [rows.part for _, rows in selected]
     first = parts[0]
     if first is not None and parts == [Part(first.whole, i, len(tensors)) for i in range(first.parts)]:
         found = tensors[0]
         for x, rows in selected[1:]:
-            found = torch.where(rows.of(x), x, found)
+            found = torch.where(rows.broadcast(x), x, found)
         return found
     masks = [
         torch.ones(x.size(0), dtype=torch.bool, device=x.device) if rows is None else rows.mask
@@ -348,19 +393,19 @@ def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     ]
     keys = tuple(x.size(0) if rows is None else rows.key for x, rows in ((x, rows_of(x)) for x in tensors))
     least = sum(x.size(0) if rows is None else rows.least for x, rows in ((x, rows_of(x)) for x in tensors))
-    return tagged(torch.cat(list(tensors)), Rows(torch.cat(masks), keys, least=least))
+    return tag(torch.cat(list(tensors)), Rows(torch.cat(masks), keys, least=least))
 
 
 # Reductions over rows
 
 
-def _filled(value: Callable[[torch.dtype], Any], indices: bool = True) -> Any:
-    """A reduction of which rows with a number are no part."""
+def _fill(value: Callable[[torch.dtype], Any], indices: bool = True) -> Any:
+    """Return a reduction that fills the rows that do not count with its neutral number."""
 
     def reduce(func: Any, rows: Rows, args: Any, kwargs: Any, dims: set[int]) -> Any:
         if not indices and (len(args) > 1 or "dim" in kwargs):
             raise SelectionError(f"{func.__name__}() of places in a selection", user_line())
-        return func(rows.filled(args[0], value(args[0].dtype)), *args[1:], **kwargs)
+        return func(rows.fill(args[0], value(args[0].dtype)), *args[1:], **kwargs)
 
     return reduce
 
@@ -378,14 +423,14 @@ def _highest(dtype: torch.dtype) -> Any:
 
 
 def _elements(tensor: torch.Tensor, rows: Rows, dims: set[int]) -> torch.Tensor:
-    """How many elements are reduced to one."""
+    """Return the number of elements that are reduced to one."""
     return rows.count() * math.prod(size for dim, size in enumerate(tensor.shape) if dim in dims and dim)
 
 
 def _mean(func: Any, rows: Rows, args: Any, kwargs: Any, dims: set[int]) -> torch.Tensor:
     x, keep = args[0], bool(kwargs.get("keepdim", args[2] if len(args) > 2 else False))
     x = x if kwargs.get("dtype") is None else x.to(kwargs["dtype"])
-    return rows.filled(x, 0).sum(sorted(dims), keepdim=keep) / _elements(x, rows, dims)
+    return rows.fill(x, 0).sum(sorted(dims), keepdim=keep) / _elements(x, rows, dims)
 
 
 def _variance(func: Any, rows: Rows, args: Any, kwargs: Any, dims: set[int]) -> torch.Tensor:
@@ -395,9 +440,9 @@ def _variance(func: Any, rows: Rows, args: Any, kwargs: Any, dims: set[int]) -> 
         int(kwargs.get("unbiased", args[1] if len(args) == 2 and isinstance(args[1], bool) else True)),
     )
     whole = _elements(x, rows, dims)
-    mean = rows.filled(x, 0).sum(sorted(dims), keepdim=True) / whole
+    mean = rows.fill(x, 0).sum(sorted(dims), keepdim=True) / whole
     keep = bool(kwargs.get("keepdim", False))
-    found = rows.filled((x - mean).square(), 0).sum(sorted(dims), keepdim=keep) / (whole - correction)
+    found = rows.fill((x - mean).square(), 0).sum(sorted(dims), keepdim=keep) / (whole - correction)
     return found.sqrt() if func.__name__ == "std" else found
 
 
@@ -410,33 +455,33 @@ def _one(dtype: torch.dtype) -> Any:
 
 
 _REDUCTIONS: Mapping[str, Callable[..., Any]] = {
-    "all": _filled(_one),
-    "amax": _filled(_lowest),
-    "amin": _filled(_highest),
-    "any": _filled(_zero),
-    "count_nonzero": _filled(_zero),
-    "logsumexp": _filled(_lowest),
-    "max": _filled(_lowest, indices=False),
+    "all": _fill(_one),
+    "amax": _fill(_lowest),
+    "amin": _fill(_highest),
+    "any": _fill(_zero),
+    "count_nonzero": _fill(_zero),
+    "logsumexp": _fill(_lowest),
+    "max": _fill(_lowest, indices=False),
     "mean": _mean,
-    "min": _filled(_highest, indices=False),
-    "norm": _filled(_zero),
-    "prod": _filled(_one),
+    "min": _fill(_highest, indices=False),
+    "norm": _fill(_zero),
+    "prod": _fill(_one),
     "std": _variance,
-    "sum": _filled(_zero),
+    "sum": _fill(_zero),
     "var": _variance,
 }
 
 
-def _loss(func: Any, rows: Rows, args: Any, kwargs: Any) -> torch.Tensor:
-    """A loss: of each row, then the mean or sum of those that count."""
+def _apply_loss(func: Any, rows: Rows, args: Any, kwargs: Any) -> torch.Tensor:
+    """Compute a loss of each row, then the mean or sum over those that count."""
     labels = args[1] if len(args) > 1 else kwargs["target"]
     if len(args) > 2 or (rows_of(labels) is None and labels.numel() > 1) or rows_of(args[0]) is None:
         raise SelectionError(f"{func.__name__}() of a selection with other arguments", user_line())
     how = kwargs.get("reduction", "mean")
     each = func(*args, **{**kwargs, "reduction": "none"})
     if how == "none":
-        return tagged(each, rows)
-    total = rows.filled(each, 0).sum()
+        return tag(each, rows)
+    total = rows.fill(each, 0).sum()
     if how == "sum":
         return total
     if func.__name__ in ("cross_entropy", "nll_loss") and not labels.is_floating_point():
@@ -444,12 +489,12 @@ def _loss(func: Any, rows: Rows, args: Any, kwargs: Any) -> torch.Tensor:
         counts = (labels != ignored).to(each.dtype)
         if kwargs.get("weight") is not None:
             counts = counts * kwargs["weight"][labels.clamp(min=0)]
-        return total / rows.filled(counts, 0).sum()
+        return total / rows.fill(counts, 0).sum()
     return total / _elements(each, rows, set(range(each.dim())))
 
 
-def _size(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
-    """Sizes, of which that of the rows is a tensor."""
+def _sizes(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
+    """Return sizes, of which that of the rows is a tensor."""
     count = rows.count()
     count.counts, count.least = rows, rows.least
     sizes = (count, *args[0].shape[1:])
@@ -470,11 +515,11 @@ def make_sized(func: Any, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs:
     rows = getattr(first, "counts", None)
     if rows is None:
         return func(*sizes, *args, **kwargs)
-    return tagged(func((rows.mask.size(0), *rest[:-1]), *args, **kwargs), rows)
+    return tag(func((rows.mask.size(0), *rest[:-1]), *args, **kwargs), rows)
 
 
-def _new(func: Any, rows: Rows, args: tuple[Any, ...], kwargs: Keywords) -> torch.Tensor:
-    """`new_zeros` and its like: of the type and on the device of a selection."""
+def _make_new(func: Any, rows: Rows, args: tuple[Any, ...], kwargs: Keywords) -> torch.Tensor:
+    """`new_zeros` and its like, of the type and on the device of a selection."""
     x, *given = args
     sizes = tuple(given) + tuple(kwargs[key] for key in ("size",) if key in kwargs)
     whole = isinstance(sizes[0], int | torch.Tensor)
@@ -494,14 +539,14 @@ def _numel(func: Any, rows: Rows, args: Any, kwargs: Any) -> torch.Tensor:
 
 
 def compare_count(name: str, args: tuple[Any, ...]) -> Any:
-    """Answer whether a selection has rows, as `x.numel() == 0` asks, where it has some in any case.
+    """Answer whether a selection has rows, as `x.numel() == 0` asks, if it always has some.
 
     Args:
         name: of the comparison.
         args: its operands.
 
     Returns:
-        NotImplemented where the answer depends on values, and for other functions.
+        NotImplemented if the answer depends on values, and for other functions.
     """
     least = getattr(args[0], "least", 0) if len(args) == 2 and type(args[1]) is int and not args[1] else 0
     if name not in ("eq", "ge", "gt", "le", "lt", "ne") or not least:
@@ -515,18 +560,18 @@ def _matmul(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
         raise SelectionError("a product with the rows of a selection", user_line())
     if (rows_of(right) is not None) != (right.dim() > 2):
         raise SelectionError("a product over the rows of a selection", user_line())
-    return tagged(func(left, right), rows)
+    return tag(func(left, right), rows)
 
 
 def _reshape(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
-    """A shape of the same rows, `view(-1, ...)` that leaves them whole; or one of a size that is known.
+    """Reshape rows that stay whole, as `view(-1, ...)`, or into a shape of a known size.
 
-    Such a shape, as of `x[mask].view(8, 16)`, says how many rows count, and a check of the step that they do.
+    A known size, as in `x[mask].view(8, 16)`, determines how many rows count, which is checked in every step.
     """
     x, shape = args[0], args[1:]
     shape = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
     if shape and all(isinstance(size, int) and size > 0 for size in shape):
-        return _compacted(x, rows, shape)
+        return _compact(x, rows, shape)
     first, rest = (shape[0], shape[1:]) if shape else (None, ())
     whole = isinstance(first, torch.Tensor) or first == -1
     if (
@@ -535,23 +580,23 @@ def _reshape(func: Any, rows: Rows, args: Any, kwargs: Any) -> Any:
         or math.prod(rest) != math.prod(x.shape[1:])
     ):
         raise SelectionError(f"{func.__name__}{tuple(shape)} of a selection", user_line())
-    return tagged(x.reshape(x.size(0), *rest), rows)
+    return tag(x.reshape(x.size(0), *rest), rows)
 
 
-def _like(func: Any, rows: Rows, args: tuple[Any, ...], kwargs: Keywords) -> torch.Tensor:
-    """A selection in the shape of another one of the same rows."""
+def _view_like(func: Any, rows: Rows, args: tuple[Any, ...], kwargs: Keywords) -> torch.Tensor:
+    """View a selection in the shape of another one of the same rows."""
     x, other = (*args, *kwargs.values())
     if rows_of(x) is None or rows_of(other) is None or x.dim() != other.dim():
         raise SelectionError(f"{func.__name__}() of a selection and of all rows", user_line())
-    return tagged(func(x, other), rows)
+    return tag(func(x, other), rows)
 
 
-def _at_rows(func: Any, rows: Rows, args: tuple[Any, ...], kwargs: Keywords) -> torch.Tensor:
+def _select_at(func: Any, rows: Rows, args: tuple[Any, ...], kwargs: Keywords) -> torch.Tensor:
     """`index_select` at the places that a selection has."""
     x, dim, index = (*args, *(kwargs[key] for key in ("dim", "index") if key in kwargs))
     if rows_of(x) is not None or dim % x.dim():
         raise SelectionError("index_select() at places of a selection", user_line())
-    return tagged(func(x, dim, index), rows)
+    return tag(func(x, dim, index), rows)
 
 
 def _require_count(rows: Rows, count: int) -> None:
@@ -559,8 +604,8 @@ def _require_count(rows: Rows, count: int) -> None:
     require(rows.count() == count, RuntimeError(error))
 
 
-def _compacted(x: torch.Tensor, rows: Rows, shape: Sequence[int]) -> torch.Tensor:
-    """The rows that count, in order, in a shape.
+def _compact(x: torch.Tensor, rows: Rows, shape: Sequence[int]) -> torch.Tensor:
+    """Return the rows that count, in order, in a shape.
 
     Raises:
         SelectionError: the shape has no whole number of rows, or more rows than there are.
@@ -574,60 +619,17 @@ def _compacted(x: torch.Tensor, rows: Rows, shape: Sequence[int]) -> torch.Tenso
     return x.index_select(0, order[:count]).reshape(tuple(shape))
 
 
-_LOSSES = _named(
+_LOSSES = _names(
     "binary_cross_entropy binary_cross_entropy_with_logits cross_entropy huber_loss l1_loss mse_loss nll_loss"
     " smooth_l1_loss soft_margin_loss"
 )
 _HANDLERS: Mapping[str, Callable[..., Any]] = {
-    **dict.fromkeys(_LOSSES, _loss),
-    **dict.fromkeys(("shape", "size"), _size),
+    **dict.fromkeys(_LOSSES, _apply_loss),
+    **dict.fromkeys(("shape", "size"), _sizes),
     **dict.fromkeys(("numel", "nelement"), _numel),
     **dict.fromkeys(("matmul", "bmm", "mm"), _matmul),
     **dict.fromkeys(("view", "reshape"), _reshape),
-    **dict.fromkeys(("new_empty", "new_full", "new_ones", "new_zeros"), _new),
-    **dict.fromkeys(("expand_as", "view_as"), _like),
-    "index_select": _at_rows,
+    **dict.fromkeys(("new_empty", "new_full", "new_ones", "new_zeros"), _make_new),
+    **dict.fromkeys(("expand_as", "view_as"), _view_like),
+    "index_select": _select_at,
 }
-_SCATTERS = _named("index_add index_reduce scatter scatter_add scatter_reduce")
-
-_PROPERTIES = _named(
-    "device dim dtype grad grad_fn is_complex is_cuda is_floating_point is_leaf is_meta is_nested"
-    " is_quantized is_sparse layout ndim register_hook requires_grad retain_grad"
-)
-_OPERATORS = {
-    "truediv": "div",
-    "rtruediv": "div",
-    "itruediv": "div",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "and": "bitwise_and",
-    "iand": "bitwise_and",
-    "or": "bitwise_or",
-    "ior": "bitwise_or",
-    "xor": "bitwise_xor",
-    "invert": "bitwise_not",
-}
-_ELEMENTWISE = _named(
-    "bfloat16 bool contiguous data detach divide double dropout empty_like float floor_divide full_like half"
-    " hardswish int logsigmoid long multiply negative ones_like rand_like randn_like requires_grad_ softsign"
-    " subtract to type type_as zeros_like"
-)
-"""Those that PyTorch does not call so itself."""
-_OTHERWISE = _named("equal frexp max min")
-"""Those that PyTorch calls so, and that are more."""
-_ROWWISE = _named(
-    "cosine_similarity embedding layer_norm linear normalize one_hot pairwise_distance rms_norm"
-)
-_BY_DIM = _named(
-    "argmax argmin argsort cat chunk cummax cummin cumprod cumsum flatten flip gather log_softmax movedim"
-    " narrow select softmax sort split squeeze stack topk transpose unbind unflatten unsqueeze"
-)
-_SEVERAL = _named("flip movedim transpose")
-_DIM_AT = {"chunk": 2, "norm": 2, "split": 2, "topk": 2}
-"""The place of the dimension among the arguments, where it is not the second."""
-_DIM_UNLESS_GIVEN = {
-    **dict.fromkeys(("cat", "chunk", "split", "stack", "unbind"), 0),
-    **dict.fromkeys(("argsort", "sort", "topk"), -1),
-}
-_OF_PAIRS = _named("cosine_similarity pairwise_distance")
-_BY_DEFAULT = _named("cosine_similarity normalize")

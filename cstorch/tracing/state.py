@@ -1,4 +1,4 @@
-"""The tensors that a step may replace: of models, optimizers, schedules, loss scales, metrics, by name."""
+"""Names of the tensors that a step may replace: of models, optimizers, schedules, loss scales, metrics."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cstorch.tracing.device import to_device
 
 
 def register(prefix: str, holder: StateHolder) -> None:
-    """From now on the tensors of the holder are called `<prefix><their name>`.
+    """Name the tensors of a holder `<prefix><their name>` from now on.
 
-    A holder that has another one, as a schedule that is made of others, is registered behind it.
+    A holder that contains another one, such as a schedule made of others, is registered after it.
     """
     holding = Program.current().state_holders
     holding[:] = [(kind, known) for kind, known in holding if known() is not None]
@@ -26,7 +26,7 @@ def register(prefix: str, holder: StateHolder) -> None:
 
 
 def holders() -> Iterator[StateHolder]:
-    """Yield what was registered and still exists."""
+    """Yield the registered holders that still exist."""
     for _, known in Program.current().state_holders:
         holder = known()
         if holder is not None:
@@ -34,9 +34,9 @@ def holders() -> Iterator[StateHolder]:
 
 
 def names_of(tensors: Iterable[torch.Tensor]) -> dict[int, str]:
-    """Resource names of those of the tensors that a holder has, by the id of the tensor.
+    """Return resource names of those tensors that a holder has, by the id of the tensor.
 
-    Where several holders of a prefix have some of them, those after the first have a number behind it.
+    If several holders with one prefix have some of them, a number follows the prefix after the first.
     """
     wanted = {id(tensor) for tensor in tensors}
     owners: dict[int, tuple[int, str]] = {}
@@ -56,7 +56,7 @@ def names_of(tensors: Iterable[torch.Tensor]) -> dict[int, str]:
 
 
 def stores(modules: Iterable[nn.Module]) -> Iterator[dict[Any, Any]]:
-    """The dictionaries that modules, and all holders of state, keep their tensors in."""
+    """Yield the dictionaries in which modules and all holders of state keep their tensors."""
     for holder in (*modules, *holders()):
         if isinstance(holder, nn.Module):
             for part in holder.modules():
@@ -70,14 +70,14 @@ def stores(modules: Iterable[nn.Module]) -> Iterator[dict[Any, Any]]:
 
 
 def model_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers of a model by resource name; those of a metric in it have the metric's."""
+    """Return parameters and buffers of a model by resource name; those of a metric in it by the metric's."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     others = names_of(tensor for _, tensor in tensors)
     return {others.get(id(tensor), MODEL_STATE + name): tensor for name, tensor in tensors}
 
 
 def move_to_device(model: nn.Module) -> None:
-    """Replaces the parameters and buffers of a model by tensors of the device; tied ones stay tied."""
+    """Replace the parameters and buffers of a model by tensors of the device; tied ones stay tied."""
     moved: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for store in (module._parameters, module._buffers):

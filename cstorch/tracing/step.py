@@ -1,4 +1,4 @@
-"""Traces one call of a step function: its graph, its state, its outputs."""
+"""Traces one call of a step function: its graph, state and outputs."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _OF_A_PARAMETER = re.compile(rf"{re.escape(OPTIMIZER_STATE)}(\d+\.)?state\.")
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A step, traced.
+    """A traced step.
 
     Attributes:
-        graph: its operations; outputs are named "0", "1" ... in the order of `output_tensors`.
+        graph: its operations; outputs are named "0", "1" and so on in the order of `output_tensors`.
         state: the device tensors that it reads or replaces, by resource name.
-        returned: what the function returned; the tensors in it are described, and have no value yet.
-        output_tensors: the different tensors of the device among `returned`.
-        numbers: entries of Python dicts that it depends on, and what they were.
-        fixed: tensors of the device that are constants of it, and the elements that they had.
+        returned: the return value of the function, whose tensors have sizes and types, but no elements yet.
+        output_tensors: the distinct tensors of the device in `returned`.
+        numbers: entries of Python dicts that it depends on, with their values.
+        fixed: tensors of the device that are constants of it, with their elements.
     """
 
     graph: Graph
@@ -53,13 +53,13 @@ class TracedStep:
     fixed: list[tuple[DeviceTensor, np.ndarray[Any, Any]]]
 
     def is_outdated(self) -> bool:
-        """Whether the program has changed a number or a constant since: then it has to be recorded again."""
-        return self.changed_number() is not None or any(
-            to_array(tensor.held()).tobytes() != elements.tobytes() for tensor, elements in self.fixed
+        """Return True if the program has changed a number or a constant: the step is to be recorded again."""
+        return self.find_changed_number() is not None or any(
+            to_array(tensor.to_host()).tobytes() != elements.tobytes() for tensor, elements in self.fixed
         )
 
-    def changed_number(self) -> tuple[str, float, float] | None:
-        """Name, recorded value and value now of the first number that the program has changed since."""
+    def find_changed_number(self) -> tuple[str, float, float] | None:
+        """Return name, recorded and present value of the first number that the program has changed."""
         changes = (
             (name, was, group.get(name, was))
             for group, name, was in self.numbers
@@ -69,23 +69,23 @@ class TracedStep:
 
 
 class StepTracing:
-    """A step that is being traced, from when this is made until `end` or `abandon`.
+    """A step that is being traced, from construction until `end` or `abandon`.
 
-    Everything that happens meanwhile to tensors of the device is recorded, wherever it is called from.
+    Everything that happens to tensors of the device in between is recorded, whoever calls it.
 
     Args:
         inputs: the tensors of a batch, in the order in which they are streamed.
-        state: tensors of the device that the step may read and write, by resource name. One that has two
+        state: tensors of the device that the step may read and write, by resource name. A tensor with two
             names is one state, under the first. Other tensors of the device are constants of the step if
             it only reads them, else state as well, by the names of `cstorch.tracing.state`.
-        modules: give operations the paths of their layers.
-        earlier: a recording of the same step, as one that is compared with it.
+        modules: models whose paths name the layers of operations.
+        earlier: a recording of the same step, whose shapes are reused.
 
     Attributes:
-        recording: what was recorded so far.
+        recording: the operations so far.
 
     Raises:
-        StepError: a tensor of the state is none of the device.
+        StepError: a tensor of the state is not on the device.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class StepTracing:
             for key, x in store.items()
             if isinstance(x, DeviceTensor)
         ]
-        self._inputs, self._named = inputs, _given(state)
+        self._inputs, self._named = inputs, _check_state(state)
         for name, tensor in self._named.items():
             value = recording.new(tensor)
             recording.graph.state[name] = value.value
@@ -116,11 +116,11 @@ class StepTracing:
         self._mode.enter_context(tracing(recording))
 
     def keep_as_state(self, tensor: DeviceTensor) -> None:
-        """Make a tensor without a name state of the step, also where the step only reads it."""
+        """Make an unnamed tensor state of the step, even if the step only reads it."""
         self.recording.variable.add(id(tensor))
 
     def changes_parameters(self) -> bool:
-        """Whether the step has replaced a parameter so far."""
+        """Return True if the step has replaced a parameter so far."""
         before = self.recording.graph.state
         return any(
             isinstance(tensor, nn.Parameter) and value_of(tensor).value != before[name]
@@ -128,15 +128,15 @@ class StepTracing:
         )
 
     def end(self, returned: Any, with_numbers: bool = False) -> TracedStep:
-        """The step as it was recorded.
+        """End the tracing and return the step.
 
         Args:
-            returned: the tensors in this nest are what it puts out.
-            with_numbers: behind those also the state without dimensions that it changes and that belongs to
-                no single parameter, such as rates, scales and counts of metrics.
+            returned: a nest with the outputs of the step.
+            with_numbers: adds scalar state that the step changes and that belongs to no single parameter to
+                the outputs, such as learning rates, loss scales and counts of metrics.
         """
         try:
-            self._write_replaced()
+            self._restore_replaced()
             self._check_gradients()
             self.recording.end_guarded(whole=True)
             if self.recording.bodies and self.recording.roots:
@@ -145,43 +145,43 @@ class StepTracing:
         finally:
             self._mode.close()
         try:
-            return _finished(self.recording, self._named, returned, with_numbers)
+            return _finish(self.recording, self._named, returned, with_numbers)
         finally:
             self._forget()
 
-    def _write_replaced(self) -> None:
-        """A step may put another tensor in the place of its state, as `self.mean = 0.9 * self.mean + x`."""
+    def _restore_replaced(self) -> None:
+        """Write tensors that replace state, as in `self.mean = 0.9 * self.mean + x`, into the state."""
         with torch.no_grad():
             for store, key, tensor in self._kept:
                 found = store.get(key)
                 if found is tensor or not isinstance(found, torch.Tensor):
                     continue
                 if not tensor.numel() and found.numel():  # sized by its first use, as a neuron's potential
-                    _report_sized_in_step(key, _described(found))
+                    _warn_of_sized_state(key, _describe(found))
                     store[key] = tensor
                     continue
                 if (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
                     raise StepError(
-                        f"the step puts {_described(found)} in the place of its state '{key}', expected "
-                        f"{_described(tensor)} as before the step: each step begins with what the one before "
-                        "it has left"
+                        f"the step replaces its state '{key}' by {_describe(found)}, expected "
+                        f"{_describe(tensor)} as before the step: each step begins with the state that the "
+                        "previous one left"
                     )
                 tensor.copy_(found)
                 store[key] = tensor
 
     def _check_gradients(self) -> None:
-        """Report a step that keeps its gradients and does not clear those of the step before."""
+        """Warn of a step that keeps its gradients and does not clear those of the previous step."""
         parameters = (x for x in self._named.values() if isinstance(x, nn.Parameter))
         kept = self.recording.roots and any(x.grad is not None for x in parameters)
         is_first = not self.recording.earlier
         if kept and is_first and not self.recording.sees_gradients:
             log.warning(
-                "the step does not call zero_grad(): it begins without gradients, where PyTorch would add to "
-                "those of the step before"
+                "the step does not call zero_grad(): it begins without gradients, while PyTorch would add to "
+                "those of the previous step"
             )
 
     def abandon(self) -> None:
-        """Ends the tracing without a result, as after an error."""
+        """End the tracing without a result, as after an error."""
         for store, key, tensor in self._kept:
             if isinstance(store.get(key), torch.Tensor):
                 store[key] = tensor
@@ -194,11 +194,11 @@ class StepTracing:
 
 
 @cache
-def _report_sized_in_step(key: str, described: str) -> None:
+def _warn_of_sized_state(key: str, described: str) -> None:
     log.warning("the empty state '%s' becomes %s in the step: it is empty again in the next", key, described)
 
 
-def _described(tensor: torch.Tensor) -> str:
+def _describe(tensor: torch.Tensor) -> str:
     return f"{dtype_name(tensor.dtype)}{list(tensor.shape)}"
 
 
@@ -208,12 +208,12 @@ def trace(
     state: Mapping[str, torch.Tensor],
     modules: Sequence[nn.Module] = (),
 ) -> TracedStep:
-    """Calls a step function once and records all that it does with tensors of the device.
+    """Call a step function once and record all that it does with tensors of the device.
 
     The other arguments are those of `StepTracing`.
 
     Raises:
-        StepError: the function reads a value, writes into a tensor of this CPU, or draws on this CPU.
+        StepError: the function reads a value, writes into a tensor of this CPU, or draws numbers on this CPU.
     """
     step = StepTracing(inputs, state, modules)
     try:
@@ -224,14 +224,14 @@ def trace(
     return step.end(returned)
 
 
-def _given(state: Mapping[str, torch.Tensor]) -> dict[str, DeviceTensor]:
+def _check_state(state: Mapping[str, torch.Tensor]) -> dict[str, DeviceTensor]:
     named: dict[str, DeviceTensor] = {}
     seen: set[int] = set()
     for name, tensor in state.items():
         if not isinstance(tensor, DeviceTensor):
             raise StepError(
                 f"{name} is a tensor of {tensor.device}, expected one of the CS system's device: the model "
-                "was moved, or the parameter replaced, behind cstorch.compile; drop .to(), .cpu() and the "
+                "was moved, or the parameter replaced, after cstorch.compile; remove .to(), .cpu() and the "
                 "like, and load values with load_state_dict"
             )
         if id(tensor) not in seen:
@@ -240,7 +240,7 @@ def _given(state: Mapping[str, torch.Tensor]) -> dict[str, DeviceTensor]:
     return named
 
 
-def _finished(
+def _finish(
     recording: Recording, named: dict[str, DeviceTensor], returned: Any, with_numbers: bool
 ) -> TracedStep:
     graph = recording.graph
@@ -269,7 +269,7 @@ def _finished(
             graph.updates[name] = value
         elif id(tensor) in assumed or (name.startswith(MODEL_STATE) and _is_fixed(tensor)):
             value = graph.state.pop(name)
-            graph.constants[value.id] = Constant(value, to_array(named.pop(name).held()))
+            graph.constants[value.id] = Constant(value, to_array(named.pop(name).to_host()))
             fixed.append((tensor, graph.constants[value.id].array))
     leaves = {id(x): x for x in pytree.tree_leaves(returned) if isinstance(x, DeviceTensor)}
     computed = [x for x in leaves.values() if x.elem is not None]
@@ -285,7 +285,7 @@ def _finished(
 
 
 def _half_of(graph: Graph) -> str | None:
-    """The 16-bit format of the autocasts of a step."""
+    """Return the 16-bit format of the autocasts of a step."""
     found = {node.half: node.source for node in graph.nodes if node.half is not None}
     if len(found) > 1:
         where = ", ".join(f"{half} at {source}" for half, source in found.items())
@@ -294,11 +294,9 @@ def _half_of(graph: Graph) -> str | None:
 
 
 def _is_fixed(tensor: DeviceTensor) -> bool:
-    """Whether a tensor that no operation writes is a constant: a buffer of integers, truth or a triangle.
-
-    Such are masks, and numbers of places. The compiler looks into constants, which shows it what an attention
-    hides. Floats and counters are state: another step changes them, and checkpoints have them.
-    """
+    """Return True if a tensor that no operation writes is a constant: integers, bools or a triangle."""
+    # Masks and position ids are such buffers. The compiler reads constants, so that it sees which keys an
+    # attention masks. Floats and counters are state: another step changes them, and checkpoints have them.
     if isinstance(tensor, torch.nn.Parameter) or tensor.host is None or not tensor.ndim:
         return False
     return not tensor.is_floating_point() or triangle(to_array(tensor.host)) is not None

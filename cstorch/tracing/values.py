@@ -1,4 +1,4 @@
-"""Values of a step as PyTorch's operations see them, and nests of them. Workers load this: no compiler."""
+"""Values of a step as PyTorch's operations see them, and nests of values. Importing it loads no compiler."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from cgc.importers.aten import Tensor
 
 
-def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
-    """The same nest, with what a function makes of each leaf."""
+def map_leaves(function: Callable[[Any], Any], nest: Any) -> Any:
+    """Return a nest of the same shape with a function applied to each leaf."""
     kind = type(nest)
     if kind is tuple:
-        return tuple([mapped(function, x) for x in nest])
+        return tuple([map_leaves(function, x) for x in nest])
     if kind is list:
-        return [mapped(function, x) for x in nest]
+        return [map_leaves(function, x) for x in nest]
     if kind is dict:
-        return {name: mapped(function, x) for name, x in nest.items()}
+        return {name: map_leaves(function, x) for name, x in nest.items()}
     return function(nest)
 
 
 def leaves(nest: Any) -> Iterator[Any]:
-    """The leaves of a nest, in order."""
+    """Yield the leaves of a nest, in order."""
     kind = type(nest)
     if kind is tuple or kind is list:
         for x in nest:
@@ -44,7 +44,7 @@ class Mode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: what keeps Dynamo out imports it, 1.4 s of CPU time at the start of every program."""
+        # If True, PyTorch imports Dynamo to exclude the mode: 1.4 s of CPU time at the start of a program.
         return False
 
 
@@ -70,7 +70,7 @@ class Recorded(torch.Tensor):
 
     @staticmethod
     def __new__(cls, meta: torch.Tensor, value: Tensor, recording: Graph) -> Recorded:
-        """A value with the sizes of a meta tensor."""
+        """Make a value with the sizes of a meta tensor."""
         made: Recorded = torch.Tensor._make_wrapper_subclass(
             cls,
             meta.shape,
@@ -101,18 +101,18 @@ class Recorded(torch.Tensor):
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The numpy name of an element type."""
+    """Return the numpy name of an element type."""
     return str(dtype).removeprefix("torch.")
 
 
 def array_type(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
-    """Element type and shape of `to_array` of a tensor."""
+    """Return the element type and shape that `to_array` gives for a tensor."""
     is_pair = tensor.dtype == torch.complex64
     return ("float32", (*tensor.shape, 2)) if is_pair else (dtype_name(tensor.dtype), tuple(tensor.shape))
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The elements of a tensor of this CPU; bfloat16 with ml_dtypes' type, complex numbers as pairs."""
+    """Return the elements of a tensor of this CPU; bfloat16 in ml_dtypes' type, complex numbers as pairs."""
     import ml_dtypes
 
     tensor = tensor.detach().resolve_neg()

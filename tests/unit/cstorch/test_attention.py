@@ -196,7 +196,7 @@ def test_one_kernel_with_eagers_numbers(name: str) -> None:
 
     interface, function = step_interface(module), jax.jit(step_function(module))
     values = tuple(
-        np.asarray(0, np.int64) if s.name == GLOBAL_STEP else to_array(traced.state[s.name].held())
+        np.asarray(0, np.int64) if s.name == GLOBAL_STEP else to_array(traced.state[s.name].to_host())
         for s in interface.state
     )
     found = []

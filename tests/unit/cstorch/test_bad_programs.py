@@ -136,7 +136,7 @@ def test_a_model_that_is_moved_to_a_device(model: nn.Module) -> None:
     assert model.to("xla").weight.device.type == "xla"
     assert type(model.weight.to("cpu")) is torch.Tensor
     model.cpu()
-    with pytest.raises(StepError, match=r"state\.model\.weight is a tensor of cpu, .*drop \.to\(\)"):
+    with pytest.raises(StepError, match=r"state\.model\.weight is a tensor of cpu, .*remove \.to\(\)"):
         run(model, lambda loss: loss.backward())
 
 

@@ -119,7 +119,7 @@ def _halves(module: ModuleOp) -> list[str]:
 def _run(traced: TracedStep, module: ModuleOp, batches: list[torch.Tensor]) -> list[float]:
     interface, function = step_interface(module), jax.jit(step_function(module))
     values = tuple(
-        np.asarray(0, np.int64) if spec.name == GLOBAL_STEP else to_array(traced.state[spec.name].held())
+        np.asarray(0, np.int64) if spec.name == GLOBAL_STEP else to_array(traced.state[spec.name].to_host())
         for spec in interface.state
     )
     losses = []

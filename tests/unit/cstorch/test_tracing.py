@@ -245,7 +245,7 @@ def test_state_that_no_step_changes_can_be_read(both_ways: Callable[..., BothWay
     step = found.compiled.traced
     assert not step.is_outdated()
     (share,) = (tensor for tensor, elements in step.fixed if elements.shape == (2,))
-    share.held().fill_(1.0)
+    share.to_host().fill_(1.0)
     assert step.is_outdated()
 
 

@@ -1,6 +1,6 @@
-"""Kernels: which ops of a step run together, and what they cost on a rectangle of the fabric.
+"""Kernels: which ops of a step run together, and their cost on a rectangle of the fabric.
 
-`match_kernels` is in `cgc.kernels.matching`, re-exported here; `families` has the cost functions.
+`match_kernels` makes the kernel graph; `families` has the match rules and cost functions.
 """
 
 from cgc.kernels.graph import Edge, Kernel, KernelGraph

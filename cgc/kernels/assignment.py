@@ -18,19 +18,19 @@ from cgc.kernels.program import FREE, PASS_THROUGH, RELABELS, Program, elements
 
 CostFunction = Callable[[Mapping[str, int]], Configurations]
 Rule = Callable[["Assignment"], None]
-"""Gives free ops of a step to kernels."""
+"""A match rule: assigns free ops of a step to kernels."""
 
 
 _T = TypeVar("_T")
 
 _BESIDES = FREE | RELABELS
-"""Ops that do not count as neighbours: they have no work of their own."""
+"""Ops that do not count as neighbors, since they have no work."""
 
 _GRADIENT_SOURCES = ops_where(lambda op: op.TRAITS.ends_update)
 
 
 ACTIVATIONS = ops_where(lambda op: op.TRAITS.activation) - {ops.GeluOp}
-"""Activations that the lines after the core compute; GELU has its own kernel, as in published reports."""
+"""Activations that the lines after the core compute. GELU has its own kernel, as in published reports."""
 
 GRADIENTS = ops_where(
     lambda op: op.TRAITS.gradient_of is not None and op.TRAITS.gradient_of.TRAITS.activation
@@ -40,43 +40,43 @@ _SUMS = frozenset({ops.BiasAddOp, ops.AddOp})
 
 
 class Naming(Enum):
-    """How the kernels of a family are called in reports."""
+    """How reports name the kernels of a family."""
 
     NUMBERED = auto()
-    """By their label and a number, whatever the layer is called, as in published reports."""
+    """Label and number, whatever the name of the layer, as in published reports."""
     BY_LAYER = auto()
-    """By the path of their layer, else by their label and a number."""
+    """Path of the layer, else label and number."""
     PLAIN = auto()
-    """By their label."""
+    """The label only."""
 
 
-def _labelled_by_name(_program: Program, group: Group) -> str:
+def _family_name(_program: Program, group: Group) -> str:
     return group.family.name
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A kind of kernel.
+    """A kind of kernel: its match rule, cost function and report texts.
 
     Attributes:
-        name: of the family, in `Kernel.family`.
-        doc: what its kernels do, one line.
-        match: the rule that opens its kernels; None where the loop nests of generated kernels do.
-        cost: all layouts of a kernel from its parameters.
+        name: value of `Kernel.family`.
+        doc: one line about its kernels.
+        match: the rule that opens its kernels; None where the loop nests of generated kernels select the
+            family.
+        cost: returns all layouts of a kernel from its parameters.
         parameters: the keys that `cost` reads.
-        optional: keys that it reads where they are given.
-        figures: the parameters of a group, without those that all families have (`batch`, `stash_bytes`,
-            `resident_bytes`) and those of images.
-        rows: rows of a sample that stream through a kernel one after the other.
-        delay: samples that a kernel holds back, where that is not one of its rows; None for the others.
+        optional: keys that `cost` reads if they are given.
+        figures: returns the parameters of a group, except those that all families have (`batch`,
+            `stash_bytes`, `resident_bytes`) and those of images.
+        rows: returns the rows of a sample that stream through a kernel sequentially.
+        delay: returns the samples that a kernel holds back; None for one of its rows.
         has_images: lines of images stream through its kernels.
-        keeps_samples: what its backward ops read waits in its own memory; else it lies with the kernels
-            beside it that have weights.
-        computes_again: its results are computed again for the gradient, from what it read.
-        takes_layer: what is left of a kernel's layer belongs to it.
-        label: of a group, in names.
-        naming: what else is in a name.
-        fastest: the law that limits a kernel at its fastest layout; a template of its parameters.
+        keeps_samples: the kernel stores the operands of its backward ops; else neighbors with weights do.
+        computes_again: its results are recomputed for the gradient, from its operands.
+        takes_layer: unmatched ops of a kernel's layer join the kernel.
+        label: returns the name of a group in reports.
+        naming: the rest of the name.
+        fastest: sentence about the limit of the fastest layout; a template with the kernel's parameters.
     """
 
     name: str
@@ -93,21 +93,21 @@ class Family:
     keeps_samples: bool = True
     computes_again: bool = False
     takes_layer: bool = False
-    label: Callable[[Program, Group], str] = _labelled_by_name
+    label: Callable[[Program, Group], str] = _family_name
     naming: Naming = Naming.NUMBERED
 
 
 @dataclass(eq=False)
 class Group:
-    """A kernel in the making.
+    """A kernel under construction.
 
     Attributes:
-        family: see `cgc.kernels.families`.
+        family: its family; `generate_all` decides that of a generated kernel.
         anchor: position of the op that the kernel is named after.
         members: positions of its ops.
-        updates: those of them that run once a step to update state.
+        updates: members that run once a step to update state.
         generated: no rule of the library matched it.
-        sizes: what its rule knows for the cost function, see there.
+        sizes: arguments of the cost function that only its rule knows.
     """
 
     family: Family
@@ -119,7 +119,7 @@ class Group:
 
 
 class Assignment:
-    """The owner of every op; an op is given away once."""
+    """The owner of every op; an op is assigned at most once."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -127,14 +127,18 @@ class Assignment:
         self._owner: list[Group | None] = [None] * len(program.ops)
 
     def open(self, family: Family, anchor: int, generated: bool = False) -> Group:
-        """Starts a kernel with its anchor op."""
+        """Start a kernel with its anchor op."""
         group = Group(family, anchor, generated=generated)
         self.groups.append(group)
         self.claim(group, anchor)
         return group
 
     def claim(self, group: Group, index: int) -> bool:
-        """Gives an op to a kernel unless it has one; returns whether it was free."""
+        """Assign an op to a kernel unless it has one.
+
+        Returns:
+            True if the op was free.
+        """
         if self._owner[index] is not None:
             return False
         self._owner[index] = group
@@ -142,19 +146,20 @@ class Assignment:
         return True
 
     def owner(self, index: int) -> Group | None:
-        """The kernel of an op."""
+        """Return the kernel of an op, or None."""
         return self._owner[index]
 
     def is_free(self, index: int) -> bool:
-        """Whether an op has no kernel yet."""
+        """Return True if an op has no kernel yet."""
         return self._owner[index] is None
 
     def free(self) -> list[int]:
-        """Positions of all ops without a kernel, ascending."""
+        """Return the positions of all ops without a kernel, ascending."""
         return [index for index, owner in enumerate(self._owner) if owner is None]
 
     def stands_alone(self, index: int, others: Collection[int] = ()) -> bool:
-        """Whether all ops next to one have kernels, or are among `others`; casts and such do not count."""
+        """Return True if an op's neighbors all have kernels or are among `others`; casts and such do not
+        count."""
         pending, seen = [index], {index}
         while pending:
             at = pending.pop()
@@ -171,21 +176,21 @@ class Assignment:
         return True
 
     def claim_update(self, group: Group, state: SSAValue) -> None:
-        """Gives a kernel the ops that compute the new value of a parameter and of its optimizer state."""
+        """Claim the ops that compute the new value of a parameter and of its optimizer state."""
         for index in update_region(self.program, state):
             if self.claim(group, index) and self.program.kinds[index] not in _GRADIENT_SOURCES:
                 group.updates.add(index)
 
 
 def update_region(program: Program, state: SSAValue) -> list[int]:
-    """Ops of the shape of a state tensor that lead to its new value, back to the op that makes the gradient.
+    """Return the ops that compute the new value of a state tensor, back to the op that makes the gradient.
 
-    The state of the optimizer (of the same size, read by these ops) is followed as well. Where only some
-    rows are updated, or have gradients, the ops on these rows belong to it, with the op that finds the
-    different ones. Scalars are left out.
+    The optimizer's state (same size, read by these ops) is followed as well. Where only some rows are
+    updated, or have gradients, the ops on these rows belong to it, and the op that finds the distinct ones.
+    Scalars do not.
 
     Returns:
-        Positions, ascending; empty where the step does not replace the state.
+        Positions, ascending; empty if the step does not replace the state.
     """
     sizes = {elements(state)}
     if max(sizes) <= 1 or state not in program.replacements:
@@ -209,27 +214,27 @@ def update_region(program: Program, state: SSAValue) -> list[int]:
             sizes |= {elements(indices), elements(updates)} - {0, 1}
         if program.kinds[index] is ops.PadOp:
             sizes |= {elements(program.ops[index].operands[0])} - {0, 1}
-        pending += [operand for operand in _updated_from(program, index) if elements(operand) in sizes]
+        pending += [operand for operand in _update_operands(program, index) if elements(operand) in sizes]
     return sorted(found)
 
 
-def _updated_from(program: Program, index: int) -> list[SSAValue]:
-    """The operands of an op of an update that belong to the update themselves."""
+def _update_operands(program: Program, index: int) -> list[SSAValue]:
+    """Return the operands of an update's op that belong to the update themselves."""
     operands = list(program.ops[index].operands)
     if program.kinds[index] not in _GRADIENT_SOURCES:
         return operands
-    # rows of equal number are summed: finding these numbers is part of the update, the rows are not
+    # Rows of equal index are summed: finding these indices is part of the update, computing the rows is not.
     return operands[:1] if program.kinds[index] is ops.ScatterNdOp else []
 
 
 def single(candidates: Iterable[_T]) -> _T | None:
-    """The only element, or None where there are none or several."""
+    """Return the only element, or None if there are none or several."""
     found = list(candidates)
     return found[0] if len(found) == 1 else None
 
 
 def weight_operand(assignment: Assignment, index: int) -> int | None:
-    """Which operand of a matrix product is a state tensor: 1, 0, or None."""
+    """Return the operand of a matrix product that is a state tensor: 1, 0, or None."""
     program = assignment.program
     for position in (1, 0):
         if program.origin(program.ops[index].operands[position])[0] in program.state:
@@ -238,7 +243,7 @@ def weight_operand(assignment: Assignment, index: int) -> int | None:
 
 
 def claim_products(assignment: Assignment, group: Group, weights: SSAValue, product: type[CirhOp]) -> None:
-    """The product with the same weights for the delta, and the casts and transposes of the weights."""
+    """Claim the products with the same weights, as for the delta, and casts and transposes of weights."""
     program = assignment.program
     pending = program.users(weights)
     while pending:
@@ -250,7 +255,11 @@ def claim_products(assignment: Assignment, group: Group, weights: SSAValue, prod
 
 
 def claim_epilogue(assignment: Assignment, group: Group, index: int) -> list[SSAValue]:
-    """Walks from the product over reshapes, casts, bias and one activation; returns the bias tensors."""
+    """Claim reshapes, casts, bias and one activation that follow the product.
+
+    Returns:
+        The bias tensors.
+    """
     program = assignment.program
     biases: list[SSAValue] = []
     while (following := single(set(program.user_indices(index)) & program.forward)) is not None:
@@ -272,7 +281,7 @@ def claim_epilogue(assignment: Assignment, group: Group, index: int) -> list[SSA
 
 
 def _bias(assignment: Assignment, index: int) -> tuple[SSAValue, list[int]] | None:
-    """The state tensor that an op adds to its other operand, and the ops that bring it into shape."""
+    """Return the state tensor that an op adds to its other operand, and the ops that broadcast it."""
     program = assignment.program
     for operand in reversed(list(program.ops[index].operands)):
         value, path = program.origin_through_broadcast(operand)
@@ -290,10 +299,10 @@ def _claim_activation_gradient(assignment: Assignment, group: Group) -> None:
 
 
 def constant_shaped(program: Program, index: int) -> bool:
-    """Whether an op only spreads something smaller or constant, such as a mask that layers share."""
+    """Return True if an op only broadcasts a smaller or constant value, such as a mask of several layers."""
     return program.kinds[index] in (ops.BroadcastInDimOp, ops.ConstOp) or index in program.constant
 
 
 def _activation(op: CirhOp) -> type[CirhOp]:
-    """The activation that an op is, or is a sum with; the op's own class where it is another op."""
+    """Return the activation that an op is, or includes; the op's class if it is another op."""
     return op.activation if isinstance(op, CompositeOp) else type(op)

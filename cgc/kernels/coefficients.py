@@ -1,9 +1,9 @@
-"""The numbers of the cost model that do not follow from sizes, each with unit and source.
+"""The constants of the cost model that do not follow from sizes, each with unit and source.
 
 Sources:
     FITTED: found by `scripts/fit_performance_model.py` from the kernel rows of three published compile
-        reports (`cgc/performance/published/kernels.csv`) and written to `cgc.kernels.fitted`, with the error
-        that remains. Samples/s of a row are turned into cycles with the clock of 850 MHz.
+        reports (`cgc/performance/published/kernels.csv`) and written to `cgc.kernels.fitted`, with the
+        remaining error. Samples/s of a row are converted to cycles with the clock of 850 MHz.
     REPORTS: read off these rows without a fit.
     ASSUMED: no published figure is known; the reason is given.
 
@@ -60,7 +60,7 @@ _LOSS_UNITS = {
 _BUSY_UNIT = "share of a kernel's compute cycles in which its PEs run code, mean over the rectangle"
 
 
-def _fitted(units: dict[str, str]) -> dict[str, Coefficient]:
+def _from_fit(units: dict[str, str]) -> dict[str, Coefficient]:
     return {
         name: Coefficient(FITTED[name][0], unit, f"FITTED: {FITTED[name][1]}") for name, unit in units.items()
     }
@@ -77,12 +77,12 @@ _FITTED_BUSY = {
 }
 
 COEFFICIENTS: Final[dict[str, Coefficient]] = {
-    **_fitted(_MATMUL_UNITS),
-    **_fitted(_ATTENTION_UNITS),
-    **_fitted(_FITTED_ROWS),
-    **_fitted(_LOSS_UNITS),
-    **_fitted(_FITTED_BUSY),
-    **_fitted(
+    **_from_fit(_MATMUL_UNITS),
+    **_from_fit(_ATTENTION_UNITS),
+    **_from_fit(_FITTED_ROWS),
+    **_from_fit(_LOSS_UNITS),
+    **_from_fit(_FITTED_BUSY),
+    **_from_fit(
         {
             "code_bytes": "bytes of SRAM per PE for code, stack, routing tables and the lines beside a table",
             "matmul_reserve": "cycles of fully connected kernels as a share of the pace they are sized for",
@@ -229,5 +229,5 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
 
 
 def coefficient(name: str) -> float:
-    """The value of a coefficient by its name in the table."""
+    """Return the value of a coefficient by its name in the table."""
     return COEFFICIENTS[name].value

@@ -1,4 +1,4 @@
-"""Ways to lay a kernel out: rectangle, cycles, memory, as parallel arrays."""
+"""Layouts of a kernel as parallel arrays: rectangle, cycles, memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 SAMPLES_OFFERED = 32
-"""Kernels of little work are offered with room for the activations of so many samples."""
+"""Kernels of little work are offered layouts with room for the activations of this many samples."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,15 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Configurations:
-    """All layouts of a kernel, one element of each array a layout; fields as in `Configuration`.
+    """All layouts of a kernel, one per array element; fields as in `Configuration`.
 
-    Memory is without activations of samples in flight: how many there are is known only when the pipeline is
-    placed. They lie wherever the rectangle has room.
+    Memory excludes activations of samples in flight: their number is known only when the pipeline is placed.
+    They are stored wherever the rectangle has room.
 
     Attributes:
-        reserve: share of the pace that a layout is meant to compute in, 1 where it may take all of it.
-        held_bytes: what all PEs of the rectangle hold together; None where all hold as much as the fullest.
+        reserve: share of a layout's cycle budget that compute may take; 1 for all of it.
+        held_bytes: bytes that all PEs of the rectangle hold together; None if all hold as much as the
+            fullest.
     """
 
     width: Ints
@@ -81,18 +82,15 @@ class Configurations:
         )
 
     def with_activations(self, index: int, stash_bytes: int) -> Configuration:
-        """A layout that holds activations as well, wherever its rectangle has room."""
+        """Return a layout with the memory of activations, stored wherever its rectangle has room."""
         layout = self[index]
         spread = -(-(int(self.held[index]) + stash_bytes) // layout.area)
         return replace(layout, memory_per_pe_bytes=max(layout.memory_per_pe_bytes, spread))
 
     @cached_property
     def cycles(self) -> Ints:
-        """The pace in cycles per sample that every layout is chosen for.
-
-        Those are its compute cycles with the reserve, and its transmission cycles. A layout that computes as
-        fast as any needs no reserve: a slower pace would not get it one.
-        """
+        """Cycles per sample that every layout is chosen for: compute with the reserve, or transmission."""
+        # The layout that computes fastest needs no reserve: more cycles per sample would not give it one.
         least = self.compute_cycles.min(initial=1 << 62)
         with_reserve = np.ceil(self.compute_cycles / self.reserve).astype(np.int64)
         compute = np.where(self.compute_cycles == least, self.compute_cycles, with_reserve)
@@ -105,7 +103,7 @@ class Configurations:
 
     @cached_property
     def by_pace(self) -> Ints:
-        """Indices of the layouts by ascending cycles, in any order where those are equal."""
+        """Indices of the layouts by ascending cycles; the order of equal ones is undefined."""
         return np.argsort(self.cycles)
 
     @cached_property
@@ -114,7 +112,7 @@ class Configurations:
         return self.memory_per_pe_bytes * self.area if self.held_bytes is None else self.held_bytes
 
     def where(self, mask: NDArray[np.bool_]) -> Configurations:
-        """The layouts that `mask` selects, in their order; these themselves where it selects all."""
+        """Return the layouts that `mask` selects, in their order; this object if it selects all."""
         if mask.all():
             return self
         return Configurations(
@@ -130,7 +128,7 @@ class Configurations:
 
 
 def pooled_memory(working: Floats, held: Floats, area: Ints) -> tuple[Ints, Ints]:
-    """Bytes of the fullest PE and of all PEs, where a part of what they hold may lie on any of them.
+    """Return the bytes of the fullest PE and of all PEs, if some of the data may be stored on any PE.
 
     Args:
         working: bytes that the fullest PE must hold itself.
@@ -143,34 +141,35 @@ def pooled_memory(working: Floats, held: Floats, area: Ints) -> tuple[Ints, Ints
 
 
 def whole_cycles(cycles: Floats) -> Ints:
-    """Cycle counts rounded up to whole cycles of at least 1."""
+    """Round cycle counts up to whole cycles of at least 1."""
     return np.maximum(1, np.ceil(cycles - 1e-9)).astype(np.int64)
 
 
 def ceil_div(amount: int, parts: Ints) -> Ints:
-    """`amount / parts`, rounded up: what the fullest part holds."""
+    """Divide and round up: the size of the largest part."""
     return -(-amount // parts)
 
 
 def useful_splits(size: int) -> Ints:
-    """The split counts of `size` that matter: for every possible largest part the fewest parts, ascending.
+    """Return the split counts of `size` that matter: for every possible largest part the fewest parts,
+    ascending.
 
-    There are about 2 * sqrt(size) of them. Fewer parts than one of these with the same largest part do not
-    exist, more only leave PEs idle.
+    There are about 2 * sqrt(size) of them. No smaller count has the same largest part, and larger ones only
+    leave PEs idle.
     """
     small = np.arange(1, min(size, int(np.sqrt(size)) + 1) + 1, dtype=np.int64)
     return np.unique(np.concatenate([ceil_div(size, small), ceil_div(size, ceil_div(size, small))]))
 
 
 def line_ladder(limit: int) -> Ints:
-    """Lengths of a line of PEs to try: all up to 24, then in steps of 6 %, and `limit`."""
+    """Return lengths of a line of PEs to try: all up to 24, then in steps of 6 %, and `limit`."""
     steps = np.arange(0, 160)
     lengths = np.unique(np.concatenate([np.arange(1, 25), np.round(24 * 1.06**steps), [limit]]))
     return lengths[lengths <= limit].astype(np.int64)
 
 
 def with_copies(width: Ints, height: Ints, most: int) -> tuple[Ints, Ints, Ints]:
-    """Widths, heights and copies: one of every layout, and up to `most` of those of one line."""
+    """Return widths, heights and copies: one of every layout, and up to `most` of those of one line."""
     flat = width[height == 1]
     copies = line_ladder(most)[1:]
     across, times = (grid.ravel() for grid in np.meshgrid(flat, copies, indexing="ij"))

@@ -27,7 +27,7 @@ LINES = frozenset(
 
 
 def tile_cycles(tile_in: Ints, tile_out: Ints) -> Floats:
-    """Compute cycles of a row of 16-bit elements over a tile, all three passes, without the start."""
+    """Return the compute cycles of a row of 16-bit elements over a tile, three passes, without start."""
     cycles: Floats = (
         coefficient("matmul_mac") * tile_in * tile_out
         + coefficient("matmul_vector") * tile_in * np.ceil(tile_out / 4)
@@ -38,17 +38,17 @@ def tile_cycles(tile_in: Ints, tile_out: Ints) -> Floats:
 
 
 def line_tile_cycles(tile_in: Ints, tile_out: Ints, line: int) -> Floats:
-    """Compute cycles of a position of an image over a tile, all three passes, with vectors along its line.
-
-    Four positions of a line are multiplied at once.
-    """
+    """Return the compute cycles of an image position over a tile in all three passes, vectors along the
+    line."""
+    # Four positions of a line are multiplied at once.
     lanes = 4 * math.ceil(line / 4) / line
     tile: Floats = (tile_in * tile_out).astype(np.float64)
     return coefficient("convolution_mac") * lanes * tile
 
 
 def tile_wire_cycles(tile_in: Ints, tile_out: Ints) -> Floats:
-    """Transmission cycles of a row of 16-bit elements over a tile, all three passes, without the start."""
+    """Return the transmission cycles of a row of 16-bit elements over a tile, in three passes, without
+    start."""
     cycles: Floats = (
         coefficient("matmul_wire_weight") * tile_in * tile_out
         + coefficient("matmul_wire_input") * tile_in
@@ -58,17 +58,17 @@ def tile_wire_cycles(tile_in: Ints, tile_out: Ints) -> Floats:
 
 
 def pass_share(parameters: Mapping[str, int]) -> float:
-    """Passes of a kernel as a share of the three that the formulas count."""
+    """Return the passes of a kernel as a share of the three that the formulas count."""
     return parameters["passes"] / coefficient("matmul_passes")
 
 
 def width_factor(parameters: Mapping[str, int]) -> float:
-    """What wide elements cost, as a multiple of 16-bit ones."""
+    """Return the cost of an element as a multiple of that of a 16-bit one."""
     return coefficient("wide_element_factor") if parameters["element_bytes"] > 2 else 1.0
 
 
 def image_lines(shape: Sequence[int], batch: int) -> dict[str, int]:
-    """The parameters `LINES` of a tensor [samples, ..., height, width, channels]; empty for other tensors."""
+    """Return the parameters `LINES` of a tensor [samples, ..., height, width, channels]; empty for others."""
     elements = math.prod(shape[-2:])
     if len(shape) < _IMAGE_RANK or not math.prod(shape):
         return {}
@@ -76,7 +76,7 @@ def image_lines(shape: Sequence[int], batch: int) -> dict[str, int]:
 
 
 def line_cycles(parameters: Mapping[str, int]) -> float:
-    """Transmission cycles per sample of a kernel's slowest stream of lines; 0 where it has none."""
+    """Return the transmission cycles per sample of a kernel's slowest stream of lines; 0 without one."""
     if "lines" not in parameters:
         return 0.0
     words = width_factor(parameters) * _group_cycles(parameters["line_elements"])
@@ -84,10 +84,8 @@ def line_cycles(parameters: Mapping[str, int]) -> float:
 
 
 def reserve(parameters: Mapping[str, int], without_lines: float = 1.0) -> float:
-    """The share of the pace that a kernel computes in, see `cgc.kernels.configurations.Configurations`.
-
-    A kernel of images computes while the words of a line come, not during its start.
-    """
+    """Return `Configurations.reserve` of a kernel, the share of its cycles that it computes in."""
+    # A kernel of images computes while the words of a line arrive, not during the start of a line.
     if "lines" not in parameters:
         return without_lines
     words = _group_cycles(coefficient("stream_group"))
@@ -95,5 +93,5 @@ def reserve(parameters: Mapping[str, int], without_lines: float = 1.0) -> float:
 
 
 def _group_cycles(elements: float) -> float:
-    """Cycles of the 16-bit elements of a line: those of the fullest group of lanes."""
+    """Return the cycles of the 16-bit elements of a line: those of the fullest group of lanes."""
     return min(elements, coefficient("stream_group")) / coefficient("stream_lanes")

@@ -1,4 +1,4 @@
-"""Kernels and the edges between them: plain data, without IR, that placement and performance work on."""
+"""Kernels and the edges between them: plain data without IR, for placement and the performance model."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Kernel:
 
     Attributes:
         name: dotted, unique in its graph.
-        family: which cost function sizes it, see `cgc.kernels.families`.
-        parameters: sizes that the cost function reads; the keys are those of the family.
+        family: key of `cgc.kernels.families.FAMILIES`; selects the cost function.
+        parameters: arguments of the cost function.
         ops: mnemonics of its ops in program order, e.g. "cirh.MatMul".
         op_indices: positions of these ops in the body of `@graph`.
         source: the user's line as "file:line", where known.
         generated: no rule of the kernel library matched.
-        loops: of a generated kernel the loop nests, which size it instead of a cost function.
-        samples_in_flight: samples between the kernel's forward and its backward pass where samples follow
-            each other as closely as the kernels take them.
-        gradient_bytes: of what the kernel has summed over the samples of a step when its state is updated:
-            gradients of its weights, and moments that it keeps of the samples.
+        loops: loop nests of a generated kernel, which replace the cost function.
+        samples_in_flight: samples between the kernel's forward and backward pass when samples follow each
+            other as closely as the kernels allow.
+        gradient_bytes: sums over the samples of a step that the kernel holds when its state is updated:
+            gradients of its weights, and moments of the samples.
     """
 
     name: str
@@ -41,23 +41,24 @@ class Kernel:
     gradient_bytes: int = 0
 
     def samples(self, fill: float) -> float:
-        """Samples that wait for their backward pass.
+        """Return the number of samples that wait for their backward pass.
 
         Args:
-            fill: samples in flight between kernels, as a share of those where samples follow closely.
+            fill: samples in flight between kernels, as a share of `samples_in_flight`.
         """
         return 1 + (self.samples_in_flight - 1) * fill
 
     def stash_bytes(self, fill: float) -> int:
-        """Bytes of the activations of all samples that wait, see `samples`."""
+        """Return the bytes of activations of all samples that wait for their backward pass."""
         return math.ceil(self.samples(fill) * self.parameters.get("stash_bytes", 0))
 
     def without_stash(self) -> Kernel:
-        """The kernel in a layer by itself: all samples pass forward before the first one passes backward."""
+        """Return the kernel for a layer by itself: all samples pass forward before the first passes
+        backward."""
         return replace(self, parameters={**self.parameters, "stash_bytes": 0}, samples_in_flight=1.0)
 
     def of_replica(self, replicas: int) -> Kernel:
-        """The kernel in one of several copies of the model: work of a step is shared by fewer samples."""
+        """Return the kernel for one of several copies of the model, which share the samples of a step."""
         loops = None if self.loops is None else replace(self.loops, replicas=replicas)
         batch = self.parameters.get("batch", replicas) // replicas
         return replace(self, parameters={**self.parameters, "batch": batch}, loops=loops)
@@ -77,13 +78,13 @@ class Edge:
 
 @dataclass(frozen=True)
 class KernelGraph:
-    """All kernels of a step in data-flow order, and what streams between them.
+    """All kernels of a step in data-flow order, and the streams between them.
 
     Attributes:
         kernels: ordered by their first op.
         edges: at most one for an ordered pair of kernels; forward and backward streams are two edges.
         batch_size: samples of one step.
-        input_bytes_per_sample: what the hosts send for one sample.
+        input_bytes_per_sample: bytes that the hosts send for one sample.
     """
 
     kernels: tuple[Kernel, ...]
@@ -107,12 +108,12 @@ class KernelGraph:
         object.__setattr__(self, "by_name", by_name)
 
     def of_replica(self, replicas: int) -> KernelGraph:
-        """One of several copies of the model, which share the samples of a step equally.
-
-        Edges stay as they are: the share that values of a step have in one sample is that of the whole batch.
+        """Return the graph of one of several copies of the model, which share the samples of a step equally.
 
         Args:
-            replicas: copies; a divisor of `batch_size`.
+            replicas: number of copies; a divisor of `batch_size`.
         """
+        # Edges stay as they are: the share of one sample in a value of the step is computed for the whole
+        # batch.
         kernels = tuple(kernel.of_replica(replicas) for kernel in self.kernels)
         return replace(self, kernels=kernels, batch_size=self.batch_size // replicas)

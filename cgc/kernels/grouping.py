@@ -1,7 +1,7 @@
-"""Groups of ops that no rule of the library takes, and the loop nests that each group becomes.
+"""Groups of ops that no library rule matches, and the loop nests generated for each group.
 
-Ops that are adjacent in a layer are one kernel: lowered to LAIR, fused, read as loop nests. Groups that
-compute the same share one lowering, which is found by the kinds of the ops and how they are connected.
+Adjacent ops of a layer are one kernel: lowered to LAIR, fused, and read as loop nests. Groups that compute
+the same share one lowering, found by the kinds of the ops and their connections.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from cgc.lair.nest import LoopProgram, loop_program
 from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
 
 MAX_FUSED_OPS = 64
-"""Ops of one generated kernel; a longer chain is cut, so that the pieces run in a pipeline."""
+"""Ops of one generated kernel; a longer chain is cut, so that the pieces form a pipeline."""
 
 _GENERATED = {family.name: family for family in (ELEMENTWISE, REDUCTION, DATA_MOVEMENT)}
 
 
 KERNELS = "cs.kernels"
-"""Attribute of a function in `lair.mlir`: the kernels that run it."""
+"""Attribute of a function in `lair.mlir`: the names of its kernels."""
 
 _LAIR_PASSES = (LairFusePass(), LairCsePass(), LairDcePass())
 _CACHE_SIZE = 512
@@ -46,7 +46,7 @@ _cache: OrderedDict[Hashable, tuple[ModuleOp, LoopProgram]] = OrderedDict()
 
 
 def match_rest(assignment: Assignment) -> None:
-    """Gives every op that is left to a kernel: its neighbour's if it costs nothing, else a generated one."""
+    """Assign every remaining op: to a neighbor's kernel if it costs nothing, else to a generated kernel."""
     _follow_producers(assignment)
     _follow_users(assignment)
     _open_fused(assignment)
@@ -55,7 +55,11 @@ def match_rest(assignment: Assignment) -> None:
 
 
 def generate_all(assignment: Assignment) -> dict[int, GeneratedKernel]:
-    """The loop nests of all generated kernels by their anchors; the nests decide the families."""
+    """Generate the loop nests of all groups without a library rule, and set their families.
+
+    Returns:
+        Generated kernels by the anchors of their groups.
+    """
     found = {}
     for group in assignment.groups:
         if group.generated:
@@ -66,7 +70,7 @@ def generate_all(assignment: Assignment) -> dict[int, GeneratedKernel]:
 
 
 def _follow_producers(assignment: Assignment) -> None:
-    """Reshapes and casts belong to the kernel whose result they relabel."""
+    """Assign reshapes and casts to the kernel whose result they relabel."""
     program = assignment.program
     for index in assignment.free():
         if program.kinds[index] in RELABELS:
@@ -77,9 +81,9 @@ def _follow_producers(assignment: Assignment) -> None:
 
 
 def _follow_users(assignment: Assignment) -> None:
-    """Constants, broadcasts and relabelled arguments belong to the kernel of their first user.
+    """Assign constants, broadcasts and relabelled arguments to the kernel of their first user.
 
-    A scalar that several kernels read stays for the kernel of the step's scalars.
+    A scalar that several kernels read remains for the kernel of the step's scalars.
     """
     program = assignment.program
     for index in reversed(assignment.free()):
@@ -91,7 +95,7 @@ def _follow_users(assignment: Assignment) -> None:
 
 
 def _collect_scalars(assignment: Assignment) -> None:
-    """Shared scalars, and constants that only the step's results read, run with the scalars of the step."""
+    """Assign shared scalars, and constants that only the step returns, to the kernel of scalars."""
     group = next((found for found in assignment.groups if found.family is CONTROL), None)
     for index in assignment.free():
         if group is None:
@@ -119,15 +123,15 @@ def _open_fused(assignment: Assignment) -> None:
                 assignment.claim(joined, member)
             continue
         updates_only = all(isinstance(program.ops[index], OptimizerOp) for index in members)
-        family = OPTIMIZER if updates_only else ELEMENTWISE  # `generate_all` knows better
+        family = OPTIMIZER if updates_only else ELEMENTWISE  # `generate_all` decides by the loop nests
         group = assignment.open(family, members[0], generated=not updates_only)
-        group.updates = _updates(program, members)
+        group.updates = _once_a_step(program, members)
         for member in members:
             assignment.claim(group, member)
 
 
 def _join_layers(clusters: _Clusters, program: Program, paths: dict[int, LayerPath]) -> None:
-    """Unites the pieces of a layer, such as its forward and backward ops, unless it has layers inside."""
+    """Unite the pieces of a layer, such as its forward and backward ops, unless it contains layers."""
     every = {op.layer for op in program.ops}
     outer = {path[:depth] for path in every if path for depth in range(len(path))}
     first: dict[LayerPath, int] = {}
@@ -137,7 +141,7 @@ def _join_layers(clusters: _Clusters, program: Program, paths: dict[int, LayerPa
 
 
 def _group_of_layer(assignment: Assignment, index: int) -> Group | None:
-    """The dropout or loss kernel of the layer that an op belongs to: what is left of it goes there."""
+    """Return the dropout or loss kernel of an op's layer, which takes the remaining ops of the layer."""
     ops = assignment.program.ops
     path = ops[index].layer
     for group in assignment.groups:
@@ -147,19 +151,19 @@ def _group_of_layer(assignment: Assignment, index: int) -> Group | None:
 
 
 def _join_update(clusters: _Clusters, program: Program, state: SSAValue) -> None:
-    """The update of a parameter runs where the parameter is used."""
+    """Unite the update of a parameter with the first op that uses it."""
     region = [index for index in update_region(program, state) if index in clusters]
     users = [index for index in program.users(state) if index in clusters and index in program.forward]
     for index in (*region[1:], *users[:1]):
         clusters.join(region[0] if region else index, index)
 
 
-def _updates(program: Program, members: Iterable[int]) -> set[int]:
+def _once_a_step(program: Program, members: Iterable[int]) -> set[int]:
     return {index for index in members if not program.is_per_sample(index)}
 
 
 class _Clusters:
-    """Disjoint sets of ops with a limit on their size."""
+    """Disjoint sets of ops with a limit on their size (union-find)."""
 
     def __init__(self, indices: Iterable[int]) -> None:
         self._parent = {index: index for index in indices}
@@ -169,14 +173,14 @@ class _Clusters:
         return index in self._parent
 
     def join(self, a: int, b: int) -> None:
-        """Unites the sets of two ops unless the union is too large."""
+        """Unite the sets of two ops unless the union is too large."""
         first, second = sorted((self._root(a), self._root(b)))
         if first != second and self._size[first] + self._size[second] <= MAX_FUSED_OPS:
             self._parent[second] = first
             self._size[first] += self._size[second]
 
     def groups(self) -> list[list[int]]:
-        """The sets, each ascending, ordered by their first op."""
+        """Return the sets, each ascending, ordered by their first op."""
         found: dict[int, list[int]] = {}
         for index in sorted(self._parent):
             found.setdefault(self._root(index), []).append(index)
@@ -190,7 +194,7 @@ class _Clusters:
 
 
 def generate(program: Program, members: Sequence[int]) -> GeneratedKernel:
-    """The kernel of a group of ops.
+    """Generate the kernel of a group of ops.
 
     Args:
         program: the step.
@@ -198,7 +202,7 @@ def generate(program: Program, members: Sequence[int]) -> GeneratedKernel:
     """
     members = _with_repeats(program, members)
     inputs, outputs = _border(program, members)
-    nests = _lowered(program, members, inputs, outputs)[1]
+    nests = _lower(program, members, inputs, outputs)[1]
     arguments = [number for number, value in enumerate(nests.values) if value.argument is not None]
     samples = {
         number for number, value in zip(arguments, inputs, strict=True) if value in program.per_sample_values
@@ -217,7 +221,7 @@ def generate(program: Program, members: Sequence[int]) -> GeneratedKernel:
 
 
 def lair_text(module: ModuleOp, graph: KernelGraph) -> str:
-    """LAIR of all generated kernels: a function for each different one, with the names of its kernels.
+    """Return the LAIR of all generated kernels: each distinct function once, with the names of its kernels.
 
     Args:
         module: the step that the graph was made of.
@@ -229,13 +233,13 @@ def lair_text(module: ModuleOp, graph: KernelGraph) -> str:
     for kernel in graph.kernels:
         if kernel.loops is not None:
             members = _with_repeats(program, kernel.op_indices)
-            lowered, _ = _lowered(program, members, *_border(program, members))
+            lowered, _ = _lower(program, members, *_border(program, members))
             users.setdefault(id(lowered), []).append(kernel.name)
             found[id(lowered)] = lowered
     ops: list[FuncOp] = []
     half = graph_function(module).attributes.get(HALF_FORMAT)
     for number, (key, lowered) in enumerate(found.items()):
-        first, *declared = _renamed(lowered, f"kernel_{number}")
+        first, *declared = _rename_functions(lowered, f"kernel_{number}")
         first.attributes[KERNELS] = ArrayAttr([StringAttr(name) for name in users[key]])
         if half is not None:
             first.attributes[HALF_FORMAT] = half
@@ -243,8 +247,8 @@ def lair_text(module: ModuleOp, graph: KernelGraph) -> str:
     return print_module(ModuleOp(list(ops)))
 
 
-def _renamed(module: ModuleOp, name: str) -> list[FuncOp]:
-    """The functions of a module under names that no other module has."""
+def _rename_functions(module: ModuleOp, name: str) -> list[FuncOp]:
+    """Return the functions of a module under names that no other module uses."""
     copy = module.clone()
     functions = [op for op in copy.ops if isinstance(op, FuncOp)]
     for function in functions:
@@ -261,10 +265,9 @@ def _renamed(module: ModuleOp, name: str) -> list[FuncOp]:
 
 
 def _with_repeats(program: Program, members: Sequence[int]) -> list[int]:
-    """The members with the broadcasts of other kernels that they read, ascending.
-
-    Every kernel repeats elements itself: what comes to it is what is repeated, such as one loss scale.
-    """
+    """Add the broadcasts of other kernels that the members read, ascending."""
+    # Every kernel repeats elements itself: only the operand of a broadcast streams to it, such as one loss
+    # scale.
     found = set(members)
     waiting = list(members)
     while waiting:
@@ -277,7 +280,7 @@ def _with_repeats(program: Program, members: Sequence[int]) -> list[int]:
 
 
 def _border(program: Program, members: Sequence[int]) -> tuple[list[SSAValue], list[SSAValue]]:
-    """What a group reads of others, with the constants of different elements; what others read of it."""
+    """Return the values that a group reads, non-splat constants included, and its values that others read."""
     inside = set(members)
     inputs: dict[SSAValue, None] = {}
     for index in members:
@@ -300,12 +303,12 @@ def _border(program: Program, members: Sequence[int]) -> tuple[list[SSAValue], l
 
 
 def _leaves(program: Program, result: SSAValue, inside: AbstractSet[int]) -> bool:
-    """Whether another kernel gets a result from this one; what is only repeated it repeats itself."""
+    """Return True if another kernel needs a result of this one; broadcasts are repeated by their readers."""
     repeated = isinstance(result.owner, BroadcastInDimOp)
     return not repeated and any(user not in inside for user in program.users(result))
 
 
-def _lowered(
+def _lower(
     program: Program, members: Sequence[int], inputs: Sequence[SSAValue], outputs: Sequence[SSAValue]
 ) -> tuple[ModuleOp, LoopProgram]:
     ops = [program.ops[index] for index in members]
@@ -322,7 +325,7 @@ def _lowered(
 
 
 def _key(ops: Sequence[CirhOp], inputs: Sequence[SSAValue], outputs: Sequence[SSAValue]) -> Hashable:
-    """Equal for groups that compute the same: ops and attributes by their order, values by their numbers."""
+    """Return a key that is equal for groups that compute the same, whatever the names of their values."""
     numbers: dict[SSAValue, int] = {value: number for number, value in enumerate(inputs)}
     keys: list[Hashable] = [tuple(value.type for value in inputs)]
     for op in ops:

@@ -1,8 +1,8 @@
 """Cost of a kernel that runs loops over the elements of a row: everything that is not a matrix product.
 
 A row of a sample is spread over a rectangle of lanes (height) and PEs per lane (width). Rows stream through
-one after the other; each starts the passes and the reductions again. Rows do not depend on each other: copies
-of one lane may share them.
+sequentially; each restarts the passes and the reductions. Rows do not depend on each other: copies of one
+lane may share them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LONGEST_LINE = 1024
 
 
 def loop_configurations(parameters: Mapping[str, int]) -> Configurations:
-    """Layouts lanes x PEs per lane, and copies of one lane, without those with more PEs than work."""
+    """Return layouts lanes x PEs per lane, and copies of one lane, except those with more PEs than work."""
     width, height, copies = _layouts(parameters)
     lane_pes = width * height
     rows = ceil_div(parameters["rows"], copies)
@@ -76,7 +76,7 @@ def loop_configurations(parameters: Mapping[str, int]) -> Configurations:
 
 
 def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
-    """Widths, heights, copies; more PEs than pieces of a row only where their memory is needed."""
+    """Return widths, heights, copies; more PEs than pieces of a row only where their memory is needed."""
     held = parameters["resident_bytes"] + SAMPLES_OFFERED * parameters["stash_bytes"]
     pieces = math.ceil(parameters["row_elements"] / coefficient("smallest_piece"))
     ladder = line_ladder(_LONGEST_LINE)
@@ -96,7 +96,7 @@ def loop_family(
     label: str | None = None,
     naming: Naming = Naming.BY_LAYER,
 ) -> Family:
-    """A family whose kernels run loops over the elements of a row; without `label` the name is in names."""
+    """Return a family whose kernels run loops over the elements of a row; its label defaults to its name."""
     return Family(
         name=name,
         doc=doc,

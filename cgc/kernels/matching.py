@@ -1,4 +1,4 @@
-"""From a step to its kernel graph."""
+"""Matching: from a step to its kernel graph, and the names of its kernels."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from cgc.kernels.sizing import edge_values, gradient_bytes, parameters, samples_
 
 
 def match_kernels(module: ModuleOp, part: PartOfStep | None = None) -> KernelGraph:
-    """Gives every op of a step to exactly one kernel.
+    """Assign every op of a step to exactly one kernel.
 
     Args:
         module: a verified module with one function `@graph`.
-        part: of a module that is a part of a step, what it does not tell by itself.
+        part: context of a module that is a part of a step.
 
     Returns:
         Kernels in data-flow order (by their first op), with the streams between them.
@@ -59,7 +59,7 @@ def match_kernels(module: ModuleOp, part: PartOfStep | None = None) -> KernelGra
 
 
 def _first_op(program: Program, group: Group) -> int:
-    """Position of a kernel's first op that works on samples, else of its first op."""
+    """Return the position of a kernel's first op that works on samples, else of its first op."""
     working = [index for index in group.members if program.kinds[index] is not ops.ConstOp]
     return min([index for index in working if program.is_per_sample(index)] or working or group.members)
 
@@ -84,15 +84,15 @@ def _kernel(
 
 
 def _source(program: Program, group: Group) -> str | None:
-    """The line of the anchor, else of the first op that has one; scalars come from all over the program."""
-    if group.family is CONTROL:
+    """Return the source line of the anchor, else of the first op that has one."""
+    if group.family is CONTROL:  # its scalars come from all over the program
         return None
     lines = [program.ops[index].source for index in (group.anchor, *sorted(group.members))]
     return next((line for line in lines if line is not None), None)
 
 
 def kernel_names(program: Program, groups: Sequence[Group]) -> list[str]:
-    """A name for each kernel: its layer's path, or its family and a number."""
+    """Return a unique name for each kernel: its layer's path, or its family and a number."""
     wanted = [_base_name(program, group) for group in groups]
     taken: set[str] = set()
     names = []
@@ -108,7 +108,7 @@ def kernel_names(program: Program, groups: Sequence[Group]) -> list[str]:
 
 
 def _base_name(program: Program, group: Group) -> tuple[str, bool]:
-    """The base of a name, and whether it is a family's name that wants a number."""
+    """Return the base of a name, and whether it needs a number."""
     label = group.family.label(program, group)
     if group.family.naming is not Naming.BY_LAYER:
         return label, group.family.naming is Naming.NUMBERED

@@ -1,6 +1,6 @@
 """Cost of a matrix product whose second operand stays in a rectangle of PEs while rows stream through.
 
-Geometry and cycle counts are those recovered from published compile reports, see `cgc.kernels.coefficients`.
+Geometry and cycle counts were recovered from published compile reports (`cgc.kernels.coefficients`).
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ _THINNING = 1.25
 
 
 def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
-    """All layouts a x b of the core; a PE holds ceil(inputs / a) * ceil(outputs / b) elements of the operand.
+    """Return all layouts a x b of the core; a PE holds ceil(inputs / a) * ceil(outputs / b) elements of the
+    operand.
 
-    The rectangle is (a + n + 1) x (b + 3): n lines after the core do the epilogue, two lines before it
+    The rectangle is (a + n + 1) x (b + 3): n lines after the core compute the epilogue, two lines before it
     convert, and one fan line is on each of the two sides. n is the smallest number of lines that keeps up
-    with the core. Copies of a core that share the rows lie in a grid and share the fans.
+    with the core. Copies of a core that share the rows form a grid and share the fans.
     """
     a, b, across, along = _layouts(parameters)
     copies = across * along
@@ -100,7 +101,7 @@ def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
 
 
 def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints, Ints]:
-    """a, b, and the copies across and along of every layout."""
+    """Return a, b, and the copies across and along of every layout."""
     splits = useful_splits(parameters["inputs"])
     pieces = math.ceil(parameters["inputs"] / coefficient("smallest_piece"))
     splits = splits[splits <= pieces]
@@ -110,15 +111,15 @@ def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints, Ints]:
     if most == 1:
         a, b = (grid.ravel() for grid in np.meshgrid(splits, lines, indexing="ij"))
         return a, b, np.ones_like(a), np.ones_like(a)
-    ladder = _thinned(useful_splits(most))
-    grids = np.meshgrid(_thinned(splits), _thinned(lines), ladder, ladder, indexing="ij")
+    ladder = _thin(useful_splits(most))
+    grids = np.meshgrid(_thin(splits), _thin(lines), ladder, ladder, indexing="ij")
     a, b, across, along = (grid.ravel() for grid in grids)
     useful = across * along <= most
     return a[useful], b[useful], across[useful], along[useful]
 
 
-def _thinned(splits: Ints) -> Ints:
-    """Some of many splits: each at least a quarter more than the one before, and the last."""
+def _thin(splits: Ints) -> Ints:
+    """Thin out many splits: each is at least a quarter more than the previous one; the last is kept."""
     kept = [int(splits[0])]
     for split in splits[1:].tolist():
         if split >= _THINNING * kept[-1]:
@@ -127,7 +128,7 @@ def _thinned(splits: Ints) -> Ints:
 
 
 def _postadapt_lines(parameters: Mapping[str, int], epilogue: Floats, core: Floats) -> Ints:
-    """Lines after the core: as many as the epilogue needs, at least one more than without any."""
+    """Return the lines after the core: as many as the epilogue needs, at least one more than without any."""
     least = coefficient("postadapt_lines_min")
     if parameters["epilogue_millicycles"]:
         least += coefficient("bias_lines")
@@ -135,7 +136,7 @@ def _postadapt_lines(parameters: Mapping[str, int], epilogue: Floats, core: Floa
 
 
 def _core_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_out: Ints) -> Floats:
-    """Compute cycles of a sample's rows on one PE of the core."""
+    """Return the compute cycles of a sample's rows on one PE of the core."""
     line = parameters.get("rows_per_start", 1)
     starts = rows / line
     elements = np.minimum(tile_cycles(tile_in, tile_out), line_tile_cycles(tile_in, tile_out, line))
@@ -151,7 +152,7 @@ def _busy_share(parameters: Mapping[str, int]) -> float:
 
 
 def _wire_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_out: Ints) -> Floats:
-    """Transmission of all rows, and of an operand that is new for every sample."""
+    """Return the transmission cycles of all rows, and of an operand that changes with every sample."""
     elements = rows * width_factor(parameters) * tile_wire_cycles(tile_in, tile_out)
     starts = rows / parameters.get("rows_per_start", 1) * coefficient("matmul_wire_start")
     reload = width_factor(parameters) * parameters["reload"] * parameters["inputs"] * tile_out
@@ -161,11 +162,9 @@ def _wire_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_
 def _memory(
     parameters: Mapping[str, int], tile: tuple[Ints, Ints], pes: Ints, copies: Ints, area: Ints
 ) -> tuple[Ints, Ints]:
-    """Bytes of the fullest PE and of the rectangle; every copy of the core holds all weights.
-
-    A PE works on its own weights and sums their gradients. What only the update reads lies where there is
-    room, on the lines beside the core as well.
-    """
+    """Return the bytes of the fullest PE and of the rectangle; every copy of the core holds all weights."""
+    # A PE works on its own weights and sums their gradients. Data that only the update reads may be stored
+    # anywhere, on the lines next to the core as well.
     tile_in, tile_out = tile
     share = tile_in * tile_out / (parameters["inputs"] * parameters["outputs"])
     worked = parameters["resident_bytes"] - parameters.get("update_bytes", 0)
@@ -185,7 +184,7 @@ def product_family(
     label: Callable[[Program, Group], str],
     naming: Naming = Naming.NUMBERED,
 ) -> Family:
-    """A family whose kernels are a product over a rectangle, with what is beside it on the lines around."""
+    """Return a family whose kernels are a product over a rectangle, with adapters on the lines around it."""
     return Family(
         name=name,
         doc=doc,

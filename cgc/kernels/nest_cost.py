@@ -1,7 +1,7 @@
 """Cost of a generated kernel, from its loop nests.
 
 Each nest spreads one loop over the lines of the rectangle and one over its columns, or one loop over both.
-What a PE computes, holds and receives follows from its tile: iterations from the extents, elements from the
+Compute, memory and traffic of a PE follow from its tile: iterations from the extents, elements from the
 images of the tile under the access maps. The rows of a sample do not wait for each other, so copies of a line
 may share them, as many as there are rows.
 """
@@ -35,7 +35,7 @@ from cgc.kernels.configurations import (
     with_copies,
 )
 from cgc.kernels.cost import image_lines, line_cycles
-from cgc.kernels.generated import GeneratedKernel, Timed, timed
+from cgc.kernels.generated import GeneratedKernel, Timed, schedule_nests
 from cgc.lair.nest import Access, LoopNest
 from cgc.lair.polyhedra import footprint, is_injective
 
@@ -44,24 +44,24 @@ PARAMETERS = frozenset({"batch", "stash_bytes"})
 
 _LONGEST_LINE = 1024
 _HOP_CYCLES = 1.0
-"""A router passes one wavelet on in a cycle: the way of a running value from one PE to the next."""
+"""A router forwards one wavelet per cycle: the path of a running value from one PE to the next."""
 _CANDIDATES = 3
 _MOST_TILES = 128
-"""Different tiles up to which images are counted one by one; beyond, they are bounded by the iterations."""
+"""Distinct tiles up to which images are counted one by one; above, they are bounded by the iterations."""
 
 
 def nest_configurations(kernel: GeneratedKernel, parameters: Mapping[str, int]) -> Configurations:
-    """Layouts lines x columns, and copies of one line, without those with more PEs than work."""
+    """Return all layouts lines x columns, and copies of one line, except those with more PEs than work."""
     return _configurations(kernel, parameters["stash_bytes"])
 
 
 def nest_shares(
     kernel: GeneratedKernel, parameters: Mapping[str, int], layout: Configuration
 ) -> list[tuple[LoopNest, float]]:
-    """The nests of a kernel, each with its share of the compute cycles of a layout."""
-    layouts = _layouts(kernel, list(timed(kernel)), parameters["stash_bytes"])
+    """Return the nests of a kernel, each with its share of the compute cycles of a layout."""
+    layouts = _layouts(kernel, list(schedule_nests(kernel)), parameters["stash_bytes"])
     same = (layouts.width == layout.width) & (layouts.height * layouts.copies == layout.height)
-    nests, _ = _scheduled(kernel, layouts)
+    nests, _ = _schedule(kernel, layouts)
     at = min(np.flatnonzero(same), key=lambda index: sum(cycles[index] for _, cycles in nests))
     total = sum(float(cycles[at]) for _, cycles in nests)
     return [(nest.nest, float(cycles[at]) / total) for nest, cycles in nests]
@@ -69,8 +69,8 @@ def nest_shares(
 
 @lru_cache(maxsize=1024)
 def _configurations(kernel: GeneratedKernel, stash_bytes: int) -> Configurations:
-    layouts = _layouts(kernel, list(timed(kernel)), stash_bytes)
-    nests, state = _scheduled(kernel, layouts)
+    layouts = _layouts(kernel, list(schedule_nests(kernel)), stash_bytes)
+    nests, state = _schedule(kernel, layouts)
     compute, busy = np.zeros(len(layouts.width)), np.zeros(len(layouts.width))
     for nest, cycles in nests:
         compute += cycles
@@ -85,11 +85,11 @@ def _configurations(kernel: GeneratedKernel, stash_bytes: int) -> Configurations
     )
 
 
-def _scheduled(kernel: GeneratedKernel, layouts: _Layouts) -> tuple[list[tuple[Timed, Floats]], _State]:
-    """The nests with their cycles per sample, for every layout, and where the tensors lie then."""
+def _schedule(kernel: GeneratedKernel, layouts: _Layouts) -> tuple[list[tuple[Timed, Floats]], _State]:
+    """Return nests with their cycles per sample for every layout, and the final placement of the tensors."""
     state = _State(kernel, layouts)
     nests: list[tuple[Timed, Floats]] = []
-    for number, nest in enumerate(timed(kernel)):
+    for number, nest in enumerate(schedule_nests(kernel)):
         spread = _best_spread(nest, state)
         cycles = nest.runs * layouts.share(nest.rows) * spread.cycles
         nests.append((nest, cycles + _joining_cycles(nest, kernel.step_share, layouts)))
@@ -111,12 +111,12 @@ class _Layouts:
         return self.width * self.height
 
     def share(self, rows: int) -> Floats:
-        """Rows of the copy with the most of them, as a share of all."""
+        """Return the rows of the copy with the most of them, as a share of all."""
         return -(-rows // self.copies) / rows
 
 
 def _layouts(kernel: GeneratedKernel, schedule: list[Timed], stash_bytes: int) -> _Layouts:
-    """Lines x columns x copies; more PEs than pieces of work only where their memory is needed."""
+    """Return lines, columns and copies; more PEs than pieces of work only where their memory is needed."""
     pieces = math.ceil(
         max((nest.spatial_points for nest in schedule), default=1) / coefficient("smallest_piece")
     )
@@ -132,12 +132,12 @@ def _layouts(kernel: GeneratedKernel, schedule: list[Timed], stash_bytes: int) -
 
 @dataclass(frozen=True)
 class _Spread:
-    """A nest on the rectangle: which loop goes over lines and columns, and what follows.
+    """A nest on the rectangle: the loops over lines and columns, and the resulting cost.
 
     Attributes:
         nest: the loops.
         lines: the loop over the lines of PEs; None for a nest without a loop to spread.
-        columns: the loop over the columns; the same one is folded over the whole rectangle.
+        columns: the loop over the columns; the same loop is folded over the whole rectangle.
         cycles: of one run, for every layout.
         footprints: elements of the fullest PE, for every access and layout.
     """
@@ -149,7 +149,7 @@ class _Spread:
     footprints: tuple[Floats, ...]
 
     def placement(self, access: Access) -> tuple[int | None, int | None]:
-        """The dimensions of a tensor that lie along lines and columns."""
+        """Return the dimensions of a tensor along lines and columns."""
         if access.map is None:
             return None, None
         dims = {
@@ -162,12 +162,12 @@ class _Spread:
 
 @dataclass
 class _State:
-    """Where the tensors lie and how much of them, while the nests are placed in order.
+    """Placement and size of the tensors while the nests are placed in order.
 
     Attributes:
-        placement: dimensions along lines and columns, for every tensor that was touched.
+        placement: dimensions along lines and columns, for every tensor touched so far.
         held: elements of the fullest PE, for every tensor.
-        first, last: the nests between which a tensor is needed.
+        first, last: the nests between which a tensor is live.
     """
 
     kernel: GeneratedKernel
@@ -178,7 +178,7 @@ class _State:
     last: dict[int, int] = field(default_factory=dict)
 
     def take(self, number: int, spread: _Spread) -> None:
-        """Remembers what a nest does with its tensors."""
+        """Record a nest's use of its tensors."""
         for access, elements in zip(spread.nest.accesses, spread.footprints, strict=True):
             value = access.value
             self.placement.setdefault(value, spread.placement(access))
@@ -187,7 +187,7 @@ class _State:
             self.last[value] = number
 
     def memory(self) -> Floats:
-        """Bytes of the fullest PE: code, what stays, and the most that is needed at one time."""
+        """Return the bytes of the fullest PE: code, resident tensors, and the peak of live ones."""
         zero = np.zeros(len(self.layouts.width))
         base = zero + coefficient("code_bytes")
         alive: list[Floats] = [zero.copy() for _ in range(1 + max(self.last.values(), default=0))]
@@ -204,7 +204,7 @@ class _State:
 
 
 def _best_spread(nest: Timed, state: _State) -> _Spread:
-    """The spread whose fastest layout is the fastest; the first of equals."""
+    """Return the spread whose fastest layout is the fastest; the first of equals."""
     return min((_spread(nest, pair, state) for pair in _pairs(nest)), key=lambda spread: spread.cycles.min())
 
 
@@ -227,12 +227,12 @@ def _spread(timed_nest: Timed, pair: tuple[int | None, int | None], state: _Stat
     cycles = coefficient("start") + _point_cycles(nest) * points
     cycles = cycles + _carrying_cycles(nest, pair, state.layouts)
     spread = _Spread(nest, lines, columns, cycles, footprints)
-    moved = _moved_elements(spread, state)
+    moved = _traffic(spread, state)
     return _Spread(nest, lines, columns, cycles + coefficient("stream") * moved, footprints)
 
 
 def _tiles(nest: Timed, lines: int | None, columns: int | None, layouts: _Layouts) -> list[Floats]:
-    """Iterations of the fullest PE along every loop; one at a time of the loops in time."""
+    """Return the iterations of the fullest PE along every loop; one at a time of the loops in time."""
     tiles: list[Floats] = []
     for loop, extent in enumerate(nest.nest.extents):
         parts = np.ones(len(layouts.width), np.int64)
@@ -246,7 +246,7 @@ def _tiles(nest: Timed, lines: int | None, columns: int | None, layouts: _Layout
 
 
 def _point_cycles(nest: LoopNest) -> float:
-    """Cycles of one iteration."""
+    """Return the cycles of one iteration."""
     wide = coefficient("wide_element_factor") if nest.wide else 1.0
     return sum(
         times * coefficient(kind) * (wide if kind in ("simple", "stream") else 1.0)
@@ -255,7 +255,7 @@ def _point_cycles(nest: LoopNest) -> float:
 
 
 def _carrying_cycles(nest: LoopNest, pair: tuple[int | None, int | None], layouts: _Layouts) -> Floats:
-    """What running values need that go from PE to PE: a start, and the way."""
+    """Return the cycles of running values that pass from PE to PE: a start, and the hops."""
     cycles: Floats = np.zeros(len(layouts.width))
     for loop, parts in zip(pair, (layouts.height, layouts.width), strict=True):
         if loop is not None and loop in nest.carried:
@@ -264,7 +264,7 @@ def _carrying_cycles(nest: LoopNest, pair: tuple[int | None, int | None], layout
 
 
 def _joining_cycles(nest: Timed, step_share: float, layouts: _Layouts) -> Floats:
-    """What a sum over rows needs to go from copy to copy, per sample; over samples as well once a step."""
+    """Return the cycles per sample to sum over the rows of all copies; over samples as well once a step."""
     cycles: Floats = np.zeros(len(layouts.width))
     carried = nest.time.intersection(nest.nest.carried)
     if nest.rows == 1 or not carried:
@@ -274,12 +274,10 @@ def _joining_cycles(nest: Timed, step_share: float, layouts: _Layouts) -> Floats
     return np.where(layouts.copies > 1, times * way, cycles)
 
 
-def _moved_elements(spread: _Spread, state: _State) -> Floats:
-    """Elements of one run that come to the fullest PE from elsewhere, or leave it; wide ones count twice.
-
-    Tensors of other kernels are taken in by the nest that touches them first. A tensor of this kernel moves
-    if the nest needs it spread otherwise than it lies.
-    """
+def _traffic(spread: _Spread, state: _State) -> Floats:
+    """Return the elements of one run that enter or leave the fullest PE; wide ones count twice."""
+    # Tensors of other kernels are received by the first nest that touches them. A tensor of this kernel moves
+    # if the nest needs it spread in another way than it is placed.
     moved: Floats = np.zeros(len(state.layouts.width))
     for access, elements in zip(spread.nest.accesses, spread.footprints, strict=True):
         value = state.kernel.program.values[access.value]
@@ -294,7 +292,7 @@ def _moved_elements(spread: _Spread, state: _State) -> Floats:
 
 
 def _footprint(access: Access, tiles: list[Floats], nest: Timed, state: _State) -> Floats:
-    """Elements of a tensor that the fullest PE touches in one run, for every layout."""
+    """Return the elements of a tensor that the fullest PE touches in one run, for every layout."""
     value = state.kernel.program.values[access.value]
     if access.map is None:
         whole = access.value in state.kernel.resident or not nest.time
@@ -312,7 +310,7 @@ def _footprint(access: Access, tiles: list[Floats], nest: Timed, state: _State) 
 
 
 def _image(expr: AffineExpr, tiles: list[Floats], nest: Timed) -> Floats:
-    """Different values of one index over the tiles, for every layout."""
+    """Return the number of distinct values of one index over the tiles, for every layout."""
     if isinstance(expr, AffineDimExpr):
         return tiles[expr.position]
     used = sorted(expr.used_dims())
@@ -349,11 +347,9 @@ def _image(expr: AffineExpr, tiles: list[Floats], nest: Timed) -> Floats:
 
 
 def _slope(expr: AffineExpr) -> int | None:
-    """Return the factor of the one loop that an index depends on; None where it is not linear.
-
-    This answers for most indices what `is_injective` would have to find out. Building and hashing its map
-    took three quarters of the compile of a small 3D convolution network.
-    """
+    """Return the factor of the one loop that an index depends on; None if it is not linear."""
+    # For most indices this replaces `is_injective`: building and hashing its map took three quarters of the
+    # compile time of a small 3D convolution network.
     if isinstance(expr, AffineDimExpr | AffineConstantExpr):
         return int(isinstance(expr, AffineDimExpr))
     if not isinstance(expr, AffineBinaryOpExpr):
@@ -369,14 +365,14 @@ def _slope(expr: AffineExpr) -> int | None:
 
 
 def _busy(nest: Timed, layouts: _Layouts) -> Floats:
-    """PE cycles of one run over the whole rectangle."""
+    """Return the PE cycles of one run over the whole rectangle."""
     working = np.minimum(layouts.pes, nest.spatial_points)
     busy: Floats = coefficient("start") * working + _point_cycles(nest.nest) * nest.spatial_points
     return busy
 
 
 def _wire_cycles(kernel: GeneratedKernel, layouts: _Layouts) -> Floats:
-    """Cycles per sample of the widest stream over the lines of the kernel, or the slowest of images."""
+    """Return the cycles per sample of the widest stream over the kernel's lines, or the slowest of images."""
     most = slowest = 0.0
     for number, value in enumerate(kernel.program.values):
         if kernel.crosses(number):

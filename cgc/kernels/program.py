@@ -1,4 +1,4 @@
-"""What kernel matching needs to know of a step: producers, users, state, batch size, forward or backward."""
+"""A step as kernel matching reads it: producers and users of values, state, batch size, forward pass."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from cgc.errors import KernelGraphError
 from cs_toolkit.step import MODEL_STATE, OPTIMIZER_STATE, TensorSpec, device_bytes
 
 LOSS = "output_loss"
-"""Name of the output that is minimized."""
+"""Name of the output that training minimizes."""
 
 FREE = ops_where(lambda op: op.TRAITS.work == NO_WORK)
-"""Ops without work: a constant is loaded once, the others only change which index an element has."""
+"""Ops without work: a constant is loaded once, the others only change the index of an element."""
 
 RELABELS = ops_where(lambda op: op.TRAITS.elements.relabels)
 """Ops whose results are their operands under another shape or type."""
@@ -39,18 +39,18 @@ PASS_THROUGH = RELABELS | ops_where(lambda op: op.TRAITS.elements is Elements.PE
 """Ops whose results are their operands under another shape, type or order of dimensions."""
 
 PRODUCTS = ops_where(lambda op: op.TRAITS.product)
-"""Ops whose multiplications the formulas of their kernels count."""
+"""Ops with multiplications that the cost formulas of their kernels count."""
 
 
 @dataclass(frozen=True)
 class PartOfStep:
-    """What a part of a step does not tell by itself.
+    """Context of a part of a step that its module does not contain.
 
     Attributes:
         batch_size: samples of the step.
-        forward: positions of its ops of the forward pass.
-        gradients: for the position of a state argument that of the result which is its gradient; what is
-            made of it, the update, is another part.
+        forward: positions of the part's ops that belong to the forward pass.
+        gradients: maps the position of a state argument to the result that is its gradient; the update of the
+            state is another part.
     """
 
     batch_size: int
@@ -59,24 +59,26 @@ class PartOfStep:
 
 
 class Program:
-    """The ops of `@graph` in order, with indices in place of IR objects.
+    """The ops of `@graph` in order, with indices instead of IR objects.
 
     Attributes:
         function: `@graph` itself.
         ops: all ops but the return.
         kinds: their classes.
-        batch_size: samples of a step: the commonest leading dimension of the batch inputs, 1 without any.
+        batch_size: samples of a step: the most common leading dimension of the batch inputs, 1 without any.
         input_bytes_per_sample: of all batch inputs, rounded up.
         state: names of the state arguments.
-        replacements: for each state argument that the step replaces, the value that replaces it; in a part of
-            a step its gradient.
+        replacements: the new value of each state argument that the step replaces; in a part of a step its
+            gradient.
     """
 
     def __init__(self, module: ModuleOp, part: PartOfStep | None = None) -> None:
         self.function = function = graph_function(module)
         arguments, results = arguments_and_results(function)
         block = function.body.block
-        self.ops: tuple[CirhOp, ...] = tuple([_checked(op) for op in block.ops if op is not block.last_op])
+        self.ops: tuple[CirhOp, ...] = tuple(
+            [_check_dialect(op) for op in block.ops if op is not block.last_op]
+        )
         self.kinds: tuple[type[CirhOp], ...] = tuple(map(type, self.ops))
         mode = function.attributes.get(MODE)
         self.mode = mode.data if isinstance(mode, StringAttr) else "train"
@@ -108,22 +110,22 @@ class Program:
         self._position: dict[Operation, int] = {op: index for index, op in enumerate(self.ops)}
 
     def producer(self, value: SSAValue) -> int | None:
-        """Position of the op that makes a value; None for an argument."""
+        """Return the position of the op that computes a value; None for an argument."""
         return self._position.get(value.owner) if isinstance(value.owner, Operation) else None
 
     def users(self, value: SSAValue) -> list[int]:
-        """Positions of the ops that read a value, ascending, without the return."""
+        """Return the positions of the ops that read a value, ascending, without the return."""
         if value not in self._users:
             found = {self._position[use.operation] for use in value.uses if use.operation in self._position}
             self._users[value] = sorted(found)
         return list(self._users[value])
 
     def user_indices(self, index: int) -> list[int]:
-        """Positions of the ops that read any result of an op, ascending."""
+        """Return the positions of the ops that read any result of an op, ascending."""
         return sorted({user for result in self.ops[index].results for user in self.users(result)})
 
     def users_through_casts(self, index: int) -> list[int]:
-        """Positions of the ops that read a result of an op, at once or behind casts and reshapes."""
+        """Return the positions of the ops that read an op's result directly or through casts and reshapes."""
         found, pending = set(), [index]
         while pending:
             for user in self.user_indices(pending.pop()):
@@ -139,15 +141,19 @@ class Program:
         return [*self.state, *self.inputs, *[result for op in self.ops for result in op.results]]
 
     def producers(self, index: int) -> list[int]:
-        """Positions of the ops that make the operands of an op, ascending."""
+        """Return the positions of the ops that compute the operands of an op, ascending."""
         return sorted(set(self._producers[index]))
 
     def elements(self, index: int) -> int:
-        """Elements of an op's largest result."""
+        """Return the number of elements of an op's largest result."""
         return max((elements(result) for result in self.ops[index].results), default=0)
 
     def origin(self, value: SSAValue) -> tuple[SSAValue, list[int]]:
-        """Follows casts, transposes and reshapes back; returns where they start and the ops on the way."""
+        """Follow casts, transposes and reshapes back.
+
+        Returns:
+            The value where they start, and the positions of the ops on the way.
+        """
         path: list[int] = []
         while (index := self.producer(value)) is not None and self.kinds[index] in PASS_THROUGH:
             path.append(index)
@@ -155,7 +161,7 @@ class Program:
         return value, path
 
     def origin_through_broadcast(self, value: SSAValue) -> tuple[SSAValue, list[int]]:
-        """`origin`, and once more behind a broadcast: of a vector or table in a larger shape."""
+        """Follow a value back as `origin` does, and once more through a broadcast of a vector or table."""
         value, path = self.origin(value)
         index = self.producer(value)
         if index is not None and isinstance(self.ops[index], BroadcastInDimOp):
@@ -167,7 +173,7 @@ class Program:
     def forward(self) -> frozenset[int]:
         """Ops of the forward pass: all that the loss depends on; all ops outside of training.
 
-        Other outputs count with what no parameter is updated by: accuracies do, norms of gradients do not.
+        An output that no parameter update depends on belongs to it as well, such as an accuracy.
         """
         if self._part is not None:
             return self._part.forward
@@ -177,8 +183,8 @@ class Program:
             return self.ancestors(self.outputs)
         updated = (new for state, new in self.replacements.items() if _is_trained(self.state.get(state)))
         found = set(self.ancestors(self._losses))
-        # What follows from the backward pass is not of the forward pass: a total of the norms that clip
-        # gradients updates no parameter itself.
+        # An output that depends on the backward pass is excluded: a total of the norms that clip gradients
+        # updates no parameter itself.
         for index in sorted(self.ancestors(self.outputs) - self.ancestors(updated)):
             if all(made in found or made in self.constant for made in self._producers[index]):
                 found.add(index)
@@ -186,7 +192,7 @@ class Program:
 
     @cached_property
     def constant(self) -> frozenset[int]:
-        """Ops that depend on no argument: they make the same values in every step."""
+        """Ops that depend on no argument: their values are the same in every step."""
         found: set[int] = set()
         for index, op in enumerate(self.ops):
             if all(self.producer(operand) in found for operand in op.operands):
@@ -194,7 +200,7 @@ class Program:
         return frozenset(found)
 
     def ancestors(self, values: Iterable[SSAValue]) -> frozenset[int]:
-        """All ops that the values depend on."""
+        """Return all ops that the values depend on."""
         found: set[int] = set()
         pending = [index for value in values if (index := self.producer(value)) is not None]
         while pending:
@@ -206,13 +212,13 @@ class Program:
 
     @cached_property
     def _producers(self) -> list[list[int]]:
-        """Of each op the positions of those that make its operands, as often as it reads them."""
+        """For each op the positions of its operands' producers, repeated as often as it reads them."""
         position = {id(result): index for index, op in enumerate(self.ops) for result in op.results}
         found = ([position.get(id(operand), -1) for operand in op.operand_values] for op in self.ops)
         return [[made for made in one if made >= 0] for one in found]
 
-    def constants_behind(self, values: Iterable[SSAValue]) -> frozenset[int]:
-        """The constant ops that make the values which are constant."""
+    def constants_of(self, values: Iterable[SSAValue]) -> frozenset[int]:
+        """Return the ops that compute those of the values that are constant."""
         made = (index for value in values if (index := self.producer(value)) in self.constant)
         return self.ancestors(result for index in made for result in self.ops[index].results)
 
@@ -227,7 +233,7 @@ class Program:
         return frozenset(found)
 
     def is_per_sample(self, index: int) -> bool:
-        """Whether an op works again for every sample, other than once a step (such as a weight update)."""
+        """Return True if an op runs for every sample, not once a step as a weight update does."""
         op = self.ops[index]
         return any(value in self.per_sample_values for value in (*op.results, *op.operands))
 
@@ -246,11 +252,11 @@ def _is_trained(state: str | None) -> bool:
 
 
 def elements(value: SSAValue) -> int:
-    """Elements of a tensor value."""
+    """Return the number of elements of a tensor value."""
     return element_count(tensor_of(value))
 
 
-def _checked(op: Operation) -> CirhOp:
+def _check_dialect(op: Operation) -> CirhOp:
     if not isinstance(op, CirhOp):
         raise KernelGraphError(f"op {op.name} is not of the dialect cirh; import or lower it first")
     return op

@@ -1,11 +1,11 @@
 """Cost of the library kernels that work on rows: layer norm, activations, residual sums, dropout, positions.
 
 A row is cut into pieces along columns of a few PEs (`<kind>_lanes`, 1 by default). Every row costs a start,
-its piece, and for sums over the row the way along the columns:
+its piece, and for sums over the row the hops along the columns:
 
     cycles = start + element * ceil(row_elements / columns) + hop * columns
 
-and every sample a start of its own (`sample_start`).
+and every sample has a start as well (`sample_start`).
 
 Figures count forward and backward pass; without gradients half of them.
 """
@@ -46,11 +46,11 @@ PARAMETERS = frozenset(
 _FOLDS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32], np.int64)
 _LONGEST_LINE = 4096
 _BYTES_PER_PE = 16_384
-"""Kernels that hold much are offered with a PE for so many bytes at most."""
+"""Kernels with much memory are offered layouts with at most this many bytes on a PE."""
 
 
 def row_configurations(kind: str) -> Callable[[Mapping[str, int]], Configurations]:
-    """The cost function of one kind of kernel, by the prefix of its coefficients."""
+    """Return the cost function of one kind of kernel, by the prefix of its coefficients."""
 
     def configurations(parameters: Mapping[str, int]) -> Configurations:
         return _configurations(kind, parameters)
@@ -59,7 +59,7 @@ def row_configurations(kind: str) -> Callable[[Mapping[str, int]], Configuration
 
 
 def _configurations(kind: str, parameters: Mapping[str, int]) -> Configurations:
-    """All layouts: columns in one line, or folded into several lines above each other."""
+    """Return all layouts: columns in one line, or folded into several lines above each other."""
     lanes = int(_optional(kind, "lanes", 1))
     columns, folds = _layouts(kind, parameters, lanes)
     piece = ceil_div(parameters["row_elements"], columns)
@@ -87,12 +87,12 @@ def _configurations(kind: str, parameters: Mapping[str, int]) -> Configurations:
 
 
 def _element_factor(kind: str, parameters: Mapping[str, int]) -> float:
-    """What wide elements cost; random numbers have 32 bits whatever they are used for."""
+    """Return the cost factor of wide elements; random numbers have 32 bits whatever their use."""
     return 1.0 if kind == "dropout" else width_factor(parameters)
 
 
 def _layouts(kind: str, parameters: Mapping[str, int], lanes: int) -> tuple[Ints, Ints]:
-    """Columns and folds; more columns than pieces of a row only where their memory is needed."""
+    """Return columns and folds; more columns than pieces of a row only where their memory is needed."""
     smallest = _optional(kind, "piece", coefficient("smallest_piece"))
     pieces = math.ceil(parameters["row_elements"] / smallest)
     held = parameters["resident_bytes"] + SAMPLES_OFFERED * parameters["stash_bytes"]
@@ -107,7 +107,7 @@ def _layouts(kind: str, parameters: Mapping[str, int], lanes: int) -> tuple[Ints
 
 
 def _wire_cycles(parameters: Mapping[str, int]) -> float:
-    """Transmission of a sample: its rows, or its lines where it is an image."""
+    """Return the transmission cycles of a sample: of its rows, or of its lines if it is an image."""
     if "lines" in parameters:
         return line_cycles(parameters)
     groups = math.ceil(parameters["row_elements"] / coefficient("stream_group"))
@@ -117,7 +117,7 @@ def _wire_cycles(parameters: Mapping[str, int]) -> float:
 
 
 def _optional(kind: str, part: str, default: float = 0.0) -> float:
-    """A coefficient of a kind; what its rows do not show is left out of the table."""
+    """Return a coefficient of a kind; the table omits those that published rows do not show."""
     found = COEFFICIENTS.get(f"{kind}_{part}")
     return default if found is None else found.value
 
@@ -132,16 +132,16 @@ def row_family(
     computes_again: bool = False,
     takes_layer: bool = False,
 ) -> Family:
-    """A family whose kernels work on rows, with coefficients of its own: those with its name before theirs.
+    """Return a family whose kernels work on rows; its coefficients are prefixed with its name.
 
     Args:
         name: of the family.
-        doc: what its kernels do.
+        doc: one line about its kernels.
         match: its rule.
-        one_way: its figures are those of one pass; it has no other.
-        has_images: see `Family`.
-        computes_again: see `Family`.
-        takes_layer: see `Family`.
+        one_way: its figures are those of one pass, the only one.
+        has_images: passed to `Family`.
+        computes_again: passed to `Family`.
+        takes_layer: passed to `Family`.
     """
     return Family(
         name=name,

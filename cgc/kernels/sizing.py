@@ -1,4 +1,4 @@
-"""Parameters of kernels' cost functions from tensors of their ops: work, memory, rows, samples in flight."""
+"""Arguments of kernels' cost functions, from tensors of their ops: rows, work, memory, samples in flight."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ ROWS_AT_THEIR_FASTEST = (
 """`Family.fastest` of families that work on rows."""
 
 ON_THE_WAY = ops_where(lambda op: not op.TRAITS.work.computes or op.TRAITS.elements.relabels)
-"""Ops that are done while elements stream by: moves and casts."""
+"""Moves and casts, which cost no cycles: elements are moved and converted while they stream by."""
 
 
 def parameters(assignment: Assignment, group: Group) -> dict[str, int]:
-    """The parameters that the family's cost function reads.
+    """Return the arguments of the cost function of a kernel's family.
 
     Args:
         assignment: all ops with their kernels.
         group: the kernel.
     """
     stash = stash_bytes_per_sample(assignment, group)
-    if group.generated:  # its loop nests tell the rest
+    if group.generated:  # the cost follows from its loop nests
         return {"batch": assignment.program.batch_size, "stash_bytes": stash}
     return {
         "batch": assignment.program.batch_size,
@@ -52,10 +52,8 @@ def parameters(assignment: Assignment, group: Group) -> dict[str, int]:
 
 
 def edge_values(assignment: Assignment) -> dict[tuple[int, int], list[SSAValue]]:
-    """The values that go from one kernel to another, by the positions of the two in `assignment.groups`.
-
-    What is the same in every step travels with the program, not between kernels, whoever makes it.
-    """
+    """Return the values that stream between kernels, by the positions of both in `assignment.groups`."""
+    # Constants are left out: they are loaded with the program, whichever kernel computes them.
     program = assignment.program
     position = {id(group): index for index, group in enumerate(assignment.groups)}
     found: dict[tuple[int, int], list[SSAValue]] = {}
@@ -74,10 +72,10 @@ def edge_values(assignment: Assignment) -> dict[tuple[int, int], list[SSAValue]]
 def samples_in_flight(
     assignment: Assignment, edges: Mapping[tuple[int, int], Sequence[SSAValue]]
 ) -> list[float]:
-    """For each kernel the samples between its forward and its backward pass, where samples follow closely.
+    """Return for each kernel the samples between its forward and its backward pass, at full throughput.
 
     A stage passes a sample on after one of its rows, so it delays by 1 / rows of a sample. The backward pass
-    comes after all stages on the longest way to the end, there and back.
+    comes after all stages on the longest path to the end, there and back.
     """
     program = assignment.program
     delay = _delays(assignment)
@@ -94,12 +92,10 @@ def samples_in_flight(
 
 
 def _delays(assignment: Assignment) -> list[Fraction]:
-    """Samples that each kernel holds back in one direction.
-
-    An attention waits for the keys of later rows, but where a mask hides these its rows go out as they come.
-    A kernel of one row a sample, such as a classifier behind a sequence, is as large as its weights need and
-    done long before the next sample comes: it holds back no more than a row of the longest kernel.
-    """
+    """Return the samples that each kernel holds back in one direction."""
+    # An attention waits for the keys of later rows, unless a mask hides these. A kernel of one row a sample,
+    # such as a classifier after a sequence, is as large as its weights need and idle long before the next
+    # sample: it holds back no more than a row of the longest kernel.
     rows = [group.family.rows(assignment, group) for group in assignment.groups]
     most = max(rows)
     held = [group.family.delay(group) for group in assignment.groups]
@@ -110,13 +106,13 @@ def _delays(assignment: Assignment) -> list[Fraction]:
 
 
 def _first_forward(program: Program, group: Group) -> int:
-    """Position of a kernel's first op on samples in the forward pass; weights are cast long before it."""
+    """Return the position of a kernel's first forward op on samples; weights are cast long before it."""
     working = (index for index in group.members & program.forward if program.is_per_sample(index))
     return min(working, default=len(program.ops))
 
 
 def product_sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
-    """Rows per sample, inputs, outputs of the matrix product that anchors a kernel."""
+    """Return rows per sample, inputs and outputs of the matrix product that anchors a kernel."""
     program = assignment.program
     op = program.ops[group.anchor]
     result = shape_of(op.results[0])
@@ -132,12 +128,12 @@ def product_sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
 
 
 def product_rows(assignment: Assignment, group: Group) -> int:
-    """Rows of a sample that stream through a matrix product."""
+    """Return the rows of a sample that stream through a matrix product."""
     return product_sizes(assignment, group)[0]
 
 
 def product_figures(assignment: Assignment, group: Group, sizes: Sizes = product_sizes) -> dict[str, int]:
-    """Parameters of `cgc.kernels.matmul_cost`; `sizes` are those of the product."""
+    """Return the parameters of `cgc.kernels.matmul_cost`; `sizes` returns those of the product."""
     program = assignment.program
     rows, inputs, outputs = sizes(assignment, group)
     products = [index for index in group.members if program.kinds[index] in PRODUCTS]
@@ -158,7 +154,7 @@ def product_figures(assignment: Assignment, group: Group, sizes: Sizes = product
 
 
 def _epilogue(program: Program, group: Group) -> set[int]:
-    """Bias, activation and their gradients; casts, lookups and the like are done on the way."""
+    """Return bias, activation and their gradients; casts, lookups and the like cost no cycles."""
     return {
         index
         for index in group.members - group.updates
@@ -167,7 +163,7 @@ def _epilogue(program: Program, group: Group) -> set[int]:
 
 
 def _lines(program: Program, group: Group) -> dict[str, int]:
-    """Lines of the images of a sample and elements of a line, of the slowest stream to or from a kernel."""
+    """Return lines of a sample's images and elements of a line, of the slowest stream to or from a kernel."""
     streams = (
         image_lines(shape_of(value), program.batch_size)
         for value in _border(program, group)
@@ -177,7 +173,7 @@ def _lines(program: Program, group: Group) -> dict[str, int]:
 
 
 def _feeds_a_loss(assignment: Assignment, group: Group) -> bool:
-    """Whether a loss reads a result of the forward pass, at once or through casts and reshapes."""
+    """Return True if a loss reads a result of the forward pass."""
     program = assignment.program
     return any(
         isinstance(program.ops[user], CrossEntropyOp)
@@ -188,13 +184,19 @@ def _feeds_a_loss(assignment: Assignment, group: Group) -> bool:
 
 
 def widest_rows(assignment: Assignment, group: Group) -> int:
-    """Rows of a sample of the largest tensor that a kernel reads or writes."""
+    """Return the rows of a sample of the largest tensor that a kernel reads or writes."""
     value = _widest(assignment.program, group)
     return 1 if value is None else rows_of(value, assignment.program.batch_size)[0]
 
 
 def row_figures(assignment: Assignment, group: Group, *, one_way: bool = False) -> dict[str, int]:
-    """Parameters of `cgc.kernels.row_cost`; with `one_way` the figures are those of the only pass."""
+    """Return the parameters of `cgc.kernels.row_cost`.
+
+    Args:
+        assignment: all ops with their kernels.
+        group: the kernel.
+        one_way: the figures are those of the only pass.
+    """
     program = assignment.program
     widest = _widest(program, group)
     streams = (
@@ -214,7 +216,7 @@ def row_figures(assignment: Assignment, group: Group, *, one_way: bool = False) 
 
 
 def loop_figures(assignment: Assignment, group: Group) -> dict[str, int]:
-    """Parameters of `cgc.kernels.loop_cost`."""
+    """Return the parameters of `cgc.kernels.loop_cost`."""
     program = assignment.program
     batch = program.batch_size
     samples = {index for index in group.members - group.updates if program.is_per_sample(index)}
@@ -240,12 +242,12 @@ def loop_figures(assignment: Assignment, group: Group) -> dict[str, int]:
 
 
 def op_work(program: Program, indices: Iterable[int]) -> int:
-    """Thousandths of a cycle of some ops in a step, products left out."""
+    """Return the work of some ops in a step without products, in thousandths of a cycle."""
     return sum(op_millicycles(program, index) for index in indices if program.kinds[index] not in PRODUCTS)
 
 
 def _widest(program: Program, group: Group) -> SSAValue | None:
-    """The largest per-sample tensor that a kernel reads or writes."""
+    """Return the largest per-sample tensor that a kernel reads or writes."""
     values = [
         value
         for index in sorted(group.members - group.updates)
@@ -256,7 +258,7 @@ def _widest(program: Program, group: Group) -> SSAValue | None:
 
 
 def _border(program: Program, group: Group) -> list[SSAValue]:
-    """Tensors (no scalars, no state) that enter or leave a kernel."""
+    """Return the tensors (no scalars, no state) that enter or leave a kernel."""
     entering = {
         operand: None
         for index in sorted(group.members)
@@ -273,10 +275,10 @@ def _border(program: Program, group: Group) -> list[SSAValue]:
 
 
 def resident_bytes(assignment: Assignment, group: Group) -> int:
-    """Bytes of state, of a gradient for each tensor that is updated, and of large constants in a kernel."""
+    """Return the bytes of a kernel's state, of a gradient for each updated tensor, and of large constants."""
     program = assignment.program
     total = sum(_constant_bytes(program, index) for index in group.members)
-    for state in _kept_state(program, group):
+    for state in _own_state(program, group):
         total += size_bytes(tensor_of(state))
         if group.updates and program.state[state].startswith(MODEL_STATE) and state in program.replacements:
             total += elements(state) * _gradient_element_bytes(program, group, state)
@@ -284,39 +286,39 @@ def resident_bytes(assignment: Assignment, group: Group) -> int:
 
 
 def update_bytes(assignment: Assignment, group: Group) -> int:
-    """Bytes of the state in a kernel that only the update of its weights reads: moments, momentum."""
+    """Return the bytes of a kernel's state that only the weight update reads: moments, momentum."""
     program = assignment.program
     return sum(
         size_bytes(tensor_of(state))
-        for state in _kept_state(program, group)
+        for state in _own_state(program, group)
         if group.updates.issuperset(program.users(state))
     )
 
 
 def gradient_bytes(assignment: Assignment, group: Group) -> int:
-    """Bytes of the sums over the samples of a step that the state of the model in a kernel is updated with.
+    """Return the bytes of a kernel's sums over the samples of a step.
 
-    There is a sum for each tensor that the step replaces: a gradient, or the moments that a batch norm keeps.
+    There is a sum for each tensor that the step replaces: a gradient, or the moments of a batch norm.
     """
     program = assignment.program
     if program.mode != "train":
         return 0
     return sum(
         elements(state) * _gradient_element_bytes(program, group, state)
-        for state in _kept_state(program, group)
+        for state in _own_state(program, group)
         if program.state[state].startswith(MODEL_STATE)
         and program.replacements.get(state, state) is not state
     )
 
 
-def _kept_state(program: Program, group: Group) -> list[SSAValue]:
-    """State tensors that a kernel keeps: what several kernels read lies in the one that reads it first."""
+def _own_state(program: Program, group: Group) -> list[SSAValue]:
+    """Return the state tensors of a kernel; one that several kernels read belongs to its first reader."""
     read = {operand for index in group.members for operand in program.ops[index].operands}
     return [state for state in read & program.state.keys() if program.users(state)[0] in group.members]
 
 
 def _gradient_element_bytes(program: Program, group: Group, state: SSAValue) -> int:
-    """Bytes of an element of a gradient while it is summed over the samples of a step.
+    """Return the element size of a gradient while it is summed over the samples of a step.
 
     A product sums in the precision of its operands. Sums of single rows, such as those of a table, are as
     wide as the state.
@@ -332,7 +334,7 @@ def _gradient_element_bytes(program: Program, group: Group, state: SSAValue) -> 
 
 
 def _constant_bytes(program: Program, index: int) -> int:
-    """Bytes of a constant; one with the same value everywhere is kept as that value."""
+    """Return the bytes of a constant; a splat is stored as one value and costs nothing."""
     op = program.ops[index]
     if not isinstance(op, ConstOp) or op.splat_value() is not None:
         return 0
@@ -340,11 +342,11 @@ def _constant_bytes(program: Program, index: int) -> int:
 
 
 def stash_bytes_per_sample(assignment: Assignment, group: Group) -> int:
-    """Bytes per sample of what the backward ops of a kernel read of the forward pass.
+    """Return the bytes per sample of the forward values that a kernel stores for its backward ops.
 
-    Kernels without weights keep nothing, the kernel before an activation keeps what its gradient reads, and
-    where that is the input of the activation, its output is computed again. So are scores of an attention,
-    from queries and keys.
+    Kernels without weights store nothing; the kernel before an activation stores what its gradient reads. If
+    that is the input of the activation, its output is recomputed, as are the scores of an attention from
+    queries and keys.
     """
     if not group.family.keeps_samples:
         return 0
@@ -362,9 +364,9 @@ def stash_bytes_per_sample(assignment: Assignment, group: Group) -> int:
         if value in program.per_sample_values
         and ((at := program.producer(value)) is None or at in program.forward)
         and not _is_scores(group, value)
-        and not _is_made_again(assignment, value)
+        and not _is_recomputed(assignment, value)
     ]
-    return sum(_stashed_bytes(program, value, readers[value]) for value in kept)
+    return sum(_stash_bytes(program, value, readers[value]) for value in kept)
 
 
 def _results(program: Program, group: Group) -> list[SSAValue]:
@@ -374,13 +376,13 @@ def _results(program: Program, group: Group) -> list[SSAValue]:
 
 
 def _is_scores(group: Group, value: SSAValue) -> bool:
-    """Whether a tensor of an attention is as large as its scores."""
+    """Return True if a tensor of an attention is as large as its scores."""
     sizes = group.sizes
     return shape_of(value)[-2:] == (sizes.get("rows"), sizes.get("keys")) and len(shape_of(value)) > 2
 
 
-def _is_made_again(assignment: Assignment, value: SSAValue) -> bool:
-    """Whether an activation that stands alone makes a tensor of what is kept for its gradient anyway."""
+def _is_recomputed(assignment: Assignment, value: SSAValue) -> bool:
+    """Return True if a separate activation recomputes a tensor from the value stored for its gradient."""
     program = assignment.program
     producer = program.producer(value)
     owner = None if producer is None else assignment.owner(producer)
@@ -391,7 +393,7 @@ def _is_made_again(assignment: Assignment, value: SSAValue) -> bool:
 
 
 def _readers_in_activations(assignment: Assignment, value: SSAValue) -> set[int]:
-    """Backward ops of activations that stand alone and read a tensor."""
+    """Return the backward ops of separate activations that read a tensor."""
     program = assignment.program
     return {
         user
@@ -402,8 +404,8 @@ def _readers_in_activations(assignment: Assignment, value: SSAValue) -> set[int]
     }
 
 
-def _stashed_bytes(program: Program, value: SSAValue, readers: set[int]) -> int:
-    """Bytes per sample of one tensor; bits where its readers need no more."""
+def _stash_bytes(program: Program, value: SSAValue, readers: set[int]) -> int:
+    """Return the bytes per sample of one tensor; bits if its readers only need the sign."""
     tensor = tensor_of(value)
     signs = all(program.ops[reader].TRAITS.signs_only for reader in readers)
     if signs or str(tensor.element_type) == "i1":
@@ -412,7 +414,7 @@ def _stashed_bytes(program: Program, value: SSAValue, readers: set[int]) -> int:
 
 
 def op_millicycles(program: Program, index: int) -> int:
-    """Thousandths of a cycle that an op needs in a step, over all PEs; not for matrix products."""
+    """Return the work of an op in a step in thousandths of a cycle, over all PEs; not for matrix products."""
     op = program.ops[index]
     wide = max((element_bytes(value) for value in op.results), default=2) > 2
     cycles = sum(
@@ -423,18 +425,18 @@ def op_millicycles(program: Program, index: int) -> int:
 
 
 def stream_millicycles(value: SSAValue) -> int:
-    """Thousandths of a cycle to take a value in or to give it out."""
+    """Return the time to receive or send a value, in thousandths of a cycle."""
     wide = coefficient("wide_element_factor") if element_bytes(value) > 2 else 1.0
     return math.ceil(1000 * coefficient("stream") * wide * elements(value))
 
 
 def element_bytes(value: SSAValue) -> int:
-    """Bytes of one element."""
+    """Return the bytes of one element."""
     return numpy_dtype(tensor_of(value).element_type).itemsize
 
 
 def rows_of(value: SSAValue, batch_size: int) -> tuple[int, int]:
-    """Rows per sample of a per-sample tensor, and elements of a row.
+    """Return the rows per sample of a per-sample tensor, and the elements of a row.
 
     `[B * t, d]` has t rows of d, `[B, t, d...]` has t rows of the product of d, `[B, d]` one row of d.
     """

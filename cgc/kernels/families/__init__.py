@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 from cgc.errors import KernelGraphError
-from cgc.kernels import grouping
 from cgc.kernels.assignment import Family, Rule
 from cgc.kernels.configurations import Configurations
 from cgc.kernels.families import (
@@ -20,6 +19,7 @@ from cgc.kernels.families import (
     scalars,
 )
 from cgc.kernels.graph import Kernel
+from cgc.kernels.grouping import match_rest
 from cgc.kernels.nest_cost import nest_configurations
 
 ORDER: tuple[Family | Rule, ...] = (
@@ -41,13 +41,13 @@ ORDER: tuple[Family | Rule, ...] = (
     rows.ADD,
     scalars.match_gradient_norms,
     scalars.CONTROL,
-    grouping.match_rest,
+    match_rest,
     loops.ELEMENTWISE,
     loops.REDUCTION,
     loops.OPTIMIZER,
 )
-"""An op goes to the first rule that takes it; `match_rest` takes what is left. Bare rules add to kernels of
-others, or open kernels of a family before its own turn."""
+"""An op goes to the first rule that takes it; `match_rest` takes the remaining ones. Bare rules add ops to
+existing kernels, or open kernels of a family before its own turn."""
 
 FAMILIES: dict[str, Family] = {entry.name: entry for entry in ORDER if isinstance(entry, Family)}
 RULES: tuple[Rule, ...] = tuple(
@@ -56,7 +56,7 @@ RULES: tuple[Rule, ...] = tuple(
 
 
 def configurations(kernel: Kernel) -> Configurations:
-    """All layouts of a kernel, of a generated one from its loop nests; equal kernels share one result.
+    """Return all layouts of a kernel; equal kernels share one result.
 
     Raises:
         KernelGraphError: an unknown family, or parameters that its cost function cannot use.
@@ -79,7 +79,7 @@ def configurations(kernel: Kernel) -> Configurations:
             raise KernelGraphError(
                 f"kernel {kernel.name}: parameter {name} is {value}, expected a positive size"
             )
-    return _cached(kernel.family, tuple(sorted(kernel.parameters.items())))
+    return _family_configurations(kernel.family, tuple(sorted(kernel.parameters.items())))
 
 
 _POSITIVE = frozenset(
@@ -88,5 +88,5 @@ _POSITIVE = frozenset(
 
 
 @lru_cache(maxsize=4096)
-def _cached(family: str, parameters: tuple[tuple[str, int], ...]) -> Configurations:
+def _family_configurations(family: str, parameters: tuple[tuple[str, int], ...]) -> Configurations:
     return FAMILIES[family].cost(dict(parameters))

@@ -1,4 +1,4 @@
-"""Attention layers: projections, softmax of the products, the projection behind, all of their gradients.
+"""Attention layers: projections, softmax of the products, output projection, and all of their gradients.
 
 The blocks share one rectangle, as in published reports (GPT-2 small: projections of 24 x 96 PEs, output
 24 x 32, forward core 1536, backward core 3072 PEs in 52 x 169):
@@ -9,7 +9,7 @@ The blocks share one rectangle, as in published reports (GPT-2 small: projection
     | output | forward core |   core   |      backward core 2a x f   twice as many products
     +--------+--------------+----------+
 
-with 9 columns and 4 lines of adapters and fans. What the blocks do not fill of the rectangle is idle.
+with 9 columns and 4 lines of adapters and fans. The rest of the rectangle is idle.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ _BETWEEN = PASS_THROUGH | frozenset({ops.AddOp, ops.MulOp, ops.DivOp, ops.Concat
 
 @dataclass(frozen=True)
 class _Core:
-    """The middle of an attention: the op that anchors it, what it reads, what it gives.
+    """The core of an attention: its anchor, operands and result.
 
     Attributes:
-        anchor: position of the attention, or of the softmax where it was not fused.
+        anchor: position of the attention, or of the softmax if it was not fused.
         query: `[..., L, D]`.
         key: `[..., S, D]`.
         value: `[..., S, E]`.
@@ -83,22 +83,22 @@ class _Core:
     members: frozenset[int]
 
 
-def match(assignment: Assignment) -> None:
-    """Opens a kernel for each attention with its projections, and for each softmax between two products."""
+def match_attention(assignment: Assignment) -> None:
+    """Open a kernel for each attention with its projections, and for each softmax between two products."""
     program = assignment.program
     for index, kind in enumerate(program.kinds):
         if not assignment.is_free(index) or index not in program.forward:
             continue
         core = None
         if kind is ops.AttentionOp:
-            core = _fused(program, index)
+            core = _fused_core(program, index)
         elif kind is ops.SoftmaxOp:
-            core = _unfused(assignment, index)
+            core = _match_unfused(assignment, index)
         if core is not None:
             _claim_layer(assignment, core)
 
 
-def _fused(program: Program, index: int) -> _Core:
+def _fused_core(program: Program, index: int) -> _Core:
     op = program.ops[index]
     assert isinstance(op, AttentionOp)
     members = {index}
@@ -107,12 +107,12 @@ def _fused(program: Program, index: int) -> _Core:
         if isinstance(gradient, AttentionGradOp) and gradient.key is op.key and gradient.value is op.value:
             members.add(user)
     if op.keep is not None:
-        members |= _made_for(program, op.keep, members)
+        members |= _mask_ops(program, op.keep, members)
     return _Core(index, op.query, op.key, op.value, op.context, frozenset(members))
 
 
-def _made_for(program: Program, mask: SSAValue, users: set[int]) -> set[int]:
-    """The random numbers of a mask and the ops that make it of them, where nobody else reads it."""
+def _mask_ops(program: Program, mask: SSAValue, users: set[int]) -> set[int]:
+    """Return the ops that compute a random mask, and the random numbers, if nothing else reads them."""
     found: set[int] = set()
     pending = [mask]
     while pending:
@@ -126,8 +126,8 @@ def _made_for(program: Program, mask: SSAValue, users: set[int]) -> set[int]:
     return found
 
 
-def _unfused(assignment: Assignment, index: int) -> _Core | None:
-    """A softmax whose operand comes from a product of two activations, and whose result goes into another."""
+def _match_unfused(assignment: Assignment, index: int) -> _Core | None:
+    """Match a softmax whose operand comes from a product of two activations and whose result enters one."""
     program = assignment.program
     scores = shape_of(program.ops[index].results[0])
     if len(scores) < 3:
@@ -145,7 +145,7 @@ def _unfused(assignment: Assignment, index: int) -> _Core | None:
 
 
 def _walk(assignment: Assignment, start: int, scores: tuple[int, ...], forward: bool) -> int | None:
-    """The product at the other end of a chain of elementwise ops on the scores, None where there is none."""
+    """Return the product at the other end of a chain of elementwise ops on the scores, None without one."""
     program = assignment.program
     pending, seen = [start], {start}
     while pending:
@@ -163,7 +163,7 @@ def _walk(assignment: Assignment, start: int, scores: tuple[int, ...], forward: 
 
 
 def _of_these_scores(assignment: Assignment, core: set[int], scores: tuple[int, ...]) -> set[int]:
-    """All free ops that read or write a tensor of the scores' shape that comes from the core."""
+    """Return all free ops that read or write a tensor of the scores' shape that comes from the core."""
     program = assignment.program
     found, pending = set(core), list(core)
     while pending:
@@ -191,7 +191,7 @@ def _of_these_scores(assignment: Assignment, core: set[int], scores: tuple[int, 
 def _claim_layer(assignment: Assignment, core: _Core) -> None:
     group = assignment.open(ATTENTION, core.anchor)
     read = [operand for index in core.members for operand in assignment.program.ops[index].operands]
-    masks = assignment.program.constants_behind(read)
+    masks = assignment.program.constants_of(read)
     for index in sorted(core.members | masks):
         assignment.claim(group, index)
     projections = [
@@ -208,11 +208,11 @@ def _claim_layer(assignment: Assignment, core: _Core) -> None:
     inputs = shape_of(program.ops[first].operands[0])[-1] if first is not None else heads * depth
     trained = any(index not in program.forward for index in group.members - group.updates)
     keys = shape_of(core.key)[-2]
-    beside = [value for value in read if value not in (core.query, core.key, core.value)]
+    others = [value for value in read if value not in (core.query, core.key, core.value)]
     group.sizes = {
         "rows": max(1, rows),
         "keys": max(1, keys),
-        "causal": int(rows == keys and is_causal(program, core.members, beside, rows)),
+        "causal": int(rows == keys and is_causal(program, core.members, others, rows)),
         "heads": heads,
         "inputs": max(1, inputs),
         "width": max(1, heads * depth),
@@ -224,7 +224,7 @@ def _claim_layer(assignment: Assignment, core: _Core) -> None:
 
 
 def _claim_projection(assignment: Assignment, group: Group, value: SSAValue) -> int | None:
-    """The product with weights that makes queries, keys or values, with its bias; None without one."""
+    """Claim the product with weights that makes queries, keys or values, with its bias; None without one."""
     program = assignment.program
     path: list[int] = []
     while (index := program.producer(value)) is not None and index in program.forward:
@@ -253,7 +253,7 @@ def _claim_projection(assignment: Assignment, group: Group, value: SSAValue) -> 
 def _claim_weights(
     assignment: Assignment, group: Group, index: int, position: int, following: Iterable[int]
 ) -> None:
-    """Gradients and updates of a product's weights and of the biases behind it."""
+    """Claim gradients and updates of a product's weights and of the biases that follow it."""
     program = assignment.program
     weights = program.origin(program.ops[index].operands[position])[0]
     claim_products(assignment, group, weights, ops.MatMulOp)
@@ -270,7 +270,11 @@ def _claim_weights(
 
 
 def _claim_output(assignment: Assignment, group: Group, context: SSAValue) -> int:
-    """The product with weights behind the heads, with its bias; returns its outputs, 0 without one."""
+    """Claim the product with weights that follows the heads, with its bias.
+
+    Returns:
+        Its number of outputs, 0 without one.
+    """
     program = assignment.program
     path: list[int] = []
     value = context
@@ -295,19 +299,19 @@ def _claim_output(assignment: Assignment, group: Group, context: SSAValue) -> in
 
 
 def _claim_before(assignment: Assignment, group: Group) -> None:
-    """The order in which members alone want their operands."""
+    """Claim transposes and reshapes that only members read."""
     program = assignment.program
     pending = sorted(group.members)
     while pending:
         for index in program.producers(pending.pop()):
-            alone = group.members.issuperset(program.user_indices(index))
+            only_members = group.members.issuperset(program.user_indices(index))
             moves = program.kinds[index] in PASS_THROUGH and program.is_per_sample(index)
-            if alone and moves and assignment.claim(group, index):
+            if only_members and moves and assignment.claim(group, index):
                 pending.append(index)
 
 
 def _claim_between(assignment: Assignment, group: Group) -> None:
-    """What brings a member's result to another, scaled or put together as queries, keys and values are."""
+    """Claim ops that scale or combine results of members for members, as for queries, keys and values."""
     program = assignment.program
     pending = sorted({user for index in group.members for user in program.user_indices(index)})
     while pending:
@@ -343,15 +347,15 @@ _PARAMETERS = frozenset(
 )
 _OPTIONAL = frozenset(
     {
-        "causal",  # 1 where a query sees no later key; such rows wait for nobody
-        "update_bytes",  # of resident_bytes, what only the weight update reads; 0 if left out
+        "causal",  # 1 where a query sees no later key; such rows do not wait
+        "update_bytes",  # part of resident_bytes that only the weight update reads; 0 if left out
     }
 )
 _LONGEST_CORE = 600
 
 
 def attention_configurations(parameters: Mapping[str, int]) -> Configurations:
-    """All layouts by a, b and f, in the figure of this module."""
+    """Return all layouts by a, b and f, as in the figure of this module."""
     a, b, f = _layouts(parameters)
     projections, backward = parameters["projections"], int(parameters["passes"] > 1)
     output = int(parameters["outputs"] > 0)
@@ -381,7 +385,7 @@ def attention_configurations(parameters: Mapping[str, int]) -> Configurations:
 
 
 def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
-    """a, b and f of every layout worth trying: with projections, cores no wider than three times these."""
+    """Return a, b and f of every layout worth trying: with projections, cores up to three times as wide."""
     if not parameters["projections"] and not parameters["outputs"]:
         ladder = line_ladder(_LONGEST_CORE)
         a, f = (grid.ravel() for grid in np.meshgrid(ladder[ladder <= 200], ladder, indexing="ij"))
@@ -402,7 +406,7 @@ def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
 
 
 def _slowest_block(parameters: Mapping[str, int], a: Ints, b: Ints, f: Ints) -> tuple[Floats, Floats]:
-    """Compute and transmission cycles of a row in the slowest of the blocks."""
+    """Return compute and transmission cycles of a row in the slowest block."""
     compute = np.maximum(_core_row(parameters, a * f), _projection_row(parameters, a, b))
     tile_in, tile_out = _tiles(parameters, a, b)
     wire = tile_wire_cycles(tile_in, tile_out) * width_factor(parameters) + coefficient("matmul_wire_start")
@@ -410,7 +414,7 @@ def _slowest_block(parameters: Mapping[str, int], a: Ints, b: Ints, f: Ints) -> 
 
 
 def _tiles(parameters: Mapping[str, int], a: Ints, b: Ints) -> tuple[Ints, Ints]:
-    """The larger of the tiles of the projections before and after the cores."""
+    """Return the larger of the tiles of the projections before and after the cores."""
     lines = np.maximum(b, 1)
     inputs = max(parameters["inputs"] if parameters["projections"] else 0, parameters["width"])
     outputs = max(parameters["width"] if parameters["projections"] else 0, parameters["outputs"])
@@ -418,7 +422,7 @@ def _tiles(parameters: Mapping[str, int], a: Ints, b: Ints) -> tuple[Ints, Ints]
 
 
 def _projection_row(parameters: Mapping[str, int], a: Ints, b: Ints) -> Floats:
-    """Compute cycles of a row in a projection; 0 where there is none."""
+    """Return the compute cycles of a row in a projection; 0 without one."""
     if not parameters["projections"] and not parameters["outputs"]:
         return np.zeros(a.shape)
     cycles = width_factor(parameters) * tile_cycles(*_tiles(parameters, a, b)) + coefficient("matmul_start")
@@ -426,12 +430,12 @@ def _projection_row(parameters: Mapping[str, int], a: Ints, b: Ints) -> Floats:
 
 
 def _products(parameters: Mapping[str, int]) -> int:
-    """Multiplications of a row with keys and values."""
+    """Return the multiplications of a row with keys and values."""
     return 2 * parameters["keys"] * parameters["width"]
 
 
 def _core_row(parameters: Mapping[str, int], pes: Ints) -> Floats:
-    """Compute cycles of a row in the forward core; the backward one takes as long."""
+    """Return the compute cycles of a row in the forward core; the backward one takes as long."""
     scores = parameters["heads"] * parameters["keys"]
     work = coefficient("attention_mac") * _products(parameters) + coefficient("attention_exp") * scores
     cycles: Floats = coefficient("attention_start") + width_factor(parameters) * work / pes
@@ -441,10 +445,8 @@ def _core_row(parameters: Mapping[str, int], pes: Ints) -> Floats:
 def _memory(
     parameters: Mapping[str, int], lines: tuple[Ints, Ints], weights: Ints, pes: Ints, area: Ints
 ) -> tuple[Ints, Ints]:
-    """Bytes of the fullest PE and of the rectangle.
-
-    Projections work on their own weights; what only the update reads lies anywhere in the rectangle.
-    """
+    """Return the bytes of the fullest PE and of the rectangle."""
+    # Projections work on their own weights; data that only the update reads may be anywhere in the rectangle.
     tile_in, tile_out = _tiles(parameters, *lines)
     worked = parameters["resident_bytes"] - parameters.get("update_bytes", 0)
     buffers = coefficient("row_buffers") * parameters["element_bytes"] * (tile_in + tile_out)
@@ -462,14 +464,14 @@ def _figures(assignment: Assignment, group: Group) -> dict[str, int]:
 
 
 def _delay(group: Group) -> float | None:
-    """It waits for the keys of later rows, but where a mask hides these its rows go out as they come."""
+    """Return samples that it holds back while it waits for the keys of later rows; None if it is causal."""
     return None if group.sizes["causal"] else coefficient("attention_delay")
 
 
 ATTENTION = Family(
     name="attention",
     doc="projections of query, key and value, softmax of products, the projection behind, all gradients",
-    match=match,
+    match=match_attention,
     cost=attention_configurations,
     parameters=_PARAMETERS,
     optional=_OPTIONAL,
@@ -484,16 +486,16 @@ _OTHER_SCORES = PRODUCTS | {ops.AttentionOp, ops.SoftmaxOp}
 
 
 def is_causal(program: Program, members: AbstractSet[int], read: Iterable[SSAValue], size: int) -> bool:
-    """Whether a constant mask hides all keys behind a query's own place.
+    """Return True if a constant mask hides all later keys from every query.
 
     Such a mask has one value above the diagonal and another one on it, whether it is added to the scores,
-    multiplies them or selects among them. It may meet others, such as one of padding, on its way.
+    multiplies them or selects among them. It may be combined with others, such as one of padding.
 
     Args:
         program: the step.
         members: ops of the attention.
-        read: what they read beside queries, keys and values.
-        size: queries, and as many keys.
+        read: their operands other than queries, keys and values.
+        size: number of queries, and of keys.
     """
     pending, seen = list(read), set[int]()
     while pending:
@@ -504,14 +506,14 @@ def is_causal(program: Program, members: AbstractSet[int], read: Iterable[SSAVal
         seen.add(index)
         if elements(value) == size * size and index in program.constant:
             mask = computed(value, size * size)
-            if mask is not None and _hides_what_follows(mask.reshape(size, size)):
+            if mask is not None and _hides_later_keys(mask.reshape(size, size)):
                 return True
         elif shape_of(value)[-2:] == (size, size) and program.kinds[index] not in _OTHER_SCORES:
             pending += program.ops[index].operands
     return False
 
 
-def _hides_what_follows(mask: AnyArray) -> bool:
+def _hides_later_keys(mask: AnyArray) -> bool:
     if len(mask) < 2:
         return False
     hidden = mask[0, 1]

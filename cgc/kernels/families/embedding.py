@@ -1,4 +1,4 @@
-"""Tables whose rows are looked up by number, and their update."""
+"""Embedding tables, whose rows are looked up by index, and their update."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ from cgc.kernels.sizing import ROWS_AT_THEIR_FASTEST, row_figures, widest_rows
 _SCALES = frozenset({ops.MulOp, ops.DivOp})
 
 
-def match(assignment: Assignment) -> None:
-    """Opens a kernel for each table; one that a fully connected layer uses as weights is in its kernel.
-
-    A lookup of samples opens it: one of the rows that an update takes, also of the optimizer's state, is part
-    of the update.
-    """
+def match_tables(assignment: Assignment) -> None:
+    """Open a kernel for each table; one that is the weights of a fully connected layer joins its kernel."""
+    # Only a lookup of samples opens a kernel: a lookup of the rows that an update takes, also of the
+    # optimizer's state, is part of the update.
     program = assignment.program
     by_table: dict[SSAValue, Group] = {}
     lookups = [index for index, kind in enumerate(program.kinds) if kind is ops.GatherOp]
@@ -36,7 +34,7 @@ def match(assignment: Assignment) -> None:
         table, path = program.origin(program.ops[index].operands[0])
         if table not in program.state or elements(table) <= 1:
             continue
-        group = by_table.get(table) or _tied(assignment, table)
+        group = by_table.get(table) or _tied_kernel(assignment, table)
         if group is None:
             group = assignment.open(EMBEDDING, index)
         by_table[table] = group
@@ -46,8 +44,8 @@ def match(assignment: Assignment) -> None:
         _claim_scale(assignment, group, index)
 
 
-def _tied(assignment: Assignment, table: SSAValue) -> Group | None:
-    """The fully connected kernel whose weights a table is."""
+def _tied_kernel(assignment: Assignment, table: SSAValue) -> Group | None:
+    """Return the fully connected kernel whose weights a table is."""
     program = assignment.program
     for user in program.users(table):
         readers = [user, *program.user_indices(user)] if program.kinds[user] is ops.CastOp else [user]
@@ -64,7 +62,7 @@ def _tied(assignment: Assignment, table: SSAValue) -> Group | None:
 
 
 def _claim_scale(assignment: Assignment, group: Group, index: int) -> None:
-    """The factor that rows are multiplied with behind a lookup, and its gradient before the update."""
+    """Claim the factor of rows after a lookup, and its gradient before the update."""
     program = assignment.program
     if index not in program.forward:
         return
@@ -86,7 +84,7 @@ _LONGEST_LINE = 800
 
 
 def _configurations(parameters: Mapping[str, int]) -> Configurations:
-    """All rectangles from a ladder of lengths; more PEs do not make a lookup faster, they only hold more."""
+    """Return rectangles from a ladder of lengths; more PEs only hold more and do not speed up a lookup."""
     ladder = line_ladder(_LONGEST_LINE)
     width, height = (grid.ravel() for grid in np.meshgrid(ladder, ladder, indexing="ij"))
     pes = width * height
@@ -110,7 +108,7 @@ def _configurations(parameters: Mapping[str, int]) -> Configurations:
 EMBEDDING = Family(
     name="embedding",
     doc="rows of a table, and the update of the table",
-    match=match,
+    match=match_tables,
     cost=_configurations,
     parameters=PARAMETERS,
     figures=row_figures,

@@ -1,4 +1,4 @@
-"""Kernels that loop over elements: pooling, joints of streams, and generated kernels by their kind."""
+"""Kernels that loop over elements: pooling, joints of streams, and the families of generated kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cgc.kernels.loop_cost import loop_family
 
 
 def match_pooling(assignment: Assignment) -> None:
-    """Opens a kernel for each pooling with its gradient, then for each gradient that is left."""
+    """Open a kernel for each pooling with its gradient, then for each remaining gradient."""
     ops = enumerate(assignment.program.ops)
     windows = [(index, op) for index, op in ops if isinstance(op, WindowOp)]
     for index, op in windows:
@@ -31,7 +31,7 @@ def match_pooling(assignment: Assignment) -> None:
 
 
 def _pools_images(assignment: Assignment, index: int, op: ReduceOp) -> bool:
-    """Whether an op of the forward pass takes the mean or the largest over height and width, or a volume."""
+    """Return True if a forward op takes the mean or maximum over height and width, or over a volume."""
     space = tuple(range(1, len(shape_of(op.x)) - 1))
     over_space = len(space) in (2, 3) and op.dimensions == space and op.reduce_kind in ("MEAN", "MAX")
     program = assignment.program
@@ -44,7 +44,7 @@ def _pools_images(assignment: Assignment, index: int, op: ReduceOp) -> bool:
 
 
 def _claim_spread_gradient(assignment: Assignment, group: Group, op: ReduceOp) -> None:
-    """The gradient of a mean over images: spread over height and width, and divided by their size."""
+    """Claim the gradient of a mean over images: broadcast over height and width, divided by their size."""
     program = assignment.program
     path = program.ops[group.anchor].layer
     for index in assignment.free():
@@ -62,7 +62,7 @@ def _claim_spread_gradient(assignment: Assignment, group: Group, op: ReduceOp) -
 def _claim_gradients(
     assignment: Assignment, group: Group, pool: PoolOp, others: list[tuple[int, WindowOp]]
 ) -> None:
-    """The gradients of the same windows: of MAX they read x; of AVG only the name says whose they are."""
+    """Claim the gradients of the same windows: those of MAX by x, those of AVG by layer and shape."""
     program = assignment.program
     gradient = ops.MaxPoolGradOp if pool.pool_type == "MAX" else ops.AvgPoolGradOp
     path = program.ops[group.anchor].layer
@@ -89,7 +89,7 @@ POOLING = loop_family(
 
 
 def match_joints(assignment: Assignment) -> None:
-    """Opens a kernel for each joint of streams of samples."""
+    """Open a kernel for each joint of streams of samples."""
     program = assignment.program
     joints, cuts = [], defaultdict[LayerPath, list[int]](list)
     for index in assignment.free():
@@ -107,9 +107,9 @@ def _match_joint(assignment: Assignment, index: int, cuts: Iterable[int]) -> Non
     """Assign a joint, and the slices that cut a gradient of its result into those of its operands.
 
     Args:
-        assignment: Of ops to kernels.
-        index: Of the joint.
-        cuts: Slices and splits of gradients in its layer; some may have a kernel by now.
+        assignment: of ops to kernels.
+        index: of the joint.
+        cuts: slices and splits of gradients in its layer; some may have a kernel by now.
     """
     program = assignment.program
     op = program.ops[index]

@@ -29,8 +29,8 @@ _FOLLOWING = RELABELS | frozenset(
 )
 
 
-def match(assignment: Assignment) -> None:
-    """Opens a kernel for each cross entropy."""
+def match_cross_entropy(assignment: Assignment) -> None:
+    """Open a kernel for each cross entropy."""
     program = assignment.program
     for index, op in enumerate(program.ops):
         if isinstance(op, CrossEntropyOp) and assignment.is_free(index):
@@ -41,7 +41,7 @@ def match(assignment: Assignment) -> None:
 
 
 def _claim_following(assignment: Assignment, group: Group, users: list[int], limit: int) -> None:
-    """Ops on the losses of the samples, up to the scalar that they are reduced to."""
+    """Claim the ops on the losses of the samples, up to the reduction to a scalar."""
     program = assignment.program
     for user in users:
         fits = program.kinds[user] in _FOLLOWING and program.elements(user) <= limit
@@ -50,7 +50,7 @@ def _claim_following(assignment: Assignment, group: Group, users: list[int], lim
 
 
 def _claim_gradient(assignment: Assignment, group: Group, users: list[int], size: int) -> None:
-    """Elementwise ops on the gradient of the logits, with the ops that bring the scale to its shape."""
+    """Claim elementwise ops on the gradient of the logits, and the ops that broadcast the scale."""
     program = assignment.program
     for user in users:
         fits = program.kinds[user] in _FOLLOWING and program.elements(user) == size
@@ -73,11 +73,9 @@ _MOST_AT_ONCE = 3000
 
 
 def _configurations(parameters: Mapping[str, int]) -> Configurations:
-    """All numbers of lines; a line is as long as the steps of the loss, and longer where it holds much.
-
-    Where one line has room for all classes, several lines may work on a row each. Logits come in 32 bits
-    whatever the precision of the rest, so that the figures hold as they are.
-    """
+    """Return layouts by number of lines; a line is as long as the steps of the loss, or its memory, need."""
+    # Where one line has room for all classes, several lines may work on a row each. Logits have 32 bits
+    # whatever the precision of the rest, so the figures apply without a factor.
     lines, at_once, folds = _layouts(parameters)
     piece = ceil_div(parameters["row_elements"], lines)
     rows = ceil_div(parameters["rows"], at_once) * parameters["passes"] / 2
@@ -100,7 +98,7 @@ def _configurations(parameters: Mapping[str, int]) -> Configurations:
 
 
 def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
-    """Lines of a row, rows that are worked on at once, and how often these lines are folded."""
+    """Return lines of a row, rows that are computed at the same time, and folds of these lines."""
     classes = parameters["row_elements"]
     lines = useful_splits(classes)
     lines = lines[lines <= coefficient("matmul_lines_max")]
@@ -114,14 +112,14 @@ def _layouts(parameters: Mapping[str, int]) -> tuple[Ints, Ints, Ints]:
 
 
 def _label(program: Program, group: Group) -> str:
-    """In published reports the loss of a language model is `mlm_loss`: of tokens, behind a product."""
+    """Return the label of published reports: `mlm_loss` for language models (tokens, after a product)."""
     logits = program.ops[group.anchor].operands[0]
-    of_tokens = rows_of(logits, program.batch_size)[0] > 1 and _made_by_product(program, logits)
+    of_tokens = rows_of(logits, program.batch_size)[0] > 1 and _is_product(program, logits)
     return "mlm_loss" if of_tokens else "loss"
 
 
-def _made_by_product(program: Program, value: SSAValue) -> bool:
-    """Whether a value comes from a matrix product, and not from a convolution as in images."""
+def _is_product(program: Program, value: SSAValue) -> bool:
+    """Return True if a value comes from a matrix product, not from a convolution as in images."""
     index = program.producer(program.origin(value)[0])
     while index is not None and program.kinds[index] in (ops.BiasAddOp, ops.AddOp):
         index = program.producer(program.origin(program.ops[index].operands[0])[0])
@@ -131,7 +129,7 @@ def _made_by_product(program: Program, value: SSAValue) -> bool:
 LOSS = Family(
     name="loss",
     doc="softmax cross entropy, its gradient and the reduction to the loss",
-    match=match,
+    match=match_cross_entropy,
     cost=_configurations,
     parameters=PARAMETERS,
     optional=LINES,

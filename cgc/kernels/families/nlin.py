@@ -1,8 +1,8 @@
-"""Activations that stand alone: GELU, written-out ones, what no fully connected layer takes with it.
+"""Separate activations: GELU, written-out ones, and those that no fully connected layer includes.
 
-Those that a program writes out are formulas: `0.5 * x * (1 + tanh(...))` is a GELU in whatever order,
-precision and constants it is written. Its kernel runs the ops as they are, so that every number is rounded
-where the program rounds it.
+Those that a program writes out are formulas: `0.5 * x * (1 + tanh(...))` is a GELU in any order, precision
+and with any constants. Its kernel runs the ops as they are, so that every number is rounded where the program
+rounds it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from cgc.kernels.program import RELABELS, Program, elements
 from cgc.kernels.row_cost import row_family
 from cgc.passes.constant_fold import constant_splat
 
-_ALONE = ops_where(lambda op: op.TRAITS.activation) | {CompositeOp}
+_ACTIVATIONS = ops_where(lambda op: op.TRAITS.activation) | {CompositeOp}
 
 _CURVES = frozenset(
     {ops.ReluOp, ops.LeakyReluOp, ops.HardSigmoidOp, ops.EluOp, ops.SoftplusOp, ops.SigmoidOp, ops.TanhOp}
     | {ops.ErfOp, ops.ExpOp, ops.Expm1Op, ops.LogOp, ops.Log1pOp, ops.PowOp}
     | {ops.MaxOp, ops.MinOp, ops.ClampOp}
 )
-"""What makes more of a formula than a scale and a shift."""
+"""Ops that make more of a formula than a scale and a shift."""
 
 _MOST_CURVES = 3
-"""In a formula; Mish has an exponential, a logarithm and a tanh. What has more is no activation."""
+"""Curves in a formula: Mish has an exponential, a logarithm and a tanh. More of them are no activation."""
 
 _GRADIENTS = frozenset(
     {ops.ReluGradOp, ops.LeakyReluGradOp, ops.EluGradOp}
@@ -41,14 +41,12 @@ _CHOICES = frozenset({ops.AbsOp, ops.SignOp, ops.CompareOp, ops.SelectOp})
 _POINTWISE = _CURVES | _GRADIENTS | _SUMS | _SCALES | _CHOICES | RELABELS
 
 
-def match(assignment: Assignment) -> None:
-    """Opens a kernel for each activation of samples whose neighbours all have kernels, with its gradient.
-
-    Those that a program writes out take as long as those that are one op.
-    """
+def match_activations(assignment: Assignment) -> None:
+    """Open a kernel for each activation of samples whose neighbors all have kernels, with its gradient."""
+    # Written-out activations cost as much as those that are one op.
     program = assignment.program
     for index, op in enumerate(program.ops):
-        if program.kinds[index] not in _ALONE or not assignment.is_free(index):
+        if program.kinds[index] not in _ACTIVATIONS or not assignment.is_free(index):
             continue
         if not program.is_per_sample(index) or not assignment.stands_alone(index):
             continue
@@ -70,7 +68,7 @@ def match(assignment: Assignment) -> None:
 
 
 def _formulas(assignment: Assignment) -> list[list[int]]:
-    """The ops of each written-out activation, ascending, where all neighbours of it have kernels."""
+    """Return the ops of each written-out activation, ascending, if all its neighbors have kernels."""
     found: list[list[int]] = []
     taken: set[int] = set()
     for index in assignment.free():
@@ -84,7 +82,7 @@ def _formulas(assignment: Assignment) -> list[list[int]]:
 
 
 def _formula(assignment: Assignment, curve: int) -> set[int] | None:
-    """The formula that an op is part of, forward and backward; None if there is no such formula."""
+    """Return the formula that an op is part of, forward and backward; None if there is no such formula."""
     stream = _stream(assignment, curve)
     if stream is None:
         return None
@@ -101,9 +99,9 @@ def _formula(assignment: Assignment, curve: int) -> set[int] | None:
 
 
 def _stream(assignment: Assignment, curve: int) -> SSAValue | None:
-    """What a formula is one of: the value that all pointwise ops before an op start from.
+    """Return the argument of a formula: the value that all pointwise ops before an op start from.
 
-    If they start from several, such as a sum of two streams, the value that the op itself reads.
+    If they start from several, such as a sum of two streams, return the value that the op itself reads.
     """
     program = assignment.program
     if not _is_pointwise(assignment, curve, forward=True):
@@ -135,7 +133,7 @@ class _Region:
         self._gradient: SSAValue | None = None
 
     def grow(self, *, forward: bool) -> None:
-        """Takes in pointwise readers of what is known; backward ones may read one gradient besides."""
+        """Add pointwise readers of known values; backward ones may read one gradient in addition."""
         program = self._assignment.program
         pending = sorted({user for value in self._known for user in program.users(value)})
         while pending:
@@ -150,14 +148,14 @@ class _Region:
                 for user in program.user_indices(index):
                     heappush(pending, user)
         if not forward:
-            self._take_in_scales()
+            self._add_scales()
 
     def _add(self, index: int) -> None:
         self.members.add(index)
         self._known.update(self._assignment.program.ops[index].results)
 
-    def _take_in_scales(self) -> None:
-        """What only scales the gradient before the formula reads it."""
+    def _add_scales(self) -> None:
+        """Add ops that only scale the gradient before the formula reads it."""
         program = self._assignment.program
         while self._gradient is not None and (index := program.producer(self._gradient)) is not None:
             inside = set(program.user_indices(index)) <= self.members
@@ -168,7 +166,7 @@ class _Region:
                 self._add(index)
 
     def leaving(self) -> list[SSAValue]:
-        """The results that forward ops outside read."""
+        """Return the results that forward ops outside read."""
         program = self._assignment.program
         outside = program.forward - self.members
         results = (result for index in self.members for result in program.ops[index].results)
@@ -176,7 +174,7 @@ class _Region:
 
 
 def _is_pointwise(assignment: Assignment, index: int, *, forward: bool) -> bool:
-    """Whether a free op of a pass makes each element from those of its operands at the same place."""
+    """Return True if a free op of a pass computes each element from its operands at the same place."""
     program = assignment.program
     if program.kinds[index] not in _POINTWISE or not assignment.is_free(index):
         return False
@@ -187,14 +185,14 @@ def _is_pointwise(assignment: Assignment, index: int, *, forward: bool) -> bool:
 
 
 def _variables(program: Program, index: int) -> list[SSAValue]:
-    """The operands of an op that are no number."""
+    """Return the operands of an op that are not constants."""
     return [operand for operand in program.ops[index].operands if constant_splat(operand) is None]
 
 
 NLIN = row_family(
     name="nlin",
     doc="an activation that stands alone, such as GELU, and its gradient",
-    match=match,
+    match=match_activations,
     has_images=True,
     computes_again=True,
 )

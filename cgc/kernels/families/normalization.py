@@ -20,7 +20,7 @@ _AFFINE = frozenset({ops.MulOp, ops.BiasAddOp})
 
 
 def match_layer_norm(assignment: Assignment) -> None:
-    """Opens a kernel for each layer norm, and for each layer of free ops that computes one."""
+    """Open a kernel for each layer norm, and for each layer of free ops that computes one."""
     program = assignment.program
     for index, op in enumerate(program.ops):
         if isinstance(op, LayerNormOp) and assignment.is_free(index):
@@ -47,7 +47,11 @@ def _claim_layer_norm(assignment: Assignment, group: Group, op: LayerNormOp) -> 
 
 
 def _claim_vector(assignment: Assignment, group: Group, vector: SSAValue) -> bool:
-    """Gives a kernel the state behind a vector with its update; whether there is state."""
+    """Claim the state that a vector comes from, with its update.
+
+    Returns:
+        True if there is state.
+    """
     program = assignment.program
     state, path = program.origin_through_broadcast(vector)
     if state not in program.state:
@@ -59,7 +63,7 @@ def _claim_vector(assignment: Assignment, group: Group, vector: SSAValue) -> boo
 
 
 def _claim_scale_and_offset(assignment: Assignment, group: Group, op: LayerNormOp) -> None:
-    """The product and the sum with vectors that follow a norm without its own, and their gradients."""
+    """Claim the product and the sum with vectors that follow a norm without its own, and their gradients."""
     program, value = assignment.program, op.y
     while constant_splat(op.scale) is not None:
         following = single(set(program.users(value)) & program.forward)
@@ -80,7 +84,7 @@ def _claim_scale_and_offset(assignment: Assignment, group: Group, op: LayerNormO
 
 
 def _match_unfused(assignment: Assignment) -> None:
-    """A layer whose free ops take two means along a row and a root of the mean of squares."""
+    """Match a layer whose free ops take two means along a row and a root of the mean of squares."""
     program = assignment.program
     roots = [index for index in assignment.free() if program.kinds[index] in _ROOTS]
     layers = {
@@ -110,7 +114,7 @@ def _match_unfused(assignment: Assignment) -> None:
 
 
 def _is_mean_of_rows(op: CirhOp) -> bool:
-    """Whether an op is the mean over the last dimension alone."""
+    """Return True if an op is the mean over the last dimension only."""
     if not isinstance(op, ReduceOp) or op.reduce_kind != "MEAN":
         return False
     return tuple(op.dimensions) == (len(shape_of(op.operands[0])) - 1,)
@@ -124,7 +128,7 @@ LAYER_NORM = row_family(
 
 
 def match_batch_norm(assignment: Assignment) -> None:
-    """Opens a kernel for each normalization with all of its layer, then for each gradient that is left."""
+    """Open a kernel for each normalization with all of its layer, then for each remaining gradient."""
     ops = list(enumerate(assignment.program.ops))
     for index, op in ops:
         if isinstance(op, FusedBatchNormOp) and assignment.is_free(index):
@@ -152,7 +156,7 @@ def _claim_batch_norm(assignment: Assignment, group: Group, op: FusedBatchNormOp
 
 
 def _moving_averages(program: Program, op: FusedBatchNormOp) -> list[SSAValue]:
-    """The states that follow the moments of an op: what they become is computed from those."""
+    """Return the states that follow the moments of an op: their new values are computed from those."""
     moments = {
         index
         for moment in (op.batch_mean, op.batch_variance, op.saved_mean, op.saved_variance)

@@ -16,7 +16,7 @@ from cgc.kernels.sizing import product_figures
 
 
 def match_fully_connected(assignment: Assignment) -> None:
-    """Opens a kernel for each matrix product with a state tensor, and gives it all of that layer."""
+    """Open a kernel for each matrix product with a state tensor, and claim all of its layer."""
     program = assignment.program
     for index, kind in enumerate(program.kinds):
         if kind is not ops.MatMulOp or not assignment.is_free(index):
@@ -39,7 +39,7 @@ def _weights(assignment: Assignment, index: int) -> SSAValue | None:
 
 
 def _fully_connected_label(_program: Program, group: Group) -> str:
-    """In published reports a table that is weights as well is one kernel, `emb_fc`."""
+    """Return `emb_fc` for weights that are an embedding table as well, as in published reports."""
     return "emb_fc" if group.sizes.get("lookup") else "fc"
 
 
@@ -57,7 +57,7 @@ FULLY_CONNECTED = product_family(
 
 
 def match_convolutions(assignment: Assignment) -> None:
-    """Opens a kernel for each convolution with a state tensor and all of its layer, then for the others."""
+    """Open a kernel for each convolution with a state tensor and all of its layer, then for the others."""
     program = assignment.program
     convolutions = [index for index, kind in enumerate(program.kinds) if kind is ConvolutionOp]
     for index in convolutions:
@@ -75,7 +75,7 @@ def match_convolutions(assignment: Assignment) -> None:
 
 
 def convolution_sizes(op: ConvolutionOp, batch_size: int) -> tuple[int, int, int]:
-    """Rows per sample, length of a row, and results of a row of the product that a convolution is.
+    """Return rows per sample, length of a row, and results of a row of a convolution as a product.
 
     A row of a grouped convolution is that of one group: each output channel reads no more. The two gradients
     have as many multiplications as the forward convolution, and its sizes.
@@ -98,7 +98,7 @@ def _filter(assignment: Assignment, index: int) -> SSAValue | None:
 
 
 def _open_with_gradients(assignment: Assignment, index: int) -> Group:
-    """A convolution of two activations; backward ones that share an operand join it."""
+    """Open a kernel for a convolution of two activations; backward ones that share an operand join it."""
     program = assignment.program
     group = assignment.open(CONVOLUTION, index)
     if index in program.forward:
@@ -118,7 +118,7 @@ def _sizes(assignment: Assignment, group: Group) -> tuple[int, int, int]:
 
 
 def _convolution_figures(assignment: Assignment, group: Group) -> dict[str, int]:
-    """Those of a product; a line of the image streams at one start, and copies share the lines."""
+    """Return figures of a product; a line of the image streams at one start, and copies share the lines."""
     op = assignment.program.ops[group.anchor]
     assert isinstance(op, ConvolutionOp)
     rows = _sizes(assignment, group)[0]
@@ -143,7 +143,7 @@ CONVOLUTION = product_family(
 
 
 def match_matmul(assignment: Assignment) -> None:
-    """Opens a kernel for each product that is left; backward products that share an operand join it."""
+    """Open a kernel for each remaining product; backward products that share an operand join it."""
     program = assignment.program
     for index, kind in enumerate(program.kinds):
         if kind is not ops.MatMulOp or not assignment.is_free(index):

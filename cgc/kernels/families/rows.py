@@ -1,4 +1,4 @@
-"""Layers that work on rows of streams: sums of two, sums with a position code, dropout."""
+"""Layers that work on rows of streams: sums of two streams, sums with a position code, dropout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONSTANT = frozenset({ops.ConstOp, ops.BroadcastInDimOp})
 
 
 def match_sums_of_images(assignment: Assignment) -> None:
-    """Opens a kernel for each residual sum of images with the activation behind it."""
+    """Open a kernel for each residual sum of images with the activation that follows it."""
     program = assignment.program
     for index in assignment.free():
         forward = index in program.forward and program.is_per_sample(index)
@@ -31,7 +31,7 @@ def match_sums_of_images(assignment: Assignment) -> None:
 
 
 def _match_sum(assignment: Assignment, index: int) -> None:
-    """The sum, the activation that alone reads it, and the gradient of that."""
+    """Claim the sum, the activation that is its only reader, and the gradient of that."""
     program = assignment.program
     op = program.ops[index]
     of_images = len(shape_of(op.results[0])) == 4
@@ -49,7 +49,7 @@ def _match_sum(assignment: Assignment, index: int) -> None:
 
 
 def match_sums(assignment: Assignment) -> None:
-    """Opens a kernel for each sum of two streams between kernels."""
+    """Open a kernel for each sum of two streams between kernels."""
     program = assignment.program
     sums = sums_of_samples(assignment)
     others = frozenset(sums)
@@ -64,7 +64,7 @@ def match_sums(assignment: Assignment) -> None:
 
 
 def sums_of_samples(assignment: Assignment) -> list[int]:
-    """Positions of the free sums of two tensors of samples, or of one and something else."""
+    """Return the positions of the free sums with an operand of samples."""
     program = assignment.program
     return [
         index
@@ -74,7 +74,7 @@ def sums_of_samples(assignment: Assignment) -> list[int]:
 
 
 def _claim_inner(assignment: Assignment, index: int) -> None:
-    """A sum of two results of one kernel is part of it."""
+    """Assign a sum of two results of one kernel to that kernel."""
     program = assignment.program
     owners = {
         None if producer is None else assignment.owner(producer)
@@ -101,7 +101,7 @@ ADD = row_family(
 
 
 def match_pos_encoding(assignment: Assignment) -> None:
-    """Opens a kernel for each sum of a stream with a position code."""
+    """Open a kernel for each sum of a stream with a position code."""
     for index in sums_of_samples(assignment):
         code = _position_code(assignment.program, index)
         if code is not None:
@@ -109,7 +109,7 @@ def match_pos_encoding(assignment: Assignment) -> None:
 
 
 def _position_code(program: Program, index: int) -> SSAValue | None:
-    """The state or constant rows that a sum adds to every sample; None where it adds something else."""
+    """Return the state or constant rows that a sum adds to every sample; None if it adds anything else."""
     if index not in program.forward:
         return None
     result = elements(program.ops[index].results[0]) // program.batch_size
@@ -126,7 +126,7 @@ def _position_code(program: Program, index: int) -> SSAValue | None:
 
 
 def _table(program: Program, code: SSAValue) -> tuple[SSAValue, list[int]]:
-    """The table that a position code is, or is the rows of a shorter sequence of; the ops between."""
+    """Return the table of a position code, whose first rows it may be, and the ops between."""
     producer = program.producer(code)
     if producer is None or program.kinds[producer] is not ops.SliceOp:
         return code, []
@@ -161,7 +161,7 @@ POS_ENCODING = row_family(
 
 
 def match_dropout(assignment: Assignment) -> None:
-    """Opens a kernel for each tensor of random numbers."""
+    """Open a kernel for each tensor of random numbers."""
     program = assignment.program
     for index, kind in enumerate(program.kinds):
         if kind in _RANDOM and assignment.is_free(index) and program.elements(index) > 1:
@@ -169,7 +169,7 @@ def match_dropout(assignment: Assignment) -> None:
 
 
 def _claim_mask(assignment: Assignment, group: Group, index: int) -> None:
-    """What depends on the random numbers alone is the mask; ops that join it with other data are uses."""
+    """Claim the mask, which depends only on the random numbers; ops that join it with other data are uses."""
     program = assignment.program
     size = program.elements(index)
     mask: set[SSAValue] = set(program.ops[index].results)
@@ -188,7 +188,7 @@ def _claim_mask(assignment: Assignment, group: Group, index: int) -> None:
 
 
 def _claim_scaling(assignment: Assignment, group: Group, use: int) -> None:
-    """The multiplication by 1 / (1 - rate) next to a use of the mask, before or after it."""
+    """Claim the multiplication by 1 / (1 - rate) next to a use of the mask, before or after it."""
     program = assignment.program
     for neighbour in (*program.producers(use), *program.user_indices(use)):
         if program.kinds[neighbour] not in _SCALES:

@@ -22,7 +22,7 @@ _KINDS = frozenset({"MIN", "MAX"})
 
 
 def match_scalars(assignment: Assignment) -> None:
-    """Opens one kernel for all ops that are left and whose tensors are small and do not belong to samples."""
+    """Open one kernel for all remaining ops whose tensors are small and do not belong to samples."""
     program = assignment.program
     group = None
     for index in assignment.free():
@@ -37,7 +37,7 @@ def match_scalars(assignment: Assignment) -> None:
 
 
 def _is_small(program: Program, value: SSAValue) -> bool:
-    """Whether a value is a scalar or so, or the scalars of all tensors of the step side by side."""
+    """Return True if a value is a scalar or almost, or the joined scalars of all tensors of the step."""
     index = program.producer(value)
     joint = (
         program.ops[index].operands if index is not None and program.kinds[index] is ops.ConcatOp else [value]
@@ -46,7 +46,7 @@ def _is_small(program: Program, value: SSAValue) -> bool:
 
 
 def _figures(assignment: Assignment, group: Group) -> dict[str, int]:
-    """Those of loops; there is no row that several PEs could share."""
+    """Return the figures of loops; there is no row that several PEs could share."""
     return {**loop_figures(assignment, group), "row_elements": 1}
 
 
@@ -60,7 +60,7 @@ CONTROL = loop_family(
 
 
 def match_gradient_norms(assignment: Assignment) -> None:
-    """Gives free ops on tensors of the step, such as sums of squares, to the kernel before them."""
+    """Assign free ops on tensors of the step, such as sums of squares, to the kernel before them."""
     program = assignment.program
     for index in assignment.free():
         operands = [value for value in program.ops[index].operands if elements(value) > _SMALL]
@@ -73,7 +73,7 @@ def match_gradient_norms(assignment: Assignment) -> None:
 
 
 def match_ranges(assignment: Assignment) -> None:
-    """Gives each to a kernel that reads its numbers; opens none."""
+    """Assign minima and maxima of labels and ids to a kernel that reads the same numbers."""
     program = assignment.program
     for index in assignment.free():
         op = program.ops[index]

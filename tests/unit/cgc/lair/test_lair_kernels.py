@@ -25,7 +25,7 @@ from cgc.kernels import Kernel, match_kernels
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Configurations
 from cgc.kernels.families import configurations
-from cgc.kernels.generated import GeneratedKernel, timed
+from cgc.kernels.generated import GeneratedKernel, schedule_nests
 from cgc.kernels.grouping import lair_text
 from cgc.kernels.nest_cost import nest_configurations
 from cgc.lair.lower import lower_group
@@ -78,7 +78,7 @@ def test_a_copy_of_the_model_does_the_work_of_a_step_for_fewer_samples() -> None
     update = kernel([(64, 64)], sines, (), (0,))
     samples = kernel([(BATCH, 64)], sines)
     for found, times in ((update, 4), (samples, 1)):
-        ((one,), (shared,)) = (list(timed(k)) for k in (found, replace(found, replicas=4)))
+        ((one,), (shared,)) = (list(schedule_nests(k)) for k in (found, replace(found, replicas=4)))
         assert shared.runs == times * one.runs
         before, after = (layouts(k).busy_pe_cycles for k in (found, replace(found, replicas=4)))
         np.testing.assert_allclose(after, times * before)
@@ -144,12 +144,12 @@ def test_the_loops_say_what_family_a_kernel_is_of(build: Build, family: str) -> 
 def test_samples_and_rows_run_in_time(
     shape: Shape, build: Build, time: set[int], spatial: tuple[int, ...], runs: float
 ) -> None:
-    (nest,) = timed(kernel([shape], build))
+    (nest,) = schedule_nests(kernel([shape], build))
     assert (nest.time, nest.spatial, nest.runs) == (time, spatial, runs)
 
 
 def test_a_nest_without_samples_runs_once_a_step() -> None:
-    (nest,) = timed(kernel([(24, 32)], sines, samples=()))
+    (nest,) = schedule_nests(kernel([(24, 32)], sines, samples=()))
     assert (nest.time, nest.spatial, nest.runs) == (frozenset(), (1, 0), 1 / BATCH)
 
 

@@ -78,7 +78,7 @@ def _update(path: Path, directory: Path, threads: int) -> tuple[Callable[[], Any
             if tensors[number].dtype == np.float32:
                 random.standard_normal(out=tensors[number], dtype=np.float32)
                 np.square(tensors[number], out=tensors[number])
-    known = memory.before()
+    known = memory.begin_step()
     moved = sum(
         memory.state[number].nbytes if number in memory.state else memory.arrived[number].nbytes
         for call in schedule.update_calls()

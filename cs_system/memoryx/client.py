@@ -1,10 +1,7 @@
 """MemoryX as a wafer sees it: one process or several, each with whole layers of the model.
 
-The wafer passes on between them what the gradients of each contribute to a norm; all do the same with the
+The wafer forwards the contributions of each process's gradients to norms. All processes compute with the
 same values in the same order, so the numbers do not depend on how many there are.
-
-A `MemoryxClient` has two threads: one takes frames from the socket into two slots of memory, so that the
-weights of a call come while the one before is computed; one sends results when the device has computed them.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ import queue
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -25,8 +23,8 @@ from cs_system.memoryx.protocol import (
     HEARTBEAT_TIMEOUT_S,
     FrameType,
     Header,
-    Opening,
-    receive_fresh,
+    ModelDescription,
+    receive_arrays,
     receive_header,
     send_frame,
     send_tensors,
@@ -34,58 +32,62 @@ from cs_system.memoryx.protocol import (
 from cs_system.memoryx.weights import (
     Arrays,
     Computing,
-    Failed,
-    Listener,
+    OnFailure,
     Transfer,
+    WeightListener,
     WeightStream,
-    connected,
-    gone,
-    refusal,
-    result,
+    answer_error,
+    connect,
+    loss_error,
+    wait_for_item,
 )
 from cs_toolkit.layered_step import Schedule, Shard, owner, shards, traffic
 from cs_toolkit.step import StepInterface, TensorSpec
 
 _WAITING = 8
-"""Frames that wait to be sent."""
+"""Capacity of the queue of frames to send."""
 
 Address = tuple[str, int]
 
 S = TypeVar("S", bound=WeightStream)
 
-Contributed = Callable[[int, Arrays], None]
+OnPartial = Callable[[int, Arrays], None]
 
 Results = Callable[[], Arrays]
-"""Waits for the device and gives what it has computed."""
+"""Waits for the device and returns the values that it has computed."""
 
 
 class MemoryxClient(WeightStream):
-    """A wafer that opens a model, begins steps, and sends what they compute; see `WeightStream`.
+    """The connection of a wafer that opens a model, begins steps, and sends their results.
+
+    Two threads: one receives frames into two slots of memory, so that the weights of a call arrive while the
+    previous one is computed; one sends results as soon as the device has computed them.
 
     Args:
         address: Host and port of MemoryX.
-        shard: Of the step that is there.
-        failed: See `WeightStream`.
-        contributed: Gets the round and what the gradients there contribute for the other parts.
-        maps_files, heartbeat_timeout_s: See `WeightStream`.
+        shard: Part of the step that is stored there.
+        on_failure: Called with the error when the connection fails, unless this side closes it.
+        on_partial: Called with a round and the contributions of the gradients there to the other parts.
+        maps_files: Whether to map the files of a MemoryX on the same machine.
+        heartbeat_timeout_s: Time without a heartbeat after which MemoryX counts as lost.
     """
 
     def __init__(
         self,
         address: tuple[str, int],
         shard: Shard,
-        failed: Failed,
-        contributed: Contributed,
+        on_failure: OnFailure,
+        on_partial: OnPartial,
         maps_files: bool = True,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
-        super().__init__(address, shard, failed, maps_files, heartbeat_timeout_s)
-        self._contributed = contributed
-        self._answered: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
-        self._kept: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
+        super().__init__(address, shard, on_failure, maps_files, heartbeat_timeout_s)
+        self._on_partial = on_partial
+        self._answers: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
+        self._snapshot_done: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
         self._changed = threading.Condition()
-        self._begun = self._updated = 0
-        # Bounded: state on its way to MemoryX may be larger than this machine's memory.
+        self._steps_begun = self._steps_updated = 0
+        # Bounded, because the state sent to MemoryX may be larger than this machine's memory.
         self._to_send: queue.Queue[tuple[FrameType, int, Results] | None] = queue.Queue(_WAITING)
 
     def open(
@@ -95,40 +97,40 @@ class MemoryxClient(WeightStream):
         token: str,
         listeners: int = 0,
     ) -> None:
-        """Sends the model; `wait_open` waits until it is understood.
+        """Send the model; `wait_open` waits until it is accepted.
 
         Args:
-            schedule: Of the whole step.
-            functions: Bytes and interface of what MemoryX computes, by number.
-            token: By which other wafers join, and readers of its state.
-            listeners: How many of them.
+            schedule: Schedule of the whole step.
+            functions: Bytes and interface of the functions that MemoryX computes, by number.
+            token: Secret with which other wafers join, and readers of its state.
+            listeners: Number of other wafers.
 
         Raises:
-            MemoryxError: MemoryX has gone.
+            MemoryxError: MemoryX is gone.
         """
         interfaces = {number: interface for number, (_, interface) in functions.items()}
-        opening = Opening(schedule, interfaces, token, listeners, self._shard.index, self._shard.count)
+        model = ModelDescription(schedule, interfaces, token, listeners, self._shard.index, self._shard.count)
         try:
-            send_frame(self._sock, FrameType.OPEN, 0, opening.to_json())
+            send_frame(self._sock, FrameType.OPEN, 0, model.to_json())
             for number, (data, _) in functions.items():
                 send_frame(self._sock, FrameType.FUNCTION, number, data)
         except ConnectionError as error:
             raise self._gone(error) from error
 
     def wait_open(self) -> None:
-        """Waits until MemoryX has the model, and room for its state.
+        """Wait until MemoryX has the model, and storage for its state.
 
         Raises:
-            MemoryxError: MemoryX has gone.
-            CsSystemError: it refuses; there is no room for the state.
+            MemoryxError: MemoryX is gone.
+            CsSystemError: it refuses the model, or has no room for the state.
         """
         try:
-            self._silence.reads()
+            self._watchdog.expect_data()
             while (header := receive_header(self._sock)).type is FrameType.ALIVE:
-                self._silence.reads()
+                self._watchdog.expect_data()
             if header.type is not FrameType.OPENED:
                 raise self._refusal(header)
-            self._opened(header)
+            self._map_files(header)
         except ConnectionError as error:
             raise self._failure or self._gone(error) from error
         self._start("weights", self._receive)
@@ -137,97 +139,95 @@ class MemoryxClient(WeightStream):
     # State, between steps
 
     def put(self, number: int, array: np.ndarray) -> None:
-        """Sends a tensor of the state, in the device's dtype."""
+        """Send a state tensor, in the device's dtype."""
         self._queue(FrameType.PUT, number, lambda: [array])
 
     def snapshot(self, numbers: Sequence[int]) -> None:
-        """Has MemoryX keep some state as it is after the steps begun so far, for a `StateReader`.
+        """Have MemoryX keep state as it is after the steps begun so far, for a `StateReader`.
 
         Raises:
-            CsSystemError: MemoryX has gone or failed.
+            CsSystemError: MemoryX is gone or has failed.
         """
-        wanted = np.array(numbers, np.uint32)
-        self._queue(FrameType.SNAPSHOT, len(numbers), lambda: [wanted])
-        result(self._kept)
+        array = np.array(numbers, np.uint32)
+        self._queue(FrameType.SNAPSHOT, len(numbers), lambda: [array])
+        wait_for_item(self._snapshot_done)
 
     # A step
 
     def begin(self, inputs: Arrays) -> None:
-        """Begins a step: its first weights come."""
+        """Begin a step: MemoryX starts to send its weights."""
         self._queue(FrameType.BEGIN, 0, lambda: inputs)
 
     def send_results(self, call: int, results: Results) -> None:
-        """Sends what a call has computed for MemoryX, once the device has done it."""
+        """Send the results of a call, as soon as the device has computed them."""
         self._queue(FrameType.RESULTS, call, results)
 
     def share(self, index: int, values: Arrays) -> None:
-        """Sends what the gradients of the other parts contribute to a round."""
+        """Send the contributions of the other parts' gradients to a round."""
         self._queue(FrameType.SHARED, index, lambda: values)
 
     def answers(self) -> dict[int, np.ndarray]:
-        """What the oldest step without answers puts out of its update, by number.
+        """Wait for the outputs that the update of the oldest unanswered step computes; by number.
 
         Raises:
-            CsSystemError: MemoryX has gone or failed.
+            CsSystemError: MemoryX is gone or has failed.
         """
         numbers = self._traffic.answers
         if not numbers:
             return {}
-        arrays: Arrays = result(self._answered)
+        arrays: Arrays = wait_for_item(self._answers)
         return dict(zip(numbers, arrays, strict=True))
 
     def close(self) -> None:
-        """Hangs up: MemoryX forgets the model."""
+        """Close the connection: MemoryX drops the model."""
         shut_down(self._sock)
         self._to_send.put(None)
         super().close()
 
     # The threads
 
-    def _take(self, header: Header) -> None:
+    def _handle(self, header: Header) -> None:
         specs = self._schedule.values
         if header.type is FrameType.ANSWERS:
-            self._answered.put(
-                receive_fresh(self._sock, header, [specs[number] for number in self._traffic.answers])
+            self._answers.put(
+                receive_arrays(self._sock, header, [specs[number] for number in self._traffic.answers])
             )
         elif header.type is FrameType.PARTIAL:
             given = [specs[number] for number in self._shard.given[header.index]]
-            self._contributed(header.index, receive_fresh(self._sock, header, given))
+            self._on_partial(header.index, receive_arrays(self._sock, header, given))
         elif header.type is FrameType.DONE:
-            self._kept.put([])
+            self._snapshot_done.put([])
         elif header.type is FrameType.UPDATED:
             with self._changed:
-                self._updated = header.index
+                self._steps_updated = header.index
                 self._changed.notify_all()
         else:
-            super()._take(header)
+            super()._handle(header)
 
     def _send(self) -> None:
         while (item := self._to_send.get()) is not None:
             kind, index, arrays = item
             try:
-                # After a failure the rest is dropped, so that nobody waits for room.
+                # After a failure the rest is dropped, so that no caller waits for room in the queue.
                 if self._failure is None:
                     self._send_one(kind, index, arrays())
             except ConnectionError as error:
                 self._fail(self._gone(error))
             except Exception as error:
-                # What the device raises for a call that has failed.
+                # The device raises the error of a failed call when its results are read.
                 self._fail(ExecutionError(f"running the steps failed: {type(error).__name__}: {error}"))
 
     def _send_one(self, kind: FrameType, index: int, arrays: Arrays) -> None:
         if kind is FrameType.BEGIN:
-            self._begun += 1
+            self._steps_begun += 1
         if kind is FrameType.RESULTS and self._files is not None:
             with self._changed:
-                # What is at its place is read by the update before.
-                self._changed.wait_for(lambda: self._failure or self._updated >= self._begun - 1)
+                # The previous update still reads the values at this place.
+                self._changed.wait_for(lambda: self._failure or self._steps_updated >= self._steps_begun - 1)
             if self._failure is None:
-                self._files.put(index, arrays)
+                self._files.write_results(index, arrays)
             arrays = []
         send_tensors(self._sock, kind, index, arrays)
-
-    # Inside
 
     def _queue(self, kind: FrameType, index: int, arrays: Results) -> None:
         if self._failure is not None:
@@ -235,84 +235,86 @@ class MemoryxClient(WeightStream):
         self._to_send.put((kind, index, arrays))
 
     def end(self, error: CsSystemError) -> None:
-        """See `WeightStream`."""
+        """Make everyone who is waiting for MemoryX raise an error."""
         super().end(error)
-        for arrived in (self._answered, self._kept):
+        for arrived in (self._answers, self._snapshot_done):
             arrived.put(self._failure or error)
         with self._changed:
             self._changed.notify_all()
 
 
 class StateReader:
-    """A connection that reads what a snapshot holds; for one thread at a time.
+    """A separate connection that reads a snapshot while steps run; for one thread at a time.
 
     Args:
         address: Host and port of MemoryX.
-        token: Of the model.
+        token: Secret of the model.
 
     Raises:
-        MemoryxError: nobody answers there.
+        MemoryxError: nothing answers at the address.
     """
 
     def __init__(self, address: tuple[str, int], token: str) -> None:
         self._name = f"{address[0]}:{address[1]}"
         self._lock = threading.Lock()
-        self._sock: socket.socket = connected(address)
+        self._sock: socket.socket = connect(address)
         try:
             send_frame(self._sock, FrameType.READ, 0, token.encode())
         except ConnectionError as error:
-            raise gone(self._name, error) from error
+            raise loss_error(self._name, error) from error
 
     def get(self, number: int, spec: TensorSpec) -> np.ndarray:
-        """A tensor of the snapshot, in the device's dtype; each may be read once.
+        """Return a tensor of the snapshot, in the device's dtype; each may be read once.
 
         Raises:
-            CsSystemError: MemoryX has gone or failed, or the snapshot has ended.
+            CsSystemError: MemoryX is gone or has failed, or the snapshot has ended.
         """
         with self._lock:
             try:
-                header = self._answer(FrameType.GET, number, FrameType.STATE)
-                (array,) = receive_fresh(self._sock, header, [spec])
+                header = self._request(FrameType.GET, number, FrameType.STATE)
+                (array,) = receive_arrays(self._sock, header, [spec])
             except ConnectionError as error:
-                raise gone(self._name, error) from error
+                raise loss_error(self._name, error) from error
         return array
 
     def end(self) -> None:
-        """The rest is not read: MemoryX keeps nothing for it any more when this returns.
-
-        It would end the next snapshot otherwise, which comes on another connection.
+        """Discard the rest of the snapshot; returns when MemoryX has done so.
 
         Raises:
-            MemoryxError: MemoryX has gone.
+            MemoryxError: MemoryX is gone.
         """
+        # Waits for the answer: an END that arrived late would end the next snapshot, which is requested on
+        # another connection.
         with self._lock:
             try:
-                self._answer(FrameType.END, 0, FrameType.DONE)
+                self._request(FrameType.END, 0, FrameType.DONE)
             except ConnectionError as error:
-                raise gone(self._name, error) from error
+                raise loss_error(self._name, error) from error
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         self.shut_down()
         self._sock.close()
 
     def shut_down(self) -> None:
-        """Ends the connection; whoever reads is told that MemoryX has gone."""
+        """Shut the connection down; a thread that is reading gets the error that MemoryX is gone."""
         shut_down(self._sock)
 
-    def _answer(self, kind: FrameType, index: int, expected: FrameType) -> Header:
+    def _request(self, kind: FrameType, index: int, expected: FrameType) -> Header:
         send_frame(self._sock, kind, index)
         header = receive_header(self._sock)
         if header.type is not expected:
-            raise refusal(self._sock, header, self._name)
+            raise answer_error(self._sock, header, self._name)
         return header
 
 
 class _Parts(Generic[S]):
-    """What comes from all processes, put together again.
+    """The streams of all processes of MemoryX, combined.
 
     Attributes:
-        on_failure: Called when one has gone, for those who wait for it elsewhere.
+        parts: Part of the model of each process; no more than there are layers to share.
+        addresses: Addresses of the processes that have a part.
+        on_failure: Called when a process is lost, for those who wait for it elsewhere.
     """
 
     def __init__(self, schedule: Schedule, addresses: Sequence[Address]) -> None:
@@ -324,7 +326,7 @@ class _Parts(Generic[S]):
         self._calls = itertools.cycle(range(len(self._traffic.calls)))
 
     def weights(self, is_computing: Computing) -> Arrays:
-        """See `WeightStream`."""
+        """Wait for the weights of the next call, from all processes."""
         call = next(self._calls)
         found: dict[int, np.ndarray] = {}
         for stream, part in zip(self._streams, self.parts, strict=True):
@@ -332,45 +334,41 @@ class _Parts(Generic[S]):
         return [found[number] for number in self._traffic.to_wafer[call]]
 
     def release_weights(self) -> None:
-        """See `WeightStream`."""
+        """Release the weights of the oldest call, which has read them."""
         for stream in self._streams:
             stream.release_weights()
 
     def unresponsive(self) -> str | None:
-        """Which process has not answered for seconds; None: all answer."""
+        """Describe a process that has not answered for seconds; None: all answer."""
         return next((text for stream in self._streams if (text := stream.unresponsive()) is not None), None)
 
     def transfers(self) -> list[Transfer]:
-        """Of the weights that have come from each process."""
+        """Return the transfer times of the weights from each process."""
         return [stream.transfer for stream in self._streams]
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close all connections."""
         for stream in self._streams:
             stream.close()
 
-    def _failed(self, error: CsSystemError) -> None:
-        """One process has gone: nobody waits for the others."""
+    def _fail_all(self, error: CsSystemError) -> None:
+        """End all streams after one process is lost, so that nobody waits for the others."""
         for stream in self._streams:
             stream.end(error)
         self.on_failure()
 
 
 class ShardedMemoryx(_Parts[MemoryxClient]):
-    """The model of a wafer that begins steps; see `MemoryxClient`.
+    """The model of a wafer that begins steps, on all processes of MemoryX.
 
     Args:
-        schedule: Of the step.
+        schedule: Schedule of the step.
         addresses: Host and port of each process.
-        maps_files: See `MemoryxConfig`.
-        heartbeat_timeout_s: Silence after which a process counts as lost.
-
-    Attributes:
-        parts: What each process has; no more than there are layers to share out.
-        addresses: Of the processes that have a part.
+        maps_files: Whether to map the files of a MemoryX on the same machine.
+        heartbeat_timeout_s: Time without a heartbeat after which a process counts as lost.
 
     Raises:
-        MemoryxError: nobody answers at an address.
+        MemoryxError: nothing answers at an address.
     """
 
     def __init__(
@@ -382,108 +380,114 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
     ) -> None:
         super().__init__(schedule, addresses)
         self._contributions: dict[int, dict[int, np.ndarray]] = {}
-        self._came: dict[int, int] = {}
+        self._arrived_parts: dict[int, int] = {}
         self._lock = threading.Lock()
         try:
             for address, part in zip(self.addresses, self.parts, strict=True):
-                taker = self._taker(part)
+                handler = self._partial_handler(part)
                 self._streams.append(
-                    MemoryxClient(address, part, self._failed, taker, maps_files, heartbeat_timeout_s)
+                    MemoryxClient(address, part, self._fail_all, handler, maps_files, heartbeat_timeout_s)
                 )
         except CsSystemError:
             self.close()
             raise
 
     def open(self, executables: Executables, token: str, listeners: int = 0) -> None:
-        """Sends each process its part of the model; see `MemoryxClient.open`."""
+        """Send each process its part of the model; `wait_open` waits until all have accepted it."""
         for stream, part in zip(self._streams, self.parts, strict=True):
             numbers = dict.fromkeys(call.function for call in part.schedule.memory_calls())
             functions: Mapping[int, tuple[bytes, StepInterface]] = {n: executables[n] for n in numbers}
             stream.open(self._schedule, functions, token, listeners)
 
     def wait_open(self) -> None:
-        """See `MemoryxClient.wait_open`."""
+        """Wait until all processes have the model, and storage for their state."""
         for stream in self._streams:
             stream.wait_open()
 
     def put(self, number: int, array: np.ndarray) -> None:
-        """Sends a tensor of the state to whoever has it: small ones to all."""
+        """Send a state tensor to the process that stores it; small ones go to all."""
         for stream, part in zip(self._streams, self.parts, strict=True):
             if number in part.schedule.state.values():
                 stream.put(number, array)
 
     def snapshot(self, numbers: Sequence[int]) -> None:
-        """See `MemoryxClient.snapshot`."""
+        """Have each process keep its part of some state as it is after the steps begun so far."""
         owners = [owner(self.parts, number) for number in numbers]
         for index, stream in enumerate(self._streams):
             stream.snapshot([number for number, at in zip(numbers, owners, strict=True) if at == index])
 
     def begin(self, inputs: Arrays) -> None:
-        """See `MemoryxClient.begin`."""
+        """Begin a step on all processes."""
         values = dict(zip(self._traffic.inputs, inputs, strict=True))
         for stream, part in zip(self._streams, self.parts, strict=True):
             stream.begin([values[number] for number in part.traffic.inputs])
 
     def send_results(self, call: int, results: Results) -> None:
-        """See `MemoryxClient.results`."""
+        """Send the results of a call to the processes that need them."""
         for stream, part in zip(self._streams, self.parts, strict=True):
-            places = [self._traffic.to_memory[call].index(n) for n in part.traffic.to_memory[call]]
-            if places:
-                stream.send_results(call, lambda places=places: [results()[place] for place in places])  # type: ignore[misc]
+            positions = [self._traffic.to_memory[call].index(n) for n in part.traffic.to_memory[call]]
+            if positions:
+                stream.send_results(call, partial(_select, results, positions))
 
     def answers(self) -> dict[int, np.ndarray]:
-        """See `MemoryxClient.answers`."""
+        """Wait for the outputs that the update of the oldest unanswered step computes; by number."""
         found: dict[int, np.ndarray] = {}
         for stream in self._streams:
             found |= stream.answers()
         return found
 
-    def _taker(self, part: Shard) -> Contributed:
+    def _partial_handler(self, part: Shard) -> OnPartial:
         def take(index: int, values: Arrays) -> None:
-            self._contributed(part, index, values)
+            self._merge_partials(part, index, values)
 
         return take
 
-    def _contributed(self, part: Shard, index: int, values: Arrays) -> None:
-        """The last part of a round that contributes has all get what the others did."""
+    def _merge_partials(self, part: Shard, index: int, values: Arrays) -> None:
+        """Collect the contributions to a round; after the last one send each part those of the others."""
         with self._lock:
             found = self._contributions.setdefault(index, {})
             found.update(zip(part.given[index], values, strict=True))
-            self._came[index] = self._came.get(index, 0) + 1
-            if self._came[index] < len(self.parts):
+            self._arrived_parts[index] = self._arrived_parts.get(index, 0) + 1
+            if self._arrived_parts[index] < len(self.parts):
                 return
-            del self._contributions[index], self._came[index]
+            del self._contributions[index], self._arrived_parts[index]
         for stream, other in zip(self._streams, self.parts, strict=True):
             stream.share(index, [found[number] for number in other.taken[index]])
 
 
-class ShardedListener(_Parts[Listener]):
-    """The weights of another wafer of a group; see `Listener`. Arguments as of `ShardedMemoryx`."""
+class ShardedListener(_Parts[WeightListener]):
+    """The weights of another wafer of a group, from all processes of MemoryX.
+
+    Args:
+        schedule: Schedule of the step.
+        addresses: Host and port of each process.
+        token: Secret of the group.
+    """
 
     def __init__(self, schedule: Schedule, addresses: Sequence[Address], token: str) -> None:
         super().__init__(schedule, addresses)
         for address, part in zip(self.addresses, self.parts, strict=True):
-            self._streams.append(Listener(address, part, self._failed))
+            self._streams.append(WeightListener(address, part, self._fail_all))
             self._streams[-1].join(token)
 
     def begin(self, inputs: Arrays) -> None:
-        """Does nothing: the first wafer begins the step."""
+        """Do nothing: the first wafer begins the step."""
 
     def send_results(self, call: int, results: object) -> None:
-        """Does nothing: the first wafer sends the sums of all."""
+        """Do nothing: the first wafer sends the sums of all."""
 
     def answers(self) -> dict[int, np.ndarray]:
-        """Nothing: the first wafer gets them."""
+        """Return nothing: the first wafer gets the answers."""
         return {}
 
 
 class ShardedReader:
-    """Reads what snapshots hold; see `StateReader`.
+    """Reads snapshots from all processes of MemoryX.
 
     Args:
-        schedule: Of the step.
+        schedule: Schedule of the step.
         addresses: Host and port of each process.
-        token: Of the model.
+        token: Secret of the model.
     """
 
     def __init__(self, schedule: Schedule, addresses: Sequence[Address], token: str) -> None:
@@ -491,24 +495,29 @@ class ShardedReader:
         self._readers = [StateReader(address, token) for address in addresses[: len(self._parts)]]
 
     def get(self, number: int, spec: TensorSpec) -> np.ndarray:
-        """See `StateReader.get`."""
+        """Return a tensor of the snapshot, in the device's dtype; each may be read once."""
         return self._readers[owner(self._parts, number)].get(number, spec)
 
     def end(self) -> None:
-        """See `StateReader.end`."""
+        """Discard the rest of the snapshot on all processes."""
         for reader in self._readers:
             reader.end()
 
     def end_all(self) -> None:
-        """Whoever waits for MemoryX does so no longer."""
+        """Shut all connections down, so that nobody waits for MemoryX any longer."""
         for reader in self._readers:
             reader.shut_down()
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close all connections."""
         for reader in self._readers:
             reader.close()
 
 
+def _select(results: Results, positions: Sequence[int]) -> Arrays:
+    arrays = results()
+    return [arrays[position] for position in positions]
+
+
 def _nothing() -> None:
-    """Nobody else waits."""
+    """Do nothing: nobody else waits."""

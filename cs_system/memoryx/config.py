@@ -1,4 +1,4 @@
-"""Where a CS system finds MemoryX."""
+"""The MemoryX of a CS system: addresses of running processes, or processes that the system starts itself."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cs_toolkit.layered_step import Schedule, shards
 
 @dataclass(frozen=True)
 class MemoryxConfig:
-    """Where a CS system finds MemoryX.
+    """The MemoryX of a CS system.
 
     Attributes:
-        addresses: Of processes that run, which share out the layers; none: the system starts its own.
-        directory: Where those keep state and gradients.
-        servers: How many of its own it starts.
-        maps_files: Whether a wafer on the machine of a MemoryX reads weights in its file, and writes results
-            there; else they come and go on the connection, as between machines.
+        addresses: Running processes, which share the layers; none: the system starts its own.
+        directory: Where its own processes store state and gradients.
+        servers: Number of processes that it starts.
+        maps_files: Whether a wafer on the same machine as a MemoryX reads weights in its file and writes
+            results there; otherwise they are sent over the connection, as between machines.
     """
 
     addresses: tuple[tuple[str, int], ...] = ()
@@ -31,32 +31,33 @@ class MemoryxConfig:
     maps_files: bool = True
 
     def limit_servers(self, servers: int | None) -> MemoryxConfig:
-        """The same with so many processes at most; None: no limit."""
+        """Return a copy with at most this number of processes; None: no limit."""
         return replace(
             self, addresses=self.addresses[:servers], servers=min(self.servers, servers or self.servers)
         )
 
 
 def parse_memoryx_addresses(text: str) -> tuple[tuple[str, int], ...]:
-    """The addresses that `--memoryx` names, with commas between them.
+    """Parse the comma-separated addresses of `--memoryx`.
 
     Raises:
-        BadOptionError: one has not the form of an address, or is there twice.
+        BadOptionError: an address is malformed, or given twice.
     """
     found = tuple(parse_memoryx_address(one) for one in text.split(","))
-    twice = [f"{host}:{port}" for host, port in found if found.count((host, port)) > 1]
-    if twice:
+    repeated = [f"{host}:{port}" for host, port in found if found.count((host, port)) > 1]
+    if repeated:
         raise BadOptionError(
-            f"--memoryx={text}: {twice[0]} is there twice, expected another process for each part of a model"
+            f"--memoryx={text}: {repeated[0]} is given twice, expected a different process for each part of "
+            "the model"
         )
     return found
 
 
 def parse_memoryx_address(text: str) -> tuple[str, int]:
-    """The address that `--memoryx` names.
+    """Parse an address of `--memoryx`.
 
     Raises:
-        BadOptionError: it has not the form of one.
+        BadOptionError: it is malformed.
     """
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -68,28 +69,28 @@ def parse_memoryx_address(text: str) -> tuple[str, int]:
 
 
 def start_memoryx(
-    place: MemoryxConfig, schedule: Schedule, listen: str = "127.0.0.1", reached_by: str = "127.0.0.1"
+    config: MemoryxConfig, schedule: Schedule, listen: str = "127.0.0.1", reached_by: str = "127.0.0.1"
 ) -> tuple[tuple[tuple[str, int], ...], list[MemoryxProcess]]:
-    """Where the model lies, and the processes that were started for it: none where some run already.
+    """Return the addresses of MemoryX, and the processes started for them, none if some were configured.
 
     Args:
-        place: What is said of it.
-        schedule: Of the step.
-        listen: Address of this machine that new ones listen on.
-        reached_by: The one under which all wafers reach them.
+        config: The MemoryX of the system.
+        schedule: Schedule of the step.
+        listen: Address of this machine on which new processes listen.
+        reached_by: The address under which all wafers reach them.
     """
-    if place.addresses:
-        return place.addresses, []
-    own = [MemoryxProcess(place.directory, listen) for _ in shards(schedule, place.servers)]
-    return tuple((reached_by, memoryx.address[1]) for memoryx in own), own
+    if config.addresses:
+        return config.addresses, []
+    started = [MemoryxProcess(config.directory, listen) for _ in shards(schedule, config.servers)]
+    return tuple((reached_by, memoryx.address[1]) for memoryx in started), started
 
 
 class MemoryxProcess(ChildProcess):
     """A MemoryX process on this machine. It ends with `end`, and with this process, however that ends.
 
     Args:
-        directory: Where it keeps state and gradients.
-        host: Address to listen on, an IP.
+        directory: Where it stores state and gradients.
+        host: IP address to listen on.
 
     Attributes:
         address: Where it listens, from the start: connections wait until it is ready.
@@ -99,7 +100,7 @@ class MemoryxProcess(ChildProcess):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, 0), family=family) as listener:
             self.address: tuple[str, int] = listener.getsockname()[:2]
-            super().__init__("cs_memoryx", _serve, [str(directory)], [listener.fileno()])
+            super().__init__("cs_memoryx", _run_memoryx, [str(directory)], [listener.fileno()])
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +109,7 @@ class MemoryxProcess(ChildProcess):
         self.end()
 
 
-def _serve(directory: str, descriptor: int) -> int:
-    from cs_system.memoryx.server import serve_own
+def _run_memoryx(directory: str, descriptor: int) -> int:
+    from cs_system.memoryx.server import serve_system
 
-    return serve_own(socket.socket(fileno=descriptor), Path(directory))
+    return serve_system(socket.socket(fileno=descriptor), Path(directory))

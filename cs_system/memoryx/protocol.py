@@ -1,4 +1,4 @@
-"""The frames between the wafer and MemoryX: a header of 24 bytes, little-endian, and a payload.
+"""The protocol between a wafer and MemoryX: frames with a header of 24 bytes, little-endian, and a payload.
 
     offset  0  magic 'CSMX'
             4  u8  version, 1
@@ -11,30 +11,31 @@
     type      from     index     payload
     OPEN      wafer    -         JSON: schedule, state, functions
     FUNCTION  wafer    function  its executable
-    PUT       wafer    value     the tensor of a state
-    BEGIN     wafer    -         tensors of the batch that MemoryX needs
-    RESULTS   wafer    call      what goes to MemoryX after a call
-    SNAPSHOT  wafer    count     numbers of the state (u32) to be read as it is after the steps begun so far
-    SHARED    wafer    round     what the gradients of the other processes contribute
-    JOIN      wafer    -         the token of a group whose weights it gets, too
-    READ      reader   -         the token of the model whose snapshots it reads, on a connection of its own
+    PUT       wafer    value     a state tensor
+    BEGIN     wafer    -         the batch tensors that MemoryX needs
+    RESULTS   wafer    call      the results of a call that go to MemoryX
+    SNAPSHOT  wafer    count     numbers of the state (u32) to be kept as it is after the steps begun so far
+    SHARED    wafer    round     contributions of the other processes' gradients to a round of the update
+    JOIN      wafer    -         the token of a group, whose weights the wafer wants to receive too
+    READ      reader   -         the token of the model whose snapshots it reads, on a separate connection
     GET       reader   value     -
-    END       reader   -         -               the snapshot is not read any further
-    ALIVE     both     -         -               every second; of a wafer to its CS system with JSON: its work
-    MAPPED    wafer    0 or 1    -               whether it has mapped the files of MemoryX: weights and
-                                                 results are at their places then, and do not come in frames
+    END       reader   -         -               the rest of the snapshot is not read
+    ALIVE     both     -         -               heartbeat, every second; from a wafer to its CS system it has
+                                                 a JSON payload: a report of its work
+    MAPPED    wafer    0 or 1    -               whether the wafer has mapped the files of MemoryX: if so,
+                                                 weights and results are in the files and not in frames
     DONE      MemoryX  -         -               a snapshot is kept, or has ended
     OPENED    MemoryX  -         JSON: its files  OPEN is understood
-    UPDATED   MemoryX  step      -               to a wafer that has mapped the files: results of a step,
+    UPDATED   MemoryX  step      -               to a wafer that has mapped the files: the results of a step,
                                                  counted from 1, have been read
-    WEIGHTS   MemoryX  call      what comes to the wafer before a call
-    ANSWERS   MemoryX  -         what the step puts out of its update
-    STATE     MemoryX  value     the tensor of a state, to the reader
-    PARTIAL   MemoryX  round     what its gradients contribute to a round of the update
+    WEIGHTS   MemoryX  call      the weights of a call
+    ANSWERS   MemoryX  -         the step outputs that the update computes
+    STATE     MemoryX  value     a state tensor, to the reader
+    PARTIAL   MemoryX  round     the contribution of its gradients to a round of the update
     FAILED    MemoryX  -         JSON: code and message of the error that ends the connection
 
-Tensors follow one another in the order of `cs_toolkit.layered_step`, each padded to 64 bytes, so that a
-device reads them where they were received.
+Tensors are in the order of `layered_step.traffic`, each padded to 64 bytes, so that a device
+can read them where they were received.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ from cs_toolkit.layered_step import Schedule, schedule_from_json
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 ALIGNMENT = 64
-"""Bytes: arrays at such addresses are taken by XLA without a copy."""
+"""Arrays at multiples of this address, in bytes, are used by XLA without a copy."""
 
 MAX_TEXT_BYTES = 64 << 20
-"""Of a JSON payload."""
+"""Limit of a JSON payload."""
 
 MAX_TOKEN_BYTES = 256
 
@@ -75,10 +76,10 @@ _PADDING = bytes(ALIGNMENT)
 HEARTBEAT_INTERVAL_S = 1.0
 
 UNRESPONSIVE_S = 5.0
-"""A part that is silent for so long is named."""
+"""A process that has been silent for this long is reported."""
 
 HEARTBEAT_TIMEOUT_S = 60.0
-"""One that is silent for so long is ended. Less than the 100 s after which JAX ends a whole group."""
+# Less than the 100 s after which JAX aborts a whole group.
 
 
 class FrameType(IntEnum):
@@ -109,49 +110,49 @@ class FrameType(IntEnum):
 
 @dataclass(frozen=True)
 class Header:
-    """One frame's header; the fields are those of the module's table."""
+    """The header of a frame; the fields are those of the module's table."""
 
     type: FrameType
     index: int
     nbytes: int
 
 
-def padded(nbytes: int) -> int:
-    """Bytes with what follows them until the next tensor."""
+def padded_size(nbytes: int) -> int:
+    """Return the size of a tensor with its padding."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def send_frame(sock: socket.socket, kind: FrameType, index: int, payload: bytes | memoryview = b"") -> None:
-    """Sends a frame whose payload is no tensor.
+    """Send a frame whose payload is not tensors.
 
     Raises:
-        ConnectionError: the peer has gone, or takes nothing.
+        ConnectionError: the peer is gone, or does not receive.
     """
     head = _FORMAT.pack(_MAGIC, _VERSION, kind, 0, index, 0, memoryview(payload).nbytes)
     send_gathered(sock, [head, payload] if payload else [head])
 
 
 def send_tensors(sock: socket.socket, kind: FrameType, index: int, arrays: Sequence[np.ndarray]) -> None:
-    """Sends tensors of device dtypes, without a copy where they are contiguous.
+    """Send tensors of device dtypes, without a copy if they are contiguous.
 
     Raises:
-        ConnectionError: the peer has gone, or takes nothing.
+        ConnectionError: the peer is gone, or does not receive.
     """
-    total = sum(padded(array.nbytes) for array in arrays)
+    total = sum(padded_size(array.nbytes) for array in arrays)
     parts: list[bytes | memoryview] = [_FORMAT.pack(_MAGIC, _VERSION, kind, 0, index, 0, total)]
     for array in arrays:
         if array.nbytes:
             parts.append(raw_bytes(np.ascontiguousarray(array)))
-            parts.append(_PADDING[: padded(array.nbytes) - array.nbytes])
+            parts.append(_PADDING[: padded_size(array.nbytes) - array.nbytes])
     send_gathered(sock, [part for part in parts if len(part)])
 
 
 def receive_header(sock: socket.socket) -> Header:
-    """The next frame's header; its payload is still to be received.
+    """Receive the next frame's header; its payload follows.
 
     Raises:
-        ConnectionError: the peer has gone.
-        MemoryxError: the peer speaks something else.
+        ConnectionError: the peer is gone.
+        MemoryxError: the peer speaks another protocol.
     """
     data = bytearray(_FORMAT.size)
     receive_scattered(sock, [memoryview(data)])
@@ -165,10 +166,10 @@ def receive_header(sock: socket.socket) -> Header:
 
 
 def receive_payload(sock: socket.socket, header: Header, limit: int) -> bytearray:
-    """The payload of a frame as bytes of their own.
+    """Receive the payload of a frame as bytes.
 
     Raises:
-        ConnectionError: the peer has gone.
+        ConnectionError: the peer is gone.
         MemoryxError: it is larger than `limit`.
     """
     if header.nbytes > limit:
@@ -180,72 +181,72 @@ def receive_payload(sock: socket.socket, header: Header, limit: int) -> bytearra
 
 
 def receive_tensors(sock: socket.socket, header: Header, arrays: Sequence[np.ndarray]) -> None:
-    """Receives the tensors of a frame into arrays that are contiguous.
+    """Receive the tensors of a frame into contiguous arrays.
 
     Raises:
-        ConnectionError: the peer has gone.
+        ConnectionError: the peer is gone.
         MemoryxError: the frame has another size.
     """
-    total = sum(padded(array.nbytes) for array in arrays)
+    total = sum(padded_size(array.nbytes) for array in arrays)
     if header.nbytes != total:
         raise MemoryxError(f"got {header.nbytes:,} bytes of {header.type.name}, expected {total:,}")
     buffers = []
     for array in arrays:
         if array.nbytes:
             buffers.append(raw_bytes(array))
-            buffers.append(memoryview(bytearray(padded(array.nbytes) - array.nbytes)))
+            buffers.append(memoryview(bytearray(padded_size(array.nbytes) - array.nbytes)))
     receive_scattered(sock, [buffer for buffer in buffers if len(buffer)])
 
 
-def receive_fresh(sock: socket.socket, header: Header, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
-    """Receives the tensors of a frame into memory of their own; raises as `receive_tensors`."""
-    arrays = views(aligned_empty(padded_bytes(specs)), specs)
+def receive_arrays(sock: socket.socket, header: Header, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+    """Receive the tensors of a frame into new arrays; raises the errors of `receive_tensors`."""
+    arrays = split_views(aligned_empty(padded_bytes(specs)), specs)
     receive_tensors(sock, header, arrays)
     return arrays
 
 
 def raw_bytes(array: np.ndarray) -> memoryview:
-    """The memory of a contiguous array, which may have no elements' type that Python knows."""
+    """Return the memory of a contiguous array, even if the buffer protocol does not know its dtype."""
     return array.reshape(-1).view(np.uint8).data
 
 
-def views(memory: np.ndarray, specs: Iterable[TensorSpec]) -> list[np.ndarray]:
-    """Arrays one after the other, each padded, in bytes that are aligned."""
+def split_views(memory: np.ndarray, specs: Iterable[TensorSpec]) -> list[np.ndarray]:
+    """Return views of contiguous padded arrays in aligned memory."""
     found, offset = [], 0
     for spec in specs:
         dtype = dtype_named(device_dtype(spec.dtype))
         size = math.prod(spec.shape) * dtype.itemsize
         found.append(memory[offset : offset + size].view(dtype).reshape(spec.shape))
-        offset += padded(size)
+        offset += padded_size(size)
     return found
 
 
 def padded_bytes(specs: Iterable[TensorSpec]) -> int:
-    """The bytes that `views` of some tensors take."""
+    """Return the size in bytes that `split_views` needs for some tensors."""
     return sum(
-        padded(math.prod(spec.shape) * dtype_named(device_dtype(spec.dtype)).itemsize) for spec in specs
+        padded_size(math.prod(spec.shape) * dtype_named(device_dtype(spec.dtype)).itemsize) for spec in specs
     )
 
 
 def aligned_empty(nbytes: int) -> np.ndarray:
-    """Bytes at an address that is a multiple of 64."""
+    """Allocate bytes at an address that is a multiple of 64."""
     memory = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT
     return memory[start : start + nbytes]
 
 
 @dataclass(frozen=True)
-class Opening:
-    """A model.
+class ModelDescription:
+    """The description of a model that a wafer sends before the state.
 
     Attributes:
-        schedule: of its step.
-        functions: of those that MemoryX computes, by number, what goes in and out; their bytes follow in
+        schedule: Schedule of its step.
+        functions: By number, the interfaces of the functions that MemoryX computes; their bytes follow in
             this order.
-        token: by which other wafers join, that get the same weights, and readers of the state.
-        listeners: how many other wafers.
-        shard: which part of the model this process has.
-        shards: how many parts there are.
+        token: Secret with which other wafers join, which get the same weights, and readers of the state.
+        listeners: Number of other wafers.
+        shard: Index of the part of the model that this process stores.
+        shards: Number of parts.
     """
 
     schedule: Schedule
@@ -256,7 +257,7 @@ class Opening:
     shards: int = 1
 
     def to_json(self) -> bytes:
-        """As text."""
+        """Encode the description."""
         functions = {
             number: [_to_json(interface.state), _to_json(interface.inputs), _to_json(interface.outputs)]
             for number, interface in self.functions.items()
@@ -266,11 +267,11 @@ class Opening:
         return json.dumps({**fields, "shard": self.shard, "shards": self.shards}).encode()
 
     @classmethod
-    def from_json(cls, text: bytes) -> Opening:
-        """The inverse of `to_json`.
+    def from_json(cls, text: bytes) -> ModelDescription:
+        """Decode a description.
 
         Raises:
-            MemoryxError: the text is none of these.
+            MemoryxError: the text is not a description.
         """
         try:
             fields = json.loads(text)
@@ -282,7 +283,7 @@ class Opening:
             numbers = (int(fields[name]) for name in ("listeners", "shard", "shards"))
             return cls(schedule, functions, str(fields["token"]), *numbers)
         except (ValueError, TypeError, KeyError, ToolkitError) as error:
-            raise MemoryxError(f"the wafer told no model that MemoryX understands: {error!r}") from error
+            raise MemoryxError(f"the wafer's description of the model is malformed: {error!r}") from error
 
 
 def _to_json(specs: tuple[TensorSpec, ...]) -> list[list[Any]]:
@@ -294,41 +295,41 @@ def _from_json(specs: list[list[Any]]) -> tuple[TensorSpec, ...]:
 
 
 class FrameSender:
-    """The sending side of a connection.
+    """The sending side of a connection, shared by several threads.
 
     Args:
-        sock: Connected.
+        sock: A connected socket.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._sending = threading.Lock()
 
-    def frame(self, kind: FrameType, index: int, payload: bytes = b"") -> None:
-        """Sends a frame whose payload is no tensor; raises as `send_frame`."""
+    def send(self, kind: FrameType, index: int, payload: bytes = b"") -> None:
+        """Send a frame whose payload is not tensors; raises the errors of `send_frame`."""
         with self._sending:
             send_frame(self.sock, kind, index, payload)
 
-    def tensors(self, kind: FrameType, index: int, arrays: Sequence[np.ndarray]) -> None:
-        """Sends tensors; raises as `send_tensors`."""
+    def send_arrays(self, kind: FrameType, index: int, arrays: Sequence[np.ndarray]) -> None:
+        """Send tensors; raises the errors of `send_tensors`."""
         with self._sending:
             send_tensors(self.sock, kind, index, arrays)
 
     @contextlib.contextmanager
-    def alive(self) -> Iterator[None]:
-        """Says every second of the body that MemoryX is there."""
+    def heartbeats(self) -> Iterator[None]:
+        """Send a heartbeat every second of the body."""
         has_ended = threading.Event()
-        thread = threading.Thread(target=self._stay_alive, args=(has_ended,), name="alive", daemon=True)
+        thread = threading.Thread(target=self._send_heartbeats, args=(has_ended,), name="alive", daemon=True)
         thread.start()
         try:
             yield
         finally:
             has_ended.set()
 
-    def _stay_alive(self, has_ended: threading.Event) -> None:
+    def _send_heartbeats(self, has_ended: threading.Event) -> None:
         with contextlib.suppress(ConnectionError):
             while not has_ended.wait(HEARTBEAT_INTERVAL_S):
-                # A frame under way says so, too.
+                # A frame that is being sent serves as a heartbeat.
                 if self._sending.acquire(blocking=False):
                     try:
                         send_frame(self.sock, FrameType.ALIVE, 0)

@@ -1,8 +1,8 @@
-"""The MemoryX process: it serves wafers, whose state comes, whose steps are streamed, and updates the state.
+"""The MemoryX process: it stores a model's state, streams weights to wafers, and updates the state.
 
-Three threads serve a wafer: the reader takes frames; the streamer sends the weights of a step in the order in
-which the wafer computes; the updater computes the update when all gradients of a step are here. Weights of a
-layer go to the wafer again as soon as the layer is updated, while those behind it are not.
+Three threads serve a wafer: the reader receives frames; the streamer sends the weights of a step in the order
+in which the wafer computes; the updater computes the update when all gradients of a step have arrived. The
+weights of a layer are sent for the next step as soon as the layer is updated, even if later layers are not.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from cs_system.memoryx.protocol import (
     FrameSender,
     FrameType,
     Header,
-    Opening,
-    receive_fresh,
+    ModelDescription,
+    receive_arrays,
     receive_header,
     receive_payload,
     receive_tensors,
@@ -61,13 +61,13 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True)
 class MemoryxOptions:
-    """Flags of `cs_system memoryx serve`.
+    """The options of `cs_system memoryx serve`.
 
     Attributes:
-        host, port: To listen on; port 0 takes any free one.
-        directory: Where state and gradients lie while a model trains.
-        threads: That compute; None: one for each CPU.
-        xla_cache: Directory of compiled functions; None keeps nothing.
+        host, port: Address to listen on; port 0 takes any free one.
+        directory: Where state and gradients are stored while a model trains.
+        threads: Number of compute threads; None: one for each CPU.
+        xla_cache: Directory of compiled functions; None stores nothing.
     """
 
     host: str
@@ -78,17 +78,17 @@ class MemoryxOptions:
 
 
 def serve(options: MemoryxOptions) -> int:
-    """Runs MemoryX until SIGTERM or SIGINT.
+    """Run MemoryX until SIGTERM or SIGINT.
 
     Returns:
         The exit code: 0 after SIGTERM, 130 after SIGINT.
 
     Raises:
         PortInUseError: the port cannot be listened on.
-        BadOptionError: there is no such directory.
+        BadOptionError: the directory does not exist.
     """
     _check(options.directory)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # in all threads that follow
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # inherited by all threads started from now on
     try:
         listener = socket.create_server((options.host, options.port), backlog=_BACKLOG)
     except OSError as error:
@@ -101,11 +101,11 @@ def serve(options: MemoryxOptions) -> int:
     return 130 if caught == signal.SIGINT else 0
 
 
-def serve_own(listener: socket.socket, directory: Path) -> int:
-    """Is the MemoryX of a CS system, on a socket that listens already, until something ends the process.
+def serve_system(listener: socket.socket, directory: Path) -> int:
+    """Run the MemoryX that a CS system has started, on a listening socket, until the process is ended.
 
     Raises:
-        BadOptionError: there is no such directory.
+        BadOptionError: the directory does not exist.
     """
     _check(directory)
     _start(listener, directory).join()
@@ -120,27 +120,29 @@ def _check(directory: Path) -> None:
 def _start(
     listener: socket.socket, directory: Path, threads: int | None = None, xla_cache: Path | None = None
 ) -> threading.Thread:
-    """Starts to serve."""
+    """Start to accept wafers."""
     threads = limit_threads(threads)
-    limit_threads(1)  # for each function; the threads of updates call several at a time
-    # Calls are short, and other threads wait for memory meanwhile: handing them to one more costs a third.
+    limit_threads(1)  # for each function; the update's threads call several functions at a time
+    # Synchronous dispatch: calls are short, and handing each to another thread costs a third of the rate.
     start_device(xla_cache, dispatches_async=False, on_cpu=True)
-    accepting = threading.Thread(target=_accept, args=(listener, directory, threads, Groups()), daemon=True)
+    accepting = threading.Thread(
+        target=_accept, args=(listener, directory, threads, ModelRegistry()), daemon=True
+    )
     accepting.start()
     return accepting
 
 
-def _accept(listener: socket.socket, directory: Path, threads: int, groups: Groups) -> None:
+def _accept(listener: socket.socket, directory: Path, threads: int, registry: ModelRegistry) -> None:
     while True:
         sock, address = listener.accept()
         tune(sock)
         log.info("wafer at %s", name_of(address))
-        threading.Thread(target=_serve, args=(sock, directory, threads, groups), daemon=True).start()
+        threading.Thread(target=_serve, args=(sock, directory, threads, registry), daemon=True).start()
 
 
-def _serve(sock: socket.socket, directory: Path, threads: int, groups: Groups) -> None:
+def _serve(sock: socket.socket, directory: Path, threads: int, registry: ModelRegistry) -> None:
     with sock:
-        Connection(sock, directory, threads, groups).serve()
+        WaferConnection(sock, directory, threads, registry).serve()
     log.info("the wafer has hung up")
 
 
@@ -149,79 +151,79 @@ class Listener:
     """Another wafer of a group.
 
     Attributes:
-        line: to it.
-        has_files: whether it reads weights from the files of MemoryX; None until it has said so.
+        line: Sender of its connection.
+        has_files: Whether it reads weights from the files of MemoryX; None until it has answered.
     """
 
     line: FrameSender
     has_files: bool | None = None
 
 
-class Groups:
-    """Wafers that get the weights of a model that another one has opened, and readers of its state."""
+class ModelRegistry:
+    """The models that wafers have opened, for other wafers that listen and for readers of their state."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._joined: dict[bytes, list[Listener]] = {}
-        self._opened: dict[bytes, Connection] = {}
+        self._opened: dict[bytes, WaferConnection] = {}
 
-    def open(self, token: bytes, connection: Connection) -> None:
-        """A model may be read."""
+    def add(self, token: bytes, connection: WaferConnection) -> None:
+        """Add a model that may be read."""
         with self._changed:
             self._opened[token] = connection
 
-    def opened(self, token: bytes) -> Connection | None:
-        """The connection that has opened a model."""
+    def find(self, token: bytes) -> WaferConnection | None:
+        """Return the connection that has opened a model."""
         with self._changed:
             return self._opened.get(token)
 
-    def close(self, token: bytes) -> None:
-        """A model has gone."""
+    def remove(self, token: bytes) -> None:
+        """Remove a model."""
         with self._changed:
             self._opened.pop(token, None)
 
     def join(self, token: bytes, line: FrameSender) -> None:
-        """Hands a connection over, and returns when the wafer has hung up."""
+        """Add a listener to a model; returns when the wafer has closed the connection."""
         listener = Listener(line)
-        self._tell(lambda: self._joined.setdefault(token, []).append(listener))
+        self._change(lambda: self._joined.setdefault(token, []).append(listener))
         with contextlib.suppress(ConnectionError):
-            has_files = _has_files(line.sock)
-            self._tell(lambda: setattr(listener, "has_files", has_files))
-            receive_header(line.sock)  # a listener says nothing more
-        self._tell(lambda: self._joined.pop(token, None))
+            has_files = _receive_mapped(line.sock)
+            self._change(lambda: setattr(listener, "has_files", has_files))
+            receive_header(line.sock)  # a listener sends nothing more
+        self._change(lambda: self._joined.pop(token, None))
 
-    def wait(self, token: bytes, count: int, files: bytes) -> list[Listener]:
-        """The wafers of a group, when they know where the files of the model are.
+    def wait_for_listeners(self, token: bytes, count: int, files: bytes) -> list[Listener]:
+        """Wait for the wafers of a group, until they know where the files of the model are.
 
         Raises:
-            MemoryxError: some do not come.
-            ConnectionError: one has gone.
+            MemoryxError: some do not connect in time.
+            ConnectionError: one is gone.
         """
         listeners = self._wait_for(token, count, lambda listener: True)
         for listener in listeners:
-            listener.line.frame(FrameType.OPENED, 0, files)
+            listener.line.send(FrameType.OPENED, 0, files)
         return self._wait_for(token, count, lambda listener: listener.has_files is not None)
 
-    def _wait_for(self, token: bytes, count: int, is_there: Callable[[Listener], bool]) -> list[Listener]:
-        def there() -> list[Listener]:
-            return [listener for listener in self._joined.get(token, ()) if is_there(listener)]
+    def _wait_for(self, token: bytes, count: int, condition: Callable[[Listener], bool]) -> list[Listener]:
+        def matching() -> list[Listener]:
+            return [listener for listener in self._joined.get(token, ()) if condition(listener)]
 
         with self._changed:
-            if not self._changed.wait_for(lambda: len(there()) >= count, _JOIN_TIMEOUT_S):
+            if not self._changed.wait_for(lambda: len(matching()) >= count, _JOIN_TIMEOUT_S):
                 raise MemoryxError(
-                    f"{1 + len(there())} of {count + 1} CS systems came to MemoryX within "
+                    f"{1 + len(matching())} of {count + 1} CS systems came to MemoryX within "
                     f"{_JOIN_TIMEOUT_S:g} s; look at the logs of the others"
                 )
-            return there()
+            return matching()
 
-    def _tell(self, change: Callable[[], object]) -> None:
+    def _change(self, change: Callable[[], object]) -> None:
         with self._changed:
             change()
             self._changed.notify_all()
 
 
-def _has_files(sock: socket.socket) -> bool:
-    """What a wafer answers to `OPENED`."""
+def _receive_mapped(sock: socket.socket) -> bool:
+    """Receive the answer of a wafer to `OPENED`: whether it has mapped the files."""
     header = receive_header(sock)
     if header.type is not FrameType.MAPPED:
         raise MemoryxError(f"got {header.type.name} from the wafer, expected MAPPED")
@@ -230,14 +232,14 @@ def _has_files(sock: socket.socket) -> bool:
 
 @dataclass
 class _Step:
-    """A step under way.
+    """A step in progress.
 
     Attributes:
-        number: in this connection, from 1.
-        inputs: tensors of its batch that MemoryX needs.
-        expected: frames of results that have not come.
-        known: its small values.
-        streamed: set when all weights have been sent, and `known` is there.
+        number: Number in this connection, from 1.
+        inputs: Batch tensors that MemoryX needs.
+        expected: Number of result frames that have not arrived.
+        known: Its small values.
+        streamed: Set when all weights have been sent, and `known` is complete.
     """
 
     number: int
@@ -247,66 +249,66 @@ class _Step:
     streamed: threading.Event = field(default_factory=threading.Event)
 
 
-class Connection:
-    """Serves a wafer until it hangs up.
+class WaferConnection:
+    """The connection of a wafer, served until the wafer closes it.
 
     Args:
-        sock: Connected, and closed by the caller.
-        directory: Where state and gradients lie.
-        threads: That compute.
-        groups: Where other wafers of its group come to.
+        sock: A connected socket, closed by the caller.
+        directory: Where state and gradients are stored.
+        threads: Number of compute threads.
+        registry: The models that wafers have opened.
     """
 
-    def __init__(self, sock: socket.socket, directory: Path, threads: int, groups: Groups) -> None:
+    def __init__(self, sock: socket.socket, directory: Path, threads: int, registry: ModelRegistry) -> None:
         self._sock, self._line = sock, FrameSender(sock)
         self._directory, self._threads = directory, threads
-        self._groups = groups
+        self._registry = registry
         self._listeners: list[Listener] = []
         self._has_files = False
         self._changed = threading.Condition()
         self._has_ended = False
         self._begun: _Step | None = None
-        self._decided = self._updated = 0
+        self._changing_step = self._updated_step = 0
         self._snapshot: Snapshot | None = None
-        # Of each state that a step replaces, the last step whose new value it has.
+        # For each state that steps replace: the last step whose new value it has.
         self._version: dict[int, int] = {}
         self._shared: queue.SimpleQueue[tuple[int, list[np.ndarray]] | None] = queue.SimpleQueue()
         self._to_stream: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
         self._to_update: queue.SimpleQueue[_Step | None] = queue.SimpleQueue()
 
     def serve(self) -> None:
-        """Returns when the wafer has hung up, or MemoryX has told it why it cannot go on."""
-        self._guarded(self._serve)
+        """Serve the wafer; returns when it has closed the connection, or got the error that ends it."""
+        self._run_guarded(self._serve)
 
     def _serve(self) -> None:
         header = receive_header(self._sock)
         if header.type is FrameType.READ:
             self._read_for(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)))
             return
-        with self._line.alive():
+        with self._line.heartbeats():
             if header.type is FrameType.JOIN:
                 token = bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES))
-                self._groups.join(token, self._line)
+                self._registry.join(token, self._line)
             else:
                 self._train(header)
 
     def _train(self, header: Header) -> None:
-        opening, memory = self._made(header)
+        opening, memory = self._receive_model(header)
         with contextlib.closing(memory):
             self._open(opening, memory)
             threads = [
-                threading.Thread(target=self._guarded, args=(body,), name=name, daemon=True)
+                threading.Thread(target=self._run_guarded, args=(body,), name=name, daemon=True)
                 for name, body in (("streamer", self._stream), ("updater", self._update))
             ]
             for thread in threads:
                 thread.start()
-            self._guarded(self._read)
+            self._run_guarded(self._read)
             for thread in threads:
                 thread.join()
-            self._groups.close(self._token)
+            self._registry.remove(self._token)
 
-    def _made(self, header: Header) -> tuple[Opening, Memory]:
-        opening = Opening.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
+    def _receive_model(self, header: Header) -> tuple[ModelDescription, Memory]:
+        opening = ModelDescription.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
         executables = {}
         for number, interface in opening.functions.items():
             header = receive_header(self._sock)
@@ -327,16 +329,16 @@ class Connection:
         )
         return opening, memory
 
-    def _open(self, opening: Opening, memory: Memory) -> None:
+    def _open(self, opening: ModelDescription, memory: Memory) -> None:
         self._memory, self._token = memory, opening.token.encode()
         self._version = dict.fromkeys(memory.schedule.replacements, 0)
-        self._sent_all_the_same = always_streamed(memory.shard)
+        self._always_streamed = always_streamed(memory.shard)
         files = SharedFiles.of(memory.state, memory.arrived).to_json()
         if opening.listeners:
-            self._listeners = self._groups.wait(self._token, opening.listeners, files)
-        self._groups.open(self._token, self)
-        self._line.frame(FrameType.OPENED, 0, files)
-        self._has_files = _has_files(self._sock)
+            self._listeners = self._registry.wait_for_listeners(self._token, opening.listeners, files)
+        self._registry.add(self._token, self)
+        self._line.send(FrameType.OPENED, 0, files)
+        self._has_files = _receive_mapped(self._sock)
 
     # The threads
 
@@ -358,17 +360,17 @@ class Connection:
     def _stream(self) -> None:
         memory = self._memory
         while (step := self._to_stream.get()) is not None:
-            # Results of this step come no sooner than what decides the update before.
-            self._wait(lambda step=step: self._decided >= step.number - 1)  # type: ignore[misc]
+            # The small values of this step depend on the previous update, which must have begun to commit.
+            self._wait(lambda step=step: self._changing_step >= step.number - 1)  # type: ignore[misc]
             self._wait_for(memory.small, step.number - 1)
-            step.known.update(memory.before())
+            step.known.update(memory.begin_step())
             for call, numbers in enumerate(memory.traffic.to_wafer):
                 self._wait_for(numbers, step.number - 1)
-                some = memory.values(self._sent_all_the_same[call], step.known)
+                some = memory.values(self._always_streamed[call], step.known)
                 arrays = memory.values(numbers, step.known)
                 for listener in self._listeners:
-                    listener.line.tensors(FrameType.WEIGHTS, call, some if listener.has_files else arrays)
-                self._line.tensors(FrameType.WEIGHTS, call, some if self._has_files else arrays)
+                    listener.line.send_arrays(FrameType.WEIGHTS, call, some if listener.has_files else arrays)
+                self._line.send_arrays(FrameType.WEIGHTS, call, some if self._has_files else arrays)
             step.streamed.set()
 
     def _update(self) -> None:
@@ -378,24 +380,24 @@ class Connection:
                 return
             for number, array in zip(self._memory.traffic.inputs, step.inputs, strict=True):
                 np.copyto(self._memory.arrived[number], array)
-            changes = partial(self._changing, step.number), partial(self._committed, step.number)
+            changes = partial(self._before_change, step.number), partial(self._after_change, step.number)
             answers = self._memory.update(step.known, self._exchange, *changes)
             with self._changed:
-                self._updated = step.number
+                self._updated_step = step.number
                 self._changed.notify_all()
             if self._has_files:
-                self._line.frame(FrameType.UPDATED, step.number)
+                self._line.send(FrameType.UPDATED, step.number)
             if answers:
-                self._line.tensors(FrameType.ANSWERS, 0, answers)
+                self._line.send_arrays(FrameType.ANSWERS, 0, answers)
 
-    # What the reader does
+    # The handlers of the reader
 
     def _begin(self, header: Header) -> None:
         number = 1 if self._begun is None else self._begun.number + 1
         memory = self._memory
-        # The update before may still read its own.
+        # New arrays, because the previous update may still read those of its step.
         specs = [memory.schedule.values[value] for value in memory.traffic.inputs]
-        inputs = receive_fresh(self._sock, header, specs)
+        inputs = receive_arrays(self._sock, header, specs)
         step = self._begun = _Step(number, inputs, sum(map(bool, memory.traffic.to_memory)))
         self._to_stream.put(step)
         if not step.expected:
@@ -405,7 +407,7 @@ class Connection:
         step, memory = self._begun, self._memory
         if step is None or not step.expected or header.index >= len(memory.traffic.to_memory):
             raise MemoryxError(f"got results of call {header.index} from the wafer, expected none")
-        # What is there is read by the update before.
+        # The previous update still reads the values at this place.
         self._wait_until_updated(step.number - 1)
         if not self._has_files:
             self._receive_results(header)
@@ -420,18 +422,18 @@ class Connection:
             receive_tensors(self._sock, header, [memory.arrived[number] for number in numbers])
         else:
             specs = [memory.schedule.values[number] for number in numbers]
-            accumulate_results(memory.shard, call, memory.arrived, receive_fresh(self._sock, header, specs))
+            accumulate_results(memory.shard, call, memory.arrived, receive_arrays(self._sock, header, specs))
 
     def _take_shared(self, header: Header) -> None:
         memory = self._memory
         if header.index >= len(memory.shard.taken):
             raise MemoryxError(f"got values of round {header.index} from the wafer, expected none")
         specs = [memory.schedule.values[number] for number in memory.shard.taken[header.index]]
-        self._shared.put((header.index, receive_fresh(self._sock, header, specs)))
+        self._shared.put((header.index, receive_arrays(self._sock, header, specs)))
 
     def _exchange(self, index: int, given: list[np.ndarray]) -> list[np.ndarray]:
         """Through the wafer; see `Memory.update`."""
-        self._line.tensors(FrameType.PARTIAL, index, given)
+        self._line.send_arrays(FrameType.PARTIAL, index, given)
         found = self._shared.get()
         if found is None:
             raise PeerGoneError("the connection has ended")
@@ -441,7 +443,7 @@ class Connection:
         return taken
 
     def _take_state(self, header: Header) -> None:
-        """A state between two steps."""
+        """Receive a state tensor, between two steps."""
         if self._begun is not None:
             self._wait_until_updated(self._begun.number)
         self._check_state([header.index])
@@ -456,18 +458,18 @@ class Connection:
         self.end_snapshot()
         step = 0 if self._begun is None else self._begun.number
         self._snapshot = Snapshot(self._memory.state, step, wanted)
-        self._line.frame(FrameType.DONE, 0)
+        self._line.send(FrameType.DONE, 0)
 
     def _check_state(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             if number not in self._memory.state:
                 raise MemoryxError(f"got value {number} from the wafer, which is no state")
 
-    # State, while steps go on
+    # Snapshots
 
     def _read_for(self, token: bytes) -> None:
-        """Serves a reader until it hangs up."""
-        model = self._groups.opened(token)
+        """Serve a reader of snapshots until it closes the connection."""
+        model = self._registry.find(token)
         if model is None:
             raise MemoryxError("the model that is to be read is not here any more; load it again")
         try:
@@ -477,7 +479,7 @@ class Connection:
                     send_frame(self._sock, FrameType.DONE, 0)
                     continue
                 try:
-                    kept = model.kept_state(header.index)
+                    kept = model.read_snapshot(header.index)
                 except MemoryxError as error:
                     self._fail(error)
                 else:
@@ -485,12 +487,12 @@ class Connection:
         finally:
             model.end_snapshot()
 
-    def kept_state(self, number: int) -> np.ndarray:
-        """A tensor of the snapshot; waits for the update of its step.
+    def read_snapshot(self, number: int) -> np.ndarray:
+        """Return a tensor of the snapshot; wait for the update of its step.
 
         Raises:
-            MemoryxError: there is none, or it has been read.
-            PeerGoneError: the wafer has gone.
+            MemoryxError: there is no snapshot, or the tensor has been read.
+            PeerGoneError: the wafer is gone.
         """
         snapshot = self._snapshot
         if snapshot is not None:
@@ -500,33 +502,33 @@ class Connection:
         raise MemoryxError(f"value {number} is not kept for a reader: the state has been put or read since")
 
     def end_snapshot(self) -> None:
-        """Keeps nothing for readers any more."""
+        """Discard the snapshot."""
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is not None:
             snapshot.end()
 
-    # What the threads tell each other
+    # Synchronization of the threads
 
-    def _changing(self, step: int, state: frozenset[int]) -> None:
+    def _before_change(self, step: int, state: frozenset[int]) -> None:
         with self._changed:
-            self._decided = step
+            self._changing_step = step
             self._changed.notify_all()
         snapshot = self._snapshot
         if snapshot is not None:
             snapshot.before_change(step, state)
 
-    def _committed(self, step: int, state: frozenset[int]) -> None:
+    def _after_change(self, step: int, state: frozenset[int]) -> None:
         with self._changed:
             self._version.update(dict.fromkeys(state, step))
             self._changed.notify_all()
 
     def _wait_for(self, state: Iterable[int], version: int) -> None:
-        """Until some state has the value that a step has given it."""
+        """Wait until some state has the value that a step has given it."""
         replaced = [number for number in state if number in self._version]
         self._wait(lambda: all(self._version[number] >= version for number in replaced))
 
     def _wait_until_updated(self, step: int) -> None:
-        self._wait(lambda: self._updated >= step)
+        self._wait(lambda: self._updated_step >= step)
 
     def _wait(self, is_true: Callable[[], bool]) -> None:
         with self._changed:
@@ -547,8 +549,8 @@ class Connection:
         self._to_stream.put(None)
         self._to_update.put(None)
 
-    def _guarded(self, body: Callable[[], None]) -> None:
-        """Runs a thread's part; the first failure ends all."""
+    def _run_guarded(self, body: Callable[[], None]) -> None:
+        """Run the body of a thread; the first failure ends all of them."""
         try:
             body()
         except ConnectionError as error:
@@ -562,8 +564,8 @@ class Connection:
             self._end()
 
     def _fail(self, error: CsSystemError) -> None:
-        """Tells the wafer, where it still listens."""
+        """Send the error to the wafer, if it is still connected."""
         log.error("%s", error)
         text = json.dumps({"code": error.code, "message": str(error)}).encode()
         with contextlib.suppress(ConnectionError):
-            self._line.frame(FrameType.FAILED, 0, text)
+            self._line.send(FrameType.FAILED, 0, text)

@@ -1,9 +1,9 @@
-"""State of MemoryX in files that are mapped into memory: it may be larger than the memory of the machine.
+"""The state of MemoryX, in files that are mapped into memory: it may be larger than the machine's memory.
 
-A file has its blocks from the start, so a full disk shows before the first step. It has no name any more once
-it is mapped: nothing is left of it when the processes that have it end, however they end. A wafer on the same
-machine finds the files by the process that has them open. It is sure to have the same ones, and not those of
-another machine or container, where the file systems' own numbers of them agree.
+A file has all its blocks from the start, so that a full disk shows before the first step. It is unlinked once
+it is mapped, so nothing is left of it when the processes that have it open end, however they end. A wafer on
+the same machine finds a file by the process that has it open. Device and inode numbers make sure that it is
+the same file, and not one of another machine or container.
 """
 
 from __future__ import annotations
@@ -24,43 +24,45 @@ from typing import Any
 import numpy as np
 
 from cs_system.errors import MemoryxError, StorageFullError
-from cs_system.memoryx.protocol import padded, padded_bytes, raw_bytes, views
+from cs_system.memoryx.protocol import padded_bytes, padded_size, raw_bytes, split_views
 from cs_system.messages import dtype_named
 from cs_toolkit.layered_step import Schedule, Shard, Sweep, is_small
 from cs_toolkit.step import TensorSpec, device_dtype
 
 COPIED_BYTES = 1 << 30
-"""Of copies at once; one update may always copy what it changes, however much that is."""
+"""Limit for the copies of a snapshot; a single update may exceed it by the tensors that it changes."""
 
 _POPULATE_READ = 22
-"""MADV_POPULATE_READ of Linux 5.14, which Python has no name for."""
+"""MADV_POPULATE_READ of Linux 5.14, for which Python has no constant."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 Pages = Sequence[tuple[int, int]]
-"""First byte and end of pieces of a file, both multiples of a page."""
+"""Start and end of ranges of a file in bytes, all multiples of the page size."""
 
 Arrays = Sequence[np.ndarray]
 
 Combine = Callable[[np.ndarray, np.ndarray, np.ndarray], object]
 
-_COMBINED: Mapping[str, Combine] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
-"""How shares of micro-batches are combined: two of them, and where the result goes."""
+_COMBINE: Mapping[str, Combine] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
+"""Functions that combine the contributions of two micro-batches, with the output as third argument."""
 
 _madvise: Any = ctypes.CDLL(None).madvise
 
 
 class FileLayout:
-    """Tensors of a file by number, in device dtypes.
+    """The layout of the tensors in a file, by number, in device dtypes.
+
+    It follows from the schedule alone, so MemoryX and a wafer that maps the file agree on it.
 
     Args:
-        specs: Of the tensors.
-        columns: Tensors of one dtype that lie one behind the other; others than in `specs` do not count.
+        specs: Specs of the tensors.
+        columns: Groups of contiguous tensors of one dtype; tensors that are not in `specs` are ignored.
 
     Attributes:
-        specs: See the argument.
-        offsets: First byte of each.
-        nbytes: Of all.
+        specs: Specs of the tensors.
+        offsets: First byte of each tensor.
+        nbytes: Size of the file.
     """
 
     def __init__(self, specs: Mapping[int, TensorSpec], columns: Iterable[tuple[int, ...]] = ()) -> None:
@@ -75,18 +77,18 @@ class FileLayout:
             self.nbytes += sizes[number]
 
     def span(self, number: int) -> slice:
-        """The bytes of a tensor, with what pads it."""
+        """Return the byte range of a tensor, with its padding."""
         offset = self.offsets[number]
         return slice(offset, offset + padded_bytes([self.specs[number]]))
 
     def column(self, numbers: Sequence[int]) -> slice:
-        """The bytes of tensors that lie one behind the other, with what is between them."""
+        """Return the byte range of contiguous tensors, with the padding between them."""
         end = self.offsets[numbers[-1]] + _column_bytes(self.specs[numbers[-1]])
         return slice(self.offsets[numbers[0]], end)
 
 
 def file_layouts(shard: Shard) -> tuple[FileLayout, FileLayout]:
-    """Of a part of a model: of its state, and of what arrives in a step."""
+    """Return the file layouts of a part of a model: of its state, and of the values that arrive in a step."""
     specs, traffic = shard.schedule.values, shard.traffic
     arriving = dict.fromkeys((*traffic.inputs, *(v for values in traffic.to_memory for v in values)))
     together = columns(shard.schedule)
@@ -95,7 +97,7 @@ def file_layouts(shard: Shard) -> tuple[FileLayout, FileLayout]:
 
 
 def columns(schedule: Schedule) -> list[tuple[int, ...]]:
-    """Tensors that lie one behind the other: those that sweeps read, and those that they replace."""
+    """Return the groups of contiguous tensors: those that sweeps read, and those that they replace."""
     found = [
         numbers
         for sweep in schedule.sweeps()
@@ -106,22 +108,22 @@ def columns(schedule: Schedule) -> list[tuple[int, ...]]:
 
 
 def replaced_state(schedule: Schedule, sweep: Sweep) -> list[tuple[int, ...]]:
-    """For each result of a sweep the state that it replaces."""
+    """Return, for each result of a sweep, the state that it replaces."""
     old = {new: number for number, new in schedule.replacements.items()}
     return [tuple(old[number] for number in made) for made in sweep.made]
 
 
 def _column_bytes(spec: TensorSpec) -> int:
-    """Bytes of a tensor in a column: as many elements in all columns, whatever their dtypes."""
-    return padded(math.prod(spec.shape)) * dtype_named(device_dtype(spec.dtype)).itemsize
+    """Return the size of a tensor in a column, where its number of elements is the same for all dtypes."""
+    return padded_size(math.prod(spec.shape)) * dtype_named(device_dtype(spec.dtype)).itemsize
 
 
 class MappedTensors:
-    """Tensors by number, in device dtypes.
+    """Tensors in a mapped file, by number, in device dtypes.
 
     Args:
-        descriptor: Of the file, which is closed with `close`.
-        layout: Of the tensors in it.
+        descriptor: Descriptor of the file, closed by `close`.
+        layout: Layout of the tensors in it.
     """
 
     def __init__(self, descriptor: int, layout: FileLayout) -> None:
@@ -130,13 +132,13 @@ class MappedTensors:
         self._map = mmap.mmap(descriptor, max(layout.nbytes, 1))
         self._bytes = np.frombuffer(self._map, np.uint8)
         self._arrays = {
-            number: views(self._bytes[layout.span(number)], [spec])[0]
+            number: split_views(self._bytes[layout.span(number)], [spec])[0]
             for number, spec in layout.specs.items()
         }
 
     @classmethod
     def in_directory(cls, directory: Path, layout: FileLayout) -> MappedTensors:
-        """In a new file.
+        """Create a new file.
 
         Raises:
             StorageFullError: the file system has no room.
@@ -146,15 +148,15 @@ class MappedTensors:
 
     @property
     def nbytes(self) -> int:
-        """Of the file."""
+        """Size of the file."""
         return self._layout.nbytes
 
     def __getitem__(self, number: int) -> np.ndarray:
-        """The memory of a tensor itself."""
+        """Return a tensor as a view of the file."""
         return self._arrays[number]
 
     def column(self, numbers: Sequence[int]) -> np.ndarray:
-        """The memory of tensors that lie one behind the other, with what is between them; one dimension."""
+        """Return a one-dimensional view of contiguous tensors, with the padding between them."""
         return self._bytes[self._layout.column(numbers)].view(self._arrays[numbers[0]].dtype)
 
     def __iter__(self) -> Iterator[int]:
@@ -164,14 +166,15 @@ class MappedTensors:
         return number in self._arrays
 
     def write(self, number: int, array: np.ndarray) -> None:
-        """Replaces a tensor in the file: cheaper than through memory that this process does not have yet."""
+        """Replace a tensor in the file."""
+        # Writing to the file is cheaper than writing to mapped pages that this process does not have yet.
         data, offset = raw_bytes(np.ascontiguousarray(array)), self._layout.offsets[number]
         while data.nbytes:
             count = os.pwrite(self.descriptor, data, offset)
             data, offset = data[count:], offset + count
 
     def pages(self, numbers: Iterable[int]) -> Pages:
-        """The pages on which tensors lie; those that lie one behind the other in one piece."""
+        """Return the page ranges of tensors, with those of contiguous tensors merged."""
         found: list[tuple[int, int]] = []
         for span in sorted((self._layout.span(number) for number in numbers), key=lambda span: span.start):
             start, stop = span.start & -mmap.PAGESIZE, -(-span.stop // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -180,24 +183,25 @@ class MappedTensors:
             found.append((start, stop))
         return found
 
-    def have(self, pages: Pages) -> None:
-        """Has pages in the memory of this process: whoever computes with them waits for no disk."""
+    def load_pages(self, pages: Pages) -> None:
+        """Load pages into the memory of this process, so that computations do not wait for the disk."""
         for start, stop in pages:
-            if not _advised(self._bytes[start:stop], _POPULATE_READ):
+            if not _advise(self._bytes[start:stop], _POPULATE_READ):
                 self._bytes[start : stop : mmap.PAGESIZE].sum()
 
-    def leave(self, pages: Pages) -> None:
-        """Takes pages out of the memory of this process; what is there is in the file."""
+    def drop_pages(self, pages: Pages) -> None:
+        """Drop pages from the memory of this process; their content stays in the file."""
         for start, stop in pages:
-            _advised(self._bytes[start:stop], mmap.MADV_DONTNEED)
+            _advise(self._bytes[start:stop], mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Closes the file; its memory goes with the last array of it."""
+        """Close the file; its memory is unmapped with the last array that uses it."""
         os.close(self.descriptor)
 
 
-def _advised(memory: np.ndarray, advice: int) -> bool:
-    """Whether the kernel has taken an advice; not by `mmap.madvise`, which would keep all threads waiting."""
+def _advise(memory: np.ndarray, advice: int) -> bool:
+    """Call madvise; return True if the kernel accepted the advice."""
+    # Not `mmap.madvise`, which holds the GIL and so blocks all threads.
     address, size = ctypes.c_void_p(memory.ctypes.data), ctypes.c_size_t(memory.nbytes)
     return bool(_madvise(address, size, ctypes.c_int(advice)) == 0)
 
@@ -222,22 +226,22 @@ def _free_bytes(directory: Path) -> int:
 
 
 def is_first_micro_batch(shard: Shard, call: int) -> bool:
-    """Whether a call computes the first micro-batch: its results replace those of the step before."""
+    """Return True if a call computes the first micro-batch, whose results replace those of the last step."""
     return call < len(shard.traffic.calls) // shard.schedule.micro.count
 
 
 def accumulate_results(shard: Shard, call: int, places: MappedTensors, results: Sequence[np.ndarray]) -> None:
-    """Takes what a call gives: its share of a total, else the value itself.
+    """Store the results of a call; those of further micro-batches are combined with the totals so far.
 
     Args:
-        shard: Of the step.
-        call: Of the wafer.
-        places: Of all that arrives in a step, by number.
-        results: Of the call, in the order of the traffic.
+        shard: Part of the step.
+        call: Index of the wafer's call.
+        places: Values that arrive in a step, by number.
+        results: Results of the call, in the order of the traffic.
     """
     totals = {} if is_first_micro_batch(shard, call) else shard.schedule.micro.totals
     for number, result in zip(shard.traffic.to_memory[call], results, strict=True):
-        combine = _COMBINED.get(totals.get(number, ""))
+        combine = _COMBINE.get(totals.get(number, ""))
         if combine is None:
             np.copyto(places[number], result)
         else:
@@ -245,13 +249,16 @@ def accumulate_results(shard: Shard, call: int, places: MappedTensors, results: 
 
 
 class Snapshot:
-    """The state after a step.
+    """The state after a step, which can be read while the next steps change it (copy on write).
+
+    A tensor that is still to be read is copied before it changes. The copies have a limit: if a reader is so
+    slow that they would exceed it, the update waits.
 
     Args:
-        state: As it is.
-        step: Whose state is read.
-        numbers: Of the tensors that are to be read, each once.
-        limit_bytes: Of copies.
+        state: The state, which the next steps change.
+        step: Step after which the state is kept.
+        numbers: Tensors to be read, each once.
+        limit_bytes: Limit for the copies.
     """
 
     def __init__(
@@ -265,15 +272,15 @@ class Snapshot:
 
     @property
     def copied_bytes(self) -> int:
-        """Of the copies that wait to be read."""
+        """Size of the copies that have not been read."""
         return sum(array.nbytes for array in self._copies.values())
 
     def before_change(self, step: int, numbers: Iterable[int]) -> None:
-        """Copies what a step is about to change and nobody has read; waits while there is no room.
+        """Copy the unread tensors that a step is about to change; wait while there is no room.
 
         Args:
-            step: That changes it.
-            numbers: Of the tensors.
+            step: Step that changes them.
+            numbers: Numbers of the tensors.
         """
         if step <= self.step:
             return
@@ -284,7 +291,7 @@ class Snapshot:
             self._waiting.difference_update(numbers)
 
     def take(self, number: int) -> np.ndarray | None:
-        """A tensor, which is there since its step; None where it is not to be read, or has been."""
+        """Return a tensor as it was after the step, or None if it is not in the snapshot or has been read."""
         with self._changed:
             if number in self._copies:
                 found = self._copies.pop(number)
@@ -298,7 +305,7 @@ class Snapshot:
             return found
 
     def end(self) -> None:
-        """Nothing more is read."""
+        """Discard the rest of the snapshot."""
         with self._changed:
             self._waiting.clear()
             self._copies.clear()
@@ -311,7 +318,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A file without a name that a process has open: its descriptor there, and what the file system says."""
+    """An unlinked file that a process has open: its descriptor there, and its identity in the file system."""
 
     descriptor: int
     device: int
@@ -319,15 +326,15 @@ class OpenFile:
 
     @classmethod
     def of(cls, descriptor: int) -> OpenFile:
-        """That of an open file of this process."""
+        """Describe an open file of this process."""
         status = os.fstat(descriptor)
         return cls(descriptor, status.st_dev, status.st_ino)
 
     def open(self, pid: int, flags: int) -> int:
-        """A descriptor of the same file.
+        """Open the same file in this process; return the descriptor.
 
         Raises:
-            OSError: it is not there, not allowed, or another file.
+            OSError: it does not exist, cannot be accessed, or is another file.
         """
         descriptor = os.open(f"/proc/{pid}/fd/{self.descriptor}", flags | os.O_CLOEXEC)
         found = os.fstat(descriptor)
@@ -339,12 +346,12 @@ class OpenFile:
 
 @dataclass(frozen=True)
 class SharedFiles:
-    """Where wafers of the same machine find the files of a part of a model.
+    """The files of a part of a model, for wafers on the same machine.
 
     Attributes:
-        boot: of the machine, an id of the time since it was started.
-        pid: of the process.
-        state, arrived: its files.
+        boot: Boot id of the machine.
+        pid: Process that has the files open.
+        state, arrived: The files.
     """
 
     boot: str
@@ -354,24 +361,24 @@ class SharedFiles:
 
     @classmethod
     def of(cls, state: MappedTensors, arrived: MappedTensors) -> SharedFiles:
-        """Those of this process."""
+        """Describe the files of this process."""
         names = OpenFile.of(state.descriptor), OpenFile.of(arrived.descriptor)
         return cls(_BOOT_ID.read_text(), os.getpid(), *names)
 
     def to_json(self) -> bytes:
-        """As text."""
+        """Encode the description."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> SharedFiles:
-        """The inverse."""
+        """Decode a description."""
         fields = json.loads(text)
         state, arrived = (OpenFile(**fields[name]) for name in ("state", "arrived"))
         return cls(fields["boot"], fields["pid"], state, arrived)
 
-    def mapped(self, shard: Shard) -> SharedModel | None:
-        """The files in the memory of this process; None where they cannot be reached."""
-        if _BOOT_ID.read_text() != self.boot:
+    def map(self, shard: Shard) -> SharedModel | None:
+        """Map the files into the memory of this process; return None if they cannot be reached."""
+        if _BOOT_ID.read_text() != self.boot:  # another machine
             return None
         found: list[int] = []
         try:
@@ -386,19 +393,22 @@ class SharedFiles:
 
 
 def always_streamed(shard: Shard) -> list[tuple[int, ...]]:
-    """For each call of a wafer that has the files what comes before it: small values, some only computed."""
+    """Return, for each call, the values that are sent even to a wafer that has mapped the files.
+
+    These are small values, some of which are computed before the step and are in no file.
+    """
     schedule = shard.schedule
     large = {number for number in schedule.state.values() if not is_small(schedule.values[number])}
     return [tuple(number for number in numbers if number not in large) for numbers in shard.traffic.to_wafer]
 
 
 class SharedModel:
-    """A part of a model as a wafer that maps its files has it.
+    """A part of a model in mapped files, on the side of a wafer.
 
     Args:
         shard: The part.
-        state: Of the model.
-        arrived: What the wafer computes for MemoryX.
+        state: State of the model.
+        arrived: Values that the wafer computes for MemoryX.
     """
 
     def __init__(self, shard: Shard, state: MappedTensors, arrived: MappedTensors) -> None:
@@ -410,32 +420,32 @@ class SharedModel:
         self._pages = [state.pages(numbers) for numbers in self._in_file]
 
     def weights(self, call: int) -> dict[int, np.ndarray]:
-        """What a call reads, at its place, by number; waits until it has been read from the disk."""
-        self._state.have(self._pages[call])
+        """Return views of the weights of a call, by number; waits until they have been read from the disk."""
+        self._state.load_pages(self._pages[call])
         return {number: self._state[number] for number in self._in_file[call]}
 
-    def copied(self, call: int, places: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """Copies what a call reads to other places, by number."""
+    def copy_weights(self, call: int, places: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """Copy the weights of a call to other arrays, by number."""
         for number in self._in_file[call]:
             np.copyto(places[number], self._state[number])
-        self.leave(call)
+        self.release(call)
         return {number: places[number] for number in self._in_file[call]}
 
-    def leave(self, call: int) -> None:
-        """A call has read its weights."""
-        self._state.leave(self._pages[call])
+    def release(self, call: int) -> None:
+        """Drop the pages of the weights of a call, which has read them."""
+        self._state.drop_pages(self._pages[call])
 
-    def put(self, call: int, results: Arrays) -> None:
-        """Puts what a call has computed for MemoryX to its place."""
+    def write_results(self, call: int, results: Arrays) -> None:
+        """Write the results of a call."""
         numbers = self._shard.traffic.to_memory[call]
         if is_first_micro_batch(self._shard, call):
             for number, result in zip(numbers, results, strict=True):
                 self._arrived.write(number, result)
         else:
             accumulate_results(self._shard, call, self._arrived, results)
-            self._arrived.leave(self._arrived.pages(numbers))
+            self._arrived.drop_pages(self._arrived.pages(numbers))
 
     def close(self) -> None:
-        """Closes the files."""
+        """Close the files."""
         self._state.close()
         self._arrived.close()

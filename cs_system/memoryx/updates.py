@@ -1,4 +1,10 @@
-"""What MemoryX computes of a step: schedules before it, norms and new weights after it."""
+"""The update of a step in MemoryX: schedules before the step, norms and new weights after it.
+
+Sweeps are blocked in-place updates over contiguous tensors, parallel across cores: memory bandwidth limits an
+update. A piece is read from the mapped state, its results are written to memory that stays in the cache, and
+are copied over the old values, which are still in the cache too. With n threads, each takes every n-th piece;
+the numbers do not depend on n.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,7 @@ import numpy as np
 
 from cs_system.engine.device import compiler_options, computing_threads
 from cs_system.engine.executable import Executables, Function, OneDevice, load_step
-from cs_system.memoryx.protocol import aligned_empty, views
+from cs_system.memoryx.protocol import aligned_empty, split_views
 from cs_system.memoryx.store import MappedTensors, file_layouts, replaced_state
 from cs_system.messages import dtype_named
 from cs_toolkit.layered_step import Call, Schedule, Shard, Sweep, is_small
@@ -36,12 +42,11 @@ class Memory:
     """State and gradients of a model, and the calls that change them.
 
     Args:
-        shard: Of the step that is here.
-        functions: What its calls need, by number.
-        pieces: What its sweeps need, by number.
-        directory: Where state and gradients lie.
-        threads: That compute, each by itself: where functions used several themselves, they would wait for
-            each other (a fifth of the rate of sweeps).
+        shard: Part of the step that is stored here.
+        functions: Compiled functions of its calls, by number.
+        pieces: Compiled functions of its sweeps, by number.
+        directory: Where state and gradients are stored.
+        threads: Number of threads that compute, each function on one of them.
 
     Raises:
         StorageFullError: there is no room for them.
@@ -62,51 +67,53 @@ class Memory:
         self.arrived = MappedTensors.in_directory(directory, arrived)
         self.small = frozenset(n for n in schedule.state.values() if is_small(schedule.values[n]))
         self._functions = functions
+        # A function runs on one thread: functions that used several themselves would wait for each other,
+        # which costs a fifth of the rate of sweeps.
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "memoryx update")
         self._updates = [
-            self._prepared(update, pieces[update.function]) if isinstance(update, Sweep) else update
+            self._prepare_sweep(update, pieces[update.function]) if isinstance(update, Sweep) else update
             for layer in schedule.layers
             for update in layer.updates()
         ]
         self._commits = _commits(schedule)
 
     def close(self) -> None:
-        """Ends the threads, after what they do, and closes the files."""
+        """End the threads, after their current work, and close the files."""
         self._pool.shutdown()
         self.state.close()
         self.arrived.close()
 
     @property
     def nbytes(self) -> int:
-        """Of state and gradients."""
+        """Size of state and gradients."""
         return self.state.nbytes + self.arrived.nbytes
 
-    def before(self) -> Values:
-        """Small values that a step begins with: state, and the schedules and scales that follow from it."""
+    def begin_step(self) -> Values:
+        """Return the small values of a step's start: state, and schedules and scales computed from it."""
         known = {number: np.array(self.state[number]) for number in self.small}
         if self.schedule.before is not None:
             self._run(self.schedule.before, known)
         return known
 
     def values(self, numbers: Sequence[int], known: Values) -> list[np.ndarray]:
-        """What the wafer needs, some of it in `known`, which `before` has given."""
+        """Return the values that the wafer needs; those in `known` are taken from there."""
         return [self._value(number, known) for number in numbers]
 
     def update(
-        self, known: Values, exchange: Exchange, changing: Changes, changed: Changes
+        self, known: Values, exchange: Exchange, before_change: Changes, after_change: Changes
     ) -> list[np.ndarray]:
-        """Computes the update of a step whose results have all arrived.
+        """Compute the update of a step whose results have all arrived.
 
         Args:
-            known: What `before` has given; gets all small values of the update.
-            exchange: Gives the others what this part contributes to a round, and gets what they do; not
-                called where there are no others.
-            changing: Told which state is about to change; may wait.
-            changed: Told which state has its new value, as soon as it has.
+            known: The values of `begin_step`; gets all small values of the update.
+            exchange: Exchanges the contributions to a round with the other parts; not called if there are
+                none.
+            before_change: Called with the state that is about to change; may wait.
+            after_change: Called with the state that has its new value, as soon as it has.
 
         Returns:
-            What the step puts out of it, in the order of the traffic.
+            The step outputs that the update computes, in the order of the traffic.
         """
         for index, step in enumerate(self.schedule.rounds):
             partial = [call for call in step.partial if call is not None]
@@ -121,20 +128,20 @@ class Memory:
         kept: Values = {}
         for update, commits in zip((None, *self._updates), self._commits, strict=True):
             if isinstance(update, PreparedSweep):
-                changing(update.replaced)
+                before_change(update.replaced)
                 update.run(known)
-                changed(update.replaced)
+                after_change(update.replaced)
             elif update is not None:
                 self._run(update, known)
             kept.update((number, known[number]) for number in answers if number in known)
             replaced = frozenset(old for old, _ in commits)
-            changing(replaced)
+            before_change(replaced)
             self._commit(commits, known)
-            changed(replaced)
+            after_change(replaced)
         return [kept[number] for number in answers]
 
     def _commit(self, commits: list[tuple[int, int]], known: Values) -> None:
-        # State that another state is replaced by may be replaced itself.
+        # Read all values first: a state that replaces another one may itself be replaced.
         values = [
             np.array(self.state[new]) if new in self.state else self._value(new, known) for _, new in commits
         ]
@@ -148,7 +155,7 @@ class Memory:
             return known[number]
         return self.arrived[number] if number in self.arrived else self.state[number]
 
-    def _prepared(self, sweep: Sweep, function: PieceFunction) -> PreparedSweep:
+    def _prepare_sweep(self, sweep: Sweep, function: PieceFunction) -> PreparedSweep:
         old = replaced_state(self.schedule, sweep)
         taken = [
             None if is_small(self.schedule.values[numbers[0]]) else self._column(numbers)
@@ -168,17 +175,17 @@ class Memory:
         function = self._functions[call.function]
         arguments = [self._value(number, known) for number in call.arguments]
         results = function(arguments, call.keys)
-        # Waits for the call, whose arguments are memory that changes.
+        # np.asarray waits for the call: its arguments are views of memory that will change.
         return dict(zip(call.results, map(np.asarray, results), strict=True))
 
 
 def compile_functions(
     schedule: Schedule, executables: Executables
 ) -> tuple[dict[int, Function], dict[int, PieceFunction]]:
-    """What the calls of a step at MemoryX need, and what its sweeps need, by number.
+    """Compile the functions of a step's calls at MemoryX, and those of its sweeps; both by number.
 
     Raises:
-        ExecutableError: bytes are no executable, or one that cannot run here.
+        ExecutableError: the bytes are no executable, or one that cannot run here.
     """
     swept = {sweep.function for sweep in schedule.sweeps()}
     functions = {n: Function(*e, OneDevice()) for n, e in executables.items() if n not in swept}
@@ -186,9 +193,9 @@ def compile_functions(
 
 
 def _commits(schedule: Schedule) -> list[list[tuple[int, int]]]:
-    """Which state gets which value, before the update calls and after each: when nobody reads the old one.
+    """Plan which (old state, new value) pairs to commit before the updates and after each of them.
 
-    What sweeps make is in its place at once.
+    A value is committed as soon as the old one has no reader left. Results of sweeps are written in place.
     """
     updates = [update for layer in schedule.layers for update in layer.updates()]
     made = {number: index for index, call in enumerate(updates, 1) for number in call.results}
@@ -199,7 +206,7 @@ def _commits(schedule: Schedule) -> list[list[tuple[int, int]]]:
     for old, new in schedule.replacements.items():
         if new in swept:
             continue
-        # Small state is read where the step has noted it before.
+        # Small state is read from the copies made at the begin of the step.
         last_read = 0 if is_small(schedule.values[old]) else read.get(old, 0)
         ready = max(made.get(new, 0), last_read)
         commits[len(updates) if old in sources or new in sources else ready].append((old, new))
@@ -207,11 +214,11 @@ def _commits(schedule: Schedule) -> list[list[tuple[int, int]]]:
 
 
 class PieceFunction:
-    """A function of pieces that puts its results into memory that it is given.
+    """A function of pieces that writes its results into given memory.
 
     Args:
-        data: What `cgc.executable.export_step` wrote of it.
-        interface: Of the executable: weights are its state.
+        data: Bytes written by `cgc.executable.export_step`.
+        interface: Interface of the executable: weights are its state.
 
     Raises:
         ExecutableError: the bytes are no executable, or one that cannot run here.
@@ -233,31 +240,31 @@ class PieceFunction:
             _ShapeDtypeStruct(spec.shape, dtype_named(device_dtype(spec.dtype)))
             for spec in (*specs, *interface.outputs)
         ]
-        # Memory for results is an argument that nothing reads, and that they may take.
+        # Memory for the results is passed as unused, donated arguments, which XLA reuses for them.
         jitted = jit(body, donate_argnums=tuple(given), keep_unused=True)
         self._spare: queue.SimpleQueue[Sequence[Any]] = queue.SimpleQueue()
         self._compiled = jitted.lower(*shapes).compile(compiler_options=compiler_options(computing_threads()))
 
     def __call__(self, arguments: Sequence[Any], memory: Sequence[Any]) -> Sequence[Any]:
-        """Values of the device; `memory` is gone afterwards, its place is that of the results."""
+        """Start the function; `memory` is donated, and its place is that of the results."""
         found: Sequence[Any] = self._compiled(*arguments, *memory)
         return found
 
     def memory(self) -> Sequence[Any]:
-        """Memory for the results of a call, that of an earlier one where `give_back` had it."""
+        """Return memory for the results of a call, that of an earlier one if it was given back."""
         with contextlib.suppress(queue.Empty):
             return self._spare.get_nowait()
         outputs = self.interface.outputs
         return [_zeros(s.shape, dtype_named(device_dtype(s.dtype))) for s in outputs]
 
     def give_back(self, results: Sequence[Any]) -> None:
-        """Results that nobody reads any more."""
+        """Return the memory of results that are not read any more."""
         self._spare.put(results)
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Arguments of one call, None for small values; where results go; and what is copied in before."""
+    """The arguments of a call (None for small values), the targets of its results, and copies before it."""
 
     arguments: tuple[Any, ...]
     targets: tuple[np.ndarray, ...]
@@ -265,18 +272,18 @@ class _Piece:
 
 
 class PreparedSweep:
-    """A sweep over tensors at their places.
+    """A sweep over contiguous tensors.
 
     Attributes:
         replaced: Numbers of the state that it replaces.
 
     Args:
-        sweep: Which.
-        function: Of its pieces.
-        columns: For each large argument its tensors, one behind the other; None for small values.
-        targets: For each result what it replaces, as `columns`.
-        replaced: See the attribute.
-        pool: Threads that compute, and how many.
+        sweep: The sweep.
+        function: Function of its pieces.
+        columns: For each large argument its contiguous tensors; None for small values.
+        targets: For each result the contiguous tensors that it replaces.
+        replaced: Numbers of the state that it replaces.
+        pool: Compute threads, and their number.
     """
 
     def __init__(
@@ -297,7 +304,7 @@ class PreparedSweep:
         self._shares = [self._pieces[share::shares] for share in range(shares)]
 
     def run(self, small: Mapping[int, np.ndarray]) -> None:
-        """Replaces all tensors; `small` has the small arguments by number. Waits for the end."""
+        """Replace all tensors, and wait for the end; `small` has the small arguments by number."""
         scalars = [
             _device_put(small[numbers[0]]) if is_small else None
             for numbers, is_small in zip(self._taken, self._is_small, strict=True)
@@ -308,8 +315,8 @@ class PreparedSweep:
     def _run(self, share: Sequence[_Piece], scalars: Sequence[Any]) -> None:
         memory: Sequence[Any] = self._function.memory()
         for piece in share:
-            for place, source in piece.copied:
-                np.copyto(place, source)
+            for target, source in piece.copied:
+                np.copyto(target, source)
             arguments = [
                 scalar if large is None else large
                 for large, scalar in zip(piece.arguments, scalars, strict=True)
@@ -336,7 +343,7 @@ def _pieces(
 def _last_piece(
     function: PieceFunction, columns: Sequence[np.ndarray | None], targets: Sequence[np.ndarray], rest: int
 ) -> _Piece:
-    """A piece of which only the beginning is there: it is copied."""
+    """Return a piece of which only the beginning exists: its arguments are copied to padded memory."""
     specs = (*function.interface.state, *function.interface.inputs)
     arguments: list[Any] = []
     copied = []
@@ -346,7 +353,7 @@ def _last_piece(
             continue
         memory = aligned_empty(function.elements * column.itemsize)
         memory[:] = 0
-        (place,) = views(memory, [spec])
+        (place,) = split_views(memory, [spec])
         arguments.append(_device_put(place))
         copied.append((place[:rest], column[-rest:]))
     return _Piece(tuple(arguments), tuple(target[-rest:] for target in targets), tuple(copied))

@@ -1,6 +1,6 @@
-"""Weights on their way to a wafer: into two slots of memory, one computes while the other fills.
+"""The stream of weights to a wafer.
 
-From a MemoryX on the same machine they need no slots: they are read where they are in its file.
+It fills two slots of memory: the weights of a call arrive while the device computes with the previous ones.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from cs_system.memoryx.protocol import (
     Header,
     aligned_empty,
     padded_bytes,
-    receive_fresh,
+    receive_arrays,
     receive_header,
     receive_payload,
     receive_tensors,
     send_frame,
-    views,
+    split_views,
 )
 from cs_system.memoryx.store import SharedFiles, SharedModel, always_streamed
 from cs_toolkit.layered_step import Schedule, Shard
@@ -43,24 +43,24 @@ from cs_toolkit.layered_step import Schedule, Shard
 log = logging.getLogger("cs_system.server")
 
 SLOTS = 2
-"""Calls whose weights are on the wafer: one computes, one arrives."""
+"""Number of calls whose weights are on the wafer: one is being computed, the other is arriving."""
 
 _CONNECT_TIMEOUT_S = 10.0
 
 _LOOK_S = 0.5
 
 _LAST_DATA_RECEIVED = struct.Struct("@52xI")
-"""Of Linux's `tcp_info`: milliseconds since anything came."""
+"""Field of Linux's `tcp_info`: milliseconds since data was last received."""
 
 Arrays = list[np.ndarray]
-Failed = Callable[[CsSystemError], None]
+OnFailure = Callable[[CsSystemError], None]
 Computing = Callable[[], bool]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """The weights of a call, and between which monotonic times they came."""
+    """The weights of a call, and the monotonic times between which they arrived."""
 
     arrays: Arrays
     began_s: float
@@ -69,11 +69,11 @@ class Arrival:
 
 @dataclass
 class Transfer:
-    """How long weights have travelled.
+    """Transfer times of weights.
 
     Attributes:
-        seconds: in all.
-        waited_s: of these at most the seconds in which the wafer had nothing to compute.
+        seconds: Total time.
+        waited_s: Part of it in which the wafer had nothing to compute, at most.
     """
 
     seconds: float = 0.0
@@ -83,29 +83,31 @@ class Transfer:
 class WeightStream:
     """A connection on which weights come from MemoryX.
 
+    From a MemoryX on the same machine they need no slots: they are read in its mapped file.
+
     Args:
         address: Host and port of MemoryX.
-        shard: Of the step that is there.
-        failed: Told what has gone wrong, where it is not this side that hangs up.
-        maps_files: See `MemoryxConfig`.
-        heartbeat_timeout_s: Silence after which MemoryX counts as lost.
+        shard: Part of the step that is stored there.
+        on_failure: Called with the error when the connection fails, unless this side closes it.
+        maps_files: Whether to map the files of a MemoryX on the same machine.
+        heartbeat_timeout_s: Time without a heartbeat after which MemoryX counts as lost.
 
     Attributes:
-        address: See the argument.
-        transfer: Of the weights that the wafer has taken.
+        address: Host and port of MemoryX.
+        transfer: Transfer times of the weights that the wafer has taken.
 
     Raises:
-        MemoryxError: nobody answers there.
+        MemoryxError: nothing answers at the address.
     """
 
     _reads_in_place = True
-    """Weights in a file that both map are read there: they are changed when this wafer has ended its step."""
+    """Read weights in the mapped file: MemoryX changes them only after this wafer has ended its step."""
 
     def __init__(
         self,
         address: tuple[str, int],
         shard: Shard,
-        failed: Failed,
+        on_failure: OnFailure,
         maps_files: bool = True,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
@@ -115,13 +117,13 @@ class WeightStream:
         self.transfer = Transfer()
         self._name = f"{address[0]}:{address[1]}"
         self._shard, self._schedule, self._traffic = shard, shard.schedule, shard.traffic
-        self._failed = failed
-        self._sock = connected(address)
-        self._silence = Watchdog(self._name, self._sock, self._overdue, heartbeat_timeout_s)
-        self._start("silence", self._silence.watch)
+        self._on_failure = on_failure
+        self._sock = connect(address)
+        self._watchdog = Watchdog(self._name, self._sock, self._on_timeout, heartbeat_timeout_s)
+        self._start("silence", self._watchdog.watch)
         self._files: SharedModel | None = None
-        self._coming: Sequence[Sequence[int]] = self._traffic.to_wafer
-        self._announced: queue.SimpleQueue[tuple[int, dict[int, np.ndarray]] | None] = queue.SimpleQueue()
+        self._streamed: Sequence[Sequence[int]] = self._traffic.to_wafer
+        self._in_files: queue.SimpleQueue[tuple[int, dict[int, np.ndarray]] | None] = queue.SimpleQueue()
         self._slots: list[list[dict[int, np.ndarray]]] = []
         self._slot = 0
         self._room = threading.Semaphore(SLOTS)
@@ -130,34 +132,34 @@ class WeightStream:
         self._failure: CsSystemError | None = None
 
     def weights(self, is_computing: Computing) -> Arrays:
-        """What comes before the next call; the arrays are there until `computed` says that they may go.
+        """Wait for the weights of the next call; their memory is valid until `release_weights`.
 
         Args:
-            is_computing: Whether the device still computes the call before.
+            is_computing: Returns True while the device is still computing the previous call.
 
         Raises:
-            CsSystemError: MemoryX has gone or failed.
+            CsSystemError: MemoryX is gone or has failed.
         """
         began_s = time.monotonic()
-        found = result(self._arrived)
+        found = wait_for_item(self._arrived)
         self.transfer.seconds += found.ended_s - found.began_s
         if not is_computing():
             self.transfer.waited_s += max(0.0, found.ended_s - max(began_s, found.began_s))
         return found.arrays
 
     def release_weights(self) -> None:
-        """The oldest call whose weights are here has read them."""
+        """Release the weights of the oldest call, which has read them."""
         call = self._read.popleft()
         if self._files is not None and self._reads_in_place:
-            self._files.leave(call)
+            self._files.release(call)
         self._room.release()
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         self._failure = self._failure or MemoryxError("the connection to MemoryX is closed")
         shut_down(self._sock)
-        self._silence.end()
-        self._announced.put(None)
+        self._watchdog.end()
+        self._in_files.put(None)
         for _ in range(SLOTS):
             self._room.release()
         for thread in self._threads:
@@ -166,17 +168,17 @@ class WeightStream:
         if self._files is not None:
             self._files.close()
 
-    def _opened(self, header: Header) -> None:
-        """MemoryX has the model, and says where its files are."""
+    def _map_files(self, header: Header) -> None:
+        """Map the files of MemoryX if possible, and answer whether they are mapped."""
         files = SharedFiles.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
-        self._files = files.mapped(self._shard) if self._maps_files else None
+        self._files = files.map(self._shard) if self._maps_files else None
         in_slots: Sequence[Sequence[int]] = self._traffic.to_wafer
         if self._files is not None:
-            self._coming = always_streamed(self._shard)
+            self._streamed = always_streamed(self._shard)
             if self._reads_in_place:
                 in_slots = [()] * len(in_slots)
-            self._start("files", self._fetch)
-        self._slots = _slots(self._schedule, in_slots)
+            self._start("files", self._read_files)
+        self._slots = _allocate_slots(self._schedule, in_slots)
         send_frame(self._sock, FrameType.MAPPED, int(self._files is not None))
 
     def _start(self, name: str, body: Callable[[], None]) -> None:
@@ -187,47 +189,47 @@ class WeightStream:
     def _receive(self) -> None:
         try:
             while True:
-                self._silence.reads()
-                self._take(receive_header(self._sock))
+                self._watchdog.expect_data()
+                self._handle(receive_header(self._sock))
         except (ConnectionError, CsSystemError) as error:
             self._fail(error if isinstance(error, CsSystemError) else self._gone(error))
 
-    def _take(self, header: Header) -> None:
+    def _handle(self, header: Header) -> None:
         if header.type is FrameType.ALIVE:
             return
         if header.type is not FrameType.WEIGHTS:
             raise self._refusal(header)
-        call, coming = header.index, self._coming[header.index]
+        call, numbers = header.index, self._streamed[header.index]
         if self._files is None:
-            began_s, places = self._next_slot(call)
+            began_s, places = self._wait_for_slot(call)
             receive_tensors(self._sock, header, list(places.values()))
-            self._put(call, began_s, places)
+            self._deliver(call, began_s, places)
         else:
-            # Small, and never waits for room: what comes behind it may be what the wafer waits for.
-            specs = [self._schedule.values[number] for number in coming]
-            small = zip(coming, receive_fresh(self._sock, header, specs), strict=True)
-            self._announced.put((call, dict(small)))
+            # Received without waiting for a slot, as it is small: the wafer may wait for the next frames.
+            specs = [self._schedule.values[number] for number in numbers]
+            small = zip(numbers, receive_arrays(self._sock, header, specs), strict=True)
+            self._in_files.put((call, dict(small)))
 
-    def _fetch(self) -> None:
-        """Gets weights from the files of MemoryX as it says that they are there."""
+    def _read_files(self) -> None:
+        """Deliver weights from the files of MemoryX as they are announced."""
         assert self._files is not None
         with contextlib.suppress(CsSystemError):
-            while (announced := self._announced.get()) is not None:
-                call, small = announced
-                began_s, places = self._next_slot(call)
+            while (item := self._in_files.get()) is not None:
+                call, small = item
+                began_s, places = self._wait_for_slot(call)
                 if self._reads_in_place:
                     large = self._files.weights(call)
                 else:
-                    large = self._files.copied(call, places)
-                self._put(call, began_s, large | small)
+                    large = self._files.copy_weights(call, places)
+                self._deliver(call, began_s, large | small)
 
-    def _next_slot(self, call: int) -> tuple[float, dict[int, np.ndarray]]:
-        """Waits for room; the time then, and the memory for the weights of a call by number.
+    def _wait_for_slot(self, call: int) -> tuple[float, dict[int, np.ndarray]]:
+        """Wait for a free slot; return the time and the memory for the weights of a call by number.
 
         Raises:
-            CsSystemError: nobody computes any more: of weights that have come, more may be there than room.
+            CsSystemError: the stream has failed, and no slot becomes free any more.
         """
-        with self._silence.resting() if self._files is None else contextlib.nullcontext():
+        with self._watchdog.paused() if self._files is None else contextlib.nullcontext():
             self._room.acquire()
         if self._failure is not None:
             raise self._failure
@@ -235,19 +237,19 @@ class WeightStream:
         self._slot = (self._slot + 1) % SLOTS
         return time.monotonic(), places
 
-    def _put(self, call: int, began_s: float, found: Mapping[int, np.ndarray]) -> None:
+    def _deliver(self, call: int, began_s: float, found: Mapping[int, np.ndarray]) -> None:
         self._read.append(call)
         arrays = [found[number] for number in self._traffic.to_wafer[call]]
         self._arrived.put(Arrival(arrays, began_s, time.monotonic()))
 
     def _refusal(self, header: Header) -> CsSystemError:
-        return refusal(self._sock, header, self._name)
+        return answer_error(self._sock, header, self._name)
 
     def unresponsive(self) -> str | None:
-        """That MemoryX has not answered for seconds; None while it does."""
-        return self._silence.unresponsive()
+        """Describe a MemoryX that has not answered for seconds; None while it answers."""
+        return self._watchdog.unresponsive()
 
-    def _overdue(self, silent_s: float) -> None:
+    def _on_timeout(self, silent_s: float) -> None:
         self._fail(
             MemoryxError(
                 f"MemoryX at {self._name} has not answered for {silent_s:.0f} s; the state is lost, start "
@@ -257,48 +259,51 @@ class WeightStream:
         shut_down(self._sock)
 
     def _gone(self, error: ConnectionError) -> MemoryxError:
-        return gone(self._name, error)
+        return loss_error(self._name, error)
 
     def _fail(self, error: CsSystemError) -> None:
         is_news, self._failure = self._failure is None, self._failure or error
         self.end(self._failure)
         if is_news:
-            self._failed(error)
+            self._on_failure(error)
 
     def end(self, error: CsSystemError) -> None:
-        """Whoever waits for something of MemoryX gets an error."""
+        """Make everyone who is waiting for MemoryX raise an error."""
         self._failure = self._failure or error
         self._arrived.put(self._failure)
 
 
-def result(arrived: queue.SimpleQueue[T | CsSystemError]) -> T:
-    """Waits for the next of what arrives.
+def wait_for_item(arrived: queue.SimpleQueue[T | CsSystemError]) -> T:
+    """Wait for the next item of a queue.
 
     Raises:
-        CsSystemError: in its place.
+        CsSystemError: the item is an error.
     """
     found = arrived.get()
     if isinstance(found, CsSystemError):
-        arrived.put(found)  # for whoever asks again
+        arrived.put(found)  # for the next caller
         raise found
     return found
 
 
-def _slots(schedule: Schedule, coming: Sequence[Sequence[int]]) -> list[list[dict[int, np.ndarray]]]:
-    """For each slot and call the memory of what comes, by number."""
-    specs = [[schedule.values[number] for number in numbers] for numbers in coming]
+def _allocate_slots(schedule: Schedule, calls: Sequence[Sequence[int]]) -> list[list[dict[int, np.ndarray]]]:
+    """Allocate the slots: for each slot and call the arrays by number."""
+    specs = [[schedule.values[number] for number in numbers] for numbers in calls]
     memory = [aligned_empty(max(map(padded_bytes, specs), default=0)) for _ in range(SLOTS)]
     return [
-        [dict(zip(numbers, views(slot, of), strict=True)) for numbers, of in zip(coming, specs, strict=True)]
+        [
+            dict(zip(numbers, split_views(slot, of), strict=True))
+            for numbers, of in zip(calls, specs, strict=True)
+        ]
         for slot in memory
     ]
 
 
-def connected(address: tuple[str, int]) -> socket.socket:
-    """A connection to MemoryX.
+def connect(address: tuple[str, int]) -> socket.socket:
+    """Connect to MemoryX.
 
     Raises:
-        MemoryxError: nobody answers there.
+        MemoryxError: nothing answers at the address.
     """
     try:
         sock = socket.create_connection(address, _CONNECT_TIMEOUT_S)
@@ -311,35 +316,35 @@ def connected(address: tuple[str, int]) -> socket.socket:
     return sock
 
 
-def gone(name: str, error: ConnectionError) -> MemoryxError:
-    """MemoryX at an address does not answer any more."""
+def loss_error(name: str, error: ConnectionError) -> MemoryxError:
+    """Return the error for a lost connection to MemoryX."""
     return MemoryxError(
         f"MemoryX at {name} has gone ({error}); the state is lost, start the job again: a training "
         "continues from its last checkpoint"
     )
 
 
-def refusal(sock: socket.socket, header: Header, name: str) -> CsSystemError:
-    """What MemoryX says in the place of an answer, whose header is here."""
+def answer_error(sock: socket.socket, header: Header, name: str) -> CsSystemError:
+    """Receive the error that MemoryX sent instead of an answer, after its header."""
     if header.type is not FrameType.FAILED:
         return MemoryxError(f"MemoryX at {name} sent {header.type.name}, which a wafer sends")
     fields = json.loads(receive_payload(sock, header, MAX_TEXT_BYTES))
     return from_wire(fields["code"], fields["message"], {})
 
 
-class Listener(WeightStream):
-    """Another wafer of a group: it gets the weights, while the first one begins steps and sends gradients.
+class WeightListener(WeightStream):
+    """The weight stream of another wafer of a group: the first wafer begins steps and sends gradients.
 
-    It may still read weights when the first one has ended its step, so it reads none in place.
+    It may still be reading weights when the first wafer has ended its step, so it reads none in place.
     """
 
     _reads_in_place = False
 
     def join(self, token: str) -> None:
-        """Joins a group.
+        """Join a group.
 
         Raises:
-            MemoryxError: MemoryX has gone.
+            MemoryxError: MemoryX is gone.
         """
         try:
             send_frame(self._sock, FrameType.JOIN, 0, token.encode())
@@ -347,93 +352,94 @@ class Listener(WeightStream):
             raise self._gone(error) from error
         self._start("weights", self._receive)
 
-    def _take(self, header: Header) -> None:
+    def _handle(self, header: Header) -> None:
         if header.type is FrameType.OPENED:
-            self._opened(header)
+            self._map_files(header)
         else:
-            super()._take(header)
+            super()._handle(header)
 
     def begin(self, inputs: Arrays) -> None:
-        """Does nothing: the first wafer begins the step."""
+        """Do nothing: the first wafer begins the step."""
 
     def send_results(self, call: int, results: object) -> None:
-        """Does nothing: the first wafer sends the sums of all."""
+        """Do nothing: the first wafer sends the sums of all."""
 
     def answers(self) -> Mapping[int, np.ndarray]:
-        """Nothing: the first wafer gets them."""
+        """Return nothing: the first wafer gets the answers."""
         return {}
 
 
 class Watchdog:
-    """Watches a connection to MemoryX, on which something comes every second while it answers.
+    """Watches a connection to MemoryX, which sends at least a heartbeat every second while it is running.
 
-    Nothing is missed while nobody reads, as when there is no room for weights.
+    A stopped MemoryX keeps its connections open, so the connections alone do not show it. The time in which
+    this side does not read, for example while no slot is free, does not count as silence.
 
     Args:
-        name: Of the address.
-        sock: Connected.
-        overdue: Called when the silence has lasted too long.
-        heartbeat_timeout_s: Silence that is too long.
+        name: Address of MemoryX, for messages.
+        sock: A connected socket.
+        on_timeout: Called with the seconds of silence when the time limit has passed.
+        heartbeat_timeout_s: The time limit.
     """
 
     def __init__(
         self,
         name: str,
         sock: socket.socket,
-        overdue: Callable[[float], None],
+        on_timeout: Callable[[float], None],
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
-        self._name, self._sock, self._overdue = name, sock, overdue
+        self._name, self._sock, self._on_timeout = name, sock, on_timeout
         self._heartbeat_timeout_s = heartbeat_timeout_s
-        self._reads_since_s: float | None = None
+        self._expecting_since_s: float | None = None
         self._has_ended = threading.Event()
 
     def watch(self) -> None:
-        """Names MemoryX in the log when it is silent, and says when it is overdue; returns after `end`."""
-        is_late = False
+        """Log when MemoryX becomes silent or answers again, and call `on_timeout`; returns after `end`."""
+        is_silent = False
         while not self._has_ended.wait(_LOOK_S):
-            silent_s = self.seconds()
+            silent_s = self.silence_s()
             if silent_s >= self._heartbeat_timeout_s:
-                self._overdue(silent_s)
+                self._on_timeout(silent_s)
                 return
-            if silent_s >= UNRESPONSIVE_S and not is_late:
+            if silent_s >= UNRESPONSIVE_S and not is_silent:
                 log.warning("%s", self._text(silent_s))
-            elif is_late and silent_s < UNRESPONSIVE_S:
+            elif is_silent and silent_s < UNRESPONSIVE_S:
                 log.info("MemoryX at %s answers again", self._name)
-            is_late = silent_s >= UNRESPONSIVE_S
+            is_silent = silent_s >= UNRESPONSIVE_S
 
     def end(self) -> None:
-        """Nobody waits for it any more."""
+        """Stop watching."""
         self._has_ended.set()
 
-    def reads(self) -> None:
-        """This side waits for the next frame."""
-        self._reads_since_s = time.monotonic()
+    def expect_data(self) -> None:
+        """Start to count silence: this side waits for the next frame."""
+        self._expecting_since_s = time.monotonic()
 
     @contextlib.contextmanager
-    def resting(self) -> Iterator[None]:
-        """This side does not read in the body."""
-        self._reads_since_s = None
+    def paused(self) -> Iterator[None]:
+        """Do not count silence in the body, in which this side does not read."""
+        self._expecting_since_s = None
         try:
             yield
         finally:
-            self.reads()
+            self.expect_data()
 
-    def seconds(self) -> float:
-        """How long nothing has come although this side reads."""
-        since_s = self._reads_since_s
+    def silence_s(self) -> float:
+        """Return for how many seconds nothing has arrived although this side reads."""
+        since_s = self._expecting_since_s
         if since_s is None or self._has_ended.is_set():
             return 0.0
         try:
             info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.size)
         except OSError:
-            return 0.0  # closed, which is told elsewhere
+            return 0.0  # closed, which is reported elsewhere
         silent_s: float = _LAST_DATA_RECEIVED.unpack(info)[0] / 1000
         return min(time.monotonic() - since_s, silent_s)
 
     def unresponsive(self) -> str | None:
-        """What is to be told of it; None while it answers."""
-        silent_s = self.seconds()
+        """Describe a MemoryX that has been silent for seconds; None while it answers."""
+        silent_s = self.silence_s()
         return None if silent_s < UNRESPONSIVE_S else self._text(silent_s)
 
     def _text(self, silent_s: float) -> str:

@@ -37,7 +37,7 @@ from cs_system.memoryx.protocol import (
     HEARTBEAT_TIMEOUT_S,
     MAX_TEXT_BYTES,
     FrameType,
-    receive_fresh,
+    receive_arrays,
     receive_header,
     receive_payload,
     send_frame,
@@ -279,7 +279,7 @@ class GroupEngine(LayeredEngine):
                 if header.type is FrameType.DONE:
                     self._ready.put(rank)
                 elif header.type is FrameType.ANSWERS:
-                    self._outputs.put(receive_fresh(sock, header, outputs))
+                    self._outputs.put(receive_arrays(sock, header, outputs))
                 else:
                     fields = json.loads(receive_payload(sock, header, MAX_TEXT_BYTES))
                     raise from_wire(fields["code"], fields["message"], {})

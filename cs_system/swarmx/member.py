@@ -29,7 +29,7 @@ from cs_system.memoryx.protocol import (
     MAX_TEXT_BYTES,
     FrameType,
     Header,
-    receive_fresh,
+    receive_arrays,
     receive_header,
     receive_payload,
     receive_tensors,
@@ -197,7 +197,7 @@ class _Wafer:
 
     def _take_state(self, header: Header) -> None:
         assert isinstance(self._stream, ShardedMemoryx)
-        (array,) = receive_fresh(self._sock, header, [self._schedule.values[header.index]])
+        (array,) = receive_arrays(self._sock, header, [self._schedule.values[header.index]])
         self._stream.put(header.index, array)
 
     def _keep_state(self, header: Header) -> None:
@@ -216,7 +216,7 @@ class _Wafer:
         shares = [_share(spec, count) if is_cut else spec for spec, is_cut in zip(specs, cut, strict=True)]
         whole = [specs[position] for position in schedule.micro.whole.values()]
         for_memory = [schedule.values[n] for n in self._traffic.inputs] if not self._order.rank else []
-        arrays = receive_fresh(self._sock, header, [*shares, *whole, *for_memory])
+        arrays = receive_arrays(self._sock, header, [*shares, *whole, *for_memory])
         end = len(specs) + len(whole)
         batches = micro_batches(schedule, arrays[: len(specs)], arrays[len(specs) : end])
         for batch in batches:

@@ -108,7 +108,7 @@ def test_a_program_may_ask_for_fewer() -> None:
     assert MemoryxConfig(addresses).limit_servers(2).addresses == addresses[:2]
     assert MemoryxConfig(addresses).limit_servers(None).addresses == addresses
     assert [MemoryxConfig(servers=4).limit_servers(limit).servers for limit in (None, 2, 9)] == [4, 2, 4]
-    with pytest.raises(BadOptionError, match=r"a:1 is there twice, expected another process"):
+    with pytest.raises(BadOptionError, match=r"a:1 is given twice, expected a different process"):
         parse_memoryx_addresses("a:1,b:2,a:1")
     with pytest.raises(BadOptionError, match="expected HOST:PORT"):
         parse_memoryx_addresses("a:1,b")

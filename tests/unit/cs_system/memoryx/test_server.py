@@ -73,18 +73,18 @@ def test_a_wafer_maps_files_that_are_surely_the_same(stack: Streamed, tmp_path: 
     (shard,) = shards(stack.schedule, 1)
     state, arrived = (MappedTensors.in_directory(tmp_path, layout) for layout in file_layouts(shard))
     files = SharedFiles.of(state, arrived)
-    model = SharedFiles.from_json(files.to_json()).mapped(shard)
+    model = SharedFiles.from_json(files.to_json()).map(shard)
     assert model is not None
     call = next(index for index, numbers in enumerate(shard.traffic.to_memory) if numbers)
     numbers = shard.traffic.to_memory[call]
-    model.put(call, [np.full_like(arrived[number], 3) for number in numbers])
+    model.write_results(call, [np.full_like(arrived[number], 3) for number in numbers])
     assert all((arrived[number] == 3).all() for number in numbers)
     for other in (
         replace(files, boot="another machine"),
         replace(files, pid=1 << 22),
         replace(files, arrived=replace(files.arrived, inode=files.state.inode)),
     ):
-        assert other.mapped(shard) is None
+        assert other.map(shard) is None
 
 
 def test_a_full_disk_is_told_before_the_first_step(tmp_path: Path, limited_files: None) -> None:

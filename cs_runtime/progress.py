@@ -165,7 +165,7 @@ def log_how_to_resume(error: BaseException) -> None:
     # In a job the launcher reports interruptions, because it knows every way in which a job is interrupted.
     if _current is None or (interrupted and os.environ.get(_LOG_DIR)):
         return
-    text = _current.how_to_go_on()
+    text = _current.resume_hint()
     if text and (interrupted or isinstance(error, CsSystemError)):
         log.info("%s", text)
 

@@ -1,4 +1,4 @@
-"""Hints for a user whose program imports a missing module."""
+"""Hints for users whose program imports a missing module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cs_toolkit.errors import PACKAGES
 
 _WEIGHT_STREAMING = ("tfwse", "cerebras.tf.ws")
 _ORIGINAL = ("cerebras", "cerebras_appliance", "cerebras_tensorflow", "tensorflow_estimator")
-"""Names of the original stack that the launchers' interpreters have, besides `PACKAGES`."""
+"""Packages of the original stack that the launchers' interpreters have, in addition to `PACKAGES`."""
 
 FRONT_ENDS: Mapping[str, str] = {
     "cloudpickle": "torch",
@@ -21,38 +21,34 @@ FRONT_ENDS: Mapping[str, str] = {
     "tensorflow": "tf",
     "torch": "torch",
 }
-"""Extras of the toolkit that have a module, where only one of them has it."""
+"""The extra of the toolkit with a module, for modules that only one extra has."""
 
 _PACKAGES: Mapping[str, str] = {
     "sklearn": "scikit-learn",
-    # It asks for the package tensorflow, which would overwrite files of tensorflow-cpu.
+    # It depends on the package tensorflow, which would overwrite files of tensorflow-cpu.
     "tf_keras": "--no-deps tf_keras",
 }
-"""What `pip install` wants for modules that programs for CS systems often import."""
-
+"""Arguments of `pip install` for modules that programs for CS systems often import."""
 
 _WITHOUT_KERAS_2 = ("Keras cannot be imported", "is not available with Keras 3")
-"""What TensorFlow says to programs for Keras 2 where tf_keras is not installed."""
+"""Messages of TensorFlow to programs for Keras 2 if tf_keras is not installed."""
 
 
 def hint(error: BaseException) -> str | None:
-    """One or two sentences: where a module was searched, and how to add its package.
-
-    None for an error that says nothing of a module.
-    """
-    # That one is of a distribution whose metadata is missing; its text is no name of a module.
+    """Return where a module was searched and how to add its package; None for other errors."""
+    # PackageNotFoundError is about the metadata of a distribution; its text is not the name of a module.
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, PackageNotFoundError):
-        return _of_a_module(error.name or "")
+        return _module_hint(error.name or "")
     if any(words in str(error) for words in _WITHOUT_KERAS_2) and find_spec("tf_keras") is None:
         return f"{error} The program is for Keras 2: csrun pip install {_PACKAGES['tf_keras']}"
     return None
 
 
-def _of_a_module(name: str) -> str:
+def _module_hint(name: str) -> str:
     if _is_below(name, _WEIGHT_STREAMING):
         return (
-            f"the module '{name}' belongs to weight streaming; run the program with python-ws in the place "
-            "of python"
+            f"the module '{name}' belongs to weight streaming; run the program with python-ws instead of "
+            "python"
         )
     if _is_below(name, ("torch_xla",)):
         return f"the module '{name}' belongs to PyTorch programs; run the program with python-pt"
@@ -73,7 +69,7 @@ def _of_a_module(name: str) -> str:
         return f"{found}; add it: csrun pip install {_PACKAGES[top]}"
     return (
         f"{found}; add the package that has it: csrun pip install {top or 'PACKAGE'} "
-        "(the package may have another name; docs/containers.md has more ways)"
+        "(the package may have another name; see docs/containers.md)"
     )
 
 

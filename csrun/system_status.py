@@ -1,4 +1,4 @@
-"""The CS system of a job: asked before the start, and watched while the job runs."""
+"""Status of a job's CS system: queried before the start, and monitored while the job runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from typing import Any
 from csrun.errors import CsrunError
 from csrun.tasks.environment import Toolkit
 
+PORT = 9000
+ANSWER_LIMIT_S = 20.0
+# With these times, the loss of a system is noticed within 10 s, even if it does not refuse connections.
+CONNECT_INTERVAL_S = 2.0
+CONNECT_LIMIT_S = 2.0
+MAX_FAILURES = 3
+CHIEF_REPORT_LIMIT_S = 5.0  # time for the chief to report the loss itself
 _COMPILES = ("compile_only", "validate_only")
+_PREFIX = "cs_system: error: "
 
 
 def check_system(
@@ -27,25 +35,25 @@ def check_system(
     certain: bool,
     variable: str = "",
 ) -> str | None:
-    """Whether the system that a command will use answers and is free.
+    """Check that the CS system of a command answers and is free.
 
     Args:
-        command: the user's words.
+        command: program and arguments of the user.
         site_address: of the site's system, for a command that names none; "" for none.
-        toolkit: whose client asks.
-        wait: the job queues for a busy system.
-        certain: what is seen from this machine is what the job will see, now.
-        variable: what the user's `CS_IP` says; it names the system of a command that does not.
+        toolkit: with the client of the system.
+        wait: the job waits for a busy system.
+        certain: the job starts now on this machine, and therefore finds the same status.
+        variable: the user's CS_IP, which names the system of a command that names none.
 
     Returns:
-        What the user should know; None for nothing.
+        A notice for the user; None for none.
 
     Raises:
-        CsrunError: the job cannot train: a wrong address, something else at the address, a busy system.
+        CsrunError: the job cannot train: a wrong address, another service at the address, a busy system.
     """
-    of_command = named_system(command)
-    named = variable if of_command is None else of_command
-    address = named or ("" if of_command is not None else site_address)
+    in_command = named_system(command)
+    named = variable if in_command is None else in_command
+    address = named or ("" if in_command is not None else site_address)
     if not address:
         return None
     try:
@@ -64,35 +72,31 @@ def check_system(
         return None
     held = f"the CS system at {address} is busy: held by {run['job']} since {_clock(run['since'])}"
     if wait:
-        return f"{held}; the job waits for it before its first step"
+        return f"{held}; the job will wait for it before its first step"
     if named:
         raise CsrunError(
-            f"{held}; expected a free one: try again later, or queue for it with csrun_wse --wait"
+            f"{held}; expected a free system: try again later, or wait for it with csrun_wse --wait"
         )
     return held
 
 
 def only_compiles(command: Sequence[str]) -> bool:
-    """Whether a command says that its program compiles or validates and does no more."""
-    words = [word.lstrip("-") for word in command]
+    """Return True if the arguments of a program say that it only compiles or validates."""
+    arguments = [argument.lstrip("-") for argument in command]
     modes = {f"{flag}={mode}" for flag in ("mode", "m") for mode in _COMPILES}
-    return any(word in modes or word in _COMPILES for word in words)
+    return any(argument in modes or argument in _COMPILES for argument in arguments)
 
 
 def _clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-ANSWER_LIMIT_S = 20.0
-_PREFIX = "cs_system: error: "
-
-
 class SystemQueryError(CsrunError):
-    """The system does not answer, or something else is at its address.
+    """The system does not answer, or another service is at its address.
 
     Attributes:
-        exit_code: 2 for what is no address.
-        asked: the system's client has said so; else it could not be run, and nothing is known of the system.
+        exit_code: 2 for an invalid address.
+        asked: the system's client has run; otherwise the status is unknown.
     """
 
     def __init__(self, text: str, exit_code: int = 1, *, asked: bool = True) -> None:
@@ -102,42 +106,35 @@ class SystemQueryError(CsrunError):
 
 
 def ask_system(address: str, toolkit: Toolkit) -> Mapping[str, Any]:
-    """What `cs_system status --json` says of the system at an address.
+    """Return the status of the system at an address from `cs_system status --json`.
+
+    A separate process, so that a launcher does not import the client.
 
     Raises:
-        SystemQueryError: it is no address, nothing answers there, or something else does.
+        SystemQueryError: the address is invalid, nothing answers there, or another service does.
     """
-    words = [str(toolkit.python), "-m", "cs_system", "status", "--json", f"--cs_ip={address}"]
-    # -m searches in the current directory first, so it has to be one that is ours.
+    command = [str(toolkit.python), "-m", "cs_system", "status", "--json", f"--cs_ip={address}"]
+    # -m searches the current directory first, so it must be the toolkit's.
     cwd = toolkit.import_root or toolkit.bin_dir
     try:
         done = subprocess.run(
-            words, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
+            command, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise SystemQueryError(f"the CS system at {address} was not asked: {error}", asked=False) from error
+        raise SystemQueryError(f"the CS system at {address} was not queried: {error}", asked=False) from error
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["without a word"])[-1]
-        if not said.startswith(_PREFIX):
-            raise SystemQueryError(f"the CS system at {address} was not asked: {said}", asked=False)
-        raise SystemQueryError(said.removeprefix(_PREFIX), done.returncode)
+        message = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        if not message.startswith(_PREFIX):
+            raise SystemQueryError(f"the CS system at {address} was not queried: {message}", asked=False)
+        raise SystemQueryError(message.removeprefix(_PREFIX), done.returncode)
     answer: Mapping[str, Any] = json.loads(done.stdout.splitlines()[0])
     return answer
 
 
-PORT = 9000
-CONNECT_INTERVAL_S = 2.0
-CONNECT_LIMIT_S = 2.0
-FAILURES = 3
-"""With the times above, a system that is gone is noticed within 10 s, even one that does not refuse."""
-CHIEF_REPORT_LIMIT_S = 5.0
-"""So long the chief may take for its own words about it."""
-
-
 def system_address(command: Sequence[str], default: str = "") -> tuple[str, int] | None:
-    """Host and port of the CS system that a command names with --cs_ip, else of `default`; None for neither.
+    """Return host and port of the CS system that a command names with --cs_ip, else of `default`, else None.
 
-    The last --cs_ip counts, as it does for the program.
+    The last --cs_ip is used, as by the program.
     """
     named = named_system(command)
     text = default if named is None else named
@@ -151,17 +148,17 @@ def system_address(command: Sequence[str], default: str = "") -> tuple[str, int]
 
 
 def named_system(command: Sequence[str]) -> str | None:
-    """What a command says of its CS system with --cs_ip; None where it says nothing."""
+    """Return the value of --cs_ip in a command; None without one."""
     text = None
-    for number, word in enumerate(command):
-        name, equals, value = word.partition("=")
+    for number, argument in enumerate(command):
+        name, equals, value = argument.partition("=")
         if name.replace("-", "_") == "__cs_ip":
             text = value if equals else "".join(command[number + 1 : number + 2])
     return text
 
 
 class Presence:
-    """Decides from attempts to connect whether a system is gone: seen once, then missed often. Pure."""
+    """Decides from attempts to connect whether a system is lost: one succeeded, then several failed. Pure."""
 
     def __init__(self) -> None:
         self._seen_at_s: float | None = None
@@ -169,30 +166,30 @@ class Presence:
         self.reason = ""
 
     def connected(self, now_s: float) -> None:
-        """An attempt has succeeded."""
+        """Record a successful attempt."""
         self._seen_at_s = now_s
         self._missed = 0
 
     def failed(self, reason: str) -> None:
-        """An attempt has failed."""
+        """Record a failed attempt."""
         if self._seen_at_s is not None:
             self._missed += 1
             self.reason = reason
 
     @property
     def gone(self) -> bool:
-        """Whether it was there and is not any more."""
-        return self._missed >= FAILURES
+        """Whether the system is lost."""
+        return self._missed >= MAX_FAILURES
 
     def missing_s(self, now_s: float) -> float:
-        """Since when it has not answered."""
+        """Return the time since its last answer."""
         return 0.0 if self._seen_at_s is None else now_s - self._seen_at_s
 
 
 class SystemWatch:
-    """Watches one address until the system behind it is gone. Only a system that was there can be.
+    """Monitors an address until the system there is lost; only a system that has answered can be.
 
-    `fileno()` becomes readable when it is gone. Start it after all forks.
+    `fileno()` becomes readable when it is lost. Create it after all forks.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -205,28 +202,28 @@ class SystemWatch:
         self._thread.start()
 
     def fileno(self) -> int:
-        """The descriptor to wait for."""
+        """Return the descriptor that becomes readable."""
         return self._read_end
 
     @property
     def gone(self) -> bool:
-        """Whether the system was there and is not any more."""
+        """Whether the system is lost."""
         return self._presence.gone
 
     @property
     def text(self) -> str:
-        """What to tell the user when it is gone."""
+        """Message for the user when it is lost."""
         host, port = self._address
         return (
             f"the CS system at {host}:{port} is gone: no connection for {self._missing_s:.0f} s "
-            f"({self._presence.reason}); the job cannot go on without it"
+            f"({self._presence.reason}); the job cannot continue without it"
         )
 
     def close(self) -> None:
-        """Ends the watch."""
+        """End the monitoring."""
         self._ended.set()
         self._thread.join(2 * CONNECT_LIMIT_S)
-        if not self._thread.is_alive():  # a name server may hold it longer
+        if not self._thread.is_alive():  # name resolution may take longer
             os.close(self._read_end)
             os.close(self._write_end)
 

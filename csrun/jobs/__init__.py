@@ -1,1 +1,1 @@
-"""Jobs: the layout of their tasks, their record and registry, their supervision and their state."""
+"""Jobs: layout of the tasks, record, registry, supervision and state."""

@@ -1,4 +1,4 @@
-"""How many tasks a job has, on which node each of them is, and which CPUs it gets. Pure arithmetic."""
+"""Layout of a job: the number of its tasks, their nodes and their CPUs, and recommended layouts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from typing import Any
 from cs_toolkit.errors import UsageError
 from csrun.site.model import Site
 
+# Format of the files of an input analysis. Incompatible changes raise it, additional members do not.
+RECOMMENDATION_VERSION = 1
+
 
 @dataclass(frozen=True, slots=True)
 class JobLayout:
-    """The shape of a job of csrun_wse.
+    """The layout of a job of csrun_wse.
 
     Attributes:
         total_nodes: nodes of the job, N.
         tasks_per_node: tasks on each node that is not a single-task node, T.
-        cpus_per_task: CPUs of each task, C; None leaves them to the scheduler.
+        cpus_per_task: CPUs of each task, C; None leaves the number to the scheduler.
         single_task_nodes: the first S nodes run one task each; S < N.
-        cyclic: workers go round robin over the nodes instead of filling one after the other.
+        cyclic: workers are distributed round robin over the nodes instead of node by node.
     """
 
     total_nodes: int
@@ -40,14 +43,14 @@ class JobLayout:
 
     @property
     def num_tasks(self) -> int:
-        """S + (N - S) * T."""
+        """Number of tasks, S + (N - S) * T."""
         return self.single_task_nodes + (self.total_nodes - self.single_task_nodes) * self.tasks_per_node
 
     def nodes_of_tasks(self) -> tuple[int, ...]:
-        """The node number (0 .. N-1) of every task, by rank.
+        """Return the node number (0 .. N-1) of every task, by rank.
 
-        The first group of nodes is the chief's: the S single-task nodes, else node 0 alone. `cyclic`
-        concerns the nodes behind it only, so that the chief stays where the CS system is.
+        The first ranks are on the S single-task nodes, or on node 0 if there are none. `cyclic` applies only
+        to the nodes after these, so that the chief remains on the node of the CS system.
         """
         if self.single_task_nodes:
             first_group = list(range(self.single_task_nodes))
@@ -71,10 +74,10 @@ def resolve_layout(
     single_task_nodes: int = 0,
     cyclic: bool = False,
 ) -> JobLayout:
-    """Fills in what the user has left open.
+    """Complete a layout that the user has given in part.
 
-    Neither tasks nor CPUs given: the site's. Tasks only: the site's CPUs if that many tasks fit on a node,
-    else open. CPUs only: as many tasks as fit on a node of `machine_cpus`, at least one. Both: as given.
+    With neither tasks nor CPUs, those of the site. With only tasks, the CPUs of the site if that many tasks
+    fit on a node, else open. With only CPUs, as many tasks as fit on a node of `machine_cpus`, at least one.
 
     Raises:
         UsageError: --single-task-nodes leaves no node for the other tasks.
@@ -98,14 +101,10 @@ def resolve_layout(
 def pin_cpus(
     num_tasks: int, cpus_per_task: int | None, available: Sequence[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """The CPUs of every task, by rank, disjoint and in the order of `available`; empty: nothing is pinned.
-
-    Tasks are pinned only if all of them fit. On a machine that is too small, pinned tasks would wait for
-    each other's CPU while another one idles; unpinned, the kernel balances them. Nor do we set
-    OMP_NUM_THREADS and the like: TensorFlow, XLA and OpenMP size their pools by the affinity mask,
-    so the mask alone is right where it holds, and where it does not a fixed number would only override
-    what the user has set.
-    """
+    """Return disjoint CPUs for every task, by rank, in the order of `available`; empty if none is pinned."""
+    # Only if all tasks fit: on a machine that is too small, pinned tasks would wait for each other's CPU
+    # while another one is idle. OMP_NUM_THREADS and the like are not set: TensorFlow, XLA and OpenMP size
+    # their pools by the affinity mask, and without a mask a fixed number would only override the user's.
     if cpus_per_task is None or num_tasks * cpus_per_task > len(available):
         return ()
     return tuple(
@@ -114,13 +113,9 @@ def pin_cpus(
     )
 
 
-RECOMMENDATION_VERSION = 1
-"""Of the files of an analysis; a change that breaks a reader raises it, further members do not."""
-
-
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """Nodes, tasks on each of them, CPUs of each task."""
+    """The layout that an input analysis recommends."""
 
     nodes: int
     tasks_per_node: int
@@ -128,10 +123,10 @@ class Recommendation:
 
 
 def read_recommendation(path: Path) -> Recommendation:
-    """Reads the member `recommendation` of an analysis.
+    """Read the member `recommendation` from the file of an input analysis.
 
     Raises:
-        UsageError: the file cannot be read, is of a version to come, or holds no such member with three
+        UsageError: the file cannot be read, has another format version, or has no such member with three
             whole numbers of at least 1.
     """
     try:
@@ -143,7 +138,7 @@ def read_recommendation(path: Path) -> Recommendation:
         ) from error
     except ValueError as error:
         raise UsageError(
-            f"--recommendation: {path} is no JSON ({error}); expected the file that "
+            f"--recommendation: {path} is not JSON ({error}); expected the file that "
             f"'cs_input_analyzer --json FILE' has written"
         ) from error
     analysis = analysis if isinstance(analysis, dict) else {}

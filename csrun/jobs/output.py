@@ -1,4 +1,7 @@
-"""What the user sees of a running job, and its record: the part that all ways of running share."""
+"""Terminal output and record of a running job, common to all schedulers.
+
+`TaskOutput` and its parts are pure: bytes and times in, text out.
+"""
 
 from __future__ import annotations
 
@@ -19,65 +22,83 @@ from csrun.tasks.signals import INTERRUPTS
 PROGRAM = "csrun_wse"
 CONSOLE_POLL_S = 0.02
 INTERRUPTED_FLUSH_S = 2.0
+MAX_LINE_BYTES = (
+    16_384  # longer lines are printed in pieces: a program that never ends its line costs no memory
+)
+PROGRESS_INTERVAL_S = 1.0  # shortest time between two states of a task's progress display
+TAIL_LINES = 20
+MAX_TAIL_LINE = 2_000
+
+_COLORS = ("36", "32", "33", "35", "34", "96", "92", "93", "95", "94")
+_RESET = "\x1b[0m"
+# Messages of TensorFlow's C++ at its start about its build and the machine, without errors (E and F).
+_NOISE = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
+    rb"|[IW]0000 00:00:\d+\.\d+ +\d+ [\w/.-]+:\d+\] "
+    rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] (?:tensorflow|external)/"
+    rb"|To enable the following instructions: .*, rebuild TensorFlow with the appropriate compiler flags\."
+)
+# Everything that moves the cursor or changes the terminal, except tabs and colors (SGR sequences).
+_UNSAFE = re.compile(r"(\x1b\[[0-9;:]*m)|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 class JobReport:
-    """Prefixes and shows the tasks' output, says what happens to the job, and keeps job.json.
+    """Prints the output of the tasks with prefixes, reports events of the job, and writes job.json.
 
-    It starts the console's thread: create it when no process has to be forked any more.
+    It starts the thread of the console: create it after all forks.
 
     Args:
-        plan: the job.
-        record: of the job; the report writes it at every change.
-        colour: whether prefixes are colored; by default where stdout is a terminal.
+        plan: of the job.
+        record: of the job; written at every change.
+        color: color the prefixes; by default if stdout is a terminal.
     """
 
-    def __init__(self, plan: LaunchPlan, record: JobRecord, colour: bool | None = None) -> None:
+    def __init__(self, plan: LaunchPlan, record: JobRecord, color: bool | None = None) -> None:
         self._plan = plan
         self._record = record
         self._record_broken = False
-        colored = wants_color(STDOUT) if colour is None else colour
+        colored = wants_color(STDOUT) if color is None else color
         self._outputs = [TaskOutput(task_prefix(task.label, task.rank, colored)) for task in plan.tasks]
         self._console = Console()
         self.write_record()
 
     @property
     def full(self) -> bool:
-        """Whether the terminal is too slow: more output should not be taken now."""
+        """Whether the terminal is too slow for more output."""
         return self._console.full
 
     @property
     def waiting(self) -> bool:
-        """Whether a later `tick` may show something of a task."""
+        """Whether a later `tick` may print output of a task."""
         return any(output.waiting for output in self._outputs)
 
     def output(self, rank: int, data: bytes, now_s: float) -> None:
-        """Takes what a task has written."""
+        """Print output of a task."""
         self._show(self._outputs[rank].feed(data, now_s))
 
     def output_ended(self, rank: int, now_s: float) -> None:
-        """Takes the end of a task's output."""
+        """Print the unfinished last line of a task."""
         self._show(self._outputs[rank].finish(now_s))
 
     def tick(self, now_s: float) -> None:
-        """Time has passed."""
+        """Print the output that is due."""
         for output in self._outputs:
             self._show(output.tick(now_s))
 
     def started(self, rank: int, pid: int, host: str | None = None) -> None:
-        """A task runs; the record is written by the caller, once for many."""
+        """Record that a task runs; the caller writes the record, once for many tasks."""
         task = self._record.tasks[rank]
         task.state, task.pid, task.host = "running", pid, host
 
     def ended(self, rank: int, exit_code: int | None) -> None:
-        """A task has ended; without an exit code it is lost."""
+        """Record the end of a task; without an exit code it is lost."""
         task = self._record.tasks[rank]
         task.state = "ended" if exit_code is not None else "lost"
         task.exit_code, task.ended = exit_code, timestamp()
         self.write_record()
 
     def act(self, actions: list[Action]) -> None:
-        """Tells the user what the supervisor wants told."""
+        """Report the actions of the supervisor."""
         for action in actions:
             if isinstance(action, ReportFailure):
                 self._failure(action.rank, f"failed with {exit_code_text(action.exit_code)}")
@@ -87,15 +108,15 @@ class JobReport:
                 self.say(action.text)
 
     def say(self, text: str) -> None:
-        """Says one line of the launcher."""
+        """Print one line of the launcher."""
         self._console.write(STDERR, f"{PROGRAM}: {text}\n")
 
     def say_raw(self, text: str) -> None:
-        """Writes text to stderr as it is."""
+        """Print text to stderr unchanged."""
         self._console.write(STDERR, text)
 
     def write_record(self) -> None:
-        """Writes job.json; that it cannot be written is said once."""
+        """Write job.json; the first error is reported, later ones are ignored."""
         if self._record_broken:
             return
         try:
@@ -103,27 +124,28 @@ class JobReport:
         except OSError as error:
             self._record_broken = True
             self.say(
-                f"cannot write the record of the job into {self._plan.log_dir}: {error.strerror}; it goes on"
+                f"cannot write the record of the job into {self._plan.log_dir}: {error.strerror}; the job "
+                "continues"
             )
 
     def conclude(self, supervisor: Supervisor, read_signals: Callable[[], list[signal.Signals]]) -> None:
-        """Says how the job has ended and waits until everything is shown; a signal ends that wait."""
+        """Report how the job has ended and wait until everything is printed, or for a signal."""
         self._record.ended, self._record.exit_code = timestamp(), supervisor.exit_code
         self.write_record()
         self.say(f"{supervisor.outcome}; logs: {relative_path(self._plan.log_dir, self._plan)}")
         if supervisor.interrupted_by:
             progress = read_progress(self._plan.log_dir)
-            if progress is not None and (text := progress.how_to_go_on()):
+            if progress is not None and (text := progress.resume_hint()):
                 self.say(text)
             self._console.close(INTERRUPTED_FLUSH_S)
             return
-        # As for any program in a pipeline, a slow reader is waited for; only a signal ends that.
+        # As any program in a pipeline, wait for a slow reader until a signal comes.
         while not self._console.close(CONSOLE_POLL_S):
             if set(read_signals()) & set(INTERRUPTS):
                 return
 
     def close(self) -> None:
-        """Shows what waits, for a job that never began."""
+        """Print the remaining output of a job that has not started."""
         self._console.close(INTERRUPTED_FLUSH_S)
 
     def _failure(self, rank: int, how: str) -> None:
@@ -142,24 +164,24 @@ class JobReport:
 
 
 def describe_tasks(plan: LaunchPlan) -> str:
-    """Who plays in the job, in words."""
+    """Describe tasks, id and log directory of a job."""
     workers = len(plan.tasks) - 1
     if workers == 0:
-        who = "one task, chief and worker in one"
+        tasks = "one task, chief and worker in one"
     else:
-        who = f"1 chief, {workers} worker{'s' if workers > 1 else ''}"
-    return f"{who}; job {plan.job_id}, logs in {relative_path(plan.log_dir, plan)}"
+        tasks = f"1 chief, {workers} worker{'s' if workers > 1 else ''}"
+    return f"{tasks}; job {plan.job_id}, logs in {relative_path(plan.log_dir, plan)}"
 
 
 def relative_path(path: Path, plan: LaunchPlan) -> Path:
-    """The path as short as it is clear: relative below the working directory."""
+    """Return a path below the working directory of the job relative to it."""
     with suppress(ValueError):
         return path.relative_to(plan.cwd)
     return path
 
 
 def exit_code_text(code: int) -> str:
-    """An exit code with the signal that it stands for in a shell."""
+    """Format an exit code with the signal that it means in a shell."""
     try:
         name = signal.Signals(code - 128).name
     except ValueError:
@@ -168,32 +190,10 @@ def exit_code_text(code: int) -> str:
     return f"exit code {code} ({name}{hint})"
 
 
-MAX_LINE_BYTES = 16_384
-"""Longer lines are shown in pieces, so that a program that never ends its line costs no memory."""
-
-PROGRESS_INTERVAL_S = 1.0
-"""A task's progress display is shown at most this often."""
-
-TAIL_LINES = 20
-MAX_TAIL_LINE = 2_000
-
-_COLOURS = ("36", "32", "33", "35", "34", "96", "92", "93", "95", "94")
-_RESET = "\x1b[0m"
-# What TensorFlow's C++ says at its start about how it was built and what it finds; errors are E and F.
-_NOISE = re.compile(
-    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
-    rb"|[IW]0000 00:00:\d+\.\d+ +\d+ [\w/.-]+:\d+\] "
-    rb"|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] (?:tensorflow|external)/"
-    rb"|To enable the following instructions: .*, rebuild TensorFlow with the appropriate compiler flags\."
-)
-# Everything that could move the cursor or change the terminal, except tabs and colours (SGR sequences).
-_UNSAFE = re.compile(r"(\x1b\[[0-9;:]*m)|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
-
-
 class LineSplitter:
-    """Cuts a stream of bytes into lines, whatever pieces it arrives in.
+    """Splits a stream of bytes into lines.
 
-    `feed` yields (text, is_line): whole lines without their end, and the progress states between them.
+    `feed` yields (text, is_line): whole lines without their end, and the states of a progress display.
     """
 
     def __init__(self) -> None:
@@ -201,28 +201,28 @@ class LineSplitter:
 
     @property
     def pending(self) -> bytes:
-        """What has come since the last line or state ended."""
+        """The bytes after the last whole line or state."""
         return bytes(self._pending)
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
-        """Takes the next piece of the stream."""
+        """Split the next piece of the stream."""
         self._pending += data
         while (end := self._next_end()) is not None:
             text, length, is_line = end
             del self._pending[:length]
-            # "\r" first, as progress displays write it, ends nothing that could be shown.
+            # Progress displays start with "\r", which ends an empty state.
             if is_line or text:
                 yield text, is_line
 
     def finish(self) -> Iterator[tuple[bytes, bool]]:
-        """Takes the end of the stream: what is pending becomes the last line."""
+        """End the stream: the pending bytes are the last line."""
         text = bytes(self._pending).rstrip(b"\r")
         self._pending.clear()
         if text:
             yield text, True
 
     def _next_end(self) -> tuple[bytes, int, bool] | None:
-        """(text, its length with the end, is_line) of what is complete; None where that is nothing."""
+        """Return (text, its length with the end, is_line) of the next whole line or state; None for none."""
         buffer = self._pending
         newline = buffer.find(b"\n", 0, MAX_LINE_BYTES + 1)
         limit = newline if newline >= 0 else min(len(buffer), MAX_LINE_BYTES)
@@ -242,7 +242,7 @@ class LineSplitter:
 
 
 def _character_boundary(buffer: bytearray, position: int) -> int:
-    """The last position from `position` down that does not cut a UTF-8 character (at most 3 bytes back)."""
+    """Return the last position, at most 3 bytes before `position`, that does not split a UTF-8 character."""
     for cut in range(position, position - 4, -1):
         if buffer[cut] & 0xC0 != 0x80:
             return cut
@@ -250,9 +250,9 @@ def _character_boundary(buffer: bytearray, position: int) -> int:
 
 
 def printable(line: bytes) -> str:
-    """The line as text that leaves a terminal intact: bytes and control characters become escapes.
+    """Return a line as text that is safe for a terminal, with escapes for control characters and other bytes.
 
-    Tabs stay, and colours, which are switched off at the end of the line.
+    Tabs and colors are kept; colors are reset at the end of the line.
     """
     text = line.decode("utf-8", "backslashreplace")
     text = _UNSAFE.sub(lambda found: found[1] or f"\\x{ord(found[0]):02x}", text)
@@ -260,16 +260,16 @@ def printable(line: bytes) -> str:
 
 
 def task_prefix(label: str, rank: int, colored: bool) -> str:
-    """What stands before each line of a task, `chief | ` or `worker 0 | `."""
+    """Return the prefix of each line of a task, `chief | ` or `worker 0 | `."""
     if not colored:
         return f"{label} | "
-    return f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{label} |{_RESET} "
+    return f"\x1b[{_COLORS[rank % len(_COLORS)]}m{label} |{_RESET} "
 
 
 class TaskOutput:
     """The output of one task on its way to the terminal.
 
-    Every method returns the text to be shown now, whole lines with the task's prefix, possibly none.
+    The methods return the text to print now: whole lines with the prefix of the task, possibly none.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -283,25 +283,25 @@ class TaskOutput:
 
     @property
     def tail(self) -> list[str]:
-        """The last lines, oldest first, cut to a readable length."""
+        """The last lines, oldest first, truncated to a readable length."""
         lines = [printable(line) for line in self._tail]
         return [
             line if len(line) <= MAX_TAIL_LINE else line[:MAX_TAIL_LINE] + _RESET + " ..." for line in lines
         ]
 
     def feed(self, data: bytes, now_s: float) -> str:
-        """Takes what the task has written; lines come at once, of its progress states the newest waits."""
-        shown = self._take(self._splitter.feed(data), now_s)
+        """Take output of the task: lines are due now, the newest state of its progress display later."""
+        text = self._take(self._splitter.feed(data), now_s)
         pending = self._splitter.pending
         if pending:
             self._wait(pending, now_s)
-        return shown + self.tick(now_s)
+        return text + self.tick(now_s)
 
     def tick(self, now_s: float) -> str:
-        """Shows the waiting state, if it has rested or is due.
+        """Return the waiting state if it is due.
 
-        The state of a display that changes all the time is shown once in PROGRESS_INTERVAL_S, and so is the
-        beginning of a line whose end takes longer than that, such as "compiling ...".
+        The states of a progress display are printed at most once in PROGRESS_INTERVAL_S; so is the start of a
+        line that takes longer, such as "compiling ...".
         """
         if not self._state or self._state == self._shown:
             return ""
@@ -312,18 +312,18 @@ class TaskOutput:
 
     @property
     def waiting(self) -> bool:
-        """Whether a later `tick` may show something."""
+        """Whether a later `tick` may return text."""
         return bool(self._state) and self._state != self._shown
 
     def finish(self, now_s: float) -> str:
-        """Takes the end of the output; an unfinished line is shown as one."""
+        """End the output; an unfinished line is returned as a line."""
         return self._take(self._splitter.finish(), now_s)
 
     def _take(self, pieces: Iterator[tuple[bytes, bool]], now_s: float) -> str:
         lines = []
         for text, is_line in pieces:
             if is_line and _NOISE.match(text):
-                self._state = self._shown = b""  # it is in the task's log
+                self._state = self._shown = b""  # only in the task's log
             elif is_line:
                 self._state = self._shown = b""
                 self._tail.append(text)

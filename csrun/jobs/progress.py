@@ -1,7 +1,7 @@
-"""How far a training is: the line of its log, and a file beside the logs of its job. Pure but for the file.
+"""Progress of a training run: the line in its log, and a file next to the logs of its job.
 
-The chief writes the file at every line of its progress and at every checkpoint; `csrun status` shows it, and
-the launcher says from it how to go on when a job ends before its time.
+The chief writes the file at every progress line and at every checkpoint. `csrun status` shows it, and the
+launcher prints how to resume a job that has ended early.
 """
 
 from __future__ import annotations
@@ -16,27 +16,26 @@ from typing import Any
 from cs_toolkit.files import replace_file
 
 FILE_NAME = "progress.json"
-INPUT_BOUND_SHARE = 0.05
-"""A device that waits for less of its time has an input that keeps up."""
+INPUT_BOUND_SHARE = 0.05  # of its time that the device may wait without being called input-bound
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress:
-    """What is known of a training at one of its steps.
+    """The progress of a training run at one of its steps.
 
     Attributes:
         step: global step.
-        first_step: where this run has begun.
-        last_step: where it ends; None: with the input.
-        loss: of that step; None where it is not known.
-        steps_per_s: over the steps since the line before.
-        samples_per_s: the same in samples; None where it is not known.
-        input_wait: share of that time in which the device had no batch; None where it is not known.
-        checkpoint_step: of the newest checkpoint; None where there is none.
-        checkpoint: its path.
+        first_step: global step at which this run has started.
+        last_step: global step at which it ends; None if it ends with the input.
+        loss: of that step; None if unknown.
+        steps_per_s: rate since the previous line.
+        samples_per_s: the same in samples; None if unknown.
+        input_wait: share of that time in which the device had no batch; None if unknown.
+        checkpoint_step: of the newest checkpoint; None without one.
+        checkpoint: path of the newest checkpoint.
         model_dir: of the run.
-        resumes: the same command goes on from that checkpoint, without naming it.
-        waits_for: why no step has ended for a while; "": steps end.
+        resumes: the same command resumes from that checkpoint, without naming it.
+        waits_for: why no step has ended for a while; "" while steps end.
     """
 
     step: int
@@ -54,27 +53,27 @@ class TrainingProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the last step at the present rate; None where the one or the other is not known."""
+        """Time to the last step at the present rate; None if either is unknown."""
         if self.last_step is None or not self.steps_per_s or self.waits_for:
             return None
         if self.step - self.first_step < 2:
-            return None  # the first step has a rate that says nothing of the others
+            return None  # the rate of the first step does not predict the others
         return (self.last_step - self.step) / self.steps_per_s if self.step < self.last_step else None
 
     def to_json(self) -> dict[str, Any]:
-        """The output of --json."""
+        """Return the progress for --json."""
         return {**asdict(self), "seconds_left": self.seconds_left}
 
     def line(self) -> str:
-        """The line of the log."""
+        """Return the line for the log."""
         rates = [f"{self.steps_per_s:.2f} steps/sec"] if self.steps_per_s is not None else []
         rates += [f"{self.samples_per_s:.0f} samples/sec"] if self.samples_per_s is not None else []
         loss = "" if self.loss is None else f" loss = {self.loss:.6g}"
-        shown = f" ({', '.join(rates)})" if rates else ""
-        return "; ".join([f"global step {self.step}:{loss}{shown}", *self._notes()])
+        rate = f" ({', '.join(rates)})" if rates else ""
+        return "; ".join([f"global step {self.step}:{loss}{rate}", *self._notes()])
 
     def summary(self) -> str:
-        """The same for `csrun status`, without the step's name in front."""
+        """Return the line for `csrun status`."""
         text = self.line().removeprefix("global ")
         return f"{text}; no step since: {self.waits_for}" if self.waits_for else text
 
@@ -89,29 +88,31 @@ class TrainingProgress:
             notes.append(input_text(self.input_wait))
         return notes
 
-    def how_to_go_on(self) -> str | None:
-        """What a user does with a training that has ended here; None where it has reached its last step."""
+    def resume_hint(self) -> str | None:
+        """Return how to resume a run that has ended here; None if it has reached its last step."""
         if self.last_step is not None and self.step >= self.last_step:
             return None
-        reached = f"the training was at global step {self.step}"
+        reached = f"training was at global step {self.step}"
         reached += f" of {self.last_step}" if self.last_step is not None else ""
         if self.checkpoint_step is None:
-            return f"{reached} and has written no checkpoint: it begins again"
-        kept = f"its newest checkpoint is of step {self.checkpoint_step}"
+            return (
+                f"{reached} and has written no checkpoint: the same command starts again from the beginning"
+            )
+        checkpoint = f"its newest checkpoint is of step {self.checkpoint_step}"
         if self.resumes:
-            return f"{reached}; {kept} ({self.model_dir}): the same command goes on from there"
-        return f"{reached}; {kept}: start from {self.checkpoint or 'it'} to go on"
+            return f"{reached}; {checkpoint} ({self.model_dir}): the same command resumes from there"
+        return f"{reached}; {checkpoint}: start from {self.checkpoint or 'it'} to resume"
 
 
 def input_text(waited_share: float) -> str:
-    """Whether the device waits for its input, from the share of its time in which it had no batch."""
+    """Describe the input by the share of its time in which the device had no batch."""
     if waited_share < INPUT_BOUND_SHARE:
         return "input keeps up"
     return f"input-bound: {100 * waited_share:.0f}% of the time without a batch"
 
 
 def time_text(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Format a time as `45 s`, `3 min 20 s` or `2 h 05 min`."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -121,20 +122,20 @@ def time_text(seconds: float) -> str:
 
 
 def write_progress(log_dir: Path, progress: TrainingProgress) -> None:
-    """Replaces the file; that it cannot be written is no reason to stop a training."""
+    """Replace the file; errors are ignored, since training must not stop for them."""
     with suppress(OSError):
         replace_file(log_dir / FILE_NAME, json.dumps(asdict(progress)) + "\n")
 
 
 def read_progress(log_dir: Path) -> TrainingProgress | None:
-    """What the chief of a job has noted last; None for nothing, or what another version has written."""
+    """Read the file of a job; None if it does not exist or another version has written it."""
     try:
-        noted: Any = json.loads((log_dir / FILE_NAME).read_text(encoding="utf-8"))
+        content: Any = json.loads((log_dir / FILE_NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if not isinstance(noted, Mapping):
+    if not isinstance(content, Mapping):
         return None
     known = {field.name for field in fields(TrainingProgress)}
     with suppress(TypeError):
-        return TrainingProgress(**{name: value for name, value in noted.items() if name in known})
+        return TrainingProgress(**{name: value for name, value in content.items() if name in known})
     return None

@@ -1,7 +1,7 @@
-"""Identity, files and record of a job.
+"""Id, log directory and record of a job.
 
-`job.json` in the log directory says what ran and how it ended; it is rewritten (atomically) at every change,
-so whoever looks while the job runs reads a whole record.
+The record, `job.json` in the log directory, has what ran and how it ended. It is replaced atomically at every
+change, so that readers always find a complete one.
 """
 
 from __future__ import annotations
@@ -28,35 +28,31 @@ TaskState = Literal["planned", "running", "ended", "lost"]
 
 
 def new_job_id(launcher: str) -> str:
-    """A readable identity such as local-20261120-101530-1a2b (local time, then random digits)."""
-    return f"{launcher}-{time.strftime('%Y%m%d-%H%M%S')}-{_short_name()}"
-
-
-def _short_name() -> str:
-    """The end of an identity, by which users call a job: never a number alone, which is a scheduler's."""
-    while (name := token_hex(2)).isdigit():
+    """Return a readable id such as local-20261120-101530-1a2b (local time, then random digits)."""
+    # Users call a job by the last part, which must not look like a number of a scheduler.
+    while (suffix := token_hex(2)).isdigit():
         pass
-    return name
+    return f"{launcher}-{time.strftime('%Y%m%d-%H%M%S')}-{suffix}"
 
 
 def log_name(role: Role, index: int) -> str:
-    """File name of a task's log."""
+    """Return the file name of a task's log."""
     return f"{role}-{index}.log"
 
 
 def known_job(plan: LaunchPlan) -> KnownJob:
-    """The entry by which other commands find the job of this plan."""
+    """Return the registry entry for the job of a plan."""
     return KnownJob(plan.job_id, str(plan.log_dir), plan.launcher, plan.command)
 
 
 def timestamp() -> str:
-    """Now, in local time with its offset, to the second."""
+    """Return the local time with its UTC offset, in seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 @dataclass(slots=True)
 class TaskRecord:
-    """How a task fared; exit_code as a shell counts it, 128 + n for signal n. `host` where it is not ours."""
+    """The state of a task; exit_code is 128 + n for signal n; host is None for this machine."""
 
     state: TaskState = "planned"
     pid: int | None = None
@@ -67,12 +63,12 @@ class TaskRecord:
 
 @dataclass(slots=True)
 class JobRecord:
-    """How a job fared; `tasks` by rank.
+    """The state of a job; `tasks` by rank.
 
     Attributes:
         scheduler_job_id: the scheduler's number of the job, once it has one.
-        scheduler_step_id: the scheduler's name of our part, where we run in a job that somebody else has made
-            and will end; None where the whole job is ours.
+        scheduler_step_id: the scheduler's id of this step in a job that was allocated before csrun started;
+            None if the whole job is this one.
     """
 
     plan: LaunchPlan
@@ -85,11 +81,11 @@ class JobRecord:
 
     @classmethod
     def of(cls, plan: LaunchPlan) -> JobRecord:
-        """The record of a job that is about to start."""
+        """Return the record of a job that is about to start."""
         return cls(plan, [TaskRecord() for _ in plan.tasks])
 
     def to_json(self) -> dict[str, Any]:
-        """The content of job.json. It holds no environment, hence no token."""
+        """Return the content of job.json, which has no environment and hence no token."""
         return {
             "job_id": self.plan.job_id,
             "launcher": self.plan.launcher,
@@ -121,18 +117,18 @@ class JobRecord:
         }
 
     def write(self) -> None:
-        """Writes job.json into the log directory.
+        """Write job.json into the log directory.
 
         Raises:
-            OSError: the directory is not writable any more.
+            OSError: the directory is no longer writable.
         """
         replace_file(self.plan.log_dir / RECORD_NAME, json.dumps(self.to_json(), indent=2) + "\n")
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process of this machine has started, in clock ticks since boot; None if there is none.
+    """Return the start time of a process in clock ticks since boot; None if it does not exist.
 
-    Together with the pid it names one process for as long as the machine runs: pids are used again.
+    Pids are reused; pid and start time together identify a process until the next boot.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -142,19 +138,19 @@ def start_ticks(pid: int) -> int | None:
 
 
 def prepare_log_dir(log_dir: Path) -> None:
-    """Creates the log directory and makes sure that files can be written into it.
+    """Create the log directory and check that it is writable.
 
     Raises:
-        LogDirError: neither is possible.
+        LogDirError: it cannot be created or written.
     """
     probe = log_dir / f".{RECORD_NAME}.probe.{os.getpid()}"
     try:
         log_dir.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
-        (log_dir / PROGRESS_NAME).unlink(missing_ok=True)  # of a job before, in the same directory
+        (log_dir / PROGRESS_NAME).unlink(missing_ok=True)  # of an earlier job in the same directory
     except OSError as error:
         raise LogDirError(
             f"cannot write logs to {log_dir}: {error.strerror}; expected a directory that can be created and "
-            f"written: give another one with --log-dir"
+            f"written: choose another one with --log-dir"
         ) from error

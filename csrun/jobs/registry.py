@@ -1,7 +1,7 @@
-"""Finds the log directory of a job by its name, from any directory: for `csrun status`, `logs` and `cancel`.
+"""Registry of the user's jobs, with which `csrun status`, `logs` and `cancel` find a job by its name.
 
-One small file a job in $XDG_STATE_HOME/csrun/jobs (~/.local/state/csrun/jobs), which all nodes of a cluster
-share with the home directory. It holds where the job's own record is, nothing about how the job fares.
+Each job has a small file in $XDG_STATE_HOME/csrun/jobs (~/.local/state/csrun/jobs), which all nodes of a
+cluster share with the home directory. It locates the record of the job and has nothing about its state.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any
 from cs_toolkit.errors import UsageError
 from cs_toolkit.files import replace_file
 
-KEPT_DAYS = 60
-"""Entries of older jobs are removed when a new one is written."""
+KEPT_DAYS = 60  # entries of older jobs are removed when a new one is written
 
 _DAY_S = 86_400
 
@@ -28,12 +27,11 @@ class KnownJob:
     """A job that this user has started.
 
     Attributes:
-        job_id: our own id.
+        job_id: csrun's id.
         log_dir: absolute path of its logs, with its record job.json once it has started.
         launcher: name of its scheduler.
-        command: the user's words.
-        scheduler_job_id: the scheduler's number where it was known from the start, as it is for jobs that
-            were submitted; else "".
+        command: program and arguments of the user.
+        scheduler_job_id: the scheduler's number of a submitted job, known at its registration; else "".
         created_s: seconds since the epoch.
     """
 
@@ -46,18 +44,18 @@ class KnownJob:
 
 
 def registry_dir(environment: Mapping[str, str]) -> Path:
-    """Where the entries are."""
+    """Return the directory of the entries."""
     home = Path(environment.get("HOME") or "~").expanduser()
     return Path(environment.get("XDG_STATE_HOME") or home / ".local" / "state") / "csrun" / "jobs"
 
 
 def register(job: KnownJob, environment: Mapping[str, str]) -> None:
-    """Writes the entry of a new job; a home directory that cannot be written is no reason to stop a job."""
+    """Write the entry of a new job; errors are ignored, since a job can run without an entry."""
     folder = registry_dir(environment)
-    before = _read(folder / f"{job.job_id}.json")
-    if before is not None:  # written when the batch job was submitted, of which this is the start
-        number = job.scheduler_job_id or before.scheduler_job_id
-        job = replace(job, scheduler_job_id=number, created_s=before.created_s)
+    submitted = _read(folder / f"{job.job_id}.json")
+    if submitted is not None:  # this is the start of a batch job that was registered when it was submitted
+        number = job.scheduler_job_id or submitted.scheduler_job_id
+        job = replace(job, scheduler_job_id=number, created_s=submitted.created_s)
     entry = {**asdict(job), "created_s": job.created_s or time.time()}
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +64,7 @@ def register(job: KnownJob, environment: Mapping[str, str]) -> None:
 
 
 def known_jobs(environment: Mapping[str, str]) -> list[KnownJob]:
-    """All jobs that are known, the newest first; what cannot be read is left out."""
+    """Return all registered jobs, newest first, without unreadable entries."""
     jobs = []
     with suppress(OSError):
         for path in registry_dir(environment).glob("[!.]*.json"):
@@ -77,10 +75,10 @@ def known_jobs(environment: Mapping[str, str]) -> list[KnownJob]:
 
 
 def find_job(text: str, environment: Mapping[str, str]) -> KnownJob:
-    """The job that the user means: an id or its beginning or end, the scheduler's number, or a log directory.
+    """Find a job by its id, the start or end of its id, the scheduler's number, or its log directory.
 
     Raises:
-        UsageError: no such job is known, or several are meant.
+        UsageError: no job matches, or several do.
     """
     jobs = known_jobs(environment)
     exact = [job for job in jobs if text and text in (job.job_id, job.scheduler_job_id)]
@@ -92,23 +90,23 @@ def find_job(text: str, environment: Mapping[str, str]) -> KnownJob:
         if Path(job.log_dir) == path:
             return job
     if (path / "job.json").is_file():
-        return _of_directory(path)
-    # A number is a scheduler's, be it of somebody else's job: `csrun cancel 34` must not end ...-1a34.
+        return _from_directory(path)
+    # A number is always the scheduler's, even of another user: `csrun cancel 34` must not end ...-1a34.
     is_part = bool(text) and not text.isdigit()
     near = [job for job in jobs if is_part and (job.job_id.startswith(text) or job.job_id.endswith(text))]
     if len(near) == 1:
         return near[0]
     if near:
         shown = ", ".join(job.job_id for job in near[:5])
-        raise UsageError(f"{text!r} means several jobs: {shown}; expected one: write more of its id")
+        raise UsageError(f"{text!r} matches several jobs: {shown}; expected one: give more of its id")
     raise UsageError(
-        f"no job {text!r} is known; expected an id that 'csrun status' lists, the scheduler's number of a "
+        f"unknown job {text!r}; expected an id that 'csrun status' lists, the scheduler's number of a "
         f"job that csrun has started, or a log directory: check the spelling"
     )
 
 
 def read_record(job: KnownJob) -> dict[str, Any] | None:
-    """The job's own record, job.json in its log directory; None before its start, or if it is unreadable."""
+    """Read job.json in the log directory of a job; None before its start, or if it is unreadable."""
     try:
         record = json.loads((Path(job.log_dir) / "job.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -117,11 +115,11 @@ def read_record(job: KnownJob) -> dict[str, Any] | None:
 
 
 def scheduler_number(job: KnownJob, record: Mapping[str, Any] | None) -> str:
-    """The scheduler's number of a job; where it got one after it was registered, its record has it."""
+    """Return the scheduler's number of a job, from its record or from its entry; "" for none."""
     return str((record or {}).get("scheduler_job_id") or job.scheduler_job_id)
 
 
-def _of_directory(path: Path) -> KnownJob:
+def _from_directory(path: Path) -> KnownJob:
     unnamed = KnownJob("", str(path), "local", ())
     record = read_record(unnamed) or {}
     command = record.get("command")

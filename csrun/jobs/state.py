@@ -20,19 +20,20 @@ from csrun.jobs.registry import KnownJob, read_record, scheduler_number
 from csrun.schedulers.base import QueueView, State
 from csrun.schedulers.registry import scheduler
 
+WAIT_LINE_INTERVAL_S = 10.0
 _ENDED_BY_USER = {128 + signum for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What `csrun status` shows.
+    """The status of a job, as `csrun status` shows it.
 
     Attributes:
-        detail: one sentence that explains the state; "" where there is nothing to explain.
-        news: what of that is worth saying again when it changes.
+        detail: one sentence that explains the state; "" for none.
+        news: the part of `detail` that is worth printing again when it changes.
         exit_code: of the launcher, once the job has ended.
-        tasks: the entries of the record; empty before the start.
-        progress: of the training; None where there is none, or none yet.
+        tasks: from the record; empty before the start.
+        progress: of training; None if there is none yet.
     """
 
     job: KnownJob
@@ -49,11 +50,11 @@ class JobStatus:
 
     @property
     def over(self) -> bool:
-        """Whether nothing of the job will change any more."""
+        """Whether the job has ended."""
         return self.state not in ("waiting", "running")
 
     def to_json(self) -> dict[str, Any]:
-        """The output of --json."""
+        """Return the status for --json."""
         return {
             "job_id": self.job.job_id,
             "launcher": self.job.launcher,
@@ -78,14 +79,14 @@ def job_status(
     launcher_lives: bool | None,
     progress: TrainingProgress | None = None,
 ) -> JobStatus:
-    """Puts together what is known of a job.
+    """Combine everything that is known about a job.
 
     Args:
         job: its entry in the registry.
         record: its job.json; None before its start.
-        view: what the scheduler says; None where it was not asked or has forgotten the job.
-        launcher_lives: whether the launcher's process is there; None where that cannot be seen from here.
-        progress: what the chief has noted of its training.
+        view: of the scheduler; None if it was not asked or has forgotten the job.
+        launcher_lives: whether the launcher's process exists; None if that is unknown here.
+        progress: of training, as the chief has written it.
     """
     record = record or {}
     state, detail = _state(record, view, launcher_lives, submitted=bool(job.scheduler_job_id))
@@ -109,8 +110,8 @@ def _state(
     record: Mapping[str, Any], view: QueueView | None, launcher_lives: bool | None, *, submitted: bool
 ) -> tuple[State, str]:
     if view and view.state == "waiting":
-        return "waiting", view.detail  # a requeued job has a record, of its run before
-    # A submitted job whose record has ended may be on its way back into the queue.
+        return "waiting", view.detail  # a requeued job has the record of its previous run
+    # A submitted job whose record has ended may be about to go back into the queue.
     if record.get("ended") and not (view and view.state == "running" and submitted):
         return _ended(int(record.get("exit_code") or 0), view)
     if view:
@@ -118,13 +119,13 @@ def _state(
     if launcher_lives:
         return "running" if record else "waiting", ""
     if not record:
-        return "lost", "it never started, and nothing is known of it any more"
+        return "lost", "it never started, and its scheduler does not know it any more"
     if launcher_lives is None:
         return (
             "running",
-            "as its record says; its launcher is on another machine, which cannot be seen from here",
+            "according to its record; its launcher is on another machine, which cannot be checked from here",
         )
-    return "lost", "its launcher has ended without a word: it was killed, or the machine went down"
+    return "lost", "its launcher has ended without a record: it was killed, or the machine went down"
 
 
 def _ended(exit_code: int, view: QueueView | None) -> tuple[State, str]:
@@ -137,10 +138,10 @@ def _ended(exit_code: int, view: QueueView | None) -> tuple[State, str]:
 
 
 def status_of(job: KnownJob) -> JobStatus:
-    """How one job fares.
+    """Return the status of one job.
 
     Raises:
-        ToolkitError: its scheduler cannot be asked.
+        ToolkitError: its scheduler does not answer.
     """
     return statuses_of([job])[0]
 
@@ -148,14 +149,15 @@ def status_of(job: KnownJob) -> JobStatus:
 def statuses_of(
     jobs: Iterable[KnownJob], complain: Callable[[ToolkitError], None] | None = None
 ) -> list[JobStatus]:
-    """How several jobs fare; every scheduler is asked once for all of its jobs.
+    """Return the status of several jobs, with one query per scheduler.
 
     Args:
-        jobs: which.
-        complain: gets the error if a scheduler cannot be asked; what the jobs' records say has to do then.
+        jobs: from the registry.
+        complain: called with the error of a scheduler that does not answer; the status of its jobs is then
+            that of their records.
 
     Raises:
-        ToolkitError: a scheduler cannot be asked, and there is no `complain`.
+        ToolkitError: a scheduler does not answer, and there is no `complain`.
     """
     records = [(job, read_record(job)) for job in jobs]
     numbers: dict[str, set[str]] = defaultdict(set)
@@ -183,14 +185,14 @@ def statuses_of(
 
 
 def state_text(found: JobStatus, with_detail: bool = True) -> str:
-    """The state in a few words."""
+    """Return the state in a few words."""
     code = f", exit code {found.exit_code}" if found.over and found.exit_code else ""
     detail = f": {found.detail}" if found.detail and with_detail else ""
     return f"{found.state}{code}{detail}"
 
 
 def status_text(found: JobStatus) -> str:
-    """Everything about one job, for a terminal; pure."""
+    """Return the status of one job for a terminal."""
     facts = {
         "job": f"{found.job.job_id}{_number_text(found)}",
         "state": state_text(found),
@@ -209,25 +211,25 @@ def status_text(found: JobStatus) -> str:
 
 
 def _training_text(found: JobStatus) -> str | None:
-    """How far its training is, and behind an end before the last step how to go on."""
+    """Return the progress of training, or how to resume it after an early end."""
     if found.progress is None:
         return None
-    return (found.progress.how_to_go_on() if found.over else None) or found.progress.summary()
+    return (found.progress.resume_hint() if found.over else None) or found.progress.summary()
 
 
 def _number_text(found: JobStatus) -> str:
-    """The scheduler's number in words; a scheduler whose package has gone is called by its name."""
+    """Return the scheduler's number for a terminal."""
     if not found.scheduler_job_id:
         return ""
     try:
         title = scheduler(found.job.launcher).title
-    except ToolkitError:
+    except ToolkitError:  # the package of the scheduler is no longer installed
         title = found.job.launcher
     return f" ({title} job {found.scheduler_job_id})"
 
 
 def columns(rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """The rows as lines, their cells below each other."""
+    """Format rows as lines with aligned columns."""
     table = list(rows)
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return [
@@ -243,7 +245,7 @@ def _task_row(task: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def launcher_lives(record: Mapping[str, Any] | None) -> bool | None:
-    """Whether the launcher that has written the record is there; None where that cannot be seen from here."""
+    """Return whether the launcher that wrote the record still runs; None if that is unknown here."""
     if not record or record.get("host") != socket.gethostname():
         return None
     ticks = record.get("launcher_start_ticks")
@@ -251,25 +253,22 @@ def launcher_lives(record: Mapping[str, Any] | None) -> bool | None:
 
 
 def end_launcher(job: KnownJob, record: Mapping[str, Any]) -> None:
-    """Sends SIGTERM to the launcher, which then ends its job.
+    """Send SIGTERM to the launcher, which then ends its job.
 
     Raises:
-        CsrunError: it is not a living process of this machine.
+        CsrunError: the launcher is not a living process of this machine.
     """
     if not launcher_lives(record):
         host = record.get("host", "another machine")
         raise CsrunError(
-            f"job {job.job_id} runs on {host}; expected to be called there: a local job can be ended only on "
-            f"its own machine"
+            f"job {job.job_id} runs on {host}; expected a call there: a local job can be ended only on its "
+            f"own machine"
         )
     os.kill(int(record["launcher_pid"]), signal.SIGTERM)
 
 
-LINE_EVERY_S = 10.0
-
-
 class WaitLines:
-    """Tells what is new at once, and what still holds every ten seconds, with the time since the first."""
+    """Decides when to print why a job waits: at every change, and every ten seconds with the time waited."""
 
     def __init__(self) -> None:
         self._news = ""
@@ -277,11 +276,11 @@ class WaitLines:
         self._next_s = 0.0
 
     def line(self, sentence: str, news: str, now_s: float) -> str | None:
-        """The line that is due, if one is.
+        """Return the line that is due, if one is.
 
         Args:
-            sentence: why the job waits; "" where it does not wait.
-            news: what of the sentence is worth a line when it changes.
+            sentence: why the job waits; "" if it does not wait.
+            news: the part of the sentence that is worth a line when it changes.
             now_s: monotonic time.
         """
         if not sentence:
@@ -291,6 +290,6 @@ class WaitLines:
             self._since_s = now_s
         elif news == self._news and now_s < self._next_s:
             return None
-        self._news, self._next_s = news, now_s + LINE_EVERY_S
+        self._news, self._next_s = news, now_s + WAIT_LINE_INTERVAL_S
         waited_s = now_s - self._since_s
         return sentence if waited_s < 1 else f"{sentence}; it has waited for {waited_s:.0f} s"

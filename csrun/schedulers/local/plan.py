@@ -1,4 +1,4 @@
-"""The plan of a job on this machine, and its text. Pure."""
+"""Plan of a job on this machine, and the text of --dry-run. Pure."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ LOOPBACK = "127.0.0.1"
 
 
 def make_plan(request: LaunchRequest, context: LaunchContext, launcher: str) -> LaunchPlan:
-    """Decides everything about the job.
+    """Plan a job.
 
     Args:
-        request: what was asked for.
-        context: what the plan depends on besides that.
-        launcher: name of the scheduler; others run tasks as processes of this machine too.
+        request: of the user.
+        context: further inputs of the plan.
+        launcher: name of the scheduler, which may be another one that runs tasks on this machine.
 
     Raises:
-        UsageError: more tasks than there are port numbers.
+        UsageError: there are more tasks than port numbers.
     """
     layout = request.layout
     check_number_of_tasks(layout)
@@ -51,7 +51,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, launcher: str) -> 
 
 
 def describe(plan: LaunchPlan) -> str:
-    """The text of --dry-run: exactly what would be started."""
+    """Return the text of --dry-run: exactly what would be started."""
     command = join(plan.executed)
     lines = [
         f"job {plan.job_id} (launcher {plan.launcher}), nothing is started: "
@@ -60,7 +60,7 @@ def describe(plan: LaunchPlan) -> str:
         f"unset for every task: {' '.join(plan.change.unset) or '(nothing)'}",
         "set for every task:",
         *(f"  {name}={quote(value)}" for name, value in plan.change.values.items()),
-        "  CSRUN_JOB_TOKEN=(random, made at the start, shown nowhere)",
+        "  CSRUN_JOB_TOKEN=(random, drawn at the start, never shown)",
     ]
     for task in plan.tasks:
         pinned = f"CPUs {','.join(map(str, task.cpus))}" if task.cpus else "not pinned to CPUs"

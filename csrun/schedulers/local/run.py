@@ -1,4 +1,8 @@
-"""Runs a planned job, or one program, on this machine."""
+"""Runs a planned job, or one program, on this machine.
+
+One loop waits for output of a task, a signal (SIGCHLD for the end of a task), or a deadline. The console's
+writer and the monitoring of the CS system have their own threads.
+"""
 
 from __future__ import annotations
 
@@ -25,24 +29,24 @@ from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signa
 from csrun.tasks.signals import INTERRUPTS, LOOK_INTERVAL_S, PASSED_ON, SignalPipe, SignalRelay
 
 READ_BYTES = 65_536
+# Reads after the end of a task: more than a pipe can hold, and a limit if another process writes into it.
 DRAIN_READS = 64
-"""Reads after a task's end: more than a pipe can hold, and an end if somebody else keeps writing into it."""
 ENDING_POLL_S = 0.02
 KILL_LIMIT_S = 10.0
 
 
 def run_job(plan: LaunchPlan, environment: Mapping[str, str]) -> int:
-    """Starts all tasks, streams their output, and waits until nothing of the job is left.
+    """Start all tasks, stream their output, and wait until nothing of the job is left.
 
     Args:
-        plan: the job.
-        environment: the launcher's own; the plan's changes are applied to it.
+        plan: of the job.
+        environment: of the launcher; the changes of the plan are applied to it.
 
     Returns:
-        The exit code of the first task that failed, 128 + n after signal n, else 0.
+        The exit code of the first task that has failed, 128 + n after signal n, else 0.
 
     Raises:
-        CsrunError: command, log directory or a task's start; nothing is left running.
+        CsrunError: the command, the log directory or the start of a task failed; nothing is left running.
     """
     occupy_closed_descriptors()
     shared = plan.change.apply(environment)
@@ -60,7 +64,7 @@ def run_job(plan: LaunchPlan, environment: Mapping[str, str]) -> int:
 
 
 class _RunningTask:
-    """A task's process and its log; log is None when it cannot be written any more."""
+    """Process and log of a task; the log is None if it can no longer be written."""
 
     def __init__(self, planned: PlannedTask) -> None:
         self.planned = planned
@@ -74,7 +78,7 @@ class _RunningTask:
             ) from error
 
     def start(self, command: tuple[str, ...], file: str, environment: Mapping[str, str]) -> int:
-        """Starts the process and returns its pid."""
+        """Start the process and return its pid."""
         own = {**environment, **self.planned.values}
         self.process = start_task(command, file, own, self.planned.cpus)
         os.set_blocking(self.pipe, False)
@@ -82,12 +86,12 @@ class _RunningTask:
 
     @property
     def pipe(self) -> int:
-        """The descriptor of stdout and stderr; -1 once closed."""
+        """Descriptor of the task's output; -1 once closed."""
         stdout = self.process.stdout if self.process else None
         return -1 if stdout is None or stdout.closed else stdout.fileno()
 
     def close(self) -> None:
-        """Closes pipe and log."""
+        """Close pipe and log."""
         if self.process and self.process.stdout:
             self.process.stdout.close()
         if self.log:
@@ -113,14 +117,14 @@ class _LocalRun:
         self._signals_only = selectors.DefaultSelector()
 
     def run(self, file: str, environment: Mapping[str, str]) -> int:
-        """Starts the tasks and stays until nothing is left of the job; returns its exit code."""
+        """Start the tasks, wait until nothing of the job is left, and return its exit code."""
         try:
             self._start(file, environment)
-            # Only now: with a second thread the forks of the start would be unsafe.
+            # Not earlier: with a second thread the forks of the start would be unsafe.
             self._report = JobReport(self._plan, self._record)
             self._watch_system()
             self._watch()
-            for task in self._tasks:  # what killed processes have written last
+            for task in self._tasks:  # the last output of killed processes
                 while self._read(task):
                     pass
         finally:
@@ -149,7 +153,7 @@ class _LocalRun:
 
     def _watch(self) -> None:
         while not self._over():
-            # A terminal that is too slow stops the reading, never the handling of signals and ends.
+            # A slow terminal stops the reading of output, never the handling of signals and ended tasks.
             full = self._report.full
             selector = self._signals_only if full else self._selector
             for key, _ in selector.select(CONSOLE_POLL_S if full else self._timeout_s()):
@@ -185,7 +189,7 @@ class _LocalRun:
             self._report.act(self._supervisor.system_lost(text, now_s, CHIEF_REPORT_LIMIT_S))
 
     def _over(self) -> bool:
-        """Sends what every process has to get now; true when none is left."""
+        """Send the signal that is due to every process; return True if none is left."""
         signum = self._supervisor.ending_signal
         if signum is None:
             return False
@@ -199,7 +203,7 @@ class _LocalRun:
         return descendants(os.getpid(), besides=self._guard_pid)
 
     def _timeout_s(self) -> float | None:
-        """How long the loop may wait for an event."""
+        """Return how long the loop may wait for an event."""
         if self._supervisor.ending_signal is not None:
             return ENDING_POLL_S
         waits = [PROGRESS_INTERVAL_S / 2] if self._report.waiting else []
@@ -210,7 +214,7 @@ class _LocalRun:
         return min(waits, default=None)
 
     def _read(self, task: _RunningTask) -> bool:
-        """Takes one piece of a task's output; false when there is none now."""
+        """Read one piece of a task's output; return False if there is none."""
         if task.pipe < 0:
             return False
         try:
@@ -236,14 +240,13 @@ class _LocalRun:
         except OSError as error:
             task.log.close()
             self._report.say(
-                f"cannot write {task.planned.log_path}: {error.strerror}; the job goes on, "
-                f"from here without this log"
+                f"cannot write {task.planned.log_path}: {error.strerror}; the job continues without this log"
             )
 
     def _task_ended(self, rank: int, exit_code: int, now_s: float) -> None:
         task = self._tasks[rank]
         assert task.process is not None
-        task.process.returncode = exit_code  # it was reaped here, not by subprocess
+        task.process.returncode = exit_code  # reaped here, not by subprocess
         reads = 0
         while reads < DRAIN_READS and self._read(task):
             reads += 1
@@ -252,8 +255,8 @@ class _LocalRun:
         self._report.act(self._supervisor.task_ended(rank, exit_code, now_s))
 
     def _kill_everything(self) -> None:
-        """Ends what is left after an error; after a normal run at most what waits to be reaped."""
-        for _ in reap():  # else whoever waits for the job may still see it, until process 1 reaps it
+        """Kill what is left after an error; after a normal run only zombies can be left."""
+        for _ in reap():  # otherwise callers that wait for the job might still see its processes
             pass
         limit_s = time.monotonic() + KILL_LIMIT_S
         while (alive := self._alive()) and time.monotonic() < limit_s:
@@ -264,15 +267,15 @@ class _LocalRun:
 
 
 def run_program(plan: ProgramPlan) -> NoReturn:
-    """Makes this process the program.
+    """Replace this process by the program.
 
     Raises:
-        CsrunError: there is no such program, or it cannot be executed.
+        CsrunError: the program does not exist or cannot be executed.
     """
     file = find_command(plan.words[0], plan.environment["PATH"])
     flush_standard_streams()
-    # Python ignores these two, and an ignored signal stays ignored across exec: `csrun_cpu yes | head` would
-    # complain about a broken pipe instead of ending.
+    # Python ignores these two, and ignored signals remain ignored across exec: `csrun_cpu yes | head` would
+    # report a broken pipe instead of ending.
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(signum, signal.SIG_DFL)
     try:

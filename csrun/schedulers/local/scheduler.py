@@ -1,4 +1,4 @@
-"""The `local` scheduler: every task is a process of this machine."""
+"""The `local` scheduler: all tasks are processes of this machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from csrun.tasks.command import require_container
 
 
 class LocalScheduler:
-    """Runs all tasks of a job on this machine, however many nodes were asked for."""
+    """Runs all tasks of a job on this machine, whatever the number of nodes."""
 
     name = "local"
     title = "this machine"
@@ -38,11 +38,11 @@ class LocalScheduler:
     has_nodes = False
 
     def presence(self, site: Site, environment: Mapping[str, str]) -> Presence:
-        """It is always there, and never wanted before another one."""
+        """Return "installed": it always is, and other schedulers take precedence."""
         return "installed"
 
     def job_here(self, environment: Mapping[str, str]) -> None:
-        """A job of this scheduler is no place for further ones."""
+        """Return None: further jobs do not run inside a job of this scheduler."""
 
     def task_variables(
         self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
@@ -91,7 +91,7 @@ class LocalScheduler:
         raise _no_queue()
 
     def views(self, numbers: Collection[str], environment: Mapping[str, str]) -> Mapping[str, QueueView]:
-        """Return nothing: a local job is described by its record and its launcher alone."""
+        """Return nothing: the state of a local job is in its record and its launcher's process."""
         return {}
 
     def cancel(self, job: KnownJob, record: Mapping[str, Any], environment: Mapping[str, str]) -> None:

@@ -77,7 +77,7 @@ def test_a_task_that_hangs_and_ignores_sigterm_is_killed_after_the_grace_period(
 def test_daemons_of_a_task_end_with_the_job(start: Any) -> None:
     job = start("--tasks-per-node=2", "--grace-period=0.3", "sh", "-c", f"{DAEMON} exit 0")
     assert job.end() == 0
-    assert "processes that the tasks have left behind did not end within 0.3 s: killing" in job.stderr
+    assert "processes that the tasks have left running did not end within 0.3 s: killing" in job.stderr
     assert not job.left()
 
 

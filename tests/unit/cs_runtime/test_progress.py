@@ -133,9 +133,9 @@ def test_the_notes_of_a_job_lie_beside_its_logs(tmp_path: Path, monkeypatch: pyt
     noted = read_progress(tmp_path)
     assert noted is not None
     assert (noted.step, noted.last_step, noted.loss, noted.checkpoint_step) == (25, 100, 20.0, 25)
-    assert noted.how_to_go_on() == (
-        f"the training was at global step 25 of 100; its newest checkpoint is of step 25 ({tmp_path}/model): "
-        "the same command goes on from there"
+    assert noted.resume_hint() == (
+        f"training was at global step 25 of 100; its newest checkpoint is of step 25 ({tmp_path}/model): "
+        "the same command resumes from there"
     )
 
 
@@ -161,7 +161,7 @@ def test_what_a_training_waits_for_stands_in_its_notes_until_the_next_step(
 
 
 @pytest.mark.parametrize("launched", [False, True])
-def test_an_interrupted_training_says_how_to_go_on(
+def test_an_interrupted_training_says_resume_hint(
     launched: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "cs_runtime")
@@ -173,7 +173,8 @@ def test_an_interrupted_training_says_how_to_go_on(
     log_how_to_resume(KeyboardInterrupt())
     told = [r.getMessage() for r in caplog.records]
     assert told == ([] if launched else [
-        "the training was at global step 12 of 100 and has written no checkpoint: it begins again"
+        "training was at global step 12 of 100 and has written no checkpoint: "
+        "the same command starts again from the beginning"
     ])  # fmt: skip
     caplog.clear()
     log_how_to_resume(ValueError("a bug of the program"))

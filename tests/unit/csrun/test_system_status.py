@@ -59,7 +59,7 @@ def test_the_system_of_the_command_comes_before_that_of_the_site(answer: list[An
 def test_a_busy_system_is_told_with_its_job(answer: list[Any]) -> None:
     answer[0] = BUSY
     with pytest.raises(
-        CsrunError, match=r"is busy: held by local-7 since 19\S+ .*queue for it with csrun_wse --wait"
+        CsrunError, match=r"is busy: held by local-7 since 19\S+ .*wait for it with csrun_wse --wait"
     ):
         checked()
     assert "held by local-7" in str(checked(wait=True))
@@ -75,8 +75,8 @@ def test_what_does_not_answer_ends_a_job_that_names_it(answer: list[Any]) -> Non
         checked()
     assert checked(certain=False) == "no CS system answers at 10.0.0.5:9000, seen from this machine"
     assert checked(("python", "run.py"), "10.0.0.5") == "no CS system answers at 10.0.0.5:9000"
-    answer[0] = SystemQueryError("the CS system was not asked: no module grpc", asked=False)
-    assert checked() == "the CS system was not asked: no module grpc"
+    answer[0] = SystemQueryError("the CS system was not queried: no module grpc", asked=False)
+    assert checked() == "the CS system was not queried: no module grpc"
     answer[0] = SystemQueryError("'10.0.0' is not an IPv4 address", 2)
     with pytest.raises(CsrunError, match="not an IPv4 address") as wrong:
         checked(certain=False)

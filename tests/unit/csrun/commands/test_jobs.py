@@ -128,15 +128,15 @@ def test_a_launcher_that_was_killed_leaves_a_lost_job(
     job_id, launcher = job
     launcher.kill()
     launcher.wait()
-    assert "state     lost: its launcher has ended without a word" in csrun("status", job_id).stdout
+    assert "state     lost: its launcher has ended without a record" in csrun("status", job_id).stdout
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["status", "nope"], "no job 'nope' is known"),
-        (["logs", "nope"], "no job 'nope' is known"),
-        (["cancel", "nope"], "no job 'nope' is known"),
+        (["status", "nope"], "unknown job 'nope'"),
+        (["logs", "nope"], "unknown job 'nope'"),
+        (["cancel", "nope"], "unknown job 'nope'"),
         (["status", "--last=0"], "--last: got '0'"),
     ],
 )
@@ -163,14 +163,14 @@ def test_an_id_of_several_jobs_is_refused(environment: dict[str, str], tmp_path:
         register(KnownJob(name, str(tmp_path / name), "slurm", ("true",), name[-2:]), environment)
     assert find_job("1a2b", environment).job_id.endswith("1a2b")
     assert find_job("2c", environment).job_id.endswith("1a2c")
-    with pytest.raises(Exception, match="means several jobs"):
+    with pytest.raises(Exception, match="matches several jobs"):
         find_job("slurm-20261120", environment)
 
 
 def test_a_number_is_slurms_and_never_the_end_of_an_id(environment: dict[str, str], tmp_path: Path) -> None:
     register(KnownJob("slurm-20261120-101530-1a34", str(tmp_path), "slurm", ("true",), "12"), environment)
     assert find_job("12", environment).job_id.endswith("1a34")
-    with pytest.raises(Exception, match="no job '34' is known"):
+    with pytest.raises(Exception, match="unknown job '34'"):
         find_job("34", environment)
 
 
@@ -234,7 +234,7 @@ def test_the_status_of_a_training_has_the_numbers_of_its_log() -> None:
     )
     assert running.to_json()["training"]["seconds_left"] == 115.0
     ended = job_status(JOB, {}, view_of("TIMEOUT"), None, progress)
-    assert "(/m): the same command goes on from there" in status_text(ended)
+    assert "(/m): the same command resumes from there" in status_text(ended)
 
 
 def test_a_progress_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_the_layout_is_read_and_everything_else_left_alone(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", "no usable recommendation.nodes, recommendation.tasks_per_node"),
         ('{"recommendation": {"nodes": 1, "tasks_per_node": 2}}', "no usable recommendation.cpus_per_task;"),
         (

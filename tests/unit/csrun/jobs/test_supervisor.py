@@ -77,7 +77,7 @@ def test_all_tasks_end_well(job: Supervisor) -> None:
         assert job.ending_signal is None
         assert job.task_ended(rank, 0, 1.0) == []
     assert not job.tasks_running
-    assert job.ending_signal is signal.SIGTERM  # for what the tasks have left behind
+    assert job.ending_signal is signal.SIGTERM  # for what the tasks have left running
     assert job.exit_code == 0
 
 
@@ -94,7 +94,7 @@ def test_the_first_failure_decides(job: Supervisor) -> None:
     assert texts(job.tick(5.0 + LAST_WORDS_S)) == "ending chief, worker 0"
     assert job.ending_signal is signal.SIGTERM
     assert job.task_ended(0, 143, 5.1) == []
-    assert texts(job.task_ended(1, 9, 5.2)) == "worker 0 has failed too, exit code 9"
+    assert texts(job.task_ended(1, 9, 5.2)) == "worker 0 has also failed, exit code 9"
     assert job.exit_code == 3
 
 
@@ -103,9 +103,9 @@ def test_a_failure_leaves_the_others_a_moment_for_their_own_words(job: Superviso
     assert job.deadline_s == 5.0 + LAST_WORDS_S
     assert job.tick(5.0) == []
     assert job.ending_signal is None
-    assert texts(job.task_ended(0, 1, 5.1)) == "chief has failed too, exit code 1"
+    assert texts(job.task_ended(0, 1, 5.1)) == "chief has also failed, exit code 1"
     assert job.task_ended(1, 0, 5.2) == []
-    assert job.ending_signal is signal.SIGTERM  # for what the tasks have left behind
+    assert job.ending_signal is signal.SIGTERM  # for what the tasks have left running
     assert not job.tasks_running
     assert (job.exit_code, job.interrupted_by) == (3, None)
 
@@ -207,7 +207,7 @@ def test_a_chief_that_leaves_for_the_queue_has_not_failed() -> None:
     assert job.phase is Phase.WINDING_DOWN
     for rank in range(1, len(LABELS)):
         job.task_ended(rank, 0, 1.0)
-    assert (job.exit_code, job.failed, job.outcome) == (75, False, "the job has left at a checkpoint")
+    assert (job.exit_code, job.failed, job.outcome) == (75, False, "the job has ended at a checkpoint")
 
 
 def test_a_worker_that_ends_with_that_code_has_failed() -> None:

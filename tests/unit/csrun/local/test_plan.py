@@ -28,7 +28,7 @@ set for every task:
   CSRUN_JOB_ID=local-20261120-101530-1a2b
   CSRUN_NUM_TASKS=3
   CSRUN_LOG_DIR='/home/me/my runs/csrun_logs/local-20261120-101530-1a2b'
-  CSRUN_JOB_TOKEN=(random, made at the start, shown nowhere)
+  CSRUN_JOB_TOKEN=(random, drawn at the start, never shown)
 chief: rank 0, node 0, CPUs 0,1
   CSRUN_RANK=0
   CSRUN_ROLE=chief

@@ -14,7 +14,7 @@ from cstorch.program import Program
 log = logging.getLogger("cstorch")
 
 
-def announce_unused(caller: str, given: Mapping[str, Any], plain: Mapping[str, Any] | None = None) -> None:
+def log_unused(caller: str, given: Mapping[str, Any], plain: Mapping[str, Any] | None = None) -> None:
     """Names settings without effect that differ from their defaults.
 
     Args:

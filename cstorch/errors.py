@@ -47,7 +47,7 @@ class TensorReadError(StepError):
         )
 
 
-class ValueNotThereError(StepError):
+class ValueUnavailableError(StepError):
     """The value of a tensor that a step computes is read outside of a step closure."""
 
     def __init__(self, how: str, line: str | None) -> None:
@@ -138,7 +138,7 @@ class InputError(ToolkitError):
     """An input function that cannot feed the CS system."""
 
 
-class HandedInputError(InputError):
+class InputTransferError(InputError):
     """The file with the input function of a run cannot be written, or is not what the chief wrote."""
 
 
@@ -182,7 +182,7 @@ class ClosureError(StepError):
     """A step closure outside of a loop, or with a tensor that has no value."""
 
 
-class StateNotThereError(StepError):
+class StateUnavailableError(StepError):
     """The state is read after a step at which the system does not stop."""
 
     def __init__(self, step: int, checkpoints: object) -> None:

@@ -231,7 +231,7 @@ def _outputs(model: nn.Module, loader: DataLoader) -> Iterator[Any]:
     step = Program.current().predict_steps.setdefault(model, compile_step(partial(_call, ref(model))))
     found: list[Any] = []
     keep = step_closure(found.append)
-    with _evaluated(model), torch.no_grad():
+    with _evaluating(model), torch.no_grad():
         for batch in loader:
             keep(step(batch))
             yield from found
@@ -247,7 +247,7 @@ def _call(model: Callable[[], nn.Module | None], batch: Any) -> Any:
 
 
 @contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
+def _evaluating(model: nn.Module) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

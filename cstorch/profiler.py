@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from cstorch.compatibility import announce_unused
+from cstorch.compatibility import log_unused
 from cstorch.program import Program
 
 log = logging.getLogger("cstorch")
@@ -107,7 +107,7 @@ class profile:  # noqa: N801 - the original name
         host_activities: Sequence[str] | None = None,
         on_trace_ready: Callable[[profile], Any] | None = None,
     ) -> None:
-        announce_unused("profiler.profile()", {"host_activities": host_activities})
+        log_unused("profiler.profile()", {"host_activities": host_activities})
         self._schedule = schedule
         self._on_trace_ready = on_trace_ready
         self._times: list[StepTime] = []

@@ -44,7 +44,7 @@ class LocalWorkers(Protocol):
         """This process as their chief."""
         ...
 
-    def explained(self, error: BaseException) -> BaseException:
+    def explain(self, error: BaseException) -> BaseException:
         """Return the error that ends the program, given the one that was caught."""
         ...
 

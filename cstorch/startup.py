@@ -24,7 +24,7 @@ from cstorch.backends.base_backend import (
     execution_of,
     type_of,
 )
-from cstorch.compatibility import announce_unused
+from cstorch.compatibility import log_unused
 from cstorch.config import BackendType, Configuration, micro_batch_size_of
 from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import ConfigureError, essence
@@ -119,7 +119,7 @@ def configure(
     _require_known(appliance)
     without_effect = (mount_dirs, python_paths, transfer_processes, job_labels)
     given = dict(zip(_WITHOUT_EFFECT, without_effect, strict=True)) | appliance
-    announce_unused("configure()", given, {"transfer_processes": 5})
+    log_unused("configure()", given, {"transfer_processes": 5})
     set_configuration(
         Configuration(
             Path("./" if model_dir is None else model_dir),
@@ -302,7 +302,7 @@ def start_session() -> None:
 
 def _set_up() -> None:
     terminal.configure_logging("cstorch")
-    exits.report_at_exit(base.tell, essence)
+    exits.report_at_exit(base.report_unfinished, essence)
 
 
 def take_requests() -> None:

@@ -16,10 +16,10 @@ def continue_at(step: int) -> None:
     Program.current().steps_done = step
 
 
-class StepsBehind(int):
+class StateSteps(int):
     """The number in what a closure is given: it is that behind the step which the closure runs behind."""
 
 
-def steps_behind() -> int:
+def state_steps() -> int:
     """The number for a state dictionary: one that a step makes has the state behind the step."""
-    return StepsBehind(steps_done() + 1) if is_tracing() else steps_done()
+    return StateSteps(steps_done() + 1) if is_tracing() else steps_done()

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from cstorch.compatibility import announce_unused
+from cstorch.compatibility import log_unused
 from cstorch.precision import (
     format_of,
     half_dtype,
@@ -199,7 +199,7 @@ def init(
         verbose: without effect: it logs casts of the original.
         allow_banned: without effect: no function is refused.
     """
-    announce_unused("amp.init()", {"verbose": verbose, "allow_banned": allow_banned})
+    log_unused("amp.init()", {"verbose": verbose, "allow_banned": allow_banned})
     enable_mixed_precision(enabled)
 
 

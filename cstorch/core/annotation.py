@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from cstorch.compatibility import announce_unused
+from cstorch.compatibility import log_unused
 from cstorch.program import Program
 from cstorch.tracing.places import DEBUG_NAME
 from cstorch.tracing.recorder import current_recording
@@ -225,7 +225,7 @@ def pol(
         enable_fwd: It holds in the forward pass.
         enable_bwd: It holds in the backward pass.
     """
-    announce_unused("pol()", {"level": level, "bwd_level": bwd_level})
+    log_unused("pol()", {"level": level, "bwd_level": bwd_level})
     program = Program.current()
     before = program.precision_level
     if level is not None and enable_fwd:
@@ -243,7 +243,7 @@ def current_pol() -> int:
 
 def set_attribute(tensor: torch.Tensor, name: str, value: Any) -> None:
     """Annotate the operation that computes a tensor for the original's compiler; without effect here."""
-    announce_unused("cerebras_pytorch_lib.set_attribute()", {name: value or True})
+    log_unused("cerebras_pytorch_lib.set_attribute()", {name: value or True})
 
 
 def is_initialized() -> bool:

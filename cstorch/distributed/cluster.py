@@ -7,7 +7,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cstorch.compatibility import announce_unused
+from cstorch.compatibility import log_unused
 
 _USED = ("mgmt_address", "num_csx", "max_act_per_csx", "max_wgt_servers", "num_workers_per_csx")
 
@@ -67,7 +67,7 @@ class ClusterConfig:
     def settings(self) -> dict[str, Any]:
         """What has a meaning here, as arguments of `configure`; the log names what has none."""
         given = {name: value for name, value in vars(self).items() if name not in _USED}
-        announce_unused("ClusterConfig", given, {"automount": True})
+        log_unused("ClusterConfig", given, {"automount": True})
         return {
             "mgmt_address": self.mgmt_address,
             "num_csx": self.num_csx,

@@ -13,7 +13,7 @@ import cs_runtime.input_source
 from csrun.schedulers.tasks import worker_variables
 from csrun.tasks.environment import environment_variables
 from cstorch.input.loader import InputLoader
-from cstorch.input.random_state import OwnNumbers
+from cstorch.input.random_state import RandomState
 from cstorch.job import reading_as, task
 from cstorch.program import configuration
 from input_rules.input_export import InputProgram, Shard, export_input, export_requested
@@ -22,7 +22,7 @@ PATIENCE_S = 2.0
 """A run does not make an input once more for its report that took longer to make."""
 
 
-def hand_over(loader: InputLoader) -> None:
+def export_input_function(loader: InputLoader) -> None:
     """Gives the input function to the analyzer that has started this process; nothing without one.
 
     Ends the process, except before a compilation whose report the analyzer wants.
@@ -34,12 +34,12 @@ def hand_over(loader: InputLoader) -> None:
 
 def log_report(loader: InputLoader) -> None:
     """Logs what the input function could do better, see `cs_runtime.input_source.log_report`."""
-    if loader.making_s > PATIENCE_S:
+    if loader.first_batch_s > PATIENCE_S:
         return
     from input_rules.torch.inspection import inspect
 
-    first = None if loader.handed_over else loader.first
-    with OwnNumbers(loader.seed):
+    first = None if loader.sends_function else loader.first
+    with RandomState(loader.seed):
         cs_runtime.input_source.log_report(lambda: inspect(_program(loader), task().num_workers, first))
 
 

@@ -20,9 +20,9 @@ from cs_toolkit.step import TensorSpec
 from cstorch.distributed.worker_state import get_worker_state
 from cstorch.errors import InputError
 from cstorch.input.datasets import DistributedSampler
-from cstorch.input.random_state import OwnNumbers, program_seed
+from cstorch.input.random_state import RandomState, program_seed
 from cstorch.input.skipping import later, why_made
-from cstorch.input.transfer import HandedInput
+from cstorch.input.transfer import TransferredInput
 from cstorch.iterations import StepsToRun
 from cstorch.job import get_streaming_rank, whole_input_on_chief
 from cstorch.program import Program
@@ -44,7 +44,7 @@ class InputLoader:
     Programs loop over `cstorch.utils.data.DataLoader`, which has the arguments.
 
     Attributes:
-        making_s: Seconds until its first batch was there.
+        first_batch_s: Seconds until its first batch was there.
         id: Number of this loader in the process, from 0.
         reported: Whether the log has the report on this input.
         batches_ahead: Batches that a training skips in addition to one for each step before it; negative
@@ -55,7 +55,7 @@ class InputLoader:
     STATE_UNAVAILABLE = "__UNAVAILABLE__"
     """What programs call states that no worker has given; here the chief knows the state at every step."""
 
-    handed_over = True
+    sends_function = True
     """Workers get the input function from the chief; otherwise they go through the program themselves."""
 
     def __init__(
@@ -82,8 +82,8 @@ class InputLoader:
         self.reported = False
         self._loaded_position: int | None = None
         self._epoch: int | None = None
-        self._begun: tuple[OwnNumbers, Iterator[Any]] | None = None
-        self.making_s = 0.0
+        self._begun: tuple[RandomState, Iterator[Any]] | None = None
+        self.first_batch_s = 0.0
 
     def steps_of_loop(self) -> int:
         """Return the steps of the loop that begins: of one epoch where the program loops over the epochs."""
@@ -184,7 +184,7 @@ class InputLoader:
         """First dimension of the first tensor of a batch that has one; 1 where none has."""
         return next((t.shape[0] for t in self._tensors if t.ndim), 1)
 
-    def described(self) -> Any:
+    def described_batch(self) -> Any:
         """A batch of tensors of the device without values, in the nest of the loader's batches."""
         return pytree.tree_map_only(torch.Tensor, DeviceTensor, self.first)
 
@@ -223,11 +223,11 @@ class InputLoader:
         yield from batches
 
     def _why_made(self) -> str:
-        with OwnNumbers(self.seed), whole_input_on_chief():
+        with RandomState(self.seed), whole_input_on_chief():
             return why_made(self._loader)
 
     def _all(self, skip: int = 0) -> Iterator[Any]:
-        numbers = OwnNumbers(self.seed)
+        numbers = RandomState(self.seed)
         with numbers, whole_input_on_chief():
             loader = self.made()
         begun, self._begun = self._begun, None
@@ -261,10 +261,10 @@ class InputLoader:
         """Begins the random numbers that the input draws: those of the program when it is read first."""
         return program_seed()
 
-    def handed(self, settings: RunSettings) -> HandedInput:
+    def handed(self, settings: RunSettings) -> TransferredInput:
         """What a worker needs to read the input of a run with these settings."""
         facts = {name: text for name, text in self.input_facts().items() if "tensor" not in name}
-        return HandedInput(
+        return TransferredInput(
             self.input_fn, self._args, self._kwargs, settings, facts, self.seed, self.batches_ahead
         )
 
@@ -280,20 +280,20 @@ class InputLoader:
 
     @cached_property
     def _loader(self) -> Any:
-        with OwnNumbers(self.seed), whole_input_on_chief():
+        with RandomState(self.seed), whole_input_on_chief():
             return self.made()
 
     @cached_property
     def first(self) -> Any:
         """The first batch, which describes the others; None where the loader has none."""
         began_s = time.perf_counter()
-        loader, numbers = self._loader, OwnNumbers(self.seed)
+        loader, numbers = self._loader, RandomState(self.seed)
         with numbers, whole_input_on_chief():
             _seed_order(self.seed)
             _begin_epoch(loader, 0)
             batches = iter(loader)
             first = next(batches, None)
-        self.making_s = time.perf_counter() - began_s
+        self.first_batch_s = time.perf_counter() - began_s
         # A dataset of this process may draw from a generator of its own, or count what it has given: reading
         # its first batch twice would change all that follow. Worker processes have copies of it.
         if first is not None and not getattr(loader, "num_workers", 0):

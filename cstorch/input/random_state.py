@@ -36,7 +36,7 @@ def seed_of_steps() -> int:
     return (program_seed() if configured is None else configured) & _LARGEST
 
 
-class OwnNumbers:
+class RandomState:
     """Random numbers of their own, which begin at a seed: those of the program stand still in the body."""
 
     def __init__(self, seed: int) -> None:

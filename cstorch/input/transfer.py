@@ -19,7 +19,7 @@ from typing import Any
 
 from cs_runtime.options import RunSettings
 from cs_toolkit.files import replace_file
-from cstorch.errors import HandedInputError, InputNotSentError
+from cstorch.errors import InputNotSentError, InputTransferError
 from cstorch.precision import half_dtype, is_mixed
 
 _SUFFIX = ".input"
@@ -27,7 +27,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
-class HandedInput:
+class TransferredInput:
     """What a worker needs to know of a run.
 
     Attributes:
@@ -65,7 +65,7 @@ class InputFiles:
     directory: Path
     secret: str
 
-    def write(self, run: int, handed: HandedInput) -> None:
+    def write(self, run: int, handed: TransferredInput) -> None:
         """Hands the input of a run over.
 
         Raises:
@@ -77,7 +77,7 @@ class InputFiles:
             self.make_directory()
             replace_file(self._path(run), self._digest(content) + content, mode=0o600)
         except OSError as error:
-            raise HandedInputError(
+            raise InputTransferError(
                 f"{self._path(run)}: the input function cannot be handed to the workers: {error.strerror}; "
                 "expected a folder that can be written and that all tasks of the job share"
             ) from error
@@ -87,7 +87,7 @@ class InputFiles:
         numbers = [int(path.stem) for path in self.directory.glob(f"*{_SUFFIX}") if path.stem.isdigit()]
         return max(numbers, default=None)
 
-    def read(self, run: int) -> HandedInput:
+    def read(self, run: int) -> TransferredInput:
         """The input of a run.
 
         Raises:
@@ -95,19 +95,19 @@ class InputFiles:
         """
         path = self._path(run)
         if path.stat().st_uid != os.geteuid():
-            raise HandedInputError(
+            raise InputTransferError(
                 f"{path}: belongs to another user, and is not read; expected what the chief of this job wrote"
             )
         data = path.read_bytes()
         digest, content = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
         if not hmac.compare_digest(digest, self._digest(content)):
-            raise HandedInputError(
+            raise InputTransferError(
                 f"{path}: not written by the chief of this job, or damaged: its digest does not agree with "
                 "the secret of the job; start the job again"
             )
         outer = pickle.loads(content)
         sys.path += [entry for entry in outer["sys.path"] if entry not in sys.path]
-        handed: HandedInput = pickle.loads(outer["input"])
+        handed: TransferredInput = pickle.loads(outer["input"])
         return handed
 
     @property
@@ -140,18 +140,20 @@ def files_of_job(directory: Path, secret: str) -> InputFiles:
     return InputFiles(directory / f"inputs-{start}", secret)
 
 
-def _by_value(handed: HandedInput) -> bytes:
+def _by_value(handed: TransferredInput) -> bytes:
     try:
-        return pickled(handed)
+        return pickle_by_value(handed)
     except Exception as error:
-        raise InputNotSentError(culprit(handed.function, handed.args, handed.kwargs), error) from error
+        raise InputNotSentError(
+            find_unpicklable(handed.function, handed.args, handed.kwargs), error
+        ) from error
 
 
 _DEPTH = 8
 """So many steps from the input function a culprit is looked for."""
 
 
-def pickled(value: Any) -> bytes:
+def pickle_by_value(value: Any) -> bytes:
     """An object as bytes, functions and classes of the program's own file by value.
 
     Raises:
@@ -171,8 +173,8 @@ def pickled(value: Any) -> bytes:
     return file.getvalue()
 
 
-def culprit(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The object behind an input function that `pickled` refuses, as "lock (a _thread.lock)"."""
+def find_unpicklable(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The object behind an input function that `pickle_by_value` refuses, as "lock (a _thread.lock)"."""
     parts = [*((f"argument {i}", x) for i, x in enumerate(args)), *kwargs.items()]
     for name, value in [*parts, (getattr(function, "__qualname__", "the input function"), function)]:
         if not _goes(value):
@@ -182,7 +184,7 @@ def culprit(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
 
 def _goes(value: Any) -> bool:
     try:
-        pickled(value)
+        pickle_by_value(value)
     except Exception:  # whatever an object raises that cannot be pickled
         return False
     return True

@@ -34,7 +34,7 @@ from cstorch.backends.base_backend import choose, current_backend
 from cstorch.config import BackendType
 from cstorch.errors import WorkersEndedError
 from cstorch.input.loader import InputLoader
-from cstorch.input.transfer import HandedInput, InputFiles, files_of_job
+from cstorch.input.transfer import InputFiles, TransferredInput, files_of_job
 from cstorch.job import reading_as
 from cstorch.precision import mix_precision, name_half_dtype
 from cstorch.program import Program, configuration
@@ -84,7 +84,7 @@ def serve(files: InputFiles, task: TaskInfo) -> None:
 
 
 @contextmanager
-def source_of(handed: HandedInput, worker: int, count: int) -> Iterator[InputSource]:
+def source_of(handed: TransferredInput, worker: int, count: int) -> Iterator[InputSource]:
     """Open the input of one of `count` workers; in the body the process reads as that worker.
 
     Step s takes the batch of worker s modulo `count`, whatever position the chief has loaded. Batch b of the
@@ -118,7 +118,7 @@ class _Source:
         ahead: Batches of its share that this worker skips.
     """
 
-    def __init__(self, handed: HandedInput, ahead: int) -> None:
+    def __init__(self, handed: TransferredInput, ahead: int) -> None:
         self._facts = handed.facts
         self._loader = InputLoader(handed.function, *handed.args, **handed.kwargs)
         self._loader.seed = handed.seed
@@ -169,7 +169,7 @@ class OwnWorkers:
         if not self._job.ended:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def explained(self, error: BaseException) -> BaseException:
+    def explain(self, error: BaseException) -> BaseException:
         """The error that ends the program: the end of the workers where that has interrupted it."""
         if isinstance(error, KeyboardInterrupt) and self._job.ended:
             return WorkersEndedError(self._logs)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cs_toolkit.source_files import is_users_file
-from cstorch.input.analysis import hand_over
+from cstorch.input.analysis import export_input_function
 from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule, checkpoint_steps_of
 from cstorch.loop.rates import RateTracker
@@ -22,7 +22,7 @@ _SMOOTHING = 0.6
 """Weight of the newest rate: steps on the system come back several at a time."""
 
 
-class Turns:
+class ProgramLoop:
     """One loop.
 
     Args:
@@ -32,9 +32,9 @@ class Turns:
 
     Attributes:
         steps: How many there are.
-        may_go_on: The program may add steps to a run that has begun.
+        can_extend: The program may add steps to a run that has begun.
         checkpoints: When checkpoints are written; None for never.
-        turn: Steps of which the program has the outputs.
+        completed: Steps of which the program has the outputs.
         ended: Nothing runs any more, or nothing ever ran as the program was only compiled.
         rates: Counts the samples of the turns.
         summaries: What the step of this turn has summarized, by name.
@@ -44,12 +44,12 @@ class Turns:
     def __init__(
         self, loader: InputLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
     ) -> None:
-        hand_over(loader)
+        export_input_function(loader)
         self.steps = loader.steps if steps is None else steps
-        self.may_go_on = False
+        self.can_extend = False
         every = configuration().checkpoint_steps if checkpoint_steps is None else checkpoint_steps
         self.checkpoints = checkpoint_steps_of(every)
-        self.turn, self.ended = 0, False
+        self.completed, self.ended = 0, False
         self.rates = RateTracker(_SMOOTHING, from_first=True)
         self.summaries: dict[str, Any] = {}
         self.writer: Any = None
@@ -59,18 +59,18 @@ class Turns:
         """One for each step."""
         raise NotImplementedError
 
-    def count_turn(self) -> None:
+    def count_step(self) -> None:
         """The step of the next turn is done."""
-        self.turn += 1
+        self.completed += 1
         self.rates.add(self._batch_size)
         profiler = ProfilerRegistry.get_profiler()
         if profiler is not None:
-            profiler.step(self.turn)
+            profiler.step(self.completed)
 
     @property
     def number(self) -> int:
         """Number of the step of this turn: of a training among all that its state has behind it."""
-        return steps_done() if self.trains else self.turn
+        return steps_done() if self.trains else self.completed
 
     @property
     def trains(self) -> bool:
@@ -80,10 +80,10 @@ class Turns:
     @property
     def at_checkpoint(self) -> bool:
         """Whether programs write their checkpoint behind this turn."""
-        if self.checkpoints is None or not self.turn:
+        if self.checkpoints is None or not self.completed:
             return False
-        last = self.turn == self.steps and not self.checkpoints.exact
-        return last or self.checkpoints.match(self.turn)
+        last = self.completed == self.steps and not self.checkpoints.exact
+        return last or self.checkpoints.match(self.completed)
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """What a tensor holds after the step of this turn."""
@@ -107,7 +107,7 @@ class Turns:
         self.ended = True
 
 
-def note_left(failed: Callable[[BaseException], None]) -> None:
+def record_unfinished(failed: Callable[[BaseException], None]) -> None:
     """The program leaves a loop here; `failed` is called if it ends by the error that has made it leave."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users_file(frame.f_code.co_filename):
@@ -116,7 +116,7 @@ def note_left(failed: Callable[[BaseException], None]) -> None:
         Program.current().unfinished_loops.append((frame.f_code, frame.f_lasti, failed))
 
 
-def tell(error: BaseException) -> None:
+def report_unfinished(error: BaseException) -> None:
     """The program ends by this error."""
     instructions = set()
     trace = error.__traceback__

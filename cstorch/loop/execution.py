@@ -36,7 +36,7 @@ from cstorch.tracing.values import to_array
 if TYPE_CHECKING:
     from cstorch.tracing.step import TracedStep
 
-Ended = Literal["completed", "requeued", "left"]
+Ending = Literal["completed", "requeued", "left"]
 """How a run without an error has ended: behind its last step, for another start of the job, by `break`."""
 
 Outputs = Mapping[str, np.ndarray]
@@ -58,7 +58,7 @@ class Execution(Protocol):
         """The state after the step of the last outputs; None where the system is ahead of them."""
         ...
 
-    def close(self, error: BaseException | None = None, ended: Ended = "completed") -> None:
+    def close(self, error: BaseException | None = None, ended: Ending = "completed") -> None:
         """Ends the run and frees the system."""
         ...
 
@@ -142,7 +142,7 @@ class Training:
         """See `Execution`."""
         return None if self._ahead else self._run.state()
 
-    def close(self, error: BaseException | None = None, ended: Ended = "completed") -> None:
+    def close(self, error: BaseException | None = None, ended: Ending = "completed") -> None:
         """See `Execution`."""
         if error is not None:
             self._stack.__exit__(type(error), error, error.__traceback__)
@@ -183,13 +183,13 @@ class Evaluation:
             next(self._outputs, None)  # behind its last step it hands over the state
         return self._state
 
-    def close(self, error: BaseException | None = None, ended: Ended = "completed") -> None:
+    def close(self, error: BaseException | None = None, ended: Ending = "completed") -> None:
         """See `Execution`."""
         self._outputs.close()
 
 
 def start(
-    loader: InputLoader, step: RecordedStep, steps: int, *, may_go_on: bool = False
+    loader: InputLoader, step: RecordedStep, steps: int, *, can_extend: bool = False
 ) -> Execution | None:
     """Brings a step onto the system; None where the program is only compiled or validated.
 
@@ -197,7 +197,7 @@ def start(
         loader: The input.
         step: To be run.
         steps: How often.
-        may_go_on: The program may run it more often in a training, so its input is not ended before.
+        can_extend: The program may run it more often in a training, so its input is not ended before.
 
     Raises:
         NoSystemError: no address of a system.
@@ -212,10 +212,10 @@ def start(
         _only_compile(front_end, _settings(loader, step, command))
         return None
     mode: Command = "train" if step.mode == "train" else "eval"
-    settings = _settings(loader, step, mode, None if may_go_on else steps)
+    settings = _settings(loader, step, mode, None if can_extend else steps)
     number = next_run()
     # An evaluation is read by one: in a job without a launcher by this process itself.
-    reads = loader.handed_over and task().num_tasks > 1
+    reads = loader.sends_function and task().num_tasks > 1
     if reads and (step.mode == "train" or Program.current().own_workers is None):
         job_files(task()).write(number, loader.handed(settings))
     if step.mode == "train":
@@ -236,10 +236,10 @@ def _settings(
     loader: InputLoader, step: RecordedStep, command: Command, steps: int | None = None
 ) -> RunSettings:
     """Those of the chief, which compiles a step."""
-    return replace(settings_of(loader, command, steps), precision=precision_of(step.traced.graph.half))
+    return replace(run_settings(loader, command, steps), precision=precision_of(step.traced.graph.half))
 
 
-def settings_of(loader: InputLoader, command: Command, steps: int | None = None) -> RunSettings:
+def run_settings(loader: InputLoader, command: Command, steps: int | None = None) -> RunSettings:
     """The settings of a run of this process, of so many steps."""
     config = configuration()
     return RunSettings(

@@ -10,14 +10,14 @@ from typing import Any
 
 from cstorch.backends.base_backend import current_backend
 from cstorch.backends.csx import performance
-from cstorch.compatibility import announce_unused
+from cstorch.compatibility import log_unused
 from cstorch.config import MbsSetting as MbsSetting
 from cstorch.config import micro_batch_size_of
 from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import InputError, LoaderError
 from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule, checkpoint_steps_of
-from cstorch.loop.on_cs import running, turns
+from cstorch.loop.on_cs import current_loop, run_loop
 from cstorch.loop.rates import Rate, RateTracker
 from cstorch.program import Program
 from cstorch.startup import start_workers
@@ -75,7 +75,7 @@ class DataLoader(InputLoader):
         steps_per_epoch: Steps of an epoch; the length of the loader when None.
 
     Attributes:
-        making_s: Seconds until its first batch was there.
+        first_batch_s: Seconds until its first batch was there.
         id: Number of this loader in the process, from 0.
         batches_ahead: Batches that a training skips in addition to one for each step before it; negative
             where a loaded position is before that of the steps.
@@ -85,7 +85,7 @@ class DataLoader(InputLoader):
     """
 
     def __iter__(self) -> Iterator[Any]:
-        return turns(self, self.steps_of_loop())
+        return run_loop(self, self.steps_of_loop())
 
 
 class DataExecutor:
@@ -131,7 +131,7 @@ class DataExecutor:
             raise LoaderError(type(dataloader).__name__)
         if num_steps is not None and num_steps < 1:
             raise InputError(f"num_steps is {num_steps}, expected 1 or more")
-        announce_unused(
+        log_unused(
             "DataExecutor",
             {"activation_steps": activation_steps, "profiler_activities": profiler_activities},
         )
@@ -187,7 +187,7 @@ class DataExecutor:
 
     def __enter__(self) -> DataExecutor:
         """Make it the current executor of the block, which may have a loop over it."""
-        self._stack.enter_context(self._entered())
+        self._stack.enter_context(self._running())
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -195,16 +195,16 @@ class DataExecutor:
 
     def __iter__(self) -> Iterator[Any]:
         running_executors = Program.current().part(_RunningExecutors).stack
-        with nullcontext() if self in running_executors else self._entered():
-            for batch in turns(self.dataloader, self.num_steps, self._checkpoints, self.writer):
-                loop = running()
+        with nullcontext() if self in running_executors else self._running():
+            for batch in run_loop(self.dataloader, self.num_steps, self._checkpoints, self.writer):
+                loop = current_loop()
                 if loop is not None:
                     self.profiler.rate_tracker = loop.rates
                 self._batches += 1
                 yield batch
 
     @contextmanager
-    def _entered(self) -> Iterator[None]:
+    def _running(self) -> Iterator[None]:
         backend = current_backend(raise_exception=False)
         changes = dict(self._changes)
         if backend is not None:

@@ -16,14 +16,14 @@ from cstorch.errors import essence
 from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule
 from cstorch.loop import base
-from cstorch.loop.base import Turns
+from cstorch.loop.base import ProgramLoop
 from cstorch.program import Program, configuration
 from cstorch.step_count import continue_at, steps_done
 
 _LINE_EVERY_STEPS = 100
 
 
-class CpuLoop(Turns):
+class CpuLoop(ProgramLoop):
     """One loop on this CPU. A training takes its input from where the one before has ended."""
 
     def __init__(
@@ -38,7 +38,7 @@ class CpuLoop(Turns):
 
     @property
     def trains(self) -> bool:
-        """See `Turns`."""
+        """See `ProgramLoop`."""
         return self._trains
 
     def batches(self) -> Iterator[Any]:
@@ -48,12 +48,12 @@ class CpuLoop(Turns):
             self._loader.begin_training()
         yield from islice(self._loader.endless(first), self.steps)
 
-    def count_turn(self) -> None:
-        """See `Turns`."""
-        super().count_turn()
+    def count_step(self) -> None:
+        """See `ProgramLoop`."""
+        super().count_step()
         if not self.trains:
             return
-        if self.turn == 1:
+        if self.completed == 1:
             self._begin_lines()
         continue_at(steps_done() + 1)
 
@@ -63,7 +63,7 @@ class CpuLoop(Turns):
         if not self.trains:
             return
         record_step(step)
-        if self.turn > 1 and step % _LINE_EVERY_STEPS:
+        if self.completed > 1 and step % _LINE_EVERY_STEPS:
             return
         now_s = time.perf_counter()
         rate = (step - self._line_step) / max(now_s - self._line_at_s, 1e-9)
@@ -71,24 +71,24 @@ class CpuLoop(Turns):
         self._line_step, self._line_at_s = step, now_s
 
     def close(self) -> None:
-        """See `Turns`."""
-        if self.trains and self.turn:
+        """See `ProgramLoop`."""
+        if self.trains and self.completed:
             end_training(steps_done())
 
     def leave(self) -> None:
-        """See `Turns`."""
+        """See `ProgramLoop`."""
         if self.trains:
-            base.note_left(log_how_to_resume)
+            base.record_unfinished(log_how_to_resume)
 
     def abandon(self, error: BaseException | None) -> None:
-        """See `Turns`."""
+        """See `ProgramLoop`."""
         super().abandon(error)
         if self.trains and error is not None:
             log_how_to_resume(error)
 
     def _begin_lines(self) -> None:
         terminal.configure_logging("cstorch")
-        exits.report_at_exit(base.tell, essence)
+        exits.report_at_exit(base.report_unfinished, essence)
         first = steps_done()
         begin_training(configuration().model_dir, first, first + self.steps, resumes=False)
         self._line_step, self._line_at_s = first, time.perf_counter()

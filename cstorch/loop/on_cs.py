@@ -1,6 +1,6 @@
 """The loop of a program over batches: its first turn records the step, each takes the outputs of one step.
 
-Drivers stand on `Loop`. `turns` is the one of programs whose step is a function. A session, whose step is
+Drivers stand on `Loop`. `run_loop` is the one of programs whose step is a function. A session, whose step is
 all that happens in its first turn, calls `begin_recording`, `end_recording`, `begin`, `take` and
 `run_closures` itself. Between two reads of the state the system runs ahead of the program. One loop may stand
 inside of another, as an evaluation in a training: the outer one gives up the system, and takes it again at
@@ -22,15 +22,15 @@ from torch.utils import _pytree as pytree
 from cs_runtime.checkpoint_requests import leave_for_requeue
 from cs_runtime.program import State
 from cs_toolkit.garbage import seldom_searched
-from cstorch.errors import ClosureError, LoopLeftError, StateNotThereError, StepError
+from cstorch.errors import ClosureError, LoopLeftError, StateUnavailableError, StepError
 from cstorch.input.loader import InputLoader
 from cstorch.input.workers import serve_and_leave
 from cstorch.iterations import CheckpointSteps, Schedule
 from cstorch.job import task
-from cstorch.loop.base import Turns, note_left
+from cstorch.loop.base import ProgramLoop, record_unfinished
 from cstorch.loop.execution import (
     ClosureCall,
-    Ended,
+    Ending,
     Execution,
     Outputs,
     RecordedStep,
@@ -40,7 +40,7 @@ from cstorch.loop.execution import (
 )
 from cstorch.loop.on_cpu import CpuLoop
 from cstorch.program import Program
-from cstorch.step_count import StepsBehind, continue_at, steps_done
+from cstorch.step_count import StateSteps, continue_at, steps_done
 from cstorch.tracing.device import DeviceTensor, Owner, from_array, value_of
 from cstorch.tracing.state import model_state
 from cstorch.tracing.values import META
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cstorch")
 
-Entered = TypeVar("Entered", bound=Turns)
+Entered = TypeVar("Entered", bound=ProgramLoop)
 Recordings = dict[Any, RecordedStep]
 """Steps that were recorded of one function, by what they depend on."""
 
@@ -65,7 +65,7 @@ class _Recording:
     closures: list[ClosureCall] = field(default_factory=list)
 
 
-class Loop(Turns):
+class Loop(ProgramLoop):
     """One loop whose steps run on the CS system, on the chief.
 
     Args:
@@ -82,7 +82,7 @@ class Loop(Turns):
         self, loader: InputLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
     ) -> None:
         super().__init__(loader, steps, checkpoint_steps)
-        self.batch = loader.described()
+        self.batch = loader.described_batch()
         self.step: RecordedStep | None = None
         self._loader, self._first_step = loader, steps_done()
         self._recording: _Recording | None = None
@@ -146,7 +146,7 @@ class Loop(Turns):
         counts = self.trains and step.counts
         if counts and not steps_done():
             continue_at(self._loader.initial_step)
-        if not self.turn:  # a loop that takes the system again goes on where it was
+        if not self.completed:  # a loop that takes the system again goes on where it was
             self._first_step = steps_done() if counts or not self.trains else 0
         if counts:
             self._loader.begin_training()
@@ -155,8 +155,8 @@ class Loop(Turns):
                 outer.suspend()
         if self.trains and not counts:
             self._steps_of_training = steps_done()
-            continue_at(self.turn)
-        self._execution = start(self._loader, step, self.steps - self.turn, may_go_on=self.may_go_on)
+            continue_at(self.completed)
+        self._execution = start(self._loader, step, self.steps - self.completed, can_extend=self.can_extend)
         self.ended = self._execution is None
         self._own(None if self.ended else self)
 
@@ -180,7 +180,7 @@ class Loop(Turns):
 
     @property
     def trains(self) -> bool:
-        """See `Turns`."""
+        """See `ProgramLoop`."""
         return self.step is not None and self.step.mode == "train"
 
     def take(self) -> None:
@@ -195,18 +195,20 @@ class Loop(Turns):
             assert self.step is not None, "begin comes first"
             self.begin(self.step)
         assert self._execution is not None
-        if self.turn == self.steps:
+        if self.completed == self.steps:
             raise StepError(
                 f"the step is called once more than the loop has steps ({self.steps}), expected one call of "
                 "the step in each turn of the loop"
             )
         found = self._execution.take(self._steps_to_read())
         if found is None:
-            raise StepError(f"the input ended after step {self.turn} of the loop, before step {self.steps}")
-        self.count_turn()
+            raise StepError(
+                f"the input ended after step {self.completed} of the loop, before step {self.steps}"
+            )
+        self.count_step()
         self._outputs = found
         if self.trains:
-            continue_at(self._first_step + self.turn)
+            continue_at(self._first_step + self.completed)
 
     def run_closures(self) -> None:
         """Calls the closures of the step with the values of this turn."""
@@ -221,12 +223,12 @@ class Loop(Turns):
         loops, and one step behind that, where `if i % checkpoint_steps == 0` stands in loops that count
         from 0.
         """
-        left, checkpoints = self.steps - self.turn, self.checkpoints
-        if self.turn == 0:
+        left, checkpoints = self.steps - self.completed, self.checkpoints
+        if self.completed == 0:
             return 1
         if checkpoints is None:
             return left
-        done = (self.turn, self._first_step + self.turn)
+        done = (self.completed, self._first_step + self.completed)
         return min(left, *(1 if checkpoints.match(step) else checkpoints.left(step) for step in done))
 
     def value_of(self, tensor: DeviceTensor) -> torch.Tensor:
@@ -301,15 +303,15 @@ class Loop(Turns):
         if id(tensor) in self._names and self._outputs:
             tensor.load(self.value_of(tensor))
         elif self.trains:
-            self._read = self.turn
+            self._read = self.completed
             self._fetch()
 
     def _fetch(self) -> None:
-        if self._execution is None or self._fetched == self.turn or not self.turn:
+        if self._execution is None or self._fetched == self.completed or not self.completed:
             return
         state = self._execution.state()
         if state is None:
-            raise StateNotThereError(self.turn, self.checkpoints)
+            raise StateUnavailableError(self.completed, self.checkpoints)
         self._set_state(state)
 
     def _set_state(self, state: State) -> None:
@@ -317,7 +319,7 @@ class Loop(Turns):
         for name, tensor in self.step.traced.state.items():
             if name in state:
                 tensor.load(from_array(np.asarray(state[name]), tensor.dtype))
-        self._fetched = self.turn
+        self._fetched = self.completed
 
     def _own(self, owner: Owner | None) -> None:
         """What the step changes is where the owner says; what it only reads is here, but not for writes."""
@@ -342,7 +344,7 @@ class Loop(Turns):
         """Ends the run; the state after its last step comes to this CPU."""
         self._end("completed")
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: Ending) -> None:
         self._fetch()
         execution, self._execution = self._execution, None
         if execution is not None:
@@ -362,9 +364,9 @@ class Loop(Turns):
         In a job that is started again after it, this ends the program.
         """
         requests = Program.current().checkpoint_requests
-        if not requests.pending or not self.trains or self._read != self.turn:
+        if not requests.pending or not self.trains or self._read != self.completed:
             return
-        if task().requeue and self.turn == self.steps:
+        if task().requeue and self.completed == self.steps:
             return  # what the program does behind its last step belongs to this start; a later loop leaves
         log.info("the program has read its state at global step %d, requested by SIGUSR1", steps_done())
         if task().requeue:
@@ -375,12 +377,12 @@ class Loop(Turns):
     def leave(self) -> None:
         """Ends a loop that the program leaves early, with `break` or an error of its own."""
         if isinstance(self._execution, Training):
-            note_left(self._execution.failed)
+            record_unfinished(self._execution.failed)
         try:
             self._end("left")
-        except StateNotThereError:
+        except StateUnavailableError:
             self.abandon(None)
-            self._own(_Lost(self.turn, self.checkpoints))
+            self._own(_Lost(self.completed, self.checkpoints))
 
     def abandon(self, error: BaseException | None) -> None:
         """Ends the run after an error, without another word to the system than that."""
@@ -429,30 +431,30 @@ class _Read:
 class _Lost:
     """Owns tensors whose elements were lost with a run that the program has left."""
 
-    turn: int
+    completed: int
     checkpoints: CheckpointSteps | None
     ended: bool = True
 
     def refresh(self, tensor: DeviceTensor) -> None:
         """Says so."""
-        raise LoopLeftError(self.turn, self.checkpoints)
+        raise LoopLeftError(self.completed, self.checkpoints)
 
 
 @dataclass
 class _RunningLoops:
     """The loops that the program is in, innermost last."""
 
-    stack: list[Turns] = field(default_factory=list)
+    stack: list[ProgramLoop] = field(default_factory=list)
 
 
-def running() -> Turns | None:
+def current_loop() -> ProgramLoop | None:
     """The innermost loop that this process is in."""
     loops = Program.current().part(_RunningLoops).stack
     return loops[-1] if loops else None
 
 
 @contextmanager
-def entered(loop: Entered) -> Iterator[Entered]:
+def enter_loop(loop: Entered) -> Iterator[Entered]:
     """The body is inside of the loop; behind it the loop has ended."""
     program = Program.current()
     loops, output_readers = program.part(_RunningLoops).stack, program.output_readers
@@ -473,7 +475,7 @@ def entered(loop: Entered) -> Iterator[Entered]:
         loops.remove(loop)
 
 
-def turns(
+def run_loop(
     loader: InputLoader,
     steps: int | None = None,
     checkpoint_steps: int | Schedule | None = None,
@@ -485,15 +487,15 @@ def turns(
     """
     if task().role == "worker" and not export_requested():
         serve_and_leave()
-    made: Turns = (CpuLoop if Program.current().on_cpu else Loop)(loader, steps, checkpoint_steps)
+    made: ProgramLoop = (CpuLoop if Program.current().on_cpu else Loop)(loader, steps, checkpoint_steps)
     made.writer = writer
-    with entered(made) as loop:
+    with enter_loop(made) as loop:
         yield from loop.batches()
 
 
-def step_of(function: Callable[..., Any], args: Any, kwargs: Any, known: Recordings) -> Any:
+def run_step(function: Callable[..., Any], args: Any, kwargs: Any, known: Recordings) -> Any:
     """One step of a step function in the loop; it is recorded where `known` has it not, and kept there."""
-    loop = running()
+    loop = current_loop()
     if not isinstance(loop, Loop):
         raise StepError(
             f"{getattr(function, '__qualname__', 'a step')}() is called outside of a loop over a DataLoader, "
@@ -516,7 +518,7 @@ def step_of(function: Callable[..., Any], args: Any, kwargs: Any, known: Recordi
         loop.abandon(error)  # the program may keep the loop alive for as long as it likes
         workers = Program.current().own_workers
         if workers is not None:
-            raise workers.explained(error) from None
+            raise workers.explain(error) from None
         raise
     return loop.step.returned
 
@@ -576,13 +578,13 @@ def _key(batch: Any, args: Any, kwargs: Any) -> Any:
     return given, str(nest), shapes, modes, tuple(map(id, models)), torch.is_grad_enabled()
 
 
-def call_closure(loop: Turns, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_closure(loop: ProgramLoop, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Calls a step closure with values in place of tensors of the device."""
     values = [_with_values(loop, x) for x in args]
     return function(*values, **{name: _with_values(loop, x) for name, x in kwargs.items()})
 
 
-def call_outside_of_loops(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def call_closure_outside_loops(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a step closure where no loop runs: tensors have the values of this CPU.
 
     Raises:
@@ -601,7 +603,7 @@ def call_outside_of_loops(function: Callable[..., Any], *args: Any, **kwargs: An
     return function(*args, **kwargs)
 
 
-def _with_values(loop: Turns, x: Any) -> Any:
+def _with_values(loop: ProgramLoop, x: Any) -> Any:
     """A nest with values in place of tensors of the device, and of tensors that PyTorch has computed."""
     if x is None or type(x) in (bool, int, float, str):
         return x
@@ -612,7 +614,7 @@ def _with_values(loop: Turns, x: Any) -> Any:
         return tensor if tensor.is_leaf else tensor.detach()  # on the CPU backend too closures call `numpy()`
 
     with_values = pytree.tree_map_only(torch.Tensor, value, x)
-    return pytree.tree_map_only(StepsBehind, lambda _: steps_done(), with_values)
+    return pytree.tree_map_only(StateSteps, lambda _: steps_done(), with_values)
 
 
 def _call_hooks(tensor: torch.Tensor) -> torch.Tensor:

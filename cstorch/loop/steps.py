@@ -16,7 +16,14 @@ from torch.utils import _pytree as pytree
 from cstorch.errors import ClosureError
 from cstorch.loop.execution import ClosureCall
 from cstorch.loop.on_cpu import CpuLoop
-from cstorch.loop.on_cs import Loop, Recordings, call_closure, call_outside_of_loops, running, step_of
+from cstorch.loop.on_cs import (
+    Loop,
+    Recordings,
+    call_closure,
+    call_closure_outside_loops,
+    current_loop,
+    run_step,
+)
 from cstorch.program import Program
 from cstorch.tracing.device import DeviceTensor, is_tracing
 
@@ -41,14 +48,14 @@ def compile_step(step_fn: Callable[P, T]) -> Callable[P, T]:
     @wraps(step_fn)
     def step(*args: P.args, **kwargs: P.kwargs) -> T:
         if Program.current().on_cpu:
-            loop = running()
+            loop = current_loop()
             if not isinstance(loop, CpuLoop):
                 return function(*args, **kwargs)
-            loop.count_turn()
+            loop.count_step()
             returned = function(*args, **kwargs)
             loop.step_returned(returned)
             return returned
-        return step_of(function, args, kwargs, known)
+        return run_step(function, args, kwargs, known)
 
     return step
 
@@ -65,9 +72,9 @@ def step_closure(closure: Callable[P, T]) -> Callable[P, T | None]:
 
     @wraps(closure)
     def at_step(*args: P.args, **kwargs: P.kwargs) -> T | None:
-        loop = running()
+        loop = current_loop()
         if loop is None:
-            return call_outside_of_loops(closure, *args, **kwargs)
+            return call_closure_outside_loops(closure, *args, **kwargs)
         if is_tracing():
             assert isinstance(loop, Loop)
             loop.add_closure(
@@ -140,7 +147,7 @@ def checkpoint_closure(closure: Callable[P, T]) -> Callable[P, T | None]:
 
     @wraps(closure)
     def at_checkpoints(*args: P.args, **kwargs: P.kwargs) -> T | None:
-        loop = running()
+        loop = current_loop()
         return closure(*args, **kwargs) if loop is None or loop.at_checkpoint else None
 
     return step_closure(at_checkpoints)
@@ -203,14 +210,14 @@ def save_summaries(writer: Writer, step: int) -> None:
         writer: event files.
         step: the number of the step in TensorBoard.
     """
-    loop = running()
+    loop = current_loop()
     for name, summary in () if loop is None else loop.summaries.items():
         summary.write(writer, name, step)
 
 
 @step_closure
 def _noted(kind: Literal["scalar", "tensor"], name: str, value: torch.Tensor | float) -> None:
-    loop = running()
+    loop = current_loop()
     if loop is None:
         if Program.current().on_cpu:
             return
@@ -221,4 +228,4 @@ def _noted(kind: Literal["scalar", "tensor"], name: str, value: torch.Tensor | f
     summary = loop.summaries[name] = _Summary(kind, torch.as_tensor(value))
     if loop.writer is not None:
         base = getattr(loop.writer, "base_step", None)
-        summary.write(loop.writer, name, loop.number if base is None else base + loop.turn)
+        summary.write(loop.writer, name, loop.number if base is None else base + loop.completed)

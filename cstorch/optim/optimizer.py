@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from cs_toolkit.step import OPTIMIZER_STATE
 from cstorch.errors import OptimizerArgumentError, OptimizerStateError
-from cstorch.step_count import continue_at, steps_behind
+from cstorch.step_count import continue_at, state_steps
 from cstorch.tracing.state import register
 
 STEP = "step"
@@ -159,7 +159,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
         A process that loads them goes on from there: masks of dropout and the input depend on it.
         """
-        return {**_state_dict(self), GLOBAL_STEP: steps_behind()}
+        return {**_state_dict(self), GLOBAL_STEP: state_steps()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Writes a saved state into the tensors of this one, which stay the same tensors.

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
-from cstorch.errors import LostWriteError, ModelMovedError, TensorReadError, ValueNotThereError
+from cstorch.errors import LostWriteError, ModelMovedError, TensorReadError, ValueUnavailableError
 from cstorch.program import Program
 from cstorch.tracing.places import user_line
 from cstorch.tracing.values import META, Mode, Recorded, leaves, map_leaves
@@ -299,8 +299,8 @@ def readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
     return tensor.to_host()
 
 
-def _read_error(how: str) -> TensorReadError | ValueNotThereError:
-    return TensorReadError(how, user_line()) if tracers() else ValueNotThereError(how, user_line())
+def _read_error(how: str) -> TensorReadError | ValueUnavailableError:
+    return TensorReadError(how, user_line()) if tracers() else ValueUnavailableError(how, user_line())
 
 
 def _read(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

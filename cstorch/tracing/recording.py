@@ -19,7 +19,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from cgc.importers.aten import SUPPORTED, SUPPORTED_COMPLEX, Check, Constant, Graph, Node, Tensor, refused
 from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError
-from cstorch.errors import TensorReadError, ValueNotThereError
+from cstorch.errors import TensorReadError, ValueUnavailableError
 from cstorch.tracing.checks import Checks, Guarded
 from cstorch.tracing.constant_folding import fold_float64, known_value, operator, sources
 from cstorch.tracing.device import DeviceTensor, lift, set_value, value_of
@@ -210,7 +210,7 @@ class Recording:
     def meet(self, tensor: DeviceTensor) -> None:
         """Add a tensor of the device that is not named as state: it begins with its present elements."""
         if tensor.host is None:
-            raise ValueNotThereError("used", user_line())
+            raise ValueUnavailableError("used", user_line())
         value = self.new(tensor)
         self.begins[value.value.id] = tensor
         self.graph.constants[value.value.id] = Constant(value.value, to_array(tensor.host))

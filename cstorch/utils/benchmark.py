@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cstorch.compatibility import announce_unused
+from cstorch.compatibility import log_unused
 from cstorch.input.datasets import infer_batch_size
 
 
@@ -39,7 +39,7 @@ class DataLoaderMetrics:
         epochs: Its epochs.
     """
 
-    making_s: float
+    first_batch_s: float
     epochs: list[EpochMetrics]
 
     @property
@@ -48,7 +48,7 @@ class DataLoaderMetrics:
         return sum(e.samples for e in self.epochs) / max(sum(e.seconds for e in self.epochs), 1e-9)
 
     def __str__(self) -> str:
-        lines = [f"made in {self.making_s:.3f} s, {self.samples_per_s:.1f} samples/s"]
+        lines = [f"made in {self.first_batch_s:.3f} s, {self.samples_per_s:.1f} samples/s"]
         lines += [
             f"epoch {number}: {epoch.steps} batches with {epoch.samples} samples in {epoch.seconds:.3f} s, "
             f"the first after {epoch.first_batch_s:.3f} s"
@@ -75,13 +75,13 @@ def benchmark_dataloader(
         profile_activities: Further measurements of the original; without effect, as the log says.
         print_metrics: Print the result.
     """
-    announce_unused("benchmark_dataloader()", {"profile_activities": profile_activities})
+    log_unused("benchmark_dataloader()", {"profile_activities": profile_activities})
     began_s = time.perf_counter()
     loader = input_fn()
     loader = getattr(loader, "dataloader", loader)
-    making_s = time.perf_counter() - began_s
+    first_batch_s = time.perf_counter() - began_s
     epochs = [_epoch(loader, steps_per_epoch, sampling_frequency or 100) for _ in range(num_epochs or 1)]
-    metrics = DataLoaderMetrics(making_s, epochs)
+    metrics = DataLoaderMetrics(first_batch_s, epochs)
     if print_metrics:
         print(metrics)  # noqa: T201 - the caller has asked for it
     return metrics

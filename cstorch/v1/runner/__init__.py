@@ -61,7 +61,7 @@ def run(
     """
     directory = Path(sys.argv[0]).resolve().parent
     args, own = settings.parse(directory, extra_args_parser_fn, argv)
-    exits.report_at_exit(base.tell, essence)
+    exits.report_at_exit(base.report_unfinished, essence)
     params = settings.merged(args, own)
     if default_params_fn is not None:
         params = default_params_fn(params) or params

@@ -23,7 +23,7 @@ from cs_toolkit.execution_options import (
     streaming,
 )
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
-from cstorch.compatibility import announce_unused
+from cstorch.compatibility import log_unused
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -402,7 +402,7 @@ def _announce(args: argparse.Namespace) -> None:
     given = {
         name: getattr(args, name) for name in (*_OF_THE_APPLIANCE, "config", "mount_dirs", "python_paths")
     }
-    announce_unused("flags", given, _OF_THE_APPLIANCE)
+    log_unused("flags", given, _OF_THE_APPLIANCE)
 
 
 def _listed(parsers: Any) -> list[argparse.ArgumentParser]:

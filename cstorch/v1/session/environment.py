@@ -20,7 +20,7 @@ from cs_runtime.tasks import current
 from cs_toolkit.execution_options import ReplicaChoice
 from cs_toolkit.messages import Message
 from cs_toolkit.step import ExecutionChoice
-from cstorch.compatibility import announce_unused
+from cstorch.compatibility import log_unused
 from cstorch.config import Configuration
 from cstorch.job import leave_to_chief
 from cstorch.loop.rates import RateTracker
@@ -281,7 +281,7 @@ class SessionState:
 
     def set_num_csx(self, num_csx: int) -> None:
         """Notes for how many CS systems the program asks; it gets one."""
-        announce_unused("set_num_csx()", {"num_csx": num_csx}, {"num_csx": 1})
+        log_unused("set_num_csx()", {"num_csx": num_csx}, {"num_csx": 1})
         self.num_csx = num_csx
 
     def register_activation_callback(self, callback: Callable[[], Any]) -> None:

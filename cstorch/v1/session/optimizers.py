@@ -11,7 +11,7 @@ from cs_runtime.errors import CallError
 from cstorch import optim
 from cstorch.errors import OptimizerArgumentError
 from cstorch.optim.optimizer import GLOBAL_STEP, continue_schedules
-from cstorch.step_count import continue_at, steps_behind
+from cstorch.step_count import continue_at, state_steps
 from cstorch.tracing.device import DeviceTensor
 from cstorch.v1.session.amp import PENDING
 from cstorch.v1.session.environment import state, use_cs
@@ -99,7 +99,7 @@ class _Prepared:
 
     def state_dict(self) -> dict[str, Any]:
         """That of the optimizer, and under `global_step` the number of steps behind it."""
-        return {**super().state_dict(), GLOBAL_STEP: steps_behind()}  # type: ignore[misc]
+        return {**super().state_dict(), GLOBAL_STEP: state_steps()}  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Goes on where a saved optimizer was: with its schedules, in the input, in the masks of dropout."""

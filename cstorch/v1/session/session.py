@@ -18,11 +18,11 @@ from cs_runtime.worker import run_worker
 from csrun.tasks.roles import TaskInfo
 from cstorch.core import modes
 from cstorch.errors import CheckpointError, ClosureError, InputError, SessionError
-from cstorch.input.analysis import hand_over
+from cstorch.input.analysis import export_input_function
 from cstorch.iterations import checkpoint_steps_of
 from cstorch.job import reading_as
 from cstorch.loop import loaders
-from cstorch.loop.execution import ClosureCall, name_loss, settings_of
+from cstorch.loop.execution import ClosureCall, name_loss, run_settings
 from cstorch.program import Program, configuration
 from cstorch.step_count import continue_at
 from cstorch.tracing.device import DeviceTensor, to_device
@@ -55,7 +55,7 @@ class DataLoader(loaders.DataLoader):
         use_parallel_loader: workers always stream beside the steps; kept for the program, without effect.
     """
 
-    handed_over = False
+    sends_function = False
 
     def __init__(self, loader: Any, use_parallel_loader: bool = True) -> None:
         if not hasattr(loader, "__iter__"):
@@ -201,7 +201,7 @@ class Session:
             if again:
                 return
             count_place()
-            run_worker(loader, settings_of(loader, "train"), task, next_run())
+            run_worker(loader, run_settings(loader, "train"), task, next_run())
         else:
             count_place()
             self._stream_evaluation(loader, task, next_run())
@@ -212,7 +212,7 @@ class Session:
     def _stream_evaluation(self, loader: DataLoader, task: TaskInfo, run: int) -> None:
         if task.index == 0:
             with reading_as(1, 0):
-                run_worker(loader, settings_of(loader, "eval"), replace(task, num_workers=1), run)
+                run_worker(loader, run_settings(loader, "eval"), replace(task, num_workers=1), run)
         else:
             log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)
 
@@ -266,7 +266,7 @@ def batches_of(loader: DataLoader) -> Iterator[Any]:
     config = configuration()
     only_compiled = config.compile_only or config.validate_only
     if is_worker_alone():
-        hand_over(loader)  # ends the process where an analysis of the input has started it
+        export_input_function(loader)  # ends the process where an analysis of the input has started it
         if only_compiled:
             log.info("nothing to do for worker %d: the program is only compiled", current().index)
             sys.exit(0)
@@ -362,7 +362,7 @@ class ApplianceSteps(Steps):
     @property
     def done(self) -> int:
         """Steps whose outputs the program can get."""
-        return self._loop.turn
+        return self._loop.completed
 
     @property
     def batch(self) -> Any:
@@ -450,7 +450,7 @@ class ApplianceSteps(Steps):
 
     def close(self) -> None:
         """End the run, also where the program leaves its loop before the last step."""
-        if self._loop.is_running and self._loop.turn < self._loop.steps:
+        if self._loop.is_running and self._loop.completed < self._loop.steps:
             self._loop.leave()
         super().close()
 
@@ -467,7 +467,7 @@ class ApplianceSteps(Steps):
         """
         if loader is not None:
             self._loop.read_from(loader)
-        self._loop.may_go_on = False
+        self._loop.can_extend = False
         self._loop.steps, self._loop.checkpoints = total_steps, checkpoint_steps_of(checkpoint_steps)
         self._mode = mode
         assert self._loop.step is not None, "end_step comes first"
@@ -490,10 +490,10 @@ class ApplianceSteps(Steps):
                 "the program asks for values of a step before ApplianceMode.execute(), expected it behind "
                 "compile() in the first turn of the loop"
             )
-        while self._loop.turn < done:
+        while self._loop.completed < done:
             self._loop.take()
             state().rate_tracker.add(self._batch_size)
-            state().run_step = self._loop.turn
+            state().run_step = self._loop.completed
             self._loop.serve_requests()
 
     def load_state(self, values: Mapping[str, Any], mode: str, grouper: Grouper | None = None) -> None:

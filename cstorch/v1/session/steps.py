@@ -23,7 +23,7 @@ from cstorch.errors import ClosureError, SessionError
 from cstorch.input.loader import InputLoader
 from cstorch.iterations import checkpoint_steps_of
 from cstorch.loop.execution import ClosureCall, RecordedStep, name_loss
-from cstorch.loop.on_cs import Loop, call_closure, entered
+from cstorch.loop.on_cs import Loop, call_closure, enter_loop
 from cstorch.program import Program, configuration
 from cstorch.tracing.device import DeviceTensor, value_of
 from cstorch.v1.session.environment import RunConfig, state
@@ -52,19 +52,19 @@ class Steps:
         self._mode = mode
         self._run_config: RunConfig | None = None
         self._loop = Loop(loader, steps, checkpoint_steps=1)
-        self._loop.may_go_on = True  # with each further epoch of the program's own loop
+        self._loop.can_extend = True  # with each further epoch of the program's own loop
         self._batch_size = loader.batch_size
         self._nodes = 0
         self._numbers: list[Any] = []
         self._stack = ExitStack()
-        self._stack.enter_context(entered(self._loop))
+        self._stack.enter_context(enter_loop(self._loop))
         state().run_step = 0
 
     @property
     def ended(self) -> bool:
         """No step is left, or nothing ran because the program is only compiled."""
         config = self._run_config
-        return self._loop.ended or (config is not None and self._loop.turn >= config.total_steps)
+        return self._loop.ended or (config is not None and self._loop.completed >= config.total_steps)
 
     @property
     def follows_loader(self) -> bool:
@@ -97,7 +97,7 @@ class Steps:
     def number_step(self) -> None:
         """Set the number of the step that is recorded: the next one whose outputs the program gets."""
         config = state().run_config if self._loop.step is None else self._run_config
-        done = self._loop.turn
+        done = self._loop.completed
         state().run_step = done + 1 if config is None else config.next_fetch(done)
 
     def add_closure(self, call: ClosureCall) -> None:
@@ -173,7 +173,7 @@ class Steps:
         """Programs say what to run before the loop, or in the first turn of it."""
         config = self._run_config = state().run_config
         if config is not None:
-            self._loop.may_go_on = False
+            self._loop.can_extend = False
             self._loop.steps, self._loop.checkpoints = (
                 config.total_steps,
                 checkpoint_steps_of(config.state_steps),
@@ -182,7 +182,7 @@ class Steps:
     def _run(self, closures: Sequence[ClosureCall]) -> None:
         """Run the steps up to the one that was recorded, then its closures."""
         here = state()
-        while self._loop.turn < here.run_step:
+        while self._loop.completed < here.run_step:
             self._loop.take()
             here.rate_tracker.add(self._batch_size)
         self._call(closures)

@@ -300,7 +300,7 @@ def test_workers_of_a_loop_are_started_once(monkeypatch: pytest.MonkeyPatch, tmp
         forget()
         cstorch.backend(kind, artifact_dir=tmp_path, **settings)
         for _ in range(2):
-            with DataExecutor(DataLoader(data), cs_config=wanted)._entered():
+            with DataExecutor(DataLoader(data), cs_config=wanted)._running():
                 pass
     forget()
     assert started == [3]
@@ -338,7 +338,7 @@ def test_a_loop_has_the_micro_batch_size_of_its_own_or_that_of_the_backend(
     forget()
     cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, micro_batch_size=2)
     try:
-        with DataExecutor(DataLoader(data), micro_batch_size=given)._entered():
+        with DataExecutor(DataLoader(data), micro_batch_size=given)._running():
             assert configuration().streaming().micro_batch_size == size
         assert configuration().streaming().micro_batch_size == 2
     finally:
@@ -359,10 +359,10 @@ def test_a_loop_has_the_micro_batch_size_of_the_flag_that_is_set_at_its_time(
     ]
     cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, micro_batch_size=2)
     try:
-        with DataExecutor(DataLoader(data))._entered():
+        with DataExecutor(DataLoader(data))._running():
             assert configuration().streaming().micro_batch_size == 4
         performance.micro_batch_size = None
-        with DataExecutor(DataLoader(data))._entered():
+        with DataExecutor(DataLoader(data))._running():
             assert configuration().streaming().micro_batch_size == 2
     finally:
         forget()
@@ -375,7 +375,7 @@ def test_without_gradient_accumulation_a_micro_batch_size_does_not_count(tmp_pat
     )
     try:
         assert configuration().streaming().micro_batch_size == "auto"
-        with DataExecutor(DataLoader(data), micro_batch_size=4)._entered():
+        with DataExecutor(DataLoader(data), micro_batch_size=4)._running():
             assert configuration().streaming().micro_batch_size == "auto"
     finally:
         forget()

@@ -19,10 +19,10 @@ import pytest
 import torch
 
 from cs_runtime.options import RunSettings
-from cstorch.errors import HandedInputError, InputNotSentError
+from cstorch.errors import InputNotSentError, InputTransferError
 from cstorch.input import loader
-from cstorch.input.random_state import OwnNumbers
-from cstorch.input.transfer import HandedInput, InputFiles, files_of_job
+from cstorch.input.random_state import RandomState
+from cstorch.input.transfer import InputFiles, TransferredInput, files_of_job
 from cstorch.input.workers import _runs, source_of
 from cstorch.loop.loaders import DataLoader
 from cstorch.utils.data import DistributedSampler
@@ -30,8 +30,8 @@ from cstorch.utils.data import DistributedSampler
 SETTINGS = RunSettings("train", Path("model_dir"), 4)
 
 
-def handed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> HandedInput:
-    return HandedInput(function, args, kwargs, SETTINGS, {"program": "run.py"}, seed=3)
+def handed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TransferredInput:
+    return TransferredInput(function, args, kwargs, SETTINGS, {"program": "run.py"}, seed=3)
 
 
 def of_program(source: str, **variables: Any) -> FunctionType:
@@ -103,18 +103,18 @@ def test_files_are_for_this_user_and_this_start_of_the_job_alone(files: InputFil
     assert files.directory.stat().st_mode & 0o777 == 0o700
     again = files_of_job(tmp_path, "secret of a second start")
     assert (files.newest(), again.newest()) == (1, None)
-    with pytest.raises(HandedInputError, match="its digest does not agree"):
+    with pytest.raises(InputTransferError, match="its digest does not agree"):
         InputFiles(files.directory, "another secret").read(1)
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(HandedInputError, match="its digest does not agree"):
+    with pytest.raises(InputTransferError, match="its digest does not agree"):
         files.read(1)
 
 
 def test_a_file_of_another_user_is_not_read(files: InputFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write(1, handed(len))
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(HandedInputError, match="belongs to another user"):
+    with pytest.raises(InputTransferError, match="belongs to another user"):
         files.read(1)
 
 
@@ -130,7 +130,7 @@ class Holder:
 
 def test_what_cannot_go_is_named(files: InputFiles) -> None:
     with Path(__file__).open() as file:
-        cases: list[tuple[HandedInput, str]] = [
+        cases: list[tuple[TransferredInput, str]] = [
             (
                 handed(of_program("def read():\n    return data", data=file)),
                 "data of read (a _io.TextIOWrapper)",
@@ -140,10 +140,10 @@ def test_what_cannot_go_is_named(files: InputFiles) -> None:
             (handed(Holder().read), "lock of self of Holder.read (a _thread.lock)"),
             (handed(partial(len, key=[Holder()])), "lock of element 0 of key of the input function"),
         ]
-        for case, culprit in cases:
+        for case, find_unpicklable in cases:
             with pytest.raises(InputNotSentError) as caught:
                 files.write(1, case)
-            assert f"because of {culprit}" in str(caught.value)
+            assert f"because of {find_unpicklable}" in str(caught.value)
     assert files.newest() is None
 
 
@@ -169,7 +169,7 @@ def test_an_input_draws_numbers_of_its_own_and_leaves_the_programs_alone() -> No
         torch.manual_seed(number)
 
     seed(5)
-    program, own, numbers = [draw()], [], OwnNumbers(3)
+    program, own, numbers = [draw()], [], RandomState(3)
     for _ in range(2):
         with numbers:
             own.append(draw())

@@ -29,10 +29,10 @@ from cstorch.errors import (
     ConfigureError,
     InputError,
     LoopLeftError,
-    StateNotThereError,
+    StateUnavailableError,
     StepError,
     TensorReadError,
-    ValueNotThereError,
+    ValueUnavailableError,
 )
 from cstorch.loop import base
 from cstorch.program import Program, configuration
@@ -139,7 +139,7 @@ def test_a_loop_trains_to_eagers_numbers_and_reads_the_state_where_it_may(config
         if i in (1, 10, 20):
             save(i)
         if i == 5:
-            with pytest.raises(StateNotThereError, match=r"after step 5, .*every 10 steps"):
+            with pytest.raises(StateUnavailableError, match=r"after step 5, .*every 10 steps"):
                 save(i)
     expected, expected_states, trained = by_torch()
     assert losses == pytest.approx(expected, rel=1e-6)
@@ -287,7 +287,7 @@ def test_an_evaluation_inside_of_a_training_sees_its_state_and_ends_where_that_g
         if i % 4 == 0:
             evaluate()
         if i == 6:
-            with pytest.raises(StateNotThereError, match="after step 6"):
+            with pytest.raises(StateUnavailableError, match="after step 6"):
                 evaluate()
     eager, expected, expected_evaluated = new_model(), [], []
     for i, (x, y) in zip(range(1, 13), data(), strict=False):
@@ -378,9 +378,9 @@ def test_a_loop_that_is_left_early_keeps_the_state_where_it_may_be_read(
         fail_behind_step_3()
     with pytest.raises(LoopLeftError, match="left its loop after step 3") as another:
         total(model)
-    base.tell(another.value)
+    base.report_unfinished(another.value)
     assert summary(tmp_path)["status"] == "left"
-    base.tell(caught.value)
+    base.report_unfinished(caught.value)
     assert (summary(tmp_path)["status"], summary(tmp_path)["error"]["type"]) == ("failed", "KeyError")
 
 
@@ -516,9 +516,9 @@ def test_operations_between_steps_compute_with_what_the_step_returned(configure:
         loss, logits = step(batch)
         total = total + loss
         keep(loss, loss.double() / 2, logits[0].max(-1, keepdim=True).values)
-        with pytest.raises(ValueNotThereError, match=r"item\(\).*step_closure"):
+        with pytest.raises(ValueUnavailableError, match=r"item\(\).*step_closure"):
             loss.item()
-        with pytest.raises(ValueNotThereError, match=r"mul_.*step_closure"):
+        with pytest.raises(ValueUnavailableError, match=r"mul_.*step_closure"):
             loss.mul_(2)
     assert len(set(losses)) == 3
     assert halves == [loss / 2 for loss in losses]
@@ -537,7 +537,7 @@ def test_operations_between_steps_have_no_value_where_a_program_is_only_compiled
     for batch in DataLoader(data, num_steps=2):
         doubled = step(batch).double() * torch.ones(2, dtype=torch.float64)
         assert (doubled.shape, doubled.dtype) == ((2,), torch.float64)
-        with pytest.raises(ValueNotThereError, match="step_closure"):
+        with pytest.raises(ValueUnavailableError, match="step_closure"):
             doubled.tolist()
 
 

@@ -28,7 +28,7 @@ from cstorch.errors import (
     ScheduleError,
     SessionError,
     TensorReadError,
-    ValueNotThereError,
+    ValueUnavailableError,
 )
 from cstorch.input.analysis import log_report
 from cstorch.loop.rates import RateTracker
@@ -482,7 +482,7 @@ def test_a_tensor_of_the_step_before_has_no_value_in_the_next(training: Training
             loss.add(1)
         kept.append(training.step(batch))
 
-    with pytest.raises(ValueNotThereError, match=r"test_session\.py:\d+: a tensor that the step computes"):
+    with pytest.raises(ValueUnavailableError, match=r"test_session\.py:\d+: a tensor that the step computes"):
         run(training, body)
 
 

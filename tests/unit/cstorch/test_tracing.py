@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from cgc.errors import GraphImportError
-from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueNotThereError
+from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueUnavailableError
 from cstorch.tracing.device import DeviceTensor, to_device
 from cstorch.tracing.recording import Recording
 from cstorch.tracing.state import model_state, move_to_device
@@ -182,7 +182,7 @@ def test_operations_that_make_tensors_themselves_work_outside_of_the_step() -> N
 def test_what_a_step_returned_has_no_value_outside_of_it() -> None:
     found = traced(lambda x: x * 2, 3)
     assert isinstance(found.returned, DeviceTensor)
-    with pytest.raises(ValueNotThereError, match=r"test_tracing\.py:\d+: .*step_closure"):
+    with pytest.raises(ValueUnavailableError, match=r"test_tracing\.py:\d+: .*step_closure"):
         found.returned.sum().item()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cstorch.checkpoints import load
-from cstorch.compatibility import announce_unused
+from cstorch.compatibility import log_unused
 from cstorch.core import modes
 from cstorch.distributed.cluster import ClusterConfig
 from cstorch.errors import SessionError
@@ -240,7 +240,7 @@ def _cluster_of(runconfig: Mapping[str, Any]) -> Any:
 def _choose_cluster(cs_config: Any) -> None:
     """Take what has an effect here from the description of a cluster, and name what has none."""
     given = {name: getattr(cs_config, name, None) for name in _WITHOUT_EFFECT}
-    announce_unused("ApplianceMode", given, {"transfer_processes": 5})
+    log_unused("ApplianceMode", given, {"transfer_processes": 5})
     names = ("mgmt_address", "num_csx", "num_workers_per_csx", "max_wgt_servers")
     settings = {name: value for name in names if (value := getattr(cs_config, name, None))}
     if settings.get("mgmt_address") == ORIGINAL_ADDRESS:

@@ -77,10 +77,10 @@ def end_program(kind: type[BaseException], error: BaseException, trace: Tracebac
     Errors of programs that do not use the toolkit are Python's matter, but for a missing module.
     """
     if any(name.startswith("estimator.") for name in sys.modules.keys() - _OWN_IMPORTS):
-        from estimator.errors import told
+        from estimator.errors import report_error
 
         # Python takes the exit code of a SystemExit that its hook raises.
-        raise SystemExit(told(error.with_traceback(trace)))
+        raise SystemExit(report_error(error.with_traceback(trace)))
     if "cstorch" in sys.modules:
         from cs_runtime.exits import report_uncaught_error
         from cstorch.errors import essence
@@ -112,9 +112,9 @@ def _first_import(module: ModuleType) -> Iterator[None]:
 
     The tasks of a job keep all lines in their logs, and the job's terminal leaves them out.
     """
-    from estimator.startup import only_what_is_used, without_start_up_lines
+    from estimator.startup import lazy_submodules, suppress_start_up_lines
 
     choose_keras(module)
-    quiet = nullcontext() if os.environ.get("CSRUN_LOG_DIR") else without_start_up_lines()
-    with quiet, only_what_is_used():
+    quiet = nullcontext() if os.environ.get("CSRUN_LOG_DIR") else suppress_start_up_lines()
+    with quiet, lazy_submodules():
         yield

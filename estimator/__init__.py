@@ -1,6 +1,6 @@
-"""TensorFlow front end: CerebrasEstimator and what belongs to it.
+"""The TensorFlow front end: CerebrasEstimator, KerasEstimator, their configuration and their hooks.
 
-The names are resolved when they are first used, so that `import estimator` does not import TensorFlow.
+Names are resolved on first use, so `import estimator` does not import TensorFlow.
 """
 
 from __future__ import annotations

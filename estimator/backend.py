@@ -1,6 +1,7 @@
-"""Where the calls of an estimator run: the protocol of its backends, and what they are made with.
+"""The protocol of backends, which run the calls of an estimator, and the setup that they share.
 
-`estimator.cpu` runs them on this CPU, `estimator.cs.run` on the CS system, which compiles too.
+`estimator.cpu` has the backend for this CPU, `estimator.cs.run` the one for the CS system, which also
+compiles.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from estimator.input.iterator_state import StateFolder
 from estimator.spec import ModeKeys
 
 Batches = Generator[dict[str, np.ndarray], None, None]
-"""Predictions of one batch after the other; closing it early stops the run."""
+"""Predictions, batch by batch; closing the generator stops the run."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What an estimator was made with.
+    """The arguments of an estimator that its backends need.
 
     Attributes:
-        params: Its parameters.
-        config: Its configuration.
-        model_dir: Where checkpoints, events and summaries go.
-        compile_dir: Where artifacts go; None for `model_dir`.
-        parts: Members that a batch of its input may have.
-        input_position: Who leaves out used batches where a training continues.
+        params: Parameters of `model_fn` and `input_fn`.
+        config: The configuration.
+        model_dir: Directory of checkpoints, events and summaries.
+        compile_dir: Directory of artifacts; None for `model_dir`.
+        parts: Members of a batch of the input.
+        input_position: Who skips the batches that earlier runs have used: the toolkit or the program.
     """
 
     params: Mapping[str, Any]
@@ -45,20 +46,20 @@ class Setup:
 
     @property
     def artifact_dir(self) -> Path:
-        """Where artifacts go."""
+        """Directory of artifacts."""
         return self.compile_dir or self.model_dir
 
     def whole_input(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
-        """The input of a run in which one task reads all records, in their order."""
+        """Return the input of a run in which a single task reads all records in order."""
         return self._input(input_fn, mode, tasks.single_task_config())
 
     def shared_input(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
-        """The input of a run in which the workers of the job share the records."""
+        """Return the input of a run in which each worker of the job reads its shard of the records."""
         task = tasks.current()
         return self._input(input_fn, mode, tasks.shared_config(), task.num_workers, task.index)
 
     def training_input(self, input_fn: Callable[..., Any]) -> InputSource:
-        """The input of a training, which may be continued; its states are kept beside the checkpoints."""
+        """Return the input of a training run, which saves its iterator state next to the checkpoints."""
         source = self.shared_input(input_fn, ModeKeys.TRAIN)
         if self.input_position == "program":
             return source
@@ -66,8 +67,8 @@ class Setup:
         folder = StateFolder(self.model_dir, source.shard, source.num_shards, steps)
         return replace(source, states=folder)
 
-    def input_of_no_job(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
-        """The input that a compilation looks at: a compile run belongs to no job, whatever has started it."""
+    def compile_input(self, input_fn: Callable[..., Any], mode: str) -> InputSource:
+        """Return the input of a compile, which belongs to no job, however the process was started."""
         return self._input(input_fn, mode, {})
 
     def _input(
@@ -82,7 +83,7 @@ class Setup:
 
 
 class Backend(Protocol):
-    """Runs the calls of an estimator, with arguments that it has checked; they are those of the estimator."""
+    """Runs the calls of an estimator, which has checked the arguments."""
 
     def train(
         self,
@@ -92,7 +93,7 @@ class Backend(Protocol):
         max_steps: int | None,
         saving_listeners: Sequence[Any] | None,
     ) -> None:
-        """Trains, from the newest checkpoint where there is one."""
+        """Train, resuming from the newest checkpoint if there is one."""
         ...
 
     def evaluate(
@@ -103,7 +104,7 @@ class Backend(Protocol):
         checkpoint_path: str | None,
         name: str | None,
     ) -> dict[str, Any]:
-        """Metrics of a checkpoint; empty in a task that does not have them."""
+        """Evaluate a checkpoint and return its metrics; empty in a task other than the chief."""
         ...
 
     def predict(
@@ -113,8 +114,8 @@ class Backend(Protocol):
         checkpoint_path: str | None,
         num_samples: int | None,
     ) -> Batches:
-        """Predictions of a checkpoint, `num_samples` or more; none in a task that does not have them.
+        """Yield predictions of a checkpoint, for `num_samples` examples or more; none outside the chief.
 
-        What is predicted as a single tensor has the key `estimator.spec.SINGLE`.
+        A prediction that is a single tensor has the key `estimator.spec.SINGLE_PREDICTION`.
         """
         ...

@@ -1,4 +1,4 @@
-"""Calling the user's functions with the arguments that they declare, and the graph they build."""
+"""Calling `model_fn` and `input_fn` with the arguments that they declare, and the graph of a model."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 INPUT_FN_ARGUMENTS = ("params", "mode", "config", "input_context")
 
 
-def copy_of(params: Any) -> Any:
-    """A copy of the parameters with all that is in them.
+_GLOBAL_STEP_ASSIGNMENTS = ("AssignAddVariableOp", "AssignVariableOp")
+_BRANCHES = {"If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch")}
+
+
+def copy_params(params: Any) -> Any:
+    """Return a deep copy of the parameters.
 
     Raises:
-        CallError: something in them cannot be copied; the message says where.
+        CallError: A value in them cannot be copied; the message names it.
     """
+    # Each call gets its own copy, as with tf.estimator: programs write into their parameters.
     try:
         return copy.deepcopy(params)
     except Exception as error:
-        place, culprit = _not_copied("params", params)
+        place, culprit = _find_uncopyable("params", params)
         raise CallError(
             f"{place} cannot be copied ({type(culprit).__name__}: {error}); expected plain values in params, "
-            "of which every call of model_fn and input_fn gets a copy. Make files, locks and generators there"
+            "as every call of model_fn and input_fn gets a copy. Create files, locks and generators in them"
         ) from error
 
 
-def _not_copied(place: str, value: Any) -> tuple[str, Any]:
-    """The innermost member that cannot be copied, and the words that lead to it."""
+def _find_uncopyable(place: str, value: Any) -> tuple[str, Any]:
+    """Return the innermost member that cannot be copied, with the expression that selects it."""
     members: list[tuple[Any, Any]] = []
     if isinstance(value, Mapping):
         members = list(value.items())
@@ -45,38 +50,33 @@ def _not_copied(place: str, value: Any) -> tuple[str, Any]:
         try:
             copy.deepcopy(member)
         except Exception:
-            return _not_copied(f"{place}[{key!r}]", member)
+            return _find_uncopyable(f"{place}[{key!r}]", member)
     return place, value
 
 
-def argument_names(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
-    """The named parameters of a callable, and whether it takes any keyword."""
-    parameters = inspect.signature(function).parameters.values()
-    names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
-    return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
-
-
 def check_model_fn(model_fn: Any, has_params: bool) -> None:
-    """Checks the arguments of a `model_fn` when the estimator is made, as `tf.estimator` did.
+    """Check the arguments of a `model_fn` when an estimator is created, as `tf.estimator` did.
 
     Raises:
-        ModelFnError: not callable, no `features`, an unknown argument, or params but no argument for them.
+        ModelFnError: It is not callable, lacks `features`, has an unknown argument, or lacks `params`
+            although the estimator has some.
     """
     if not callable(model_fn):
         raise ModelFnError(f"model_fn must be a function, got {model_fn!r}")
     names, any_keyword = argument_names(model_fn)
     if "features" not in names and not any_keyword:
-        raise ModelFnError(f"model_fn ({_name(model_fn)}) must have the argument features, it has {names}")
+        raise ModelFnError(
+            f"model_fn ({_function_name(model_fn)}) must have the argument features, but has {names}"
+        )
     if has_params and "params" not in names and not any_keyword:
         raise ModelFnError(
-            f"model_fn ({_name(model_fn)}) has no argument params, but params were given to the estimator"
+            f"model_fn ({_function_name(model_fn)}) has no argument params, but the estimator has params"
         )
-    required = _required_names(model_fn)
-    unknown = [name for name in required if name not in MODEL_FN_ARGUMENTS]
+    unknown = [name for name in _required_names(model_fn) if name not in MODEL_FN_ARGUMENTS]
     if unknown:
         raise ModelFnError(
-            f"model_fn ({_name(model_fn)}) has the argument '{unknown[0]}', "
-            f"known are {', '.join(MODEL_FN_ARGUMENTS)}"
+            f"model_fn ({_function_name(model_fn)}) has the argument '{unknown[0]}', "
+            f"but is called with {', '.join(MODEL_FN_ARGUMENTS)}"
         )
 
 
@@ -88,27 +88,29 @@ def call_model_fn(
     params: Mapping[str, Any],
     config: Any,
 ) -> EstimatorSpec:
-    """Calls `model_fn` with those of (features, labels, mode, params, config) that it declares.
+    """Call `model_fn` with those of (features, labels, mode, params, config) that it declares.
 
     Raises:
-        ModelFnError: labels are there but not declared, or the result is no EstimatorSpec.
+        ModelFnError: There are labels but no argument for them, or the result is not an EstimatorSpec.
     """
     names, any_keyword = argument_names(model_fn)
     if labels is not None and "labels" not in names and not any_keyword:
         raise ModelFnError(
-            f"model_fn ({_name(model_fn)}) has no argument labels, but input_fn returns (features, labels)"
+            f"model_fn ({_function_name(model_fn)}) has no argument labels, "
+            "but input_fn returns (features, labels)"
         )
     offered = {
         "features": features,
         "labels": labels,
         "mode": mode,
-        "params": copy_of(params),
+        "params": copy_params(params),
         "config": config,
     }
     spec = model_fn(**{name: value for name, value in offered.items() if any_keyword or name in names})
     if not isinstance(spec, EstimatorSpec):
         raise ModelFnError(
-            f"model_fn ({_name(model_fn)}) must return an EstimatorSpec or CSEstimatorSpec, got {spec!r}"
+            f"model_fn ({_function_name(model_fn)}) must return an EstimatorSpec or CSEstimatorSpec, "
+            f"got {spec!r}"
         )
     return spec
 
@@ -121,7 +123,7 @@ def call_input_fn(
     num_shards: int,
     shard: int,
 ) -> Any:
-    """Calls `input_fn` with those of (params, mode, config, input_context) that it declares.
+    """Call `input_fn` with those of (params, mode, config, input_context) that it declares.
 
     Args:
         input_fn: The user's function.
@@ -132,7 +134,7 @@ def call_input_fn(
         shard: Index of this task among them.
 
     Raises:
-        InputFnError: not callable, or it needs an argument of another name.
+        InputFnError: It is not callable, or requires an argument of another name.
     """
     if not callable(input_fn):
         raise InputFnError(f"input_fn must be a function, got {input_fn!r}")
@@ -140,10 +142,10 @@ def call_input_fn(
     unknown = [name for name in _required_names(input_fn) if name not in INPUT_FN_ARGUMENTS]
     if unknown:
         raise InputFnError(
-            f"input_fn ({_name(input_fn)}) needs the argument '{unknown[0]}', "
-            f"known are {', '.join(INPUT_FN_ARGUMENTS)}; bind others with functools.partial"
+            f"input_fn ({_function_name(input_fn)}) requires the argument '{unknown[0]}', "
+            f"but is called with {', '.join(INPUT_FN_ARGUMENTS)}; bind others with functools.partial"
         )
-    offered: dict[str, Any] = {"params": copy_of(params), "mode": mode, "config": config}
+    offered: dict[str, Any] = {"params": copy_params(params), "mode": mode, "config": config}
     if "input_context" in names:
         import tensorflow as tf
 
@@ -151,6 +153,13 @@ def call_input_fn(
             num_input_pipelines=num_shards, input_pipeline_id=shard, num_replicas_in_sync=1
         )
     return input_fn(**{name: value for name, value in offered.items() if name in names})
+
+
+def argument_names(function: Callable[..., Any]) -> tuple[tuple[str, ...], bool]:
+    """Return the named parameters of a callable, and whether it takes any keyword."""
+    parameters = inspect.signature(function).parameters.values()
+    names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
+    return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _required_names(function: Callable[..., Any]) -> list[str]:
@@ -161,39 +170,35 @@ def _required_names(function: Callable[..., Any]) -> list[str]:
     ]
 
 
-def _name(function: Any) -> str:
+def _function_name(function: Any) -> str:
     return str(getattr(function, "__name__", function))
-
-
-_GLOBAL_STEP_ASSIGNMENTS = ("AssignAddVariableOp", "AssignVariableOp")
-_BRANCHES = {"If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch")}
 
 
 @contextmanager
 def model_graph(seed: int | None) -> Iterator[Any]:
-    """A new default graph with the seed set, resource variables, and the global step; yields the latter."""
+    """Enter a new default graph with a seed, resource variables and a global step; yield the global step."""
     import tensorflow as tf
 
     keras = sys.modules.get("keras")
     if keras is not None:
-        # Keras counts the layers of a process: without this the variables of a second graph of the same
-        # model would have other names, and no checkpoint would fit them.
-        # Not tf.keras, which may be tf_keras: that counts by graph.
-        # In a thread, as it refuses to be called in a graph, and a hook may evaluate in that of its training.
+        # Keras numbers layers by process: without this, the variables of a second graph of the same model
+        # would get other names, which no checkpoint has. tf_keras (maybe tf.keras) numbers them by graph.
+        # In a thread, because clear_session refuses to run within a graph, and a hook may start an
+        # evaluation within the graph of its training run.
         forgetting = Thread(target=keras.utils.clear_session, kwargs={"free_memory": False})
         forgetting.start()
         forgetting.join()
     with tf.Graph().as_default(), _keras_seed(seed), _control_flow_v2():
         tf.compat.v1.set_random_seed(seed)
-        # Programs written for tf.compat.v1 may have turned resource variables off; the importer, and sane
-        # read-after-write order, need them.
+        # Programs written for tf.compat.v1 may have disabled resource variables. The importer needs them, and
+        # so does a well-defined order of reads and writes.
         with tf.compat.v1.variable_scope(tf.compat.v1.get_variable_scope(), use_resource=True):
             yield tf.compat.v1.train.create_global_step()
 
 
 @contextmanager
 def _keras_seed(seed: int | None) -> Iterator[None]:
-    """Keras draws the seeds of its layers from Python's generator: here from `seed`, if there is one."""
+    """Seed Python's random numbers in the body, from which Keras draws the seeds of its layers."""
     before = random.getstate()
     if seed is not None:
         random.seed(seed)
@@ -205,7 +210,7 @@ def _keras_seed(seed: int | None) -> Iterator[None]:
 
 @contextmanager
 def _control_flow_v2() -> Iterator[None]:
-    """Branches as `If` ops, also in programs that have turned off all of TensorFlow 2."""
+    """Build branches as `If` ops in the body, even if the program has disabled TensorFlow 2 behavior."""
     import tensorflow as tf
 
     if tf.compat.v1.control_flow_v2_enabled():
@@ -219,10 +224,10 @@ def _control_flow_v2() -> Iterator[None]:
 
 
 def with_mean_loss(spec: EstimatorSpec) -> dict[str, tuple[Any, Any]]:
-    """The metrics of a spec and `loss`, its mean over the batches.
+    """Return the metrics of a spec, with `loss` as its mean over the batches.
 
     Raises:
-        ModelFnError: a metric of that name is there already.
+        ModelFnError: The spec already has a metric of that name.
     """
     import tensorflow as tf
 
@@ -236,10 +241,10 @@ def with_mean_loss(spec: EstimatorSpec) -> dict[str, tuple[Any, Any]]:
 
 
 def check_advances(train_op: Any, global_step: Any) -> None:
-    """Refuses a train op that does not advance the global step, as the run would never end.
+    """Check that a train op advances the global step: otherwise the run would never end.
 
     Raises:
-        ModelFnError: it does not.
+        ModelFnError: The train op does not advance it.
     """
     if not assignments_to(train_op, global_step):
         raise ModelFnError(
@@ -249,7 +254,7 @@ def check_advances(train_op: Any, global_step: Any) -> None:
 
 
 def assignments_to(train_op: Any, variable: Any) -> list[Any]:
-    """The assignments to a variable among all that running an op runs."""
+    """Return the assignments to a variable among all ops that run with the train op."""
     handle = variable.handle
     waiting = [getattr(train_op, "op", train_op)]
     seen = set()
@@ -266,14 +271,12 @@ def assignments_to(train_op: Any, variable: Any) -> list[Any]:
 
 
 def _assigns(op: Any, handle_name: str) -> bool:
-    """Whether an op assigns to a variable, itself or in one of its branches.
-
-    An optimizer with a dynamic loss scale has its whole update, the global step too, in a branch.
-    """
+    """Return True if an op assigns to a variable, directly or in one of its branches."""
     if op.type in _GLOBAL_STEP_ASSIGNMENTS:
         return bool(op.inputs[0].name == handle_name)
+    # An optimizer with a dynamic loss scale has its whole update in a branch, including the global step.
     for attribute in _BRANCHES.get(op.type, ()):
-        # No public way leads from a branch to its graph.
+        # TensorFlow has no public function for the graph of a branch.
         body = op.graph._get_function(op.get_attr(attribute).name).graph
         arguments = [
             b.name for b, given in zip(body.inputs, op.inputs[1:], strict=True) if given.name == handle_name

@@ -1,4 +1,4 @@
-"""TensorFlow checkpoints of a model_dir: finding, reading, and writing without loss on a failure."""
+"""TensorFlow checkpoints of a model_dir: finding them, reading them, and writing them safely."""
 
 from __future__ import annotations
 
@@ -20,16 +20,14 @@ CHECKPOINT_PREFIX = "model.ckpt"
 
 
 def latest_checkpoint(model_dir: Path | str) -> str | None:
-    """Prefix of the newest checkpoint of a directory; None where there is none.
-
-    Where the `checkpoint` file is damaged or gone, the checkpoint of the highest step: starting again beside
-    it would throw a training away.
-    """
+    """Return the prefix of the newest checkpoint in a directory, or None if it has no checkpoint."""
     import tensorflow as tf
 
     found = tf.train.latest_checkpoint(str(model_dir))
     if found is not None:
         return str(found)
+    # The `checkpoint` file is damaged or missing: take the highest step. Starting over next to existing
+    # checkpoints would discard a training run.
     by_step = {
         int(path.stem.rpartition("-")[2]): str(path.with_suffix(""))
         for path in Path(model_dir).glob(f"{CHECKPOINT_PREFIX}-*.index")
@@ -38,15 +36,15 @@ def latest_checkpoint(model_dir: Path | str) -> str | None:
     if not by_step:
         return None
     newest = by_step[max(by_step)]
-    log.warning("the file 'checkpoint' in '%s' is damaged or gone: using %s", model_dir, newest)
+    log.warning("the file 'checkpoint' in '%s' is damaged or missing: using %s", model_dir, newest)
     return newest
 
 
 def resolve_checkpoint(given: str | None, model_dir: Path) -> str | None:
-    """The checkpoint that a user means: a prefix, the newest of a directory, or the newest of `model_dir`.
+    """Return the prefix of a checkpoint given as prefix or directory, or else the newest one in `model_dir`.
 
     Raises:
-        CheckpointReadError: a directory without a checkpoint.
+        CheckpointReadError: The given directory has no checkpoint.
     """
     if given is None:
         return latest_checkpoint(model_dir)
@@ -59,7 +57,7 @@ def resolve_checkpoint(given: str | None, model_dir: Path) -> str | None:
 
 
 def all_of(model_dir: Path | str) -> list[str]:
-    """Prefixes of all checkpoints that the `checkpoint` file knows and that exist, oldest first."""
+    """Return the prefixes of all existing checkpoints that the `checkpoint` file lists, oldest first."""
     import tensorflow as tf
 
     state = tf.train.get_checkpoint_state(str(model_dir))
@@ -68,15 +66,15 @@ def all_of(model_dir: Path | str) -> list[str]:
 
 
 def checkpoint_exists(prefix: str) -> bool:
-    """Whether a checkpoint lies under a prefix; its index file is written last."""
-    return Path(f"{prefix}.index").is_file()
+    """Return True if there is a complete checkpoint with this prefix."""
+    return Path(f"{prefix}.index").is_file()  # the index file is written last
 
 
 def checkpoint_step(prefix: str | None) -> int:
-    """Global step that a checkpoint holds; 0 for None or a checkpoint without one.
+    """Return the global step in a checkpoint; 0 for None or if the checkpoint has none.
 
     Raises:
-        CheckpointReadError: it cannot be read.
+        CheckpointReadError: The checkpoint cannot be read.
     """
     if prefix is None:
         return 0
@@ -86,10 +84,10 @@ def checkpoint_step(prefix: str | None) -> int:
 
 @contextmanager
 def open_checkpoint(prefix: str) -> Iterator[Any]:
-    """A reader of a checkpoint, or of the newest one of a directory.
+    """Open a checkpoint, or the newest one in a directory, for reading.
 
     Raises:
-        CheckpointReadError: it is missing or damaged.
+        CheckpointReadError: The checkpoint is missing or damaged.
     """
     import tensorflow as tf
 
@@ -103,10 +101,13 @@ def open_checkpoint(prefix: str) -> Iterator[Any]:
 
 @contextmanager
 def explain_restore_errors(prefix: str | None) -> Iterator[None]:
-    """Says which checkpoint it was when the body fails to restore it; None restores nothing.
+    """Turn errors of restoring a checkpoint in the body into messages that name it and the cause.
+
+    Args:
+        prefix: The checkpoint; None if the body restores none.
 
     Raises:
-        CheckpointReadError: it is missing, damaged, or lacks a variable of this model.
+        CheckpointReadError: The checkpoint is missing, damaged, or lacks a variable of this model.
     """
     import tensorflow as tf
 
@@ -117,11 +118,11 @@ def explain_restore_errors(prefix: str | None) -> Iterator[None]:
     except (tf.errors.OpError, ValueError) as error:
         if prefix is None:
             raise
-        raise CheckpointReadError(prefix, _restore_failure(prefix, error)) from error
+        raise CheckpointReadError(prefix, _explain_missing_variables(prefix, error)) from error
 
 
-def _restore_failure(prefix: str, error: Exception) -> str:
-    """What is wrong with a checkpoint that this graph cannot be restored from."""
+def _explain_missing_variables(prefix: str, error: Exception) -> str:
+    """Return why the default graph cannot be restored from a checkpoint: the variables that it lacks."""
     import tensorflow as tf
 
     if checkpoint_exists(prefix):
@@ -134,11 +135,12 @@ def _restore_failure(prefix: str, error: Exception) -> str:
 
 
 def check_shapes(prefix: str, variables: Iterable[Any]) -> None:
-    """Compares a checkpoint with variables of a graph, as restoring takes any shape that it finds.
+    """Check that variables have the same shapes in a checkpoint and in a graph.
 
     Raises:
-        CheckpointReadError: it is missing or damaged, or a variable has another shape in it.
+        CheckpointReadError: The checkpoint is missing or damaged, or has another shape for a variable.
     """
+    # TensorFlow itself restores whatever shape the checkpoint has.
     with open_checkpoint(prefix) as reader:
         shapes = reader.get_variable_to_shape_map()
     for variable in variables:
@@ -147,12 +149,12 @@ def check_shapes(prefix: str, variables: Iterable[Any]) -> None:
             raise CheckpointReadError(
                 prefix,
                 f"variable '{name}' has the shape {tuple(shapes[name])} in it, "
-                f"the model's has {tuple(variable.shape.as_list())}",
+                f"but {tuple(variable.shape.as_list())} in the model",
             )
 
 
 def model_saver(scaffold: Any) -> Any:
-    """The saver of the present graph: the user's, where the scaffold or the graph has one."""
+    """Return the saver of the default graph: the user's, if the scaffold or the graph has one."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -164,18 +166,15 @@ def model_saver(scaffold: Any) -> Any:
 
 
 class CheckpointWriter:
-    """Writes `model.ckpt-N` and keeps the newest few.
-
-    The order is: data, meta graph, `checkpoint` file, only then are old ones removed. So whatever fails, the
-    `checkpoint` file names checkpoints that exist.
+    """Writes checkpoints `model.ckpt-N` and keeps the newest ones.
 
     Args:
-        model_dir: Where to write; made when missing.
+        model_dir: The directory; created if missing.
         saver: Saver of the graph.
         graph: The graph, for the `.meta` file.
-        keep_max: Number of checkpoints to keep, those of earlier runs counted; 0 or None keeps all.
+        keep_max: Number of checkpoints to keep, including those of earlier runs; 0 or None keeps all.
         listeners: `CheckpointSaverListener`s of the user.
-        keep_every_hours: Besides the newest, one of every so many hours is kept for good; None: none.
+        keep_every_hours: Interval in hours at which an older checkpoint is kept permanently; None for never.
     """
 
     def __init__(
@@ -200,13 +199,13 @@ class CheckpointWriter:
                 listener.begin()
 
     def write(self, session: Any, step: int) -> bool:
-        """Writes the variables of a session as the checkpoint of a step.
+        """Write the variables of a session as the checkpoint of a step.
 
         Returns:
-            Whether a listener asks to stop.
+            True if a listener asks to stop.
 
         Raises:
-            CheckpointWriteError: no space, no permission; nothing of the new checkpoint is left.
+            CheckpointWriteError: No space or no permission; no part of the new checkpoint is left.
         """
         for listener in self._listeners:
             listener.before_save(session, step)
@@ -215,12 +214,12 @@ class CheckpointWriter:
         self._write_files(session, step, prefix)
         self.last_step = step
         report_checkpoint(step, prefix)
-        # Every listener is told, also after one has asked to stop.
+        # A list, not any() of a generator: every listener is called, even after one has asked to stop.
         asked = [bool(listener.after_save(session, step)) for listener in self._listeners]
         return any(asked)
 
     def end(self, session: Any, step: int) -> None:
-        """Tells the listeners that the training has ended."""
+        """Call the `end` methods of the listeners."""
         for listener in self._listeners:
             listener.end(session, step)
 
@@ -229,6 +228,8 @@ class CheckpointWriter:
 
         older = [known for known in all_of(self._model_dir) if known != prefix]
         rewritten = checkpoint_exists(prefix)
+        # Old checkpoints are removed only after data, meta graph and `checkpoint` file have been written, so
+        # that the `checkpoint` file always lists checkpoints that exist.
         try:
             self._model_dir.mkdir(parents=True, exist_ok=True)
             with self._graph.as_default():
@@ -236,18 +237,18 @@ class CheckpointWriter:
                     session, str(self._model_dir / CHECKPOINT_PREFIX), global_step=step, write_state=False
                 )
             kept = older[max(0, len(older) + 1 - self._keep_max) :] if self._keep_max else older
-            write_text(self._model_dir / "checkpoint", _state_text([*kept, prefix]))
+            write_text(self._model_dir / "checkpoint", _checkpoint_file([*kept, prefix]))
         except (tf.errors.OpError, OSError, ValueError, RuntimeError, ModelDirError) as error:
             if not rewritten:
-                _remove(prefix)
+                _remove_checkpoint(prefix)
             cause = write_failure_cause(error) or essence(error)
             raise CheckpointWriteError(prefix, cause, older[-1] if older else None) from error
         for known in older:
-            if known not in kept and not self._is_for_good(known):
-                _remove(known)
+            if known not in kept and not self._is_permanent(known):
+                _remove_checkpoint(known)
 
-    def _is_for_good(self, prefix: str) -> bool:
-        """Whether a checkpoint that is not among the newest stays, as the first in some hours."""
+    def _is_permanent(self, prefix: str) -> bool:
+        """Return True if an older checkpoint is kept permanently, as the first one of an interval."""
         written_s = Path(f"{prefix}.index").stat().st_mtime
         if self._keep_every_s is None or written_s < self._kept_at_s + self._keep_every_s:
             return False
@@ -255,16 +256,16 @@ class CheckpointWriter:
         return True
 
 
-def _state_text(prefixes: Sequence[str]) -> str:
-    """The `checkpoint` file, oldest first; names have no directory, so that a model_dir can be moved."""
-    names = [Path(prefix).name for prefix in prefixes]
+def _checkpoint_file(prefixes: Sequence[str]) -> str:
+    """Return the text of the `checkpoint` file, which lists checkpoints from the oldest to the newest."""
+    names = [Path(prefix).name for prefix in prefixes]  # without directories: a model_dir can be moved
     lines = [f'model_checkpoint_path: "{names[-1]}"']
     lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
     return "\n".join(lines) + "\n"
 
 
-def _remove(prefix: str) -> None:
-    """Removes the files of a checkpoint, temporary ones included; what is gone already is no error."""
+def _remove_checkpoint(prefix: str) -> None:
+    """Remove the files of a checkpoint, including temporary ones; log a warning if that fails."""
     path = Path(prefix)
     for found in path.parent.glob(f"{path.name}.*"):
         try:

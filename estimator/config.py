@@ -1,4 +1,4 @@
-"""How a run is done: the fields of `tf.estimator.RunConfig`, and those of the CS system."""
+"""The configuration of a run: the fields of `tf.estimator.RunConfig`, and those of the CS system."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from estimator.errors import CallError, UnknownFieldError, suggestion
 SAVE_CHECKPOINTS_SECS = 600.0
 
 MULTI_MODEL_STACK_KEY = "multi_model"
-"""Key of `stack_params` under which a fused program tells the compiler's stack about its models."""
+"""Key of `stack_params` under which a fused program passes options of its models."""
 
-# Defaults of tf.estimator.RunConfig. The default of save_checkpoints_secs holds only when neither it nor
+# Defaults of tf.estimator.RunConfig. save_checkpoints_secs becomes SAVE_CHECKPOINTS_SECS if neither it nor
 # save_checkpoints_steps is given.
 _DEFAULTS: Mapping[str, Any] = {
     "model_dir": None,
@@ -58,19 +58,19 @@ _COUNTS = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max"
 
 
 class RunConfig:
-    """Fields and defaults of the removed `tf.estimator.RunConfig`.
+    """A configuration with the fields and defaults of the removed `tf.estimator.RunConfig`.
 
     Args:
         **fields: `model_dir`, `tf_random_seed`, `save_summary_steps`, `save_checkpoints_steps`,
-            `save_checkpoints_secs` (600 when no interval is given; None for both means no checkpoint but the
-            last), `session_config` (a ConfigProto for sessions on this CPU), `keep_checkpoint_max` (0 or None
-            keeps all), `keep_checkpoint_every_n_hours` (one of every so many hours is kept for good),
-            `log_step_count_steps`, `device_fn` (on this CPU only); `train_distribute` and `eval_distribute`
-            have no effect, which the log says.
+            `save_checkpoints_secs` (600 if no interval is given; None for both saves the last checkpoint
+            only), `session_config` (a ConfigProto for sessions on this CPU), `keep_checkpoint_max` (0 or None
+            keeps all), `keep_checkpoint_every_n_hours` (the interval of checkpoints kept permanently),
+            `log_step_count_steps`, `device_fn` (on this CPU only). `train_distribute` and `eval_distribute`
+            have no effect, and a warning is logged.
 
     Raises:
-        TypeError: an unknown field; the message names the nearest known one.
-        ValueError: both checkpoint intervals, or a value out of range.
+        TypeError: A field is unknown; the message names the most similar one.
+        ValueError: Both checkpoint intervals are given, or a value is out of range.
     """
 
     _fields: Mapping[str, Any] = _DEFAULTS
@@ -85,7 +85,7 @@ class RunConfig:
         values = {**self._fields, **fields}
         if "save_checkpoints_steps" not in fields and "save_checkpoints_secs" not in fields:
             values["save_checkpoints_secs"] = SAVE_CHECKPOINTS_SECS
-        _check(values)
+        _check_fields(values)
         self._values = values
 
     def __getattr__(self, name: str) -> Any:
@@ -99,7 +99,7 @@ class RunConfig:
         return f"{type(self).__name__}({', '.join(given)})"
 
     def replace(self, **fields: Any) -> RunConfig:
-        """A copy with some fields changed; a new checkpoint interval takes the place of the old one."""
+        """Return a copy with some fields changed; a new checkpoint interval replaces the old one."""
         values = dict(self._values)
         if fields.get("save_checkpoints_steps") is not None:
             values["save_checkpoints_secs"] = None
@@ -114,7 +114,7 @@ class RunConfig:
 
     @property
     def task_id(self) -> int:
-        """Index of this task among those of its type."""
+        """Index of this task among the tasks of its type."""
         return tasks.current().index
 
     @property
@@ -124,7 +124,7 @@ class RunConfig:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this task drives the run and writes its files."""
+        """True if this task is the chief, which drives the run and writes its files."""
         return tasks.is_chief()
 
     @property
@@ -134,38 +134,37 @@ class RunConfig:
 
 
 class CSRunConfig(RunConfig):
-    """RunConfig with the fields of the CS system.
+    """A RunConfig with the fields of the CS system.
 
     Args:
-        cs_ip: `IP`, `IP:PORT` or `IP:PORT:9000`; None runs on this CPU, in a job of csrun_wse on the system
-            that `CS_IP` or the site names.
+        cs_ip: `IP`, `IP:PORT` or `IP:PORT:9000`. If None, the system that `CS_IP` or the site names in a job
+            of csrun_wse; otherwise this CPU.
         system_name: A name for messages.
-        cs_config: Options of the CS system as a message or mapping; kept for `model_fn` to read. What has no
-            effect here is named in the log of a run, as for the next one.
-        stack_params: Options of the compiler's stack; kept for `model_fn` to read.
-        precision: What the CS system computes activations and their gradients in: `float32`,
-            `mixed_float16`, `mixed_bfloat16` or `cbfloat16`; master weights, optimizer, losses and statistics
-            stay float32. When None,
-            `cbfloat16` if `cs_config` says `use_cbfloat16`, else `float32`.
-        execution: How the CS system executes a step: `pipelined`, all layers at once; `weight_streaming`, one
-            after the other, with weights from MemoryX; `auto`, pipelined where the model fits the wafer, else
-            `weight_streaming`. When None, `weight_streaming` under `python-ws`, else `auto`.
-        num_csx: CS systems of a group that share a batch by weight streaming.
-        num_replicas: Copies of the model on one wafer that share a batch, pipelined: a number that divides
-            the batch, or `auto` (also -1) for the one with the best predicted rate. When None,
-            `target_num_replicas` of the `config` in `stack_params`, where that is set, else 1.
-        max_act_per_csx: With weight streaming, bytes of activations that may wait in one system, or a text
-            such as "16 GB"; None for what the wafer has room for. A number below 1,000 is one of activation
-            servers, as programs of the original stack give it, and sets no limit.
-        recompute: With weight streaming, which layers compute their forward part again in the backward pass
-            instead of keeping it: `auto`, as few as let the activations fit; `none`; `all`.
-        micro_batch_size: With weight streaming, samples of a system that go through the layers together in a
-            training; their gradients are added up. `auto`: as many as let the activations fit.
-        max_wgt_servers: MemoryX processes of the system that may share out the layers; None: all.
-        input_position: Who leaves out the batches that earlier runs have used, in a training that continues
-            on the CS system: `toolkit`, or `program` where `input_fn` does it itself. When None, the choice
-            of the estimator: `toolkit`; `program` of the classes with the names of the original stack.
-        **fields: As `RunConfig`.
+        cs_config: Options of the CS system as a message or mapping, which `model_fn` may read. Options
+            without effect here are listed in the log of a run.
+        stack_params: Options of the compiler's stack, like `cs_config`.
+        precision: Number format of activations and their gradients on the CS system: `float32`,
+            `mixed_float16`, `mixed_bfloat16` or `cbfloat16`. Master weights, optimizer, losses and statistics
+            stay float32. If None, `cbfloat16` if `cs_config` sets `use_cbfloat16`, else `float32`.
+        execution: How the CS system executes a step: `pipelined`, with all layers on the wafer at once;
+            `weight_streaming`, layer by layer, with weights from MemoryX; `auto`, pipelined if the model fits
+            on the wafer, else `weight_streaming`. If None, `weight_streaming` under `python-ws`, else `auto`.
+        num_csx: Number of CS systems in a group, which share a batch by weight streaming.
+        num_replicas: Number of copies of the model on one wafer, which share a batch, pipelined: a number
+            that divides the batch, or `auto` (also -1) for the one with the best predicted rate. If None,
+            `target_num_replicas` of the `config` in `stack_params` if that is set, else 1.
+        max_act_per_csx: With weight streaming, maximum bytes of stored activations in one system, or a text
+            such as "16 GB"; None for the memory of the wafer. A number below 1,000 counts activation servers,
+            as in programs of the original stack, and sets no limit.
+        recompute: With weight streaming, layers that recompute their forward part in the backward pass
+            instead of storing it: `auto`, as few as make the activations fit; `none`; `all`.
+        micro_batch_size: With weight streaming, number of samples of a system that pass through the layers
+            together in training; gradients are accumulated. `auto`: as many as fit.
+        max_wgt_servers: Maximum number of MemoryX processes of the system; None for all.
+        input_position: Who skips the batches that earlier runs have used, when training resumes on the CS
+            system: `toolkit`, or `program` if `input_fn` does. If None, `toolkit`, or `program` for the
+            classes with the names of the original stack.
+        **fields: Fields of `RunConfig`.
     """
 
     _fields = {**_CS_DEFAULTS, **_DEFAULTS}
@@ -188,14 +187,14 @@ class CSRunConfig(RunConfig):
         **fields: Any,
     ) -> None:
         super().__init__(
-            cs_ip=_system_of_job() if cs_ip is None else cs_ip,
+            cs_ip=_cs_ip_of_job() if cs_ip is None else cs_ip,
             system_name=system_name,
             cs_config=cs_config,
             stack_params=stack_params,
             precision=_default_precision(cs_config) if precision is None else precision,
             execution=default_execution() if execution is None else execution,
             num_csx=num_csx,
-            num_replicas=_replicas(num_replicas, stack_params),
+            num_replicas=_choose_replicas(num_replicas, stack_params),
             max_act_per_csx=max_act_per_csx,
             recompute=recompute or "auto",
             micro_batch_size="auto" if micro_batch_size is None else micro_batch_size,
@@ -205,16 +204,16 @@ class CSRunConfig(RunConfig):
         )
 
 
-def _system_of_job() -> str | None:
-    """The CS system that the site names, in a job of csrun_wse: such jobs are there to train on it."""
+def _cs_ip_of_job() -> str | None:
+    """Return the address of the site's CS system in a job of csrun_wse, which exists to train on it."""
     return os.environ.get("CS_IP") or None if os.environ.get("CSRUN_ROLE") else None
 
 
 def as_cs_config(config: Any) -> CSRunConfig:
-    """Any RunConfig-like object, or None, as a CSRunConfig.
+    """Convert any RunConfig-like object, or None, to a CSRunConfig.
 
     Raises:
-        CallError: it has none of the fields.
+        CallError: The object has none of the fields.
     """
     if config is None:
         return CSRunConfig()
@@ -231,11 +230,11 @@ def _default_precision(cs_config: Any) -> str:
     return "cbfloat16" if get("use_cbfloat16", False) else "float32"
 
 
-def _replicas(given: Any, stack_params: Any) -> ReplicaChoice:
-    """The number of copies that is given, else the one in the options of the original's stack.
+def _choose_replicas(given: Any, stack_params: Any) -> ReplicaChoice:
+    """Return the number of replicas, from the argument or else from the options of the original stack.
 
     Raises:
-        CallError: there cannot be so many.
+        CallError: The number is invalid.
     """
     wanted = given
     if given is None and isinstance(stack_params, Mapping):
@@ -248,7 +247,7 @@ def _replicas(given: Any, stack_params: Any) -> ReplicaChoice:
         raise CallError(str(error)) from None
 
 
-def _check(values: Mapping[str, Any]) -> None:
+def _check_fields(values: Mapping[str, Any]) -> None:
     if values["save_checkpoints_steps"] is not None and values["save_checkpoints_secs"] is not None:
         raise CallError(
             f"save_checkpoints_steps={values['save_checkpoints_steps']} and "
@@ -293,15 +292,13 @@ def _check(values: Mapping[str, Any]) -> None:
         )
 
 
-def once_config(config: CSRunConfig) -> Any:
-    """How sessions are configured that run each part of a graph once, as the first values of variables.
-
-    That of the user, or graphs as they are: to optimise them takes longer than to run them.
-    """
+def one_shot_session_config(config: CSRunConfig) -> Any:
+    """Return the configuration of sessions that run each part of a graph once, such as initializers."""
     import tensorflow as tf
 
     if config.session_config is not None:
         return config.session_config
     found = tf.compat.v1.ConfigProto()
+    # Optimizing a graph takes longer than running it once.
     found.graph_options.rewrite_options.disable_meta_optimizer = True
     return found

@@ -1,4 +1,4 @@
-"""Training, evaluation and prediction on this CPU, by TensorFlow itself."""
+"""Training, evaluation and prediction on this CPU, by TensorFlow itself, and what TensorFlow lacks there."""
 
 from __future__ import annotations
 
@@ -34,25 +34,32 @@ from estimator.checkpoints import (
 from estimator.config import CSRunConfig
 from estimator.errors import CallError, CpuLimitError, essence
 from estimator.input.analysis import log_report
-from estimator.input.dataset import InputSource, LeavingCreator, close_left, in_model_graph
+from estimator.input.dataset import DeferredCloseCreator, InputSource, close_deferred, read_in_model_graph
 from estimator.spec import (
     EstimatorSpec,
     ModeKeys,
     WarmStartSettings,
-    checked_hooks,
-    named_predictions,
+    predictions_by_name,
+    validate_hooks,
     warm_start,
 )
-from estimator.summaries import EventWriter, report
+from estimator.summaries import EventWriter, report_evaluation
 
 log = logging.getLogger("estimator")
 
-_OF_THE_SYSTEM = {"precision": "float32", "num_replicas": 1, "num_csx": 1, "micro_batch_size": "auto"}
-"""Settings that change nothing on this CPU, and their defaults."""
+_CS_ONLY_DEFAULTS = {"precision": "float32", "num_replicas": 1, "num_csx": 1, "micro_batch_size": "auto"}
+"""Settings without effect on this CPU, and their defaults."""
+
+_CAUSE_LENGTH = 160  # TensorFlow lists all labels of a batch
+_CHANNELS_FIRST = (b"NCHW", b"NCDHW")
+_CHANNELS_LAST = re.compile(r"\bN(H|DH)WC\b")
+_LABEL = re.compile(r"Received a label value of -1 ")
+_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
+_NO_KERNEL = re.compile(r"No OpKernel was registered|Could not find device for node|no supported kernel")
 
 
 @dataclass(frozen=True)
-class _Built:
+class _ModelGraph:
     graph: Any
     spec: EstimatorSpec
     global_step: Any
@@ -60,12 +67,12 @@ class _Built:
 
 
 class CpuBackend:
-    """Runs the calls of an estimator on this CPU; in a job of several tasks that is the chief's alone.
+    """Runs the calls of an estimator on this CPU; in a job of several tasks, in the chief only.
 
     Args:
-        setup: Of the estimator.
+        setup: The setup of the estimator.
         model_fn: The user's function.
-        warm_start: First values of a training without a checkpoint.
+        warm_start: The source of initial values if there is no checkpoint.
     """
 
     def __init__(
@@ -83,15 +90,15 @@ class CpuBackend:
         max_steps: int | None,
         saving_listeners: Sequence[Any] | None,
     ) -> None:
-        """Trains until the limit, the end of input, or a hook's stop.
+        """Train until the limit, the end of the input, or the request of a hook to stop.
 
         Raises:
-            CheckpointReadError: the newest checkpoint is not of this model.
-            CheckpointWriteError: no space or permission.
-            NonFiniteLossError: the loss became NaN or infinite.
-            CpuLimitError: TensorFlow on a CPU cannot do what the graph has; so do the methods below.
+            CheckpointReadError: The newest checkpoint is not of this model.
+            CheckpointWriteError: No space or no permission.
+            NonFiniteLossError: The loss became NaN or infinite.
+            CpuLimitError: TensorFlow does not support something in the graph on a CPU.
         """
-        if not is_mine("train"):
+        if not runs_in_this_task("train"):
             return
         model_dir = self._setup.model_dir
         newest = latest_checkpoint(model_dir)
@@ -99,23 +106,23 @@ class CpuBackend:
         write_params(model_dir, self._setup.params)
         source = self._setup.whole_input(input_fn, ModeKeys.TRAIN)
         log_report(source, shared=False)
-        self._announce("train")
-        own_hooks = checked_hooks("hooks", hooks)
-        with self._built(source) as built:
-            loop = self._loop(built, newest, tuple(saving_listeners or ()))
-            keeper = SessionKeeper()
+        self._log_start("train")
+        own_hooks = validate_hooks("hooks", hooks)
+        with self._build_graph(source) as built:
+            loop = self._make_loop(built, newest, tuple(saving_listeners or ()))
+            keeper = RawSessionHook()
             spec_hooks = (*built.spec.training_hooks, *built.spec.training_chief_hooks)
             session = self._open_session(built, newest, loop.saver, (keeper, *own_hooks, *spec_hooks))
         write_text(model_dir / "graph.pbtxt", str(built.graph.as_graph_def()))
         requeue = tasks.current().requeue
-        in_graph = built.graph.as_default()  # hooks ask for the default graph
+        in_graph = built.graph.as_default()  # hooks use the default graph
         try:
             with (
                 CheckpointRequests() as requests,
                 in_graph,
                 session,
                 loop.events,
-                told_as_limits(built.graph),
+                explain_cpu_limits(built.graph),
             ):
                 stopped_at = loop.run(session, keeper, last_step, requests, stop_on_request=requeue)
         except KeyboardInterrupt as error:
@@ -132,19 +139,21 @@ class CpuBackend:
         checkpoint_path: str | None,
         name: str | None,
     ) -> dict[str, Any]:
-        """Metrics over `steps` batches or all of the input, mean `loss` and `global_step`."""
-        if not is_mine("eval"):
+        """Return the metrics over `steps` batches or all of the input, the mean `loss` and `global_step`."""
+        if not runs_in_this_task("eval"):
             return {}
-        self._announce("eval")
-        own_hooks = checked_hooks("hooks", hooks)
+        self._log_start("eval")
+        own_hooks = validate_hooks("hooks", hooks)
         checkpoint = self._checkpoint(checkpoint_path, "evaluating")
-        with self._built(self._setup.whole_input(input_fn, ModeKeys.EVAL)) as built:
+        with self._build_graph(self._setup.whole_input(input_fn, ModeKeys.EVAL)) as built:
             metrics = with_mean_loss(built.spec)
             saver = model_saver(built.spec.scaffold)
-            keeper = SessionKeeper()
+            keeper = RawSessionHook()
             every_hook = (keeper, *own_hooks, *built.spec.evaluation_hooks)
             session = self._open_session(built, checkpoint, saver, every_hook)
-        return report(self._setup.model_dir, _evaluated(built, metrics, session, keeper, steps), name)
+        return report_evaluation(
+            self._setup.model_dir, _run_evaluation(built, metrics, session, keeper, steps), name
+        )
 
     def predict(
         self,
@@ -153,37 +162,37 @@ class CpuBackend:
         checkpoint_path: str | None,
         num_samples: int | None,
     ) -> Batches:
-        """Predictions for all of the input: whoever has enough of them closes the generator."""
-        if not is_mine("predict"):
+        """Yield the predictions for all of the input; the caller may close the generator earlier."""
+        if not runs_in_this_task("predict"):
             return
-        self._announce("predict")
-        own_hooks = checked_hooks("hooks", hooks)
+        self._log_start("predict")
+        own_hooks = validate_hooks("hooks", hooks)
         checkpoint = self._checkpoint(checkpoint_path, "predicting with")
-        with self._built(self._setup.whole_input(input_fn, ModeKeys.PREDICT)) as built:
-            named = named_predictions(built.spec)
+        with self._build_graph(self._setup.whole_input(input_fn, ModeKeys.PREDICT)) as built:
+            named = predictions_by_name(built.spec)
             saver = model_saver(built.spec.scaffold)
             every_hook = (*own_hooks, *built.spec.prediction_hooks)
             session = self._open_session(built, checkpoint, saver, every_hook)
-        # No default graph is left on the stack while the caller has the generator suspended.
-        with _ended_in(built.graph, session):
+        # The default graph is set for each batch, not left on the stack while the generator is suspended.
+        with _end_session(built.graph, session):
             while not session.should_stop():
-                with built.graph.as_default(), told_as_limits(built.graph):
+                with built.graph.as_default(), explain_cpu_limits(built.graph):
                     batch = session.run(named)
                 yield batch
 
-    def _announce(self, command: str) -> None:
+    def _log_start(self, command: str) -> None:
         log.info("Running %s on this CPU", command)
         config = self._setup.config
         concerning = [
             f"{name}={getattr(config, name)}"
-            for name, plain in _OF_THE_SYSTEM.items()
+            for name, plain in _CS_ONLY_DEFAULTS.items()
             if getattr(config, name) != plain
         ]
         if concerning:
-            log.info("%s: for the CS system, without effect on this CPU", ", ".join(concerning))
+            log.info("%s: settings of the CS system, without effect on this CPU", ", ".join(concerning))
 
     def _last_step(self, newest: str | None, steps: int | None, max_steps: int | None) -> int | None:
-        """The global step at which a training ends; None where it ends with the input."""
+        """Return the global step at which training ends, or None if it ends with the input."""
         if steps is None and max_steps is None:
             return None
         first_step = checkpoint_step(newest)
@@ -193,22 +202,24 @@ class CpuBackend:
         model_dir = self._setup.model_dir
         checkpoint = resolve_checkpoint(given, model_dir)
         if checkpoint is None:
-            log.warning("there is no checkpoint in '%s': %s freshly initialized variables", model_dir, doing)
+            log.warning("no checkpoint in '%s': %s freshly initialized variables", model_dir, doing)
         return checkpoint
 
     @contextmanager
-    def _built(self, source: InputSource) -> Iterator[_Built]:
-        """The graph of input and model, as default graph for the body."""
+    def _build_graph(self, source: InputSource) -> Iterator[_ModelGraph]:
+        """Build the graph of input and model, the default graph of the body."""
         import tensorflow as tf
 
         params, config = self._setup.params, self._setup.config
         with model_graph(config.tf_random_seed) as global_step, tf.device(config.device_fn):
-            features, labels = in_model_graph(source)
+            features, labels = read_in_model_graph(source)
             spec = call_model_fn(self._model_fn, features, labels, source.mode, params, config)
-            yield _Built(tf.compat.v1.get_default_graph(), spec, global_step, features)
+            yield _ModelGraph(tf.compat.v1.get_default_graph(), spec, global_step, features)
 
-    def _loop(self, built: _Built, newest: str | None, saving_listeners: Sequence[Any]) -> TrainingLoop:
-        """What is done step by step; adds to the graph what it needs there."""
+    def _make_loop(
+        self, built: _ModelGraph, newest: str | None, saving_listeners: Sequence[Any]
+    ) -> TrainingLoop:
+        """Make the training loop, which adds its own ops to the graph."""
         check_advances(built.spec.train_op, built.global_step)
         if newest is None and self._warm_start is not None:
             warm_start(self._warm_start)
@@ -223,33 +234,35 @@ class CpuBackend:
             saving_listeners,
         )
 
-    def _open_session(self, built: _Built, checkpoint: str | None, saver: Any, hooks: tuple[Any, ...]) -> Any:
-        """A MonitoredSession whose variables are restored from a checkpoint, or initialized."""
+    def _open_session(
+        self, built: _ModelGraph, checkpoint: str | None, saver: Any, hooks: tuple[Any, ...]
+    ) -> Any:
+        """Open a MonitoredSession whose variables are restored from a checkpoint, or initialized."""
         import tensorflow as tf
 
         v1 = tf.compat.v1
         given = built.spec.scaffold or v1.train.Scaffold()
         scaffold = v1.train.Scaffold(saver=saver, copy_from_scaffold=given)
-        creator = LeavingCreator(
+        creator = DeferredCloseCreator(
             v1.train.ChiefSessionCreator(
                 scaffold=scaffold,
-                # As tf.estimator did: a device that is not there, or has no kernel for an op, is no error.
+                # As tf.estimator did: a device that is missing, or has no kernel for an op, is no error.
                 config=self._setup.config.session_config or v1.ConfigProto(allow_soft_placement=True),
                 checkpoint_filename_with_path=checkpoint,
             )
         )
-        close_left()
+        close_deferred()
         if checkpoint is not None:
             check_shapes(checkpoint, v1.global_variables())
-        with explain_restore_errors(checkpoint), told_as_limits(built.graph):
+        with explain_restore_errors(checkpoint), explain_cpu_limits(built.graph):
             return v1.train.MonitoredSession(session_creator=creator, hooks=list(hooks))
 
 
 @contextmanager
-def _ended_in(graph: Any, session: Any) -> Iterator[None]:
-    """Ends a monitored session behind the body, with its graph as the default one for the hooks.
+def _end_session(graph: Any, session: Any) -> Iterator[None]:
+    """End a monitored session after the body, within its graph, which hooks use.
 
-    The end of the input is the end of the body.
+    The end of the input ends the body without an error.
     """
     try:
         yield
@@ -262,24 +275,24 @@ def _ended_in(graph: Any, session: Any) -> Iterator[None]:
             session.__exit__(None, None, None)
 
 
-def is_mine(command: str) -> bool:
-    """Whether a run on a CPU is this task's; logs it where it is not."""
+def runs_in_this_task(command: str) -> bool:
+    """Return True if this task does the runs on a CPU: the chief. Log it otherwise."""
     if tasks.is_chief():
         return True
-    log.info("nothing to do for worker %d: %s runs on a CPU, the chief's", tasks.current().index, command)
+    log.info("nothing to do for worker %d: %s runs on the CPU of the chief", tasks.current().index, command)
     return False
 
 
-def _evaluated(
-    built: _Built, metrics: Mapping[str, Any], session: Any, keeper: SessionKeeper, steps: int | None
+def _run_evaluation(
+    built: _ModelGraph, metrics: Mapping[str, Any], session: Any, keeper: RawSessionHook, steps: int | None
 ) -> dict[str, Any]:
-    """Values of metrics, and the global step, when a session has read its batches."""
+    """Update metrics over the batches of a session; return their values and the global step."""
     updates = [update for _, update in metrics.values()]
     values = {key: value for key, (value, _) in metrics.items()}
     started = time.perf_counter()
     done = 0
     results: dict[str, Any] | None = None
-    with built.graph.as_default(), session, told_as_limits(built.graph):
+    with built.graph.as_default(), session, explain_cpu_limits(built.graph):
         try:
             while (steps is None or done < steps) and not session.should_stop():
                 session.run(updates)
@@ -287,19 +300,19 @@ def _evaluated(
         except _out_of_range():
             pass
         if done == 0:
-            raise CallError("the input of evaluate() ended before its first batch; expected at least one")
+            raise CallError("the input of evaluate() has no batch; expected at least one")
         results = keeper.session.run({**values, "global_step": built.global_step})
-    if results is None:  # the session takes the end of the input for its own end
+    if results is None:  # the value read a batch, and the session took the end of the input for its own end
         raise CallError(
-            "the value of a metric is computed from a batch, and the input has ended; "
-            "expected one computed from variables that its update op changes, as of tf.compat.v1.metrics"
+            "the value of a metric is computed from a batch, but the input has ended; expected a value "
+            "computed from variables that the update op of the metric changes, as in tf.compat.v1.metrics"
         )
     log.info("evaluated %d batches in %.2f seconds", done, time.perf_counter() - started)
     return results
 
 
-def _with_layer_updates(built: _Built) -> Any:
-    """The train op and what Keras layers keep up to date every step: dropout seeds, moving averages."""
+def _with_layer_updates(built: _ModelGraph) -> Any:
+    """Group the train op with the updates of Keras layers: dropout seeds and moving averages."""
     import tensorflow as tf
 
     from cgc.importers.tensorflow import keras_layer_updates
@@ -308,41 +321,40 @@ def _with_layer_updates(built: _Built) -> Any:
 
 
 def _out_of_range() -> type[Exception]:
-    """What TensorFlow raises at the end of the input."""
+    """Return the exception class that TensorFlow raises at the end of the input."""
     import tensorflow as tf
 
     kind: type[Exception] = tf.errors.OutOfRangeError
     return kind
 
 
-class SessionKeeper:
-    """A session hook that keeps the bare session, in which a read runs no hooks.
+class RawSessionHook:
+    """A session hook that holds the raw session, in which reading a variable runs no hooks."""
 
-    It has the methods of `tf.compat.v1.train.SessionRunHook`, which calls them by name.
-    """
+    # Not a subclass of SessionRunHook: that would import TensorFlow. The methods are called by name.
 
     session: Any = None
 
     def begin(self) -> None:
-        """Nothing to add to the graph."""
+        """Add nothing to the graph."""
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """Keeps the session; called again when TensorFlow had to make a new one."""
+        """Hold the session; called again if TensorFlow has to create a new one."""
         self.session = session
 
     def before_run(self, run_context: Any) -> None:
-        """Fetches nothing more."""
+        """Fetch nothing."""
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Nothing to do."""
+        """Do nothing after a step."""
 
     def end(self, session: Any) -> None:
-        """Nothing to do."""
+        """Do nothing at the end."""
 
 
 @dataclass
-class _Pace:
-    """Steps and samples, in all and since the last log line."""
+class _Throughput:
+    """Counts steps and samples, in total and since the last log line."""
 
     step: int
     samples: int = 0
@@ -355,24 +367,24 @@ class _Pace:
         self.line_step, self.line_at = self.step, self.started
 
     def rates(self) -> tuple[float, float]:
-        """Steps and samples a second since the last log line."""
+        """Return the steps and samples per second since the last log line."""
         seconds = max(time.perf_counter() - self.line_at, 1e-9)
         return (self.step - self.line_step) / seconds, (self.samples - self.line_samples) / seconds
 
     def new_line(self) -> None:
-        """Counts from 0 again: a log line has been written."""
+        """Restart the counts since the last log line."""
         self.line_step, self.line_samples, self.line_at = self.step, self.samples, time.perf_counter()
 
 
 class TrainingLoop:
-    """Runs steps, and writes a log line, summaries or a checkpoint where one is due.
+    """Runs training steps, and writes log lines, summaries and checkpoints when they are due.
 
-    Made while the graph can still be changed, as it adds what it fetches.
+    Created before the session, as it adds ops to the graph.
 
     Args:
-        config: Says how often what is due.
-        model_dir: Where checkpoints and events go.
-        features: What `model_fn` got; their first dimension is the batch.
+        config: Sets the intervals.
+        model_dir: Directory of checkpoints and events.
+        features: The features passed to `model_fn`; their first dimension is the batch.
         loss: The loss tensor.
         train_op: The op of a step.
         global_step: The variable that counts steps.
@@ -415,38 +427,38 @@ class TrainingLoop:
     def run(
         self,
         session: Any,
-        keeper: SessionKeeper,
+        keeper: RawSessionHook,
         last_step: int | None,
         requests: CheckpointRequests,
         *,
         stop_on_request: bool,
     ) -> int | None:
-        """Runs steps until the global step is `last_step`, the input ends, or a hook or listener stops.
+        """Run steps until the global step is `last_step`, the input ends, or a hook or listener stops.
 
         Args:
             session: The monitored session.
-            keeper: Of the bare one.
-            last_step: Where to end; None: with the input.
-            requests: A checkpoint is written when one asks for it.
-            stop_on_request: The loop ends after such a checkpoint.
+            keeper: Holds the raw session.
+            last_step: The last global step; None to train to the end of the input.
+            requests: Requests for a checkpoint, by signal.
+            stop_on_request: End the loop after a requested checkpoint.
 
         Returns:
-            The global step at which a request has ended the loop before its time; else None.
+            The global step at which a request ended the loop early; None if none did.
 
         Raises:
-            NonFiniteLossError: the loss became NaN or infinite.
-            CheckpointWriteError: no space or permission.
+            NonFiniteLossError: The loss became NaN or infinite.
+            CheckpointWriteError: No space or no permission.
         """
         import tensorflow as tf
 
-        pace = _Pace(int(keeper.session.run(self._global_step)))
+        pace = _Throughput(int(keeper.session.run(self._global_step)))
         first_step, loss = pace.step, math.nan
         if first_step == 0:
             if self._config.save_summary_steps:
                 self.events.graph(self._global_step.graph)
-            self._writer.write(keeper.session, 0)
+            self._writer.write(keeper.session, 0)  # the initial values
         else:
-            log.info("off the CS system nothing of the input is skipped where a training continues")
+            log.info("resuming on this CPU: the input starts from its beginning, no batch is skipped")
         begin_training(self._model_dir, first_step, last_step)
         saved_at = time.perf_counter()
         stop = asked = False
@@ -479,7 +491,7 @@ class TrainingLoop:
         end_training(pace.step)
         return pace.step if asked and stop_on_request and pace.step != last_step else None
 
-    def _count(self, pace: _Pace, result: dict[str, Any]) -> float:
+    def _count(self, pace: _Throughput, result: dict[str, Any]) -> float:
         pace.step = int(result["step"])
         pace.samples += int(result["samples"])
         loss = float(result["loss"])
@@ -487,7 +499,7 @@ class TrainingLoop:
             raise NonFiniteLossError(pace.step, loss, self._model_dir)
         return loss
 
-    def _write_events(self, pace: _Pace, loss: float, summary: bytes | None) -> None:
+    def _write_events(self, pace: _Throughput, loss: float, summary: bytes | None) -> None:
         if summary is not None:
             self.events.serialized(pace.step, summary)
         steps_per_s, samples_per_s = pace.rates()
@@ -502,7 +514,7 @@ class TrainingLoop:
 
 
 def batch_size(features: Any) -> Any:
-    """First dimension of the first dense feature, as a tensor of the present graph; 1 where it has none."""
+    """Return the first dimension of the first dense feature as a tensor; 1 if it has none."""
     import tensorflow as tf
 
     composite = (tf.SparseTensor, tf.RaggedTensor)
@@ -512,7 +524,7 @@ def batch_size(features: Any) -> Any:
     return tf.shape(dense[0])[0]
 
 
-def _log_end(pace: _Pace, loss: float) -> None:
+def _log_end(pace: _Throughput, loss: float) -> None:
     seconds = time.perf_counter() - pace.started
     log.info(
         "Training finished with %d samples in %.3f seconds, %.2f samples/second.",
@@ -528,69 +540,60 @@ def _is_due(step: int, every: int | None) -> bool:
     return every is not None and every > 0 and step % every == 0
 
 
-_CAUSE_LENGTH = 160  # TensorFlow lists all labels of a batch
-_CHANNELS_FIRST = (b"NCHW", b"NCDHW")
-_CHANNELS_LAST = re.compile(r"\bN(H|DH)WC\b")
-_LABEL = re.compile(r"Received a label value of -1 ")
-_NODE = re.compile(r"\{\{node ([^}]+)\}\}")
-_NO_KERNEL = re.compile(r"No OpKernel was registered|Could not find device for node|no supported kernel")
-
-
 @contextmanager
-def told_as_limits(graph: Any) -> Iterator[None]:
-    """Turns errors of TensorFlow from what it cannot do on a CPU into messages; others pass as they are.
+def explain_cpu_limits(graph: Any) -> Iterator[None]:
+    """Turn errors of operations that TensorFlow does not support on a CPU into messages; pass on all others.
 
-    Those are labels of -1 and images whose channels come first, which the CS system takes, and types for
-    which an op has no kernel. Which convolutions with channels first there are is up to CPU and oneDNN.
+    These are labels of -1 and images with channels first, which the CS system supports, and types for which
+    an op has no kernel.
 
     Args:
-        graph: What the body runs.
+        graph: The graph that the body runs.
 
     Raises:
-        CpuLimitError: one of them.
+        CpuLimitError: TensorFlow does not support an operation on a CPU.
     """
+    # No check in advance: which convolutions with channels first exist depends on the CPU and on oneDNN.
     import tensorflow as tf
 
     try:
         yield
     except tf.errors.OpError as error:
-        op = _op(error, graph)
-        told = op and _limit(error, op)
-        if not told:
+        op = _failed_op(error, graph)
+        explained = op and _explain_limit(error, op)
+        if not explained:
             raise
-        raise _error(op, *told, shorten(essence(error), _CAUSE_LENGTH, placeholder=" ...")) from None
+        from cgc.importers.tensorflow.origin import user_line
+
+        limit, advice = explained
+        cause = shorten(essence(error), _CAUSE_LENGTH, placeholder=" ...")
+        raise CpuLimitError("TensorFlow", limit, op.name, user_line(op), cause, advice) from None
 
 
-def _limit(error: Any, op: Any) -> tuple[str, str] | None:
-    """What it cannot do, and what to do off the CS system; None for errors of another kind."""
+def _explain_limit(error: Any, op: Any) -> tuple[str, str] | None:
+    """Return what TensorFlow does not support, and advice; None for errors of another kind."""
     import tensorflow as tf
 
     if _LABEL.search(error.message):
         return (
             "has no labels of -1",
-            "Off the CS system, which leaves them out, give them the label 0 and a weight of 0",
+            "Off the CS system, which ignores such rows, give them the label 0 and a weight of 0",
         )
     if _is_channels_first(op) and _CHANNELS_LAST.search(error.message):
         return (
-            f"has no {op.type} of {_type(op)} whose channels come first",
+            f"has no {op.type} of {_op_dtype(op)} with channels first",
             "Off the CS system, build the model with channels last (data_format)",
         )
     if isinstance(error, tf.errors.UnimplementedError) or _NO_KERNEL.search(error.message):
         return (
-            f"has no {op.type} of {_type(op)}",
+            f"has no {op.type} of {_op_dtype(op)}",
             "Off the CS system, cast to float32 around it, or build the model without it",
         )
     return None
 
 
-def _error(op: Any, limit: str, advice: str, cause: str) -> CpuLimitError:
-    from cgc.importers.tensorflow.origin import user_line
-
-    return CpuLimitError("TensorFlow", limit, op.name, user_line(op), cause, advice)
-
-
-def _op(error: Any, graph: Any) -> Any:
-    """The op that failed; None where the error does not say."""
+def _failed_op(error: Any, graph: Any) -> Any:
+    """Return the op that failed, or None if the error does not name it."""
     if error.op is not None:
         return error.op
     named = _NODE.search(error.message)
@@ -604,6 +607,6 @@ def _is_channels_first(op: Any) -> bool:
     return op.node_def.attr["data_format"].s in _CHANNELS_FIRST
 
 
-def _type(op: Any) -> str:
+def _op_dtype(op: Any) -> str:
     floats = (tensor.dtype for tensor in (*op.outputs, *op.inputs) if tensor.dtype.is_floating)
     return str(next((dtype.name for dtype in floats), "such tensors"))

@@ -1,7 +1,8 @@
-"""Hooks that end a training by what evaluations of its checkpoints have found, here and on the CS system.
+"""Session hooks that stop training when a metric of evaluations stops improving or passes a threshold.
 
-They read the events that `evaluate` leaves, so the evaluations may run in this process (`train_and_evaluate`)
-or in any other one. Names, arguments and defaults are those of the removed `tf.estimator.experimental`.
+They read the events that `evaluate` writes, so evaluations may run in this process (`train_and_evaluate`) or
+in another one. They work on this CPU and on the CS system. Names, arguments and defaults are those of the
+removed `tf.estimator.experimental`.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ def make_early_stopping_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> Any:
-    """A session hook that ends a training when a function says so.
+    """Make a session hook that stops training when a function returns True.
 
     Args:
-        estimator: That trains.
-        should_stop_fn: Called without arguments.
+        estimator: The estimator that trains.
+        should_stop_fn: The function, called without arguments.
         run_every_secs: Seconds between two calls.
-        run_every_steps: Steps between two calls, in the place of seconds.
+        run_every_steps: Steps between two calls, instead of seconds.
 
     Raises:
-        CallError: both intervals, or none; no estimator or function.
+        CallError: Both intervals are given or none, or an argument has the wrong type.
     """
     import tensorflow as tf
 
@@ -47,11 +48,11 @@ def make_early_stopping_hook(
         raise CallError(f"should_stop_fn must be a function, got {should_stop_fn!r}")
     if (run_every_secs is None) == (run_every_steps is None):
         raise CallError(
-            f"give one of run_every_secs and run_every_steps, got {run_every_secs} and {run_every_steps}"
+            f"set one of run_every_secs and run_every_steps, got {run_every_secs} and {run_every_steps}"
         )
 
     class EarlyStoppingHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
-        """Asks when it is time to."""
+        """Calls the function when it is due."""
 
         def __init__(self) -> None:
             self._timer = tf.compat.v1.train.SecondOrStepTimer(run_every_secs, run_every_steps)
@@ -67,7 +68,7 @@ def make_early_stopping_hook(
             if self._timer.should_trigger_for_step(step):
                 self._timer.update_last_triggered_step(step)
                 if should_stop_fn():
-                    log.info("early stopping: the function of the hook says so at global step %d", step)
+                    log.info("early stopping: requested by the function of the hook at global step %d", step)
                     run_context.request_stop()
 
     return EarlyStoppingHook()
@@ -82,16 +83,16 @@ def stop_if_higher_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> Any:
-    """Ends a training when a metric of an evaluation is above a threshold.
+    """Make a session hook that stops training when a metric of an evaluation is above a threshold.
 
     Args:
-        estimator: That trains.
-        metric_name: As `evaluate` returns it.
-        threshold: The limit.
-        eval_dir: Where the events of the evaluations are; `estimator.eval_dir()` when None.
-        min_steps: Evaluations of earlier checkpoints do not count.
-        run_every_secs: Seconds between two looks.
-        run_every_steps: Steps between two looks, in the place of seconds.
+        estimator: The estimator that trains.
+        metric_name: Name of the metric, as `evaluate` returns it.
+        threshold: The threshold.
+        eval_dir: Directory of the events of evaluations; `estimator.eval_dir()` if None.
+        min_steps: Ignore evaluations of checkpoints before this step.
+        run_every_secs: Seconds between two checks.
+        run_every_steps: Steps between two checks, instead of seconds.
     """
     stop = _beyond(estimator, metric_name, threshold, gt, eval_dir, min_steps)
     return make_early_stopping_hook(estimator, stop, run_every_secs, run_every_steps)
@@ -106,7 +107,10 @@ def stop_if_lower_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> Any:
-    """Ends a training when a metric of an evaluation is below a threshold; see `stop_if_higher_hook`."""
+    """Make a session hook that stops training when a metric of an evaluation is below a threshold.
+
+    The arguments are those of `stop_if_higher_hook`.
+    """
     stop = _beyond(estimator, metric_name, threshold, lt, eval_dir, min_steps)
     return make_early_stopping_hook(estimator, stop, run_every_secs, run_every_steps)
 
@@ -120,7 +124,10 @@ def stop_if_no_increase_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> Any:
-    """Ends a training when a metric has no new maximum for some steps; see `stop_if_higher_hook`."""
+    """Make a session hook that stops training when a metric has had no new maximum for some steps.
+
+    The other arguments are those of `stop_if_higher_hook`.
+    """
     stop = _stuck(estimator, metric_name, max_steps_without_increase, gt, eval_dir, min_steps)
     return make_early_stopping_hook(estimator, stop, run_every_secs, run_every_steps)
 
@@ -134,13 +141,16 @@ def stop_if_no_decrease_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> Any:
-    """Ends a training when a metric has no new minimum for some steps; see `stop_if_higher_hook`."""
+    """Make a session hook that stops training when a metric has had no new minimum for some steps.
+
+    The other arguments are those of `stop_if_higher_hook`.
+    """
     stop = _stuck(estimator, metric_name, max_steps_without_decrease, lt, eval_dir, min_steps)
     return make_early_stopping_hook(estimator, stop, run_every_secs, run_every_steps)
 
 
 def read_eval_metrics(eval_dir: str | Path) -> Mapping[int, Mapping[str, float]]:
-    """The scalars that evaluations have left, by global step in ascending order."""
+    """Return the scalars of evaluations by global step, in ascending order."""
     import tensorflow as tf
 
     found: dict[int, dict[str, float]] = {}
@@ -204,9 +214,9 @@ def _stuck(
 def _values(
     estimator: EstimatorFacade, metric: str, eval_dir: str | Path | None, min_steps: int
 ) -> list[tuple[int, float]]:
-    """A metric by global step, without those below `min_steps`."""
+    """Return the values of a metric by global step, from `min_steps` on."""
     metrics = read_eval_metrics(eval_dir or estimator.eval_dir())
     known = {name for values in metrics.values() for name in values}
     if metrics and metric not in known:
-        log.warning("early stopping: the evaluations have no '%s', they have %s", metric, sorted(known))
+        log.warning("early stopping: the evaluations have no '%s', but %s", metric, sorted(known))
     return [(s, values[metric]) for s, values in metrics.items() if s >= min_steps and metric in values]

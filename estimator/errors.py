@@ -1,6 +1,6 @@
-"""What can go wrong in the TensorFlow front end, under the names that its programs catch.
+"""Errors of the TensorFlow front end, under the names that programs catch, and the end of a program.
 
-What any front end may have to tell is defined in `cs_runtime.errors`.
+Those that any front end can raise are defined in `cs_runtime.errors`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ __all__ = [
 
 
 class ModelFnError(CallError):
-    """`model_fn` has the wrong arguments or returned something that cannot be used."""
+    """`model_fn` has the wrong arguments or returned something unusable."""
 
 
 def essence(error: Exception) -> str:
-    """What an error says, without the graph and the stacks that TensorFlow puts around it."""
+    """Return the message of an error without the graph and stacks that TensorFlow adds to it."""
     text = str(getattr(error, "message", None) or error)
     lines = [line.strip() for line in text.splitlines() if line.strip() not in ("", "Graph execution error:")]
     after_node = [later for line, later in pairwise(lines) if line.startswith("Node: ")]
@@ -56,11 +56,15 @@ def essence(error: Exception) -> str:
 
 @contextmanager
 def report_errors(crash_dir: Path | str | None = None) -> Iterator[None]:
-    """Ends the process as the toolkit's own commands do, see `cs_runtime.exits.report_errors`."""
+    """Report errors in the body as the toolkit's own commands do, and exit with their exit code.
+
+    Args:
+        crash_dir: Directory of a crash file, for errors of the toolkit; None for the current directory.
+    """
     with exits.report_errors(crash_dir, essence):
         yield
 
 
-def told(error: BaseException, crash_dir: Path | str | None = None) -> int:
-    """Writes what a user has to know of an error that ends the program; the exit code."""
+def report_error(error: BaseException, crash_dir: Path | str | None = None) -> int:
+    """Print the error that ends a program, for the user; return the exit code."""
     return exits.report_error(error, crash_dir, essence)

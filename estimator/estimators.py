@@ -1,4 +1,4 @@
-"""CerebrasEstimator and the calls that all estimators have: compile, train, evaluate and predict."""
+"""CerebrasEstimator, and the calls of every estimator: compile, train, evaluate and predict."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import numpy as np
 
 from cs_runtime import terminal
 from estimator.backend import Backend, Batches, Setup
-from estimator.calling import check_model_fn, copy_of
+from estimator.calling import check_model_fn, copy_params
 from estimator.checkpoints import checkpoint_step, latest_checkpoint, open_checkpoint
 from estimator.config import CSRunConfig, as_cs_config
 from estimator.errors import CallError, InputFnError
-from estimator.input.analysis import hand_over
+from estimator.input.analysis import export_to_analyzer
 from estimator.input.dataset import FEATURES_AND_LABELS
-from estimator.spec import MODES, SINGLE, EvalSpec, ModeKeys, TrainSpec, settings_of
+from estimator.spec import MODES, SINGLE_PREDICTION, EvalSpec, ModeKeys, TrainSpec, parse_warm_start
 from estimator.summaries import eval_dir
 
 if TYPE_CHECKING:
@@ -36,15 +36,15 @@ log = logging.getLogger("estimator")
 
 
 class EstimatorFacade(ABC):
-    """Checks the calls, hands the input function to an analysis that wants it, and chooses the backend.
+    """Base class of the estimators: checks the arguments of a call and passes it to a backend.
 
     With `config.cs_ip`, `train` runs on the CS system, and so do `evaluate` and `predict` with `use_cs=True`.
     Everything else runs on this CPU with TensorFlow itself. In a job of several tasks, a run on the CS system
-    takes all of them, one chief and the workers that stream; a run on the CPU is the chief's alone.
+    takes all of them: the chief and the workers, which stream batches. A run on the CPU takes the chief only.
     """
 
-    _parts: tuple[str, ...] = FEATURES_AND_LABELS  # members that a batch may have
-    _input_position: InputPosition = "toolkit"  # where the config leaves it open
+    _parts: tuple[str, ...] = FEATURES_AND_LABELS  # members of a batch
+    _input_position: InputPosition = "toolkit"  # unless the config sets it
 
     def __init__(
         self,
@@ -56,29 +56,29 @@ class EstimatorFacade(ABC):
         self._config = as_cs_config(config)
         self._model_dir = _model_dir(model_dir, self._config)
         self._compile_dir = None if compile_dir is None else Path(compile_dir)
-        self._params: Any = copy_of(params if params is not None else {})
+        self._params: Any = copy_params(params if params is not None else {})
         terminal.configure_logging("estimator")
         for name in ("train_distribute", "eval_distribute"):
             if getattr(self._config, name) is not None:
                 log.warning("%s has no effect: the estimator runs on one device", name)
 
     @abstractmethod
-    def _cpu(self) -> Backend:
-        """What runs on this CPU."""
+    def _cpu_backend(self) -> Backend:
+        """Make the backend that runs calls on this CPU."""
 
     @abstractmethod
-    def _cs(self) -> CsBackend:
-        """What runs on the CS system."""
+    def _cs_backend(self) -> CsBackend:
+        """Make the backend that runs calls on the CS system."""
 
     @property
     def model_dir(self) -> str:
-        """Where checkpoints, events and summaries go."""
+        """Directory of checkpoints, events and summaries."""
         return str(self._model_dir)
 
     @property
     def params(self) -> Any:
         """A copy of the parameters."""
-        return copy_of(self._params)
+        return copy_params(self._params)
 
     @property
     def config(self) -> CSRunConfig:
@@ -86,28 +86,28 @@ class EstimatorFacade(ABC):
         return copy.deepcopy(self._config)
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Where the events of an evaluation go."""
+        """Return the directory of the events of an evaluation."""
         return str(eval_dir(self._model_dir, name))
 
     def latest_checkpoint(self) -> str | None:
-        """Prefix of the newest checkpoint of `model_dir`; None where there is none."""
+        """Return the prefix of the newest checkpoint in `model_dir`, or None if it has no checkpoint."""
         return latest_checkpoint(self._model_dir)
 
     def get_variable_names(self) -> list[str]:
-        """Names of the variables in the newest checkpoint.
+        """Return the names of the variables in the newest checkpoint.
 
         Raises:
-            CheckpointReadError: there is none.
+            CheckpointReadError: There is no checkpoint.
         """
         with open_checkpoint(self.model_dir) as reader:
             return sorted(reader.get_variable_to_shape_map())
 
     def get_variable_value(self, name: str) -> np.ndarray:
-        """Value of a variable in the newest checkpoint.
+        """Return the value of a variable in the newest checkpoint.
 
         Raises:
-            CheckpointReadError: there is none.
-            CallError: it has no variable of that name.
+            CheckpointReadError: There is no checkpoint.
+            CallError: The checkpoint has no variable of that name.
         """
         with open_checkpoint(self.model_dir) as reader:
             if not reader.has_tensor(name):
@@ -120,18 +120,18 @@ class EstimatorFacade(ABC):
     def compile(
         self, input_fn: Callable[..., Any], validate_only: bool = False, mode: str = ModeKeys.TRAIN
     ) -> None:
-        """Compiles the step for the CS system, or only checks that it can be compiled.
+        """Compile the step for the CS system, or only check that it can be compiled.
 
-        Needs no CS system; with `config.cs_ip` it compiles for the fabric of that system.
+        This needs no CS system. With `config.cs_ip` it compiles for the fabric of that system.
 
         Raises:
-            EstimatorError: the model or the input cannot run on the CS system.
-            cgc.errors.CompileError: the graph has something that the compiler does not know.
+            EstimatorError: The model or the input cannot run on the CS system.
+            cgc.errors.CompileError: The compiler does not support something in the graph.
         """
         if mode not in MODES:
             raise CallError(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
-        self._hand_over(input_fn, mode, compiles=not validate_only)
-        self._cs().compile(input_fn, mode, validate_only=validate_only)
+        self._export_to_analyzer(input_fn, mode, compiles=not validate_only)
+        self._cs_backend().compile(input_fn, mode, validate_only=validate_only)
 
     def train(
         self,
@@ -142,30 +142,30 @@ class EstimatorFacade(ABC):
         saving_listeners: Sequence[Any] | None = None,
         use_cs: bool = True,
     ) -> Self:
-        """Trains, from the newest checkpoint where there is one.
+        """Train, resuming from the newest checkpoint if there is one.
 
         Args:
-            input_fn: Returns a Dataset, tensors, or `(features, labels)`. Called with those of (params, mode,
-                config, input_context) that it declares.
-            hooks: Session hooks; on this CPU only.
+            input_fn: Returns a Dataset, tensors, or `(features, labels)`. It is called with those of (params,
+                mode, config, input_context) that it declares.
+            hooks: Session hooks. On the CS system a hook can only look at values (docs/hooks.md).
             steps: Number of steps to train.
-            max_steps: Global step to train to; exclusive with `steps`. On this CPU both may be None: then
-                the training ends with the input.
-            saving_listeners: Told before and after every checkpoint.
-            use_cs: Train on the CS system when the config has one.
+            max_steps: Global step to train to; exclusive with `steps`. On this CPU both may be None, which
+                trains to the end of the input.
+            saving_listeners: Called before and after every checkpoint.
+            use_cs: Train on the CS system if the config names one.
 
         Raises:
             ValueError: `steps` and `max_steps` are both given, or not positive.
-            EstimatorError: the model, the input or a checkpoint cannot be used.
+            EstimatorError: The model, the input or a checkpoint cannot be used.
         """
         _check_limits(steps, max_steps)
-        self._hand_over(input_fn, ModeKeys.TRAIN)
+        self._export_to_analyzer(input_fn, ModeKeys.TRAIN)
         done = 0 if max_steps is None else checkpoint_step(self.latest_checkpoint())
         if max_steps is not None and done >= max_steps:
             log.info(
                 "Skipping training since max_steps = %d has already been reached: the newest checkpoint is "
-                "of step %d. To train on give a higher max_steps (%d: as many again), or steps, which count "
-                "on from there; another model_dir begins again",
+                "of step %d. To train further, set a higher max_steps (%d trains as many steps again), or "
+                "steps, which counts from that checkpoint; to start over, use another model_dir",
                 max_steps,
                 done,
                 done + max_steps,
@@ -183,15 +183,15 @@ class EstimatorFacade(ABC):
         name: str | None = None,
         use_cs: bool = False,
     ) -> dict[str, Any]:
-        """Metrics of a checkpoint, with the mean `loss` and `global_step`.
+        """Evaluate a checkpoint and return its metrics, with the mean `loss` and `global_step`.
 
         Args:
             input_fn: As in `train`.
-            steps: Number of batches; None for all of the input, which only this CPU can do.
-            hooks: Session hooks; on this CPU only.
-            checkpoint_path: The checkpoint; None for the newest of `model_dir`.
-            name: Tells several evaluations apart in TensorBoard.
-            use_cs: Evaluate on the CS system when the config has one.
+            steps: Number of batches. None evaluates all of the input, which works on this CPU only.
+            hooks: Session hooks, as in `train`.
+            checkpoint_path: The checkpoint; None for the newest one in `model_dir`.
+            name: Distinguishes several evaluations in TensorBoard.
+            use_cs: Evaluate on the CS system if the config names one.
 
         Returns:
             The metrics; empty in a task that is not the chief.
@@ -210,49 +210,50 @@ class EstimatorFacade(ABC):
         num_samples: int | None = None,
         use_cs: bool = False,
     ) -> Iterator[Any]:
-        """Predictions of a checkpoint for all of the input, in its order.
+        """Yield the predictions of a checkpoint for all of the input, in its order.
 
         Args:
-            input_fn: As in `train`; labels are left out.
-            predict_keys: Names of the predictions to yield; all when None.
-            hooks: Session hooks; on this CPU only.
-            checkpoint_path: The checkpoint; None for the newest of `model_dir`.
-            yield_single_examples: Yield examples; else batches.
-            num_samples: Yield at most so many examples.
-            use_cs: Predict on the CS system when the config has one.
+            input_fn: As in `train`; labels are ignored.
+            predict_keys: Names of the predictions to yield; None yields all.
+            hooks: Session hooks, as in `train`.
+            checkpoint_path: The checkpoint; None for the newest one in `model_dir`.
+            yield_single_examples: Yield single examples instead of batches.
+            num_samples: Maximum number of examples to yield.
+            use_cs: Predict on the CS system if the config names one.
 
         Returns:
-            A generator of dicts, or of arrays where `model_fn` predicts a single tensor. It is empty in a
-            task that is not the chief.
+            A generator of dicts, or of arrays if `model_fn` predicts a single tensor. It is empty in a task
+            that is not the chief.
         """
         if num_samples is not None and num_samples <= 0:
             raise CallError(f"predict() needs num_samples > 0 or None, got {num_samples}")
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         batches = self._backend(use_cs).predict(input_fn, hooks, checkpoint_path, num_samples)
-        return chosen_predictions(
-            batches, keys, yield_single_examples, num_samples, ends=self._on_system(use_cs)
+        return select_predictions(
+            batches, keys, yield_single_examples, num_samples, ends=self._runs_on_cs(use_cs)
         )
 
-    def _on_system(self, use_cs: bool) -> bool:
+    def _runs_on_cs(self, use_cs: bool) -> bool:
         return use_cs and self._config.cs_ip is not None
 
     def _backend(self, use_cs: bool) -> Backend:
-        return self._cs() if self._on_system(use_cs) else self._cpu()
+        return self._cs_backend() if self._runs_on_cs(use_cs) else self._cpu_backend()
 
     def _setup(self) -> Setup:
         position = self._config.input_position or self._input_position
         return Setup(self._params, self._config, self._model_dir, self._compile_dir, self._parts, position)
 
-    def _hand_over(self, input_fn: Callable[..., Any], mode: str, *, compiles: bool = False) -> None:
-        """To cs_input_analyzer, where that has started this process; it goes no further then."""
+    def _export_to_analyzer(self, input_fn: Callable[..., Any], mode: str, *, compiles: bool = False) -> None:
+        """If cs_input_analyzer started this process, send it the input function and exit."""
         setup = self._setup()
-        hand_over(setup.whole_input(input_fn, mode), (setup.artifact_dir,), compiles=compiles)
+        export_to_analyzer(setup.whole_input(input_fn, mode), (setup.artifact_dir,), compiles=compiles)
 
 
 def _model_dir(given: str | Path | None, config: CSRunConfig) -> Path:
     if given is not None and config.model_dir is not None and str(given) != str(config.model_dir):
         raise CallError(
-            f"model_dir is '{given}' and the config says '{config.model_dir}'; give one of them, or the same"
+            f"model_dir is '{given}', but the config has '{config.model_dir}'; set one of them, or "
+            "both to the same directory"
         )
     chosen = given if given is not None else config.model_dir
     if chosen is None:
@@ -272,17 +273,16 @@ def _check_limits(steps: int | None, max_steps: int | None) -> None:
 class CerebrasEstimator(EstimatorFacade):
     """Runs a `model_fn` with the calls of the removed `tf.estimator.Estimator`.
 
-    `EstimatorFacade` says what runs where.
-
     Args:
-        model_fn: Builds the model in a `tf.compat.v1` graph. Called with those of (features, labels, mode,
-            params, config) that it declares, returns an EstimatorSpec.
-        model_dir: Where checkpoints, events and summaries go; that of the config, else a temporary directory.
-        compile_dir: Where compile artifacts go; `model_dir` when None.
-        config: A CSRunConfig or RunConfig; defaults when None.
-        params: Given to `model_fn` and `input_fn`; copied.
-        warm_start_from: A checkpoint, a directory with one, or WarmStartSettings: first values of the
-            variables of a training that starts in an empty `model_dir`.
+        model_fn: Builds the model in a `tf.compat.v1` graph and returns an EstimatorSpec. It is called with
+            those of (features, labels, mode, params, config) that it declares.
+        model_dir: Directory of checkpoints, events and summaries. If None, that of the config, or else a
+            temporary directory.
+        compile_dir: Directory of compile artifacts; `model_dir` if None.
+        config: A CSRunConfig or RunConfig; None for the defaults.
+        params: Passed to `model_fn` and `input_fn` as a copy.
+        warm_start_from: A checkpoint, a directory that has one, or WarmStartSettings: the initial values of
+            variables if `model_dir` has no checkpoint yet.
 
     Raises:
         ValueError: `model_fn` has the wrong arguments, or `model_dir` contradicts the config.
@@ -300,19 +300,19 @@ class CerebrasEstimator(EstimatorFacade):
         check_model_fn(model_fn, has_params=bool(params))
         super().__init__(model_dir, compile_dir, config, params)
         self._model_fn = model_fn
-        self._warm_start = settings_of(warm_start_from)
+        self._warm_start = parse_warm_start(warm_start_from)
 
     @property
     def model_fn(self) -> Callable[..., Any]:
-        """The user's function."""
+        """The user's `model_fn`."""
         return self._model_fn
 
-    def _cpu(self) -> Backend:
+    def _cpu_backend(self) -> Backend:
         from estimator.cpu import CpuBackend
 
         return CpuBackend(self._setup(), self._model_fn, self._warm_start)
 
-    def _cs(self) -> CsBackend:
+    def _cs_backend(self) -> CsBackend:
         from estimator.cs.run import CsBackend
 
         return CsBackend(self._setup(), self._front_end, self._warm_start)
@@ -327,7 +327,7 @@ class CerebrasEstimator(EstimatorFacade):
         )
 
 
-def chosen_predictions(
+def select_predictions(
     batches: Batches,
     keys: Sequence[str] | None,
     single: bool,
@@ -335,75 +335,75 @@ def chosen_predictions(
     *,
     ends: bool,
 ) -> Iterator[Any]:
-    """Examples or batches of the chosen predictions.
+    """Yield the selected predictions, by example or by batch.
 
     Args:
-        batches: What a backend gives.
+        batches: The predictions of a backend.
         keys: Names of the predictions; None for all.
-        single: Examples; else batches.
-        num_samples: At most so many examples in all; None for all.
-        ends: `batches` ends by itself behind the last of them, and is read to its end: a run on the CS system
-            that is closed before counts as stopped.
+        single: Yield single examples instead of batches.
+        num_samples: Maximum number of examples; None for all.
+        ends: Read `batches` to its end, which follows the last example. A run on the CS system that is closed
+            earlier counts as stopped.
 
     Raises:
-        CallError: there is no prediction of such a name.
-        InputFnError: predictions are no examples.
+        CallError: No prediction has one of these names.
+        InputFnError: The predictions have no common batch dimension.
     """
     left = num_samples
-    # An error here ends the run too: its traceback would keep the run, and the system, open.
+    # Close the run on an error, too: its traceback would keep the run, and the system, open.
     with closing(batches):
         for batch in batches:
-            chosen = _chosen(batch, keys)
-            size = _length(chosen) if single or left is not None else 0
+            chosen = _select_keys(batch, keys)
+            size = _batch_length(chosen) if single or left is not None else 0
             if left is not None:
                 size = min(size, left)
                 chosen = {name: value[:size] for name, value in chosen.items()}
                 left -= size
             if single:
                 for index in range(size):
-                    yield _unwrapped({name: value[index] for name, value in chosen.items()})
+                    yield _unwrap({name: value[index] for name, value in chosen.items()})
             else:
-                yield _unwrapped(chosen)
+                yield _unwrap(chosen)
             if left == 0 and not ends:
                 return
 
 
-def _chosen(batch: dict[str, np.ndarray], keys: Sequence[str] | None) -> dict[str, np.ndarray]:
+def _select_keys(batch: dict[str, np.ndarray], keys: Sequence[str] | None) -> dict[str, np.ndarray]:
     if keys is None:
         return batch
     unknown = [key for key in keys if key not in batch]
     if unknown:
-        raise CallError(f"predict_keys has '{unknown[0]}', the model predicts {', '.join(batch)}")
+        raise CallError(f"predict_keys has '{unknown[0]}', but the model predicts {', '.join(batch)}")
     return {key: batch[key] for key in keys}
 
 
-def _length(batch: Mapping[str, np.ndarray]) -> int:
+def _batch_length(batch: Mapping[str, np.ndarray]) -> int:
     lengths = {name: value.shape[0] if value.ndim else 0 for name, value in batch.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise InputFnError(
-            f"predictions must have the batch as first dimension, all of one size; got sizes {lengths}. "
+            f"predictions must all have the batch as their first dimension; got sizes {lengths}. "
             "Use yield_single_examples=False for predictions of a whole batch"
         )
     return next(iter(lengths.values()))
 
 
-def _unwrapped(prediction: dict[str, Any]) -> Any:
-    return prediction.get(SINGLE, prediction)
+def _unwrap(prediction: dict[str, Any]) -> Any:
+    return prediction.get(SINGLE_PREDICTION, prediction)
 
 
 def train_and_evaluate(
     estimator: EstimatorFacade, train_spec: TrainSpec, eval_spec: EvalSpec
 ) -> dict[str, Any]:
-    """Trains to `train_spec.max_steps`, evaluates every new checkpoint that is due, and the last one.
+    """Train to `train_spec.max_steps`, evaluating checkpoints in between and the last one at the end.
 
-    With a CS system the training runs there. The evaluations run on this CPU, in the chief: the system keeps
-    its program, and waits for them at the checkpoint.
+    With a CS system, training runs there and evaluation on this CPU, in the chief. Meanwhile the system keeps
+    its program and waits at the checkpoint.
 
     Returns:
         The metrics of the last evaluation; empty in a worker.
 
     Raises:
-        CallError: no `max_steps`.
+        CallError: `max_steps` is None.
     """
     if train_spec.max_steps is None:
         raise CallError("train_and_evaluate() needs TrainSpec(max_steps=...), got None")
@@ -414,14 +414,13 @@ def train_and_evaluate(
         max_steps=train_spec.max_steps,
         saving_listeners=[listener],
     )
-    return listener.last()
+    return listener.final_metrics()
 
 
 class _EvaluatingListener:
-    """Evaluates after a checkpoint, at most every `throttle_secs`.
+    """A `CheckpointSaverListener` that evaluates checkpoints, at most every `throttle_secs`."""
 
-    It has the methods of `tf.compat.v1.train.CheckpointSaverListener`, which are called by name.
-    """
+    # Not a subclass: that would import TensorFlow with this module. The methods are called by name.
 
     def __init__(self, estimator: EstimatorFacade, spec: EvalSpec) -> None:
         self._estimator = estimator
@@ -431,21 +430,21 @@ class _EvaluatingListener:
         self._metrics: dict[str, Any] = {}
 
     def begin(self) -> None:
-        """Adds nothing to the graph."""
+        """Add nothing to the graph."""
 
     def before_save(self, session: Any, global_step: int) -> None:
-        """Nothing to do."""
+        """Do nothing before a checkpoint."""
 
     def after_save(self, session: Any, global_step: int) -> None:
-        """Evaluates when it is time to; never at step 0, where nothing is trained."""
+        """Evaluate the checkpoint if an evaluation is due; never at step 0, before any training."""
         if global_step > 0 and time.monotonic() >= self._not_before:
             self._evaluate()
 
     def end(self, session: Any, global_step: int) -> None:
-        """The last checkpoint is evaluated when the training has returned."""
+        """Do nothing: `final_metrics` evaluates the last checkpoint after training."""
 
-    def last(self) -> dict[str, Any]:
-        """Metrics of the newest checkpoint."""
+    def final_metrics(self) -> dict[str, Any]:
+        """Return the metrics of the newest checkpoint, evaluating it if necessary."""
         checkpoint = self._estimator.latest_checkpoint()
         if checkpoint is not None and checkpoint != self._checkpoint:
             self._evaluate()

@@ -1,4 +1,4 @@
-"""Keras models: KerasEstimator, and a Keras model as a `model_fn`."""
+"""Keras models: KerasEstimator, and `keras_model_fn`, which makes a `model_fn` of a Keras model."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ if TYPE_CHECKING:
 
 
 class KerasEstimator(EstimatorFacade):
-    """Compiles, trains, evaluates and predicts on the CS system what `fit` does on a CPU.
+    """Runs a compiled Keras model on the CS system: what `fit` does on a CPU.
 
-    A step is one call of the model's `train_step`; logged values are those that `fit` shows, means since the
-    start of the run. A batch is x, (x, y) or (x, y, sample_weight). A training continues from the newest
-    checkpoint of `model_dir`; `evaluate` and `predict` take that, or another one, in this process or a later
-    one, on the CS system or this CPU, and leave the model as it is.
+    A step is one call of the model's `train_step`. Logged values are those that `fit` shows: means since the
+    start of the run. A batch is x, (x, y) or (x, y, sample_weight). Training resumes from the newest
+    checkpoint in `model_dir`. `evaluate` and `predict` use that checkpoint or another one, on the CS system
+    or on this CPU, and do not change the model.
 
-    After `train` the model has the trained weights, so that its own `evaluate`, `predict` and `save` follow
-    on this CPU. In another process `load_checkpoint()` puts them there.
+    After `train` the model has the trained weights, so its own `evaluate`, `predict` and `save` use them on
+    this CPU. In another process, `load_checkpoint()` loads them into the model.
 
     Args:
         model: A Keras 3 or tf_keras model, built, and compiled with optimizer and loss.
-        model_dir: Where checkpoints, events and summaries go; that of the config, else a temporary directory.
-        compile_dir: Where compile artifacts go; `model_dir` when None.
+        model_dir: Directory of checkpoints, events and summaries. If None, that of the config, or else a
+            temporary directory.
+        compile_dir: Directory of compile artifacts; `model_dir` if None.
         config: A CSRunConfig with `cs_ip`.
-        params: Given to `input_fn`; copied.
+        params: Passed to `input_fn` as a copy.
     """
 
     _parts = ("features", "labels", "sample_weight")
@@ -58,36 +59,36 @@ class KerasEstimator(EstimatorFacade):
 
     @property
     def model_fn(self) -> Callable[..., EstimatorSpec]:
-        """The model as a `model_fn`, see `keras_model_fn`."""
+        """The model as a `model_fn`, made by `keras_model_fn`."""
         return keras_model_fn(self.model)
 
     def load_checkpoint(self, checkpoint_path: str | None = None) -> Any:
-        """Puts a checkpoint into the model, and into its optimizer where it is compiled.
+        """Load a checkpoint into the model, and into its optimizer if the model is compiled.
 
-        `estimator.load_checkpoint().evaluate(x, y)` then is Keras' own evaluation of what was trained, and
-        `fit` trains on.
+        Then `estimator.load_checkpoint().evaluate(x, y)` is Keras' own evaluation of the trained model, and
+        `fit` continues its training.
 
         Args:
-            checkpoint_path: The checkpoint, or a directory for the newest in it; None for the newest of
-                `model_dir`.
+            checkpoint_path: The checkpoint, or a directory for the newest one in it; None for the newest one
+                in `model_dir`.
 
         Returns:
             The model.
 
         Raises:
-            CheckpointReadError: there is none, it cannot be read, or it is of another model.
+            CheckpointReadError: There is no checkpoint, it cannot be read, or it is of another model.
         """
 
         prefix = resolve_checkpoint(checkpoint_path, self._model_dir)
         if prefix is None:
             raise CheckpointReadError(self.model_dir, "the directory has no checkpoint")
-        load_into(self.model, prefix)
+        load_checkpoint_into(self.model, prefix)
         return self.model
 
-    def _cpu(self) -> Backend:
-        return _KerasOnCpu(self._setup(), self.model)
+    def _cpu_backend(self) -> Backend:
+        return _KerasCpuBackend(self._setup(), self.model)
 
-    def _cs(self) -> CsBackend:
+    def _cs_backend(self) -> CsBackend:
         from estimator.cs.run import CsBackend
 
         return CsBackend(self._setup(), self._front_end)
@@ -98,8 +99,8 @@ class KerasEstimator(EstimatorFacade):
         return KerasFrontEnd(self.model, source, self._config, self._model_dir, options, hooks)
 
 
-class _KerasOnCpu:
-    """Evaluates and predicts on this CPU from checkpoints; training there is the model's own `fit`."""
+class _KerasCpuBackend:
+    """Evaluates and predicts on this CPU from checkpoints. It does not train: the model's `fit` does."""
 
     def __init__(self, setup: Setup, model: Any) -> None:
         self._setup = setup
@@ -113,18 +114,18 @@ class _KerasOnCpu:
         max_steps: int | None,
         saving_listeners: Sequence[Any] | None,
     ) -> None:
-        """Refuses.
+        """Refuse to train.
 
         Raises:
-            CallError: in the chief.
+            CallError: In the chief.
         """
-        from estimator.cpu import is_mine
+        from estimator.cpu import runs_in_this_task
 
-        if is_mine("train"):
+        if runs_in_this_task("train"):
             cause = "config.cs_ip is None" if self._setup.config.cs_ip is None else "use_cs is False"
             raise CallError(
-                f"train() of a KerasEstimator runs on the CS system, and {cause}; on this CPU call fit() of "
-                "the Keras model itself, behind load_checkpoint() to train on"
+                f"train() of a KerasEstimator runs on the CS system, but {cause}; on this CPU call fit() of "
+                "the Keras model itself, after load_checkpoint() to continue a training run"
             )
 
     def evaluate(
@@ -135,7 +136,7 @@ class _KerasOnCpu:
         checkpoint_path: str | None,
         name: str | None,
     ) -> dict[str, Any]:
-        """As `CpuBackend.evaluate`, with a graph of the model's `test_step`."""
+        """Evaluate as `CpuBackend` does, with a graph of the model's `test_step`."""
         return self._backend().evaluate(input_fn, steps, hooks, checkpoint_path, name)
 
     def predict(
@@ -145,7 +146,7 @@ class _KerasOnCpu:
         checkpoint_path: str | None,
         num_samples: int | None,
     ) -> Batches:
-        """As `CpuBackend.predict`, with a graph of the model's `predict_step`."""
+        """Predict as `CpuBackend` does, with a graph of the model's `predict_step`."""
         yield from self._backend().predict(input_fn, hooks, checkpoint_path, num_samples)
 
     def _backend(self) -> CpuBackend:
@@ -162,27 +163,28 @@ _TRACED_MODES = {ModeKeys.TRAIN: "train", ModeKeys.EVAL: "eval", ModeKeys.PREDIC
 
 
 def keras_model_fn(keras_model: Any) -> Callable[..., EstimatorSpec]:
-    """A `model_fn(features, labels, mode, params)` whose step is that of a Keras model.
+    """Make a `model_fn(features, labels, mode, params)` that runs the step of a Keras model.
 
-    A step is one call of the model's `train_step`, `test_step` or `predict_step`, with the optimizer, losses
-    and metrics that it is compiled with, on `features` or `(features, labels)`. `loss` is that of the batch,
-    and so are the other values that `fit` shows, which are written as summaries; metrics of an evaluation run
-    over all its batches. Predictions have the form in which the model gives them. `params` are not used.
+    A step is one call of the model's `train_step`, `test_step` or `predict_step` on `features` or
+    `(features, labels)`, with the optimizer, losses and metrics that the model is compiled with. `loss` and
+    the other values that `fit` shows are those of the batch and are written as summaries; metrics of an
+    evaluation cover all of its batches. Predictions have the structure that the model returns. `params` are
+    not used.
 
-    Variables start from the values that the model has, and their Keras paths are their names in checkpoints;
-    the model itself keeps its values (`KerasEstimator` puts the trained ones back).
+    Variables start from the model's current values, and their Keras paths are their names in checkpoints. The
+    model itself keeps its values (`KerasEstimator` writes the trained ones back).
 
     Args:
         keras_model: A Keras 3 or tf_keras model, compiled with optimizer and loss unless it only predicts.
 
     Raises:
-        ModelFnError: it is no Keras model that this works for; from the `model_fn` when it is not compiled.
+        ModelFnError: The model is unsupported; the `model_fn` raises it if the model is not compiled.
     """
     has_steps = all(callable(getattr(keras_model, step, None)) for step in ("train_step", "predict_step"))
     if not has_steps or any("training_v1" in kind.__module__ for kind in type(keras_model).__mro__):
         raise ModelFnError(
-            "expected a Keras model with train_step and predict_step, as eager execution makes it, "
-            f"got {keras_model!r}. Make it outside of graphs and without tf.compat.v1.disable_v2_behavior()"
+            "expected a Keras model with train_step and predict_step, created in eager execution, "
+            f"got {keras_model!r}. Create it outside of graphs and without tf.compat.v1.disable_v2_behavior()"
         )
 
     def model_fn(features: Any, labels: Any, mode: str, params: Any) -> EstimatorSpec:
@@ -192,17 +194,17 @@ def keras_model_fn(keras_model: Any) -> Callable[..., EstimatorSpec]:
 
 
 class _KerasGraph:
-    """Builds the step of one mode in the present graph."""
+    """Builds the step of one mode in the default graph."""
 
     def __init__(self, model: Any, features: Any, labels: Any, mode: str) -> None:
         self._model = model
         self._mode = mode
         others = labels if isinstance(labels, WeightedLabels) else (labels,)
         self._batch = features if labels is None else (features, *others)
-        self._variables: dict[int, Any] = {}  # by the identity of the tf.Variable that has the first value
+        self._variables: dict[int, Any] = {}  # by the id of the tf.Variable that has the initial value
 
     def spec(self) -> EstimatorSpec:
-        """What the `model_fn` returns."""
+        """Build the step and return its EstimatorSpec."""
         if self._mode == ModeKeys.PREDICT:
             predictions = _predictions(self._call(self._model.predict_step, self._batch))
             return EstimatorSpec(self._mode, predictions=predictions)
@@ -221,7 +223,7 @@ class _KerasGraph:
         for name, value in logs.items():
             if name != _LOSS and value.shape.rank == 0:
                 tf.compat.v1.summary.scalar(name, value)
-        with tf.control_dependencies([loss]):  # given by the call of the whole step
+        with tf.control_dependencies([loss]):  # an output of the call that runs the whole step
             train_op = tf.compat.v1.train.get_or_create_global_step().assign_add(1, read_value=False)
         return EstimatorSpec(self._mode, loss=loss, train_op=train_op)
 
@@ -229,15 +231,16 @@ class _KerasGraph:
         import tensorflow as tf
 
         with tf.__internal__.eager_context.eager_mode():
-            self._model.reset_metrics()  # else the totals of the model's last call would be the first values
+            # Otherwise the totals of the model's last call would be the initial values.
+            self._model.reset_metrics()
         loss = _loss(self._call(_after_reset(self._model, "test_step"), self._batch), "test_step")
         values = self._call(lambda _: self._model.get_metrics_result(), ())
-        # The loss is given by the call of the whole step.
+        # The loss is an output of the call that runs the whole step.
         metrics = {name: (value, loss.op) for name, value in values.items() if name != _LOSS}
         return EstimatorSpec(self._mode, loss=loss, eval_metric_ops=metrics)
 
     def _call(self, step: Callable[[Any], Any], batch: Any) -> dict[str, Any]:
-        """The results by name of a step of the model, called in the present graph on variables of it."""
+        """Call a step of the model in the default graph, on variables of that graph; return its results."""
         import tensorflow as tf
 
         from cgc.importers.tensorflow import trace_keras_step
@@ -254,15 +257,16 @@ class _KerasGraph:
             )
             constants = traced.constants()
         captures = [
-            self._captured(outer, inner, traced.captured, constants) for outer, inner in traced.body.captures
+            self._replace_capture(outer, inner, traced.captured, constants)
+            for outer, inner in traced.body.captures
         ]
         traced.function.set_external_captures(captures)
         return dict(traced.named(traced.function(batch)))
 
-    def _captured(
+    def _replace_capture(
         self, outer: Any, inner: Any, variables: Mapping[str, Any], constants: Mapping[str, Any]
     ) -> Any:
-        """What takes the place of a tensor from outside in the call."""
+        """Return the tensor of the default graph that replaces a captured tensor of the model."""
         import tensorflow as tf
 
         if inner.op.name in variables:
@@ -271,12 +275,12 @@ class _KerasGraph:
         if inner.name in constants:
             return tf.constant(constants[inner.name])
         raise ModelFnError(
-            f"the Keras model '{self._model.name}' uses {outer!r}, which is no variable and no number; "
+            f"the Keras model '{self._model.name}' uses {outer!r}, which is neither a variable nor a number; "
             "look strings up in input_fn"
         )
 
     def _variable(self, name: str, resource_name: str, holder: Any) -> Any:
-        """A variable of the present graph that starts from the value of one of the model's."""
+        """Return the variable of the default graph that starts from the value of a model variable."""
         import tensorflow as tf
 
         from cgc.importers.tensorflow import OPTIMIZER_VARIABLES
@@ -294,8 +298,8 @@ class _KerasGraph:
             name,
             holder.shape,
             dtype,
-            # Read when it is needed: as a constant the values of all weights would be part of the graph.
-            lambda shape, dtype, partition_info=None: _value_of(holder, shape, dtype),
+            # Read at initialization: as constants, the values of all weights would be part of the graph.
+            lambda shape, dtype, partition_info=None: _read_value(holder, shape, dtype),
             trainable=holder.trainable and resource_name.startswith(MODEL_STATE),
             collections=collections,
             use_resource=True,
@@ -303,7 +307,7 @@ class _KerasGraph:
         return self._variables[id(holder)]
 
 
-def _value_of(holder: Any, shape: Any, dtype: Any) -> Any:
+def _read_value(holder: Any, shape: Any, dtype: Any) -> Any:
     import tensorflow as tf
 
     value = tf.numpy_function(lambda: holder.numpy(), [], dtype)
@@ -312,9 +316,9 @@ def _value_of(holder: Any, shape: Any, dtype: Any) -> Any:
 
 
 def _after_reset(model: Any, step: str) -> Callable[[Any], Any]:
-    """A step of a model that begins with new totals of those metrics that the step gives for the batch alone.
+    """Return a step that first resets the metrics that it reports per batch.
 
-    In an evaluation that is the loss: the estimator makes the mean of all batches itself.
+    In training these are all metrics. In evaluation it is the loss only: the estimator averages it itself.
     """
 
     def reset_and_step(data: Any) -> Any:
@@ -327,7 +331,7 @@ def _after_reset(model: Any, step: str) -> Callable[[Any], Any]:
 
 
 def _is_compiled(model: Any) -> bool:
-    """Keras 3 says it in public, tf_keras does not."""
+    # tf_keras has no public attribute for this.
     return bool(getattr(model, "compiled", getattr(model, "_is_compiled", True)))
 
 
@@ -335,13 +339,13 @@ def _loss(logs: Mapping[str, Any], step: str) -> Any:
     if _LOSS not in logs:
         raise ModelFnError(
             f"{step} of the Keras model returns {', '.join(logs) or 'nothing'}, "
-            f"expected the loss among it, as '{_LOSS}'"
+            f"expected the loss among them, as '{_LOSS}'"
         )
     return logs[_LOSS]
 
 
 def _predictions(outputs: Mapping[str, Any]) -> Any:
-    """A single tensor as it is, several by name or position."""
+    """Return a single prediction as a tensor, several by name or position."""
     if _PREDICTION in outputs:
         return outputs[_PREDICTION]
     return {name.removeprefix(f"{_PREDICTION}/"): tensor for name, tensor in outputs.items()}
@@ -352,14 +356,14 @@ log = logging.getLogger("estimator")
 _STEP = "global_step"
 
 
-def load_into(model: Any, prefix: str) -> None:
-    """Puts the values of a checkpoint into a Keras model, and into its optimizer where it is compiled.
+def load_checkpoint_into(model: Any, prefix: str) -> None:
+    """Load a checkpoint into a Keras model, and into its optimizer if the model is compiled.
 
-    Variables that the checkpoint lacks keep their values, unless they are trained: those of layers that the
-    step does not use.
+    Variables that the checkpoint lacks keep their values, unless they are trainable: they belong to layers
+    that the step does not use.
 
     Raises:
-        CheckpointReadError: it cannot be read, or is of another model; the model is as it was.
+        CheckpointReadError: The checkpoint cannot be read, or is of another model; the model is unchanged.
     """
     from cgc.importers.tensorflow import keras_variables
 
@@ -383,7 +387,7 @@ def _check(model: Any, prefix: str, variables: dict[str, Any], shapes: dict[str,
     if unnamed:
         raise CheckpointReadError(
             prefix,
-            f"several variables of the model are called '{unnamed[0].name}'; give layers names of their own",
+            f"several variables of the model are called '{unnamed[0].name}'; give the layers unique names",
         )
     lacking = [handles[id(v.handle)] for v in trained if handles[id(v.handle)] not in shapes]
     if lacking:
@@ -393,11 +397,11 @@ def _check(model: Any, prefix: str, variables: dict[str, Any], shapes: dict[str,
             raise CheckpointReadError(
                 prefix,
                 f"variable '{name}' has the shape {tuple(shapes[name])} in it, "
-                f"the model's has {tuple(variable.shape.as_list())}",
+                f"but {tuple(variable.shape.as_list())} in the model",
             )
 
 
 def _has_own_count(variables: dict[str, Any], iterations: Any, shapes: dict[str, Any]) -> bool:
-    """Whether the checkpoint has the optimizer's count beside that of the steps."""
+    """Return True if the checkpoint has the optimizer's own step count besides the global step."""
     holder = iterations if hasattr(iterations, "handle") else iterations.value
     return any(v.handle is holder.handle and name in shapes for name, v in variables.items())

@@ -1,7 +1,7 @@
-"""At which line of a program the layers of a Keras model were made.
+"""The lines of a program that create the layers of a Keras model, for messages and reports.
 
-Keras does not note it, and the operations of a traced model have no line of the program behind them but that
-of the call that traces it.
+Keras does not record them, and in the stack of a traced operation the only line of the program is the call
+that traces the model.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _lines: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 @cache
 def watch_layers() -> None:
-    """From now on notes the line of each layer that is made."""
+    """Start to record the line of each layer that is created."""
     for name in _BASES:
         module = sys.modules.get(name)
         if module is not None:
@@ -33,10 +33,10 @@ def watch_layers() -> None:
 
 
 def line_of(layer: Any) -> str | None:
-    """`FILE:LINE` at which a layer was made.
+    """Return `FILE:LINE` at which a layer was created.
 
-    None for one whose class is the user's own, which has lines of its own, and for one that was made before
-    `watch_layers`.
+    None for a layer of a class of the user, whose operations have their own lines, and for a layer created
+    before `watch_layers`.
     """
     return None if _is_in_users_file(type(layer)) else _lines.get(layer)
 
@@ -44,7 +44,7 @@ def line_of(layer: Any) -> str | None:
 def _is_in_users_file(kind: Any) -> bool:
     try:
         return is_users_file(inspect.getfile(kind))
-    except (OSError, TypeError):  # of a console
+    except (OSError, TypeError):  # defined in a console
         return True
 
 
@@ -63,7 +63,7 @@ def _watch(module: ModuleType) -> None:
 
 
 def _users_line(frame: FrameType | None) -> str | None:
-    """The innermost line of the user's files."""
+    """Return the innermost line in a file of the user."""
     while frame is not None:
         if is_users_file(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -1,4 +1,4 @@
-"""Loss scaling: gradients too small for float16 survive if the loss is multiplied before them."""
+"""Loss scaling, which keeps gradients that would be too small for float16."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def loss_scale_optimizer(
     increment_period: int = 2000,
     multiplier: float = 2.0,
 ) -> Any:
-    """An optimizer that computes the gradients of the scaled loss, and divides them by the scale again.
+    """Wrap an optimizer to compute the gradients of the scaled loss and divide them by the scale.
 
-    With a dynamic scale a step whose gradients are not all finite changes no weight and divides the scale;
-    after a number of good steps the scale is multiplied. Scale and count are variables, so checkpoints have
-    them. TensorFlow's own `MixedPrecisionLossScaleOptimizer` may be used in the same way.
+    With a dynamic scale, a step whose gradients are not all finite changes no weights and decreases the
+    scale; after a number of good steps the scale increases. Scale and count are variables, so checkpoints
+    have them. TensorFlow's own `MixedPrecisionLossScaleOptimizer` works in the same way.
 
     Args:
-        optimizer: a `tf.compat.v1.train.Optimizer`.
-        loss_scale: a number, or "dynamic".
-        initial_loss_scale: first value of a dynamic scale.
-        increment_period: good steps in a row until a dynamic scale grows.
-        multiplier: factor by which it grows and shrinks.
+        optimizer: A `tf.compat.v1.train.Optimizer`.
+        loss_scale: A number, or "dynamic".
+        initial_loss_scale: Initial value of a dynamic scale.
+        increment_period: Number of consecutive good steps before a dynamic scale increases.
+        multiplier: Factor by which a dynamic scale increases and decreases.
 
     Raises:
         CallError: `loss_scale` is neither "dynamic" nor a number of at least 1.
@@ -36,7 +36,7 @@ def loss_scale_optimizer(
 
     mixed = tf.compat.v1.mixed_precision
     if loss_scale == "dynamic":
-        with silence():  # what TensorFlow offers instead needs Keras
+        with silence():  # the replacement that the deprecation warning names needs Keras
             scale = mixed.DynamicLossScale(initial_loss_scale, increment_period, multiplier)
     elif isinstance(loss_scale, (int, float)) and not isinstance(loss_scale, bool) and loss_scale >= 1:
         with silence():

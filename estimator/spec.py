@@ -1,4 +1,4 @@
-"""What a `model_fn` returns, and what `train_and_evaluate` and warm starts are told."""
+"""The result of a `model_fn`, its modes, and the settings of `train_and_evaluate` and of warm starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from estimator.errors import (
 
 
 class ModeKeys:
-    """Standard names for the modes of a `model_fn`, with the values that `tf.estimator.ModeKeys` had."""
+    """The modes of a `model_fn`, with the values of the removed `tf.estimator.ModeKeys`."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -31,14 +31,14 @@ PROGRAM_MODES: Mapping[str, Mode] = {
     ModeKeys.EVAL: "eval",
     ModeKeys.PREDICT: "infer",
 }
-"""What the compiler calls them."""
+"""The compiler's names of the modes."""
 
 
-SINGLE = ""
-"""Key under which predictions travel when `model_fn` predicts one tensor and no dict."""
+SINGLE_PREDICTION = ""
+"""Key of the predictions if `model_fn` predicts a single tensor instead of a dict."""
 
 _HOOKS = ("training_chief_hooks", "training_hooks", "evaluation_hooks", "prediction_hooks")
-_NEEDED = {
+_REQUIRED = {
     ModeKeys.TRAIN: ("loss", "train_op"),
     ModeKeys.EVAL: ("loss",),
     ModeKeys.PREDICT: ("predictions",),
@@ -61,23 +61,23 @@ class _SpecFields(NamedTuple):
 
 
 class EstimatorSpec(_SpecFields):
-    """What a `model_fn` returns: the tensors and ops of one mode.
+    """The result of a `model_fn`: the tensors and ops of one mode.
 
     Args:
         mode: One of ModeKeys.
-        predictions: Tensor or dict of tensors whose first dimension is the batch; needed to predict.
-        loss: Scalar tensor; needed to train and evaluate.
-        train_op: Op that makes one training step and advances the global step; needed to train.
-        eval_metric_ops: Name -> (value tensor, update op), as `tf.compat.v1.metrics` return them.
+        predictions: Tensor or dict of tensors whose first dimension is the batch; required to predict.
+        loss: Scalar tensor; required to train and evaluate.
+        train_op: Op that runs one training step and advances the global step; required to train.
+        eval_metric_ops: Name -> (value tensor, update op), as returned by `tf.compat.v1.metrics`.
         export_outputs: Kept, not used.
-        training_chief_hooks: Session hooks of a training on this CPU, on the chief.
-        training_hooks: Session hooks of a training on this CPU.
+        training_chief_hooks: Session hooks of training, in the chief.
+        training_hooks: Session hooks of training.
         scaffold: A `tf.compat.v1.train.Scaffold` for sessions on this CPU.
-        evaluation_hooks: Session hooks of an evaluation on this CPU.
-        prediction_hooks: Session hooks of a prediction on this CPU.
+        evaluation_hooks: Session hooks of evaluation.
+        prediction_hooks: Session hooks of prediction.
 
     Raises:
-        ValueError: something that the mode needs is missing or has the wrong form.
+        ValueError: A value that the mode requires is missing or has the wrong form.
     """
 
     __slots__ = ()
@@ -96,8 +96,8 @@ class EstimatorSpec(_SpecFields):
         evaluation_hooks: Sequence[Any] | None = None,
         prediction_hooks: Sequence[Any] | None = None,
     ) -> EstimatorSpec:
-        """Checks the parts against the mode."""
-        return cls._checked(
+        """Create a spec; check that it has what the mode requires."""
+        return cls._validate(
             mode,
             predictions=predictions,
             loss=loss,
@@ -112,36 +112,38 @@ class EstimatorSpec(_SpecFields):
         )
 
     @classmethod
-    def _checked(cls, mode: str, host_call: Any = None, **fields: Any) -> EstimatorSpec:
+    def _validate(cls, mode: str, host_call: Any = None, **fields: Any) -> EstimatorSpec:
         if mode not in MODES:
             raise ModelFnError(f"EstimatorSpec got mode {mode!r}, expected one of {', '.join(MODES)}")
-        _check_needed(mode, fields)
+        for name in _REQUIRED[mode]:
+            if fields[name] is None:
+                raise ModelFnError(f"EstimatorSpec of mode '{mode}' needs {name}, got None")
         values = {
             **fields,
-            "predictions": _checked_predictions(fields["predictions"]),
-            "loss": _scalar(fields["loss"]),
-            "train_op": _checked_train_op(fields["train_op"]),
-            "eval_metric_ops": _checked_metrics(fields["eval_metric_ops"]),
-            **{name: checked_hooks(name, fields[name]) for name in _HOOKS},
+            "predictions": _validate_predictions(fields["predictions"]),
+            "loss": _scalar_loss(fields["loss"]),
+            "train_op": _validate_train_op(fields["train_op"]),
+            "eval_metric_ops": _validate_metrics(fields["eval_metric_ops"]),
+            **{name: validate_hooks(name, fields[name]) for name in _HOOKS},
         }
         return _SpecFields.__new__(cls, mode=mode, host_call=host_call, **values)
 
 
 class CSEstimatorSpec(EstimatorSpec):
-    """EstimatorSpec with metrics that are computed on the host.
+    """An EstimatorSpec with metrics that are computed on the host.
 
     Args:
         mode: One of ModeKeys.
-        host_call: `(function, tensors)`; `function(*tensors)` returns name -> (value, update op). It takes
-            the place of `eval_metric_ops`, and only one of both may be given. A third member, a list that
-            the original's host code read, is accepted and not used.
-        **fields: As `EstimatorSpec`.
+        host_call: `(function, tensors)`; `function(*tensors)` returns name -> (value, update op). It replaces
+            `eval_metric_ops`: only one of the two may be set. A third member, a list that the original stack
+            read on the host, is accepted and not used.
+        **fields: Fields of `EstimatorSpec`.
     """
 
     __slots__ = ()
 
     def __new__(cls, mode: str, host_call: Any = None, **fields: Any) -> CSEstimatorSpec:
-        """Checks the parts against the mode."""
+        """Create a spec; check that it has what the mode requires."""
         known = [name for name in _SpecFields._fields if name not in ("mode", "host_call")]
         unknown = [name for name in fields if name not in known]
         if unknown:
@@ -152,15 +154,15 @@ class CSEstimatorSpec(EstimatorSpec):
         if host_call is not None:
             validate_host_call(host_call)
             if fields.get("eval_metric_ops"):
-                raise ModelFnError("CSEstimatorSpec got host_call and eval_metric_ops; give one of them")
+                raise ModelFnError("CSEstimatorSpec got host_call and eval_metric_ops; set one of them")
         values = {name: fields.get(name) for name in known}
-        spec = cls._checked(mode, host_call=host_call, **values)
+        spec = cls._validate(mode, host_call=host_call, **values)
         assert isinstance(spec, CSEstimatorSpec)
         return spec
 
 
 class TrainSpec(NamedTuple):
-    """What `train_and_evaluate` trains on."""
+    """How `train_and_evaluate` trains."""
 
     input_fn: Callable[..., Any]
     max_steps: int | None = None
@@ -168,7 +170,7 @@ class TrainSpec(NamedTuple):
 
 
 class EvalSpec(NamedTuple):
-    """What `train_and_evaluate` evaluates on; `throttle_secs` is the least time between two evaluations."""
+    """How `train_and_evaluate` evaluates; `throttle_secs` is the minimum time between two evaluations."""
 
     input_fn: Callable[..., Any]
     steps: int | None = 100
@@ -179,7 +181,7 @@ class EvalSpec(NamedTuple):
 
 
 class WarmStartSettings(NamedTuple):
-    """Where the first values of which variables come from, as `tf.estimator.WarmStartSettings`."""
+    """The checkpoint of initial values, and which variables it sets, as in `tf.estimator`."""
 
     ckpt_to_initialize_from: str
     vars_to_warm_start: Any = ".*"
@@ -187,16 +189,18 @@ class WarmStartSettings(NamedTuple):
     var_name_to_prev_var_name: Mapping[str, str] | None = None
 
 
-def named_predictions(spec: EstimatorSpec) -> dict[str, Any]:
-    """The predictions of a spec by name; a single tensor under `SINGLE`."""
-    return dict(spec.predictions) if isinstance(spec.predictions, Mapping) else {SINGLE: spec.predictions}
+def predictions_by_name(spec: EstimatorSpec) -> dict[str, Any]:
+    """Return the predictions of a spec by name; a single tensor has the name `SINGLE_PREDICTION`."""
+    if isinstance(spec.predictions, Mapping):
+        return dict(spec.predictions)
+    return {SINGLE_PREDICTION: spec.predictions}
 
 
 def validate_host_call(host_call: Any) -> None:
-    """Checks the form of a host call.
+    """Check the form of a host call.
 
     Raises:
-        ModelFnError: it is not `(function, tensors)` or `(function, tensors, list)`.
+        ModelFnError: It is not `(function, tensors)` or `(function, tensors, list)`.
     """
     if not isinstance(host_call, (tuple, list)) or len(host_call) not in (2, 3) or not callable(host_call[0]):
         raise ModelFnError(f"host_call must be (function, [tensors]), got {host_call!r}")
@@ -205,35 +209,29 @@ def validate_host_call(host_call: Any) -> None:
 
 
 def host_call_to_eval_metric_ops(host_call: Any) -> dict[str, tuple[Any, Any]]:
-    """Calls the function of a host call in the present graph; a tuple result gets names by position."""
+    """Call the function of a host call in the default graph; name the metrics of a tuple by position."""
     validate_host_call(host_call)
     result = host_call[0](*host_call[1])
     if isinstance(result, Mapping):
-        return _checked_metrics(result)
-    return _checked_metrics({f"host_call_{index}": metric for index, metric in enumerate(result)})
+        return _validate_metrics(result)
+    return _validate_metrics({f"host_call_{index}": metric for index, metric in enumerate(result)})
 
 
 def metrics_of(spec: EstimatorSpec) -> dict[str, tuple[Any, Any]]:
-    """The metrics of a spec, whichever way they were given."""
+    """Return the metrics of a spec, from `host_call` or `eval_metric_ops`."""
     if spec.host_call is not None:
         return host_call_to_eval_metric_ops(spec.host_call)
     return dict(spec.eval_metric_ops)
 
 
-def _check_needed(mode: str, fields: Mapping[str, Any]) -> None:
-    for name in _NEEDED[mode]:
-        if fields[name] is None:
-            raise ModelFnError(f"EstimatorSpec of mode '{mode}' needs {name}, got None")
-
-
-def _scalar(loss: Any) -> Any:
-    """The loss as a tensor of rank 0; one of shape (1,) is reshaped, as `tf.estimator` did."""
+def _scalar_loss(loss: Any) -> Any:
+    """Return the loss as a scalar tensor."""
     if loss is None:
         return None
     import tensorflow as tf
 
     tensor = tf.convert_to_tensor(loss)
-    if tensor.shape.rank == 1 and tensor.shape[0] == 1:
+    if tensor.shape.rank == 1 and tensor.shape[0] == 1:  # as tf.estimator did
         tensor = tf.reshape(tensor, [])
     if tensor.shape.rank != 0:
         raise ModelFnError(
@@ -243,19 +241,19 @@ def _scalar(loss: Any) -> Any:
     return tensor
 
 
-def _checked_train_op(train_op: Any) -> Any:
+def _validate_train_op(train_op: Any) -> Any:
     if train_op is None:
         return None
     import tensorflow as tf
 
     if not (tf.is_tensor(train_op) or isinstance(train_op, tf.Operation)):
         raise ModelFnError(
-            f"train_op must be what optimizer.minimize(...) returns, an op or a tensor; got {train_op!r}"
+            f"train_op must be an op or a tensor, such as optimizer.minimize(...) returns; got {train_op!r}"
         )
     return train_op
 
 
-def _checked_predictions(predictions: Any) -> Any:
+def _validate_predictions(predictions: Any) -> Any:
     if predictions is None:
         return {}
     import tensorflow as tf
@@ -267,7 +265,7 @@ def _checked_predictions(predictions: Any) -> Any:
     return predictions
 
 
-def _checked_metrics(metrics: Mapping[str, tuple[Any, Any]] | None) -> dict[str, tuple[Any, Any]]:
+def _validate_metrics(metrics: Mapping[str, tuple[Any, Any]] | None) -> dict[str, tuple[Any, Any]]:
     if metrics is None:
         return {}
     if not isinstance(metrics, Mapping):
@@ -276,16 +274,16 @@ def _checked_metrics(metrics: Mapping[str, tuple[Any, Any]] | None) -> dict[str,
         if not isinstance(metric, (tuple, list)) or len(metric) != 2:
             raise ModelFnError(
                 f"eval_metric_ops['{name}'] must be (value tensor, update op), "
-                f"as tf.compat.v1.metrics return it, got {metric!r}"
+                f"as returned by tf.compat.v1.metrics, got {metric!r}"
             )
     return {name: (metric[0], metric[1]) for name, metric in metrics.items()}
 
 
-def checked_hooks(name: str, hooks: Sequence[Any] | None) -> tuple[Any, ...]:
-    """Hooks as a tuple.
+def validate_hooks(name: str, hooks: Sequence[Any] | None) -> tuple[Any, ...]:
+    """Return hooks as a tuple.
 
     Raises:
-        CallError: one lacks the methods of a session hook; the message calls them `name`.
+        CallError: One of them lacks the methods of a session hook; the message names the argument `name`.
     """
     for hook in hooks or ():
         if not all(hasattr(hook, method) for method in ("begin", "before_run", "after_run", "end")):
@@ -293,11 +291,11 @@ def checked_hooks(name: str, hooks: Sequence[Any] | None) -> tuple[Any, ...]:
     return tuple(hooks or ())
 
 
-def settings_of(given: Any) -> WarmStartSettings | None:
-    """A path, or settings like `tf.estimator.WarmStartSettings`, as our settings.
+def parse_warm_start(given: Any) -> WarmStartSettings | None:
+    """Return WarmStartSettings for a path or for settings like `tf.estimator.WarmStartSettings`.
 
     Raises:
-        CallError: neither of them.
+        CallError: The value is neither of them.
     """
     if given is None or isinstance(given, WarmStartSettings):
         return given
@@ -309,10 +307,10 @@ def settings_of(given: Any) -> WarmStartSettings | None:
 
 
 def warm_start(settings: WarmStartSettings) -> None:
-    """Makes the initializers of the present graph's variables read a checkpoint.
+    """Make the initializers of the default graph's variables read a checkpoint.
 
     Raises:
-        CheckpointReadError: the checkpoint is missing, damaged, or lacks a variable.
+        CheckpointReadError: The checkpoint is missing, damaged, or lacks a variable.
     """
     import tensorflow as tf
 

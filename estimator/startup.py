@@ -1,4 +1,4 @@
-"""The first import of TensorFlow in a process, quietly and without what few programs use."""
+"""The first import of TensorFlow in a process, without start-up lines and rarely used modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cs_toolkit.garbage import seldom_searched
 from cs_toolkit.import_hooks import on_import
 from cs_toolkit.random_numbers import random_numbers_kept
 
-# TensorFlow 2.21 writes these at every start, whatever TF_CPP_MIN_LOG_LEVEL says.
+# TensorFlow 2.21 writes these at every start, regardless of TF_CPP_MIN_LOG_LEVEL.
 _START_UP_LINES = (b"All log messages before absl::InitializeLog()", b"oneDNN custom operations are on")
 
 _KERAS = frozenset(["keras", "tf_keras"])
@@ -28,31 +28,27 @@ _LATE_MODULES = frozenset(
         *(f"tensorflow._api.v2.{version}lite" for version in ("", "compat.v1.", "compat.v2.")),  # for JAX
     ]
 )
-"""Modules that import others of considerable size, and which few programs use."""
+"""Modules that import large packages and that few programs use."""
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow without the lines on how it was built; everything else that it writes appears.
-
-    For the first import in a process; C++ writes past Python to the descriptor of stderr.
-    """
-    with without_start_up_lines(), only_what_is_used():
+    """Import TensorFlow, as the first import in a process, without the lines on how it was built."""
+    with suppress_start_up_lines(), lazy_submodules():
         import_module("tensorflow")
 
 
 @contextmanager
-def only_what_is_used() -> Iterator[None]:
-    """An import of TensorFlow in the body takes little more than half of the time.
+def lazy_submodules() -> Iterator[None]:
+    """Import TensorFlow in the body in little more than half of the time, by making submodules lazy.
 
-    Keras, and TensorFlow Lite with JAX, are imported when something of them is used first; what Keras has for
-    scikit-learn likewise, from now on. TensorFlow imports Keras at its end because that makes its optimizers
-    known to SavedModels, and does without where it is not installed.
+    Keras, its wrappers for scikit-learn, and TensorFlow Lite with JAX are imported on first use.
     """
+    # TensorFlow imports Keras last, to register Keras' optimizers for SavedModels, and works without it.
     finder = next((found for found in sys.meta_path if isinstance(found, _LateFinder)), None)
     if finder is None:
         finder = _LateFinder()
         sys.meta_path.insert(0, finder)
-        # The import draws numbers, and a program may have seeded the generators before.
+        # Importing Keras draws random numbers, and the program may have seeded the generators before.
         on_import({}, dict.fromkeys(_KERAS, lambda module: random_numbers_kept()))
     finder.refused = _KERAS
     try:
@@ -63,11 +59,12 @@ def only_what_is_used() -> Iterator[None]:
 
 
 @contextmanager
-def without_start_up_lines() -> Iterator[None]:
-    """The body imports TensorFlow, which says nothing there or later but warnings and errors.
+def suppress_start_up_lines() -> Iterator[None]:
+    """Import TensorFlow in the body without start-up lines; later it logs warnings and errors only.
 
-    TF_CPP_MIN_LOG_LEVEL of the user decides where it is set.
+    If the user has set TF_CPP_MIN_LOG_LEVEL, it stays as it is. All other output appears after the import.
     """
+    # TensorFlow's C++ code writes to the file descriptor of stderr, bypassing Python.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     sys.stderr.flush()
     stderr = os.dup(2)
@@ -84,10 +81,10 @@ def without_start_up_lines() -> Iterator[None]:
 
 
 class _LateFinder(MetaPathFinder):
-    """Finds modules that are imported when an attribute of them is used first, and refuses others.
+    """Finds modules that are imported on first use of an attribute, and refuses packages.
 
     Attributes:
-        refused: Packages that are found, as far as a search goes, and cannot be imported.
+        refused: Packages that can be found but not imported.
     """
 
     def __init__(self) -> None:
@@ -97,11 +94,12 @@ class _LateFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Like Python's own; None for all other modules."""
+        """Return the spec of a lazy or refused module; None for all other modules."""
         if fullname not in self._late and fullname not in self.refused:
             return None
         if fullname == "tensorflow._api.v2.lite":
-            import_module("tensorflow.lite")  # else it would take the name `tf.lite` when it comes later
+            # Otherwise its later import would rebind the name `tf.lite`.
+            import_module("tensorflow.lite")
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None:
             spec.loader = _Refusal() if fullname in self.refused else _LateLoader(self._late)
@@ -110,7 +108,7 @@ class _LateFinder(MetaPathFinder):
 
 class _Refusal(Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        raise ImportError(f"{spec.name} is imported when a program uses it", name=spec.name)
+        raise ImportError(f"{spec.name} is imported on first use", name=spec.name)
 
 
 class _LateLoader(Loader):
@@ -125,11 +123,10 @@ class _LateLoader(Loader):
 
 
 class _LateModule(ModuleType):
-    """Stands for a module until something of it is used; after that it is another name of the module.
+    """A proxy of a module, which imports the module on first use of an attribute."""
 
-    Not `importlib.util.LazyLoader`: modules of TensorFlow put an object in their own place, and whoever looks
-    through all modules for the file of one (`inspect`) would import them.
-    """
+    # Not importlib.util.LazyLoader: modules of TensorFlow replace themselves in sys.modules, and `inspect`,
+    # which asks every module for its file, would import them all.
 
     def __init__(self, name: str, late: set[str]) -> None:
         super().__init__(name)

@@ -21,10 +21,9 @@ _file_numbers = itertools.count()
 
 
 class EventWriter:
-    """Writes scalars and serialized summaries of a step into one event file.
+    """Writes scalars and serialized summaries to one event file, which is created with the first value."""
 
-    The file appears with the first value, so that a run that fails early leaves none.
-    """
+    # So a run that fails early leaves no event file.
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -39,7 +38,7 @@ class EventWriter:
         self.close()
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one scalar a tag."""
+        """Write a scalar for each tag."""
         import tensorflow as tf
 
         summary = tf.compat.v1.Summary(
@@ -48,20 +47,20 @@ class EventWriter:
         self._open().add_summary(summary, step)
 
     def serialized(self, step: int, summary: bytes) -> None:
-        """Writes what a merged summary op put out."""
+        """Write the output of a summary op."""
         self._open().add_summary(summary, step)
 
     def graph(self, graph: Any) -> None:
-        """Writes a graph, for TensorBoard's page of graphs."""
+        """Write a graph, for TensorBoard's graph page."""
         self._open().add_graph(graph)
 
     def flush(self) -> None:
-        """Brings everything written so far to the file."""
+        """Flush the file."""
         if self._writer is not None:
             self._writer.flush()
 
     def close(self) -> None:
-        """Ends the file."""
+        """Close the file."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
@@ -74,9 +73,9 @@ class EventWriter:
                 self._directory.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise ModelDirError(self._directory, error) from error
-            # The writer refuses to be made under eager execution.
+            # The writer cannot be created under eager execution.
             with tf.Graph().as_default():
-                # TensorFlow names the file by the second: a second writer would overwrite the first's.
+                # TensorFlow names the file by the second: another writer would overwrite it.
                 self._writer = tf.compat.v1.summary.FileWriter(
                     str(self._directory), filename_suffix=f".{os.getpid()}.{next(_file_numbers)}"
                 )
@@ -86,8 +85,8 @@ class EventWriter:
 log = logging.getLogger("estimator")
 
 
-def report(model_dir: Path, results: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Logs the results of an evaluation and writes them as events beside those of the training."""
+def report_evaluation(model_dir: Path, results: Mapping[str, Any], name: str | None) -> dict[str, Any]:
+    """Log the results of an evaluation and write them as events next to those of training."""
     step = int(results["global_step"])
     text = ", ".join(f"{key} = {results[key]}" for key in sorted(results))
     log.info("Saving dict for global step %d: %s", step, text)
@@ -99,62 +98,61 @@ def report(model_dir: Path, results: Mapping[str, Any], name: str | None) -> dic
 
 
 def eval_dir(model_dir: Path, name: str | None) -> Path:
-    """Where the events of an evaluation go."""
+    """Return the directory of the events of an evaluation."""
     return model_dir / (f"eval_{name}" if name else "eval")
 
 
 HISTOGRAM_ELEMENTS = 16_384
-"""Of a larger tensor a histogram shows so many elements at most, evenly spaced: a step puts them out."""
+"""Maximum number of elements in a histogram; of a larger tensor a step outputs evenly spaced elements."""
 
-SHOWN = "output_shown/"
-"""Begins the names of outputs of the step that are shown by a summary and are no summaries of numbers."""
+TENSOR_SUMMARIES = "output_shown/"
+"""Prefix of the names of step outputs for summaries of tensors: histograms, images and others."""
 
 _IMAGES = {"ImageSummary": "max_images", "AudioSummaryV2": "max_outputs"}
-"""Attribute with the number of samples that a summary shows, by the type of its operation."""
+"""Attribute with the number of samples in a summary, by the type of its operation."""
 
 
 class Summaries:
-    """The summaries of a graph that a session on this CPU would write: those in its collection of summaries.
+    """The summaries in the collection of a model's graph, for a run on the CS system.
 
-    Made while the graph can still be changed, as it adds what it puts out.
+    A step outputs the values of a summary. The summary is made of them on the host of the chief, by a copy of
+    the program's own summary operation in a separate graph. Adds its outputs to the model's graph.
 
     Args:
-        graph: That of the model.
-        shows_tensors: Whether other summaries than those of numbers are written at all.
+        graph: The graph of the model.
+        shows_tensors: Write summaries of tensors, besides those of scalars.
 
     Attributes:
-        scalars: Name of an output of the step -> tensor: numbers, which are written as they are.
-        shown: The same for all others.
+        scalars: Name of a step output -> tensor: scalars, which are written without an operation.
+        shown: Name of a step output -> tensor, for all other summaries.
     """
 
     def __init__(self, graph: Any, shows_tensors: bool = True) -> None:
         import tensorflow as tf
 
         self._shows_tensors = shows_tensors
-
         self.scalars: dict[str, Any] = {}
         self.shown: dict[str, Any] = {}
         self._host = tf.Graph()
-        self._made: dict[
-            str, tuple[Any, dict[str, Any]]
-        ] = {}  # summary -> its tensor, placeholders by output
+        # Name of a summary -> its tensor, and its placeholders by step output.
+        self._made: dict[str, tuple[Any, dict[str, Any]]] = {}
         self._session: Any = None
-        refused = [op.name for op in _summary_ops(graph) if not self._take(op)]
+        refused = [op.name for op in _summary_ops(graph) if not self._add(op)]
         if refused:
             log.warning(
-                "not written in a run on the CS system, as their values or sizes are known on a host alone: "
+                "not written in a run on the CS system, as their values or sizes are known on a host only: "
                 "the summaries %s",
                 ", ".join(refused),
             )
 
     def leave_out(self, nodes: Sequence[str]) -> list[str]:
-        """Forgets the summaries that need one of some operations.
+        """Drop the summaries that depend on given operations.
 
         Args:
-            nodes: Their names.
+            nodes: Names of the operations.
 
         Returns:
-            What was forgotten.
+            The names of the dropped summaries.
         """
         wanted = {**self.scalars, **self.shown}
         outputs = [name for name, tensor in wanted.items() if _needs(tensor, frozenset(nodes))]
@@ -168,7 +166,7 @@ class Summaries:
         return scalars + gone
 
     def serialized(self, values: Mapping[str, np.ndarray]) -> list[bytes]:
-        """What TensorBoard reads, for the values that a step has put out, by name of the output."""
+        """Return the summaries, as TensorBoard reads them, of the outputs of a step, given by name."""
         import tensorflow as tf
 
         if self._session is None:
@@ -183,16 +181,16 @@ class Summaries:
         return found
 
     def close(self) -> None:
-        """Frees the session."""
+        """Close the session."""
         if self._session is not None:
             self._session.close()
 
-    def _take(self, op: Any) -> bool:
-        """Whether a summary can be made of what a step puts out."""
+    def _add(self, op: Any) -> bool:
+        """Add a summary; return False if it cannot be made of outputs of a step."""
         import tensorflow as tf
 
         if op.type == "MergeSummary":
-            return True  # its parts are in the collection themselves
+            return True  # the merged summaries are in the collection themselves
         if op.type == "ScalarSummary" and op.inputs[1].shape.rank == 0:
             tag = tf.get_static_value(op.inputs[0])
             if tag is not None:
@@ -200,8 +198,9 @@ class Summaries:
             return tag is not None
         if not self._shows_tensors:
             return True
-        inputs = [_known(tensor) for tensor in op.inputs]
-        if any(v is None and not _is_shown(t) for t, v in zip(op.inputs, inputs, strict=True)):
+        # Tags and the like are constants; None marks a tensor that the step has to output.
+        inputs = [tf.get_static_value(tensor) for tensor in op.inputs]
+        if any(v is None and not _can_be_output(t) for t, v in zip(op.inputs, inputs, strict=True)):
             return False
         placeholders: dict[str, Any] = {}
         with self._host.as_default():
@@ -211,7 +210,7 @@ class Summaries:
                     arguments.append(tf.constant(value, tensor.dtype))
                     continue
                 name = f"shown/{len(self.shown)}"
-                self.shown[name] = _reduced(op, tensor)
+                self.shown[name] = _select_shown(op, tensor)
                 placeholders[name] = tf.compat.v1.placeholder(tensor.dtype, self.shown[name].shape)
                 arguments.append(placeholders[name])
             made = self._host.create_op(
@@ -228,21 +227,14 @@ def _summary_ops(graph: Any) -> Iterator[Any]:
         yield summary.op
 
 
-def _known(tensor: Any) -> Any:
-    """A tag, and what else is the same in every step; None for what a step has to put out."""
-    import tensorflow as tf
-
-    return tf.get_static_value(tensor)
-
-
-def _is_shown(tensor: Any) -> bool:
-    """Whether a step can put out a tensor: numbers of a known shape."""
+def _can_be_output(tensor: Any) -> bool:
+    """Return True if a step can output a tensor: it has numbers and a static shape."""
     known = tensor.shape.is_fully_defined()
     return bool(known and tensor.dtype.is_numpy_compatible and tensor.dtype.name != "string")
 
 
-def _reduced(op: Any, tensor: Any) -> Any:
-    """The part of a tensor that its summary shows."""
+def _select_shown(op: Any, tensor: Any) -> Any:
+    """Return the part of a tensor that its summary shows."""
     import tensorflow as tf
 
     with tensor.graph.as_default(), tf.name_scope(f"{op.name}/shown"):
@@ -254,16 +246,14 @@ def _reduced(op: Any, tensor: Any) -> Any:
 
 
 def _stride(elements: int) -> int:
-    """Distance of the elements that are taken of a large tensor.
-
-    Coprime with their number, it goes through all places of rows and channels.
-    """
+    """Return the stride at which elements of a large tensor are sampled."""
+    # Coprime with the number of elements, so that samples come from all rows and channels.
     least = -(-elements // HISTOGRAM_ELEMENTS)
     return next(stride for stride in count(least) if gcd(stride, elements) == 1)
 
 
 def _needs(tensor: Any, nodes: frozenset[str]) -> bool:
-    """Whether a tensor is computed from one of some operations."""
+    """Return True if a tensor depends on one of the named operations."""
     waiting, seen = [tensor.op], set()
     while waiting:
         op = waiting.pop()

@@ -1,4 +1,4 @@
-"""TensorFlow for tests of programs that run for some steps."""
+"""TensorFlow settings for tests of programs that run for a few steps."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 
 def optimise_graphs(wanted: bool) -> None:
-    """Whether sessions of TensorFlow optimise their graphs in this process from here on.
+    """Enable or disable graph optimization in all TensorFlow sessions that this process creates from now on.
 
-    That is a third of the CPU time of a training of two steps, and pays in one of thousands. Numbers are
-    equal but for rounding: in 16 bits that is after other operations.
+    Optimization takes a third of the CPU time of two training steps, and only pays off for thousands. Results
+    differ only by rounding, which in 16 bits happens after other operations.
 
     Args:
-        wanted: True for what TensorFlow does by itself.
+        wanted: True for TensorFlow's default.
     """
     from tensorflow.python.client.session import BaseSession
 

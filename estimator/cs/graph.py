@@ -1,4 +1,4 @@
-"""The graph of a step on the CS system: a `model_fn` traced on placeholders, and metrics of the host."""
+"""The graph of a step on the CS system: a `model_fn` traced on placeholders, and metrics on the host."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class TracedModel:
 
     Attributes:
         graph: The `tf.Graph`.
-        inputs: The placeholders, one a component of the input, in streaming order.
-        spec: What `model_fn` returned.
+        inputs: The placeholders, one for each component of the input, in streaming order.
+        spec: The result of `model_fn`.
         global_step: The variable that counts steps.
-        metrics: Name -> (value, update op) with the mean `loss` among them; of EVAL only.
+        metrics: Name -> (value, update op), including the mean `loss`; of mode EVAL only.
     """
 
     graph: Any
@@ -37,18 +37,18 @@ class TracedModel:
 def trace(
     model_fn: Callable[..., Any], element: Element, mode: str, params: Mapping[str, Any], config: Any
 ) -> TracedModel:
-    """Calls `model_fn` on placeholders of the shapes of the input, and checks what a CS run needs.
+    """Call `model_fn` on placeholders with the shapes of the input, and check its result for a CS run.
 
     Raises:
-        ModelFnError: the result is not usable.
-        UnsupportedOnCsError: it has parts that cannot run on the CS system.
+        ModelFnError: The result cannot be used.
+        UnsupportedOnCsError: The result has parts that cannot run on the CS system.
     """
     import tensorflow as tf
 
     with model_graph(config.tf_random_seed) as global_step:
-        # The seed of a random op is, unless the program gives one, the number of ops before it. With as many
-        # here as the input has in a graph of its own, one tf_random_seed means the same initial weights on
-        # the CS system and on a CPU.
+        # Unless the program sets one, the seed of a random op is the number of ops before it. As many no-ops
+        # as the input has ops give the same initial weights on the CS system and on a CPU for one
+        # tf_random_seed.
         for _ in range(element.graph_ops - len(element.components)):
             tf.no_op(name="input/in_place_of_op")
         placeholders = [
@@ -74,22 +74,18 @@ def _check_for_cs(spec: EstimatorSpec, mode: str, global_step: Any) -> None:
             "Return them only when mode == ModeKeys.EVAL"
         )
     check_advances(spec.train_op, global_step)
-    _check_advances_once(spec.train_op, global_step)
-
-
-def _check_advances_once(train_op: Any, global_step: Any) -> None:
-    """Refuses several steps in one: the global step also says which batch comes next."""
-    assignments = assignments_to(train_op, global_step)
+    # The global step also selects the next batch, so a step may advance it only once.
+    assignments = assignments_to(spec.train_op, global_step)
     if len(assignments) > 1:
         names = ", ".join(sorted(op.name for op in assignments))
         raise ModelFnError(
-            f"train_op '{train_op.name}' advances the global step {len(assignments)} times a step ({names}); "
-            "on the CS system it counts batches. Pass global_step to one of the optimizers only"
+            f"train_op '{spec.train_op.name}' advances the global step {len(assignments)} times a step "
+            f"({names}); on the CS system it counts batches. Pass global_step to one of the optimizers only"
         )
 
 
 def op_name(text: str) -> str:
-    """A name that TensorFlow takes: keys of a user's dict may have blanks and what not in them."""
+    """Replace the characters that TensorFlow does not accept in the name of an op."""
     return re.sub(r"[^A-Za-z0-9_./-]", "_", text)
 
 
@@ -97,10 +93,13 @@ _OUTPUT = "host_call"
 
 
 class HostMetrics:
-    """The metrics of a host call and the mean of the loss, with their totals.
+    """Computes the metrics of a `host_call`, and the mean loss, on this host instead of the CS system.
+
+    The tensors that the host call takes become outputs of every step. Its function is called on placeholders
+    for them, in a separate graph.
 
     Args:
-        spec: Of mode EVAL, with a host call whose function uses no tensor but its arguments.
+        spec: A spec of mode EVAL whose host call uses no tensors except its arguments.
     """
 
     def __init__(self, spec: EstimatorSpec) -> None:
@@ -110,7 +109,7 @@ class HostMetrics:
         self._outputs: dict[str, Any] = {}
         self._placeholders: dict[str, Any] = {}
 
-        def placed(value: Any) -> Any:
+        def make_placeholder(value: Any) -> Any:
             if not isinstance(value, tf.Tensor):
                 return value
             name = f"{_OUTPUT}/{len(self._outputs)}"
@@ -120,10 +119,10 @@ class HostMetrics:
 
         function, tensors, *rest = spec.host_call
         with tf.Graph().as_default() as graph:
-            v1.train.create_global_step()  # a function may look at it
-            arguments = tf.nest.map_structure(placed, list(tensors))
+            v1.train.create_global_step()  # the function may use it
+            arguments = tf.nest.map_structure(make_placeholder, list(tensors))
             metrics = with_mean_loss(
-                spec._replace(host_call=(function, arguments, *rest), loss=placed(spec.loss))
+                spec._replace(host_call=(function, arguments, *rest), loss=make_placeholder(spec.loss))
             )
             self._values = {name: value for name, (value, _) in metrics.items()}
             self._updates = [update for _, update in metrics.values()]
@@ -138,11 +137,11 @@ class HostMetrics:
 
     @property
     def outputs(self) -> Mapping[str, Any]:
-        """Name -> tensor of the model: what a step has to put out."""
+        """Name -> tensor of the model: the outputs of the step that the metrics need."""
         return self._outputs
 
     def update(self, outputs: Mapping[str, np.ndarray]) -> None:
-        """Adds a step with these outputs to the totals."""
+        """Update the metrics with the outputs of a step."""
         self._batch = {
             placeholder: np.asarray(outputs[f"output_{name}"], dtype=placeholder.dtype.as_numpy_dtype)
             for name, placeholder in self._placeholders.items()
@@ -150,10 +149,10 @@ class HostMetrics:
         self._session.run(self._updates, self._batch)
 
     def values(self) -> dict[str, Any]:
-        """The metrics over all steps so far."""
+        """Return the metrics over all steps so far."""
         values: dict[str, Any] = self._session.run(self._values, self._batch)
         return values
 
     def close(self) -> None:
-        """Frees the session."""
+        """Close the session."""
         self._session.close()

@@ -1,8 +1,8 @@
 """Session hooks in a run on the CS system.
 
-No session runs the steps there: the system is steps ahead, and what it puts out comes back some steps at a
-time. A hook that only looks is shown the values of every step, in order, by the calls that a session makes.
-All others are refused by name before anything is compiled.
+No session runs the steps there: the system computes ahead, and outputs arrive several steps at a time. A hook
+that only looks at values gets them for every step, in order, through the calls that a session would make. All
+other hooks are refused by name before anything is compiled.
 """
 
 from __future__ import annotations
@@ -25,85 +25,85 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("estimator")
 
-OF_HOOKS = "output_hook/"
-"""Begins the names of outputs of the step that only hooks have asked for."""
+HOOK_OUTPUTS = "output_hook/"
+"""Prefix of the names of step outputs that only hooks use."""
 
 _STEP = ""
-"""Stands for the global step among names of outputs."""
+"""The output name of the global step, which is not an output of the step."""
 
 _HOST_TYPES = ("string", "resource", "variant")
 
-_INSTEAD: Mapping[str, str] = {
-    "FeedFnHook": "Give the tensors by input_fn",
-    "FinalOpsHook": "Compute it from the checkpoint, with evaluate() or predict()",
-    "GlobalStepWaiterHook": "Drop it: all tasks begin together",
-    "ProfilerHook": "Drop it: compile_report.html has the time of every kernel, performance.json the rates",
-    "SummarySaverHook": "Drop it: a run writes the summaries itself, every save_summary_steps steps",
+_ALTERNATIVES: Mapping[str, str] = {
+    "FeedFnHook": "Provide the tensors by input_fn",
+    "FinalOpsHook": "Compute the values from the checkpoint, with evaluate() or predict()",
+    "GlobalStepWaiterHook": "Remove it: all tasks start together",
+    "ProfilerHook": "Remove it: compile_report.html has the time of every kernel, performance.json the rates",
+    "SummarySaverHook": "Remove it: the run itself writes summaries, every save_summary_steps steps",
 }
-"""By class, what takes the place of hooks of TensorFlow that do more than look."""
+"""Advice for TensorFlow's hooks that do more than look at values, by class."""
 
 Values = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Watched:
-    """What hooks can look at.
+class HookScope:
+    """The tensors that hooks can look at.
 
     Attributes:
-        graph: Their default graph.
-        outputs: Names of the outputs of the step, by those of the tensors that they are in this graph.
-        is_open: Whether further tensors of the graph can become outputs of the step.
+        graph: The default graph of the hooks.
+        outputs: Names of tensors in this graph -> names of the step outputs that have their values.
+        is_extensible: Whether more tensors of the graph can become outputs of the step.
         global_step: The variable that counts steps.
-        step: Its value before the first step.
+        step: The value of `global_step` before the first step.
     """
 
     graph: Any
     outputs: Mapping[str, str]
-    is_open: bool
+    is_extensible: bool
     global_step: Any
     step: int
 
 
 class StepHooks:
-    """The hooks of one run, which have begun.
+    """Runs the hooks of a run; calls their `begin` methods when created.
 
     Args:
-        hooks: Of the call and of the `model_fn`.
-        watched: What they can look at.
-        model_dir: Where checkpoints go.
+        hooks: Those of the call and of the `model_fn`.
+        scope: The tensors that they can look at.
+        model_dir: Directory of checkpoints.
 
     Attributes:
-        outputs: Name -> tensor: what the step has to put out for them besides.
-        listeners: Those of a `CheckpointSaverHook`.
+        outputs: Name -> tensor of the additional outputs of the step that the hooks need.
+        listeners: The listeners of a `CheckpointSaverHook`.
         first_step: Global step before the first step.
 
     Raises:
-        UnsupportedOnCsError: one of them cannot run on the CS system.
+        UnsupportedOnCsError: A hook cannot run on the CS system.
     """
 
-    def __init__(self, hooks: Sequence[Any], watched: Watched, model_dir: Path) -> None:
+    def __init__(self, hooks: Sequence[Any], scope: HookScope, model_dir: Path) -> None:
         self.outputs: dict[str, Any] = {}
         self.listeners: tuple[Any, ...] = ()
-        self.first_step = watched.step
-        self._watched = watched
+        self.first_step = scope.step
+        self._scope = scope
         self._savers: list[Any] = []
         self._hooks: list[Any] = []
-        self._stops: list[Any] = []
-        self._session = _LookingSession(watched.graph, self._value)
-        self._step = watched.step
+        self._stop_at_step_hooks: list[Any] = []
+        self._session = _ReadOnlySession(scope.graph, self._value)
+        self._step = scope.step
         self._values: Values = {}
-        self._asks: str | None = None
+        self._stop_requested_by: str | None = None
         for hook in hooks:
-            self._take(hook, model_dir)
+            self._add(hook, model_dir)
         self._begin()
 
     @property
     def last_step(self) -> int | None:
-        """The global step at which `StopAtStepHook`s end the run; None without one."""
-        return min((hook._last_step for hook in self._stops), default=None)
+        """The global step at which a `StopAtStepHook` ends the run; None without one."""
+        return min((hook._last_step for hook in self._stop_at_step_hooks), default=None)
 
-    def adjusted(self, settings: RunSettings) -> RunSettings:
-        """Settings of a run with what `StopAtStepHook`s and `CheckpointSaverHook`s say in their place."""
+    def adjust_settings(self, settings: RunSettings) -> RunSettings:
+        """Return settings with the last step and the checkpoint interval that hooks set."""
         ends = [end for end in (settings.last_step, self.last_step) if end is not None]
         settings = replace(settings, last_step=min(ends, default=None))
         if not self._savers:
@@ -111,83 +111,86 @@ class StepHooks:
         timer = self._savers[0]._timer
         return replace(settings, save_every_steps=timer._every_steps, save_every_s=timer._every_secs)
 
-    def see_all(self, outputs: StepOutputs) -> bool:
-        """`see` for consecutive steps, stacked."""
+    def show_steps(self, outputs: StepOutputs) -> bool:
+        """Show the hooks consecutive steps; return True if one of them asks to stop."""
         if not self._hooks:
             return False
         for row in range(outputs.count):
-            self.see(outputs.first_step + row + 1, {name: v[row] for name, v in outputs.outputs.items()})
-        return self._asks is not None
+            values = {name: rows[row] for name, rows in outputs.outputs.items()}
+            self.show_step(outputs.first_step + row + 1, values)
+        return self._stop_requested_by is not None
 
-    def see(self, step: int, values: Values) -> bool:
-        """Shows the hooks what a step has put out.
+    def show_step(self, step: int, values: Values) -> bool:
+        """Show the hooks the outputs of a step.
 
         Args:
-            step: Global step behind it.
+            step: Global step after it.
             values: Its outputs by name.
 
         Returns:
-            Whether one of them asks to stop, now or before.
+            True if a hook asks to stop, or did so before.
         """
         import tensorflow as tf
 
-        if self._asks is not None:
+        if self._stop_requested_by is not None:
             return True
-        with self._watched.graph.as_default():
+        with self._scope.graph.as_default():
             for hook in self._hooks:
                 self._session.user = _name(hook)
                 context = _context(self._session)
-                # As in a session, a hook sees the global step before the step, and reads the one behind it.
+                # As in a session, before_run sees the global step before the step, after_run the one after.
                 self._step, self._values = step - 1, values
                 results = self._results(hook, hook.before_run(context))
                 self._step = step
                 hook.after_run(context, tf.compat.v1.train.SessionRunValues(results, None, None))
-                if context.stop_requested and self._asks is None:
-                    self._asks = _name(hook)
-                    log.info("%s asks to stop at global step %d", self._asks, step)
-        return self._asks is not None
+                if context.stop_requested and self._stop_requested_by is None:
+                    self._stop_requested_by = _name(hook)
+                    log.info("%s asks to stop at global step %d", self._stop_requested_by, step)
+        return self._stop_requested_by is not None
 
-    def watch(self, values: Values) -> None:
-        """Shows the hooks a step of an evaluation.
+    def show_evaluation_step(self, values: Values) -> None:
+        """Show the hooks a step of an evaluation.
 
         Raises:
-            UnsupportedOnCsError: one of them asks to stop: the metrics of what comes then would be lost.
+            UnsupportedOnCsError: A hook asks to stop.
         """
-        if self.see(self.first_step, values):
+        # The system has already added later batches to the metrics.
+        if self.show_step(self.first_step, values):
             raise UnsupportedOnCsError(
-                f"the hook {self._asks} asks to stop an evaluation, which the CS system does not do; give "
-                "the number of batches as steps, or evaluate on this CPU (use_cs=False)"
+                f"the hook {self._stop_requested_by} asks to stop an evaluation, which the CS system "
+                "does not support; set the number of batches with steps, or evaluate on this CPU "
+                "(use_cs=False)"
             )
 
     def end(self) -> None:
-        """Tells the hooks that the run has ended well."""
-        with self._watched.graph.as_default():
+        """Call the `end` methods of the hooks after a successful run."""
+        with self._scope.graph.as_default():
             for hook in self._hooks:
                 hook.end(self._session)
 
-    def _take(self, hook: Any, model_dir: Path) -> None:
+    def _add(self, hook: Any, model_dir: Path) -> None:
         import tensorflow as tf
 
         train = tf.compat.v1.train
-        for name, advice in _INSTEAD.items():
+        for name, advice in _ALTERNATIVES.items():
             if isinstance(hook, getattr(train, name)):
                 raise _refusal(hook, advice)
         if isinstance(hook, train.CheckpointSaverHook):
-            self._take_saver(hook, model_dir)
+            self._add_saver(hook, model_dir)
         else:
             self._hooks.append(hook)
         if isinstance(hook, train.StopAtStepHook):
-            self._stops.append(hook)
+            self._stop_at_step_hooks.append(hook)
 
-    def _take_saver(self, hook: Any, model_dir: Path) -> None:
+    def _add_saver(self, hook: Any, model_dir: Path) -> None:
         if self._savers:
-            raise _refusal(hook, "A run takes one of them: give one interval")
+            raise _refusal(hook, "A run supports one of them: set one interval")
         base = model_dir / CHECKPOINT_PREFIX
         if hook._saver is not None or Path(hook._save_path).absolute() != base.absolute():
             raise _refusal(
                 hook,
-                f"It writes '{hook._save_path}', or with a saver of its own; a run writes "
-                f"'{base}': give it the model_dir and no saver, which goes into the scaffold",
+                f"It writes '{hook._save_path}' or has its own saver, while a run writes "
+                f"'{base}': pass the model_dir and no saver, and put a saver into the scaffold",
             )
         self._savers.append(hook)
         self.listeners = tuple(hook._listeners)
@@ -195,24 +198,25 @@ class StepHooks:
     def _begin(self) -> None:
         import tensorflow as tf
 
-        with self._watched.graph.as_default():
+        with self._scope.graph.as_default():
             for hook in self._hooks:
                 hook.begin()
             for hook in self._hooks:
                 self._session.user = _name(hook)
                 hook.after_create_session(self._session, tf.compat.v1.train.Coordinator())
-                self._ask_first(hook)
+                self._record_fetches(hook)
 
-    def _ask_first(self, hook: Any) -> None:
-        """Finds out what a hook looks at; a copy of it is asked, which may count what it likes."""
+    def _record_fetches(self, hook: Any) -> None:
+        """Add the tensors that a hook fetches to the outputs of the step."""
+        # A copy of the hook is called, because the call may change its counters.
         asked = copy.copy(hook).before_run(_context(self._session))
-        for leaf in _leaves(hook, asked):
-            tensor = self._tensor(hook, leaf)
-            if self._name_of(tensor) is not None:
+        for leaf in _requested_fetches(hook, asked):
+            tensor = self._resolve_fetch(hook, leaf)
+            if self._output_name(tensor) is not None:
                 continue
-            if not self._watched.is_open:
-                names = ", ".join(sorted(self._watched.outputs))
-                raise _refusal(hook, f"It looks at '{tensor.name}', the step puts out {names}")
+            if not self._scope.is_extensible:
+                names = ", ".join(sorted(self._scope.outputs))
+                raise _refusal(hook, f"It looks at '{tensor.name}', but the outputs of the step are {names}")
             self.outputs[f"hook/{len(self.outputs)}"] = tensor
 
     def _results(self, hook: Any, asked: Any) -> Any:
@@ -220,37 +224,37 @@ class StepHooks:
 
         if asked is None:
             return None
-        _leaves(hook, asked)  # that it feeds nothing
-        return tf.nest.map_structure(lambda leaf: self._value(self._tensor(hook, leaf)), asked.fetches)
+        _requested_fetches(hook, asked)  # checks that it feeds nothing
+        return tf.nest.map_structure(lambda leaf: self._value(self._resolve_fetch(hook, leaf)), asked.fetches)
 
     def _value(self, tensor: Any) -> np.ndarray:
-        """What a tensor was in the present step.
+        """Return the value of a tensor in the current step.
 
         Raises:
-            UnsupportedOnCsError: it is no output of the step.
+            UnsupportedOnCsError: The tensor is not an output of the step.
         """
-        name = self._name_of(tensor)
+        name = self._output_name(tensor)
         if name == _STEP:
             return np.asarray(self._step, tensor.dtype.as_numpy_dtype)[()]
         value = None if name is None else self._values.get(f"output_{name}")
         if value is None:
             raise UnsupportedOnCsError(
-                f"the hook {self._session.user} asks for '{tensor.name}', which the step does not put out: "
-                "on the CS system a hook sees what its first before_run asks for. Ask for it there"
+                f"the hook {self._session.user} asks for '{tensor.name}', which is not an output of the "
+                "step: on the CS system a hook sees what its first before_run asks for. Ask for it there"
             )
         return np.asarray(value, tensor.dtype.as_numpy_dtype)[()]
 
-    def _name_of(self, tensor: Any) -> str | None:
-        """The output that a tensor is; None where it is none."""
+    def _output_name(self, tensor: Any) -> str | None:
+        """Return the name of the step output that has the value of a tensor, or None."""
         if self._is_global_step(tensor):
             return _STEP
-        if tensor.name in self._watched.outputs:
-            return self._watched.outputs[tensor.name]
+        if tensor.name in self._scope.outputs:
+            return self._scope.outputs[tensor.name]
         return next((name for name, known in self.outputs.items() if known is tensor), None)
 
     def _is_global_step(self, tensor: Any) -> bool:
-        """Whether a tensor is a read of the global step, also that which TensorFlow makes for its hooks."""
-        handle = self._watched.global_step.handle
+        """Return True if a tensor reads the global step, as do reads that TensorFlow adds for hooks."""
+        handle = self._scope.global_step.handle
         if tensor.graph is not handle.graph:
             return False
         if any(tensor is known for known in tensor.graph.get_collection("global_step_read_op_cache")):
@@ -260,31 +264,32 @@ class StepHooks:
             op = op.inputs[0].op
         return bool(op.type == "ReadVariableOp" and op.inputs[0] is handle)
 
-    def _tensor(self, hook: Any, fetch: Any) -> Any:
-        """What a hook asks for, as a tensor."""
+    def _resolve_fetch(self, hook: Any, fetch: Any) -> Any:
+        """Return the tensor that a hook fetches."""
         import tensorflow as tf
 
         try:
-            element = self._watched.graph.as_graph_element(fetch)
+            element = self._scope.graph.as_graph_element(fetch)
         except (KeyError, TypeError, ValueError) as error:
             raise _refusal(
-                hook, f"It asks for {fetch!r}, which is no tensor of the model ({error})"
+                hook, f"It asks for {fetch!r}, which is not a tensor of the model ({error})"
             ) from error
         if isinstance(element, tf.Operation):
             raise _refusal(hook, f"It runs '{element.name}'; make that part of the train_op")
         if element.dtype.base_dtype.name in _HOST_TYPES:
             raise _refusal(
-                hook, f"It asks for '{element.name}' of type {element.dtype.name}; the step gives numbers"
+                hook,
+                f"It asks for '{element.name}' of type {element.dtype.name}; a step outputs numbers only",
             )
         return element
 
 
-class _LookingSession:
-    """What hooks get for a session: it knows the global step and what the step has put out.
+class _ReadOnlySession:
+    """The session that hooks get: it returns the global step and outputs of the step, and refuses all else.
 
     Attributes:
-        graph: That of the model.
-        user: Name of the hook that has it.
+        graph: The graph of the model.
+        user: Name of the hook that is using it.
     """
 
     def __init__(self, graph: Any, value: Callable[[Any], Any]) -> None:
@@ -293,7 +298,7 @@ class _LookingSession:
         self._value = value
 
     def run(self, fetches: Any, feed_dict: Any = None, **options: Any) -> Any:
-        """Values of tensors that the present step has put out."""
+        """Return the values of tensors that are outputs of the current step."""
         import tensorflow as tf
 
         def value(fetch: Any) -> Any:
@@ -313,14 +318,14 @@ class _LookingSession:
 
     def _refusal(self, what: str) -> UnsupportedOnCsError:
         return UnsupportedOnCsError(
-            f"the hook {self.user} wants to {what}, but on the CS system no session runs the steps. Let it "
-            "look at what before_run asks for, use a saving listener for weights, or train on this CPU "
+            f"the hook {self.user} wants to {what}, but on the CS system no session runs the steps. Have it "
+            "fetch tensors in before_run, use a saving listener for weights, or train on this CPU "
             "(use_cs=False)"
         )
 
 
-def says_when_to_stop(hook: Any) -> bool:
-    """Whether a hook ends a training at a step that it knows from the begin."""
+def is_stop_at_step_hook(hook: Any) -> bool:
+    """Return True if a hook ends training at a step that is known from the start."""
     import tensorflow as tf
 
     return isinstance(hook, tf.compat.v1.train.StopAtStepHook)
@@ -333,21 +338,21 @@ def _context(session: Any) -> Any:
     return train.SessionRunContext(train.SessionRunArgs(None), session)
 
 
-def _leaves(hook: Any, asked: Any) -> list[Any]:
-    """What a hook asks for; it must not feed anything."""
+def _requested_fetches(hook: Any, asked: Any) -> list[Any]:
+    """Return the fetches of a hook; refuse one that feeds tensors."""
     import tensorflow as tf
 
     if asked is None:
         return []
     if asked.feed_dict:
-        raise _refusal(hook, "It feeds tensors; give them by input_fn")
+        raise _refusal(hook, "It feeds tensors; provide them by input_fn")
     return list(tf.nest.flatten(asked.fetches))
 
 
 def _refusal(hook: Any, advice: str) -> UnsupportedOnCsError:
     return UnsupportedOnCsError(
-        f"the hook {_name(hook)} cannot run on the CS system. {advice}. On this CPU (use_cs=False) every "
-        "hook runs"
+        f"the hook {_name(hook)} cannot run on the CS system. {advice}. Every hook runs on this CPU "
+        "(use_cs=False)"
     )
 
 

@@ -1,4 +1,4 @@
-"""The TensorFlow side of a run of a Keras model on the CS system."""
+"""The program of a Keras model on the CS system: its traced step, state and checkpoints."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE
 from estimator.checkpoints import checkpoint_step, resolve_checkpoint
 from estimator.config import CSRunConfig
 from estimator.cs.graph import op_name
-from estimator.cs.hooks import StepHooks, Watched
-from estimator.cs.program import ProgramInput, announce_dropped
+from estimator.cs.hooks import HookScope, StepHooks
+from estimator.cs.program import ProgramInput, warn_of_dropped_ops
 from estimator.cs.state import ModelState, StateOptions
 from estimator.errors import ModelFnError
 from estimator.input.dataset import InputSource
@@ -33,9 +33,9 @@ _STEP_KEY = "global_step"
 class KerasFrontEnd(ProgramInput):
     """Implements `cs_runtime.program.MeasuredFrontEnd` for a Keras model and an `input_fn`.
 
-    The step is what one call of the model's `train_step`, `test_step` or `predict_step` does. Checkpoints
-    hold the variables under their Keras paths, without those of metrics. The model itself gets the values of
-    every checkpoint of its training.
+    A step is one call of the model's `train_step`, `test_step` or `predict_step`. Checkpoints have the
+    variables, except those of metrics, under their Keras paths. In training, the values of every checkpoint
+    are also written to the model itself.
     """
 
     def __init__(
@@ -56,21 +56,21 @@ class KerasFrontEnd(ProgramInput):
 
     @seldom_searched()
     def program(self) -> StepProgram:
-        """Traces the step.
+        """Trace the step.
 
         Raises:
-            estimator.errors.EstimatorError: the model or `input_fn` cannot be used on the CS system.
-            cgc.errors.CompileError: the step has something that the compiler does not know.
+            estimator.errors.EstimatorError: The model or `input_fn` cannot be used on the CS system.
+            cgc.errors.CompileError: The compiler does not support something in the step.
         """
         program = self._program
-        _ = self.hooks  # one that cannot run is refused before anything is compiled
+        _ = self.hooks  # refuses a hook that cannot run, before anything is compiled
         return program
 
     def initial_state(self) -> dict[str, np.ndarray]:
-        """Arrays by resource name: those of a checkpoint where there is one, else the model's; metrics at 0.
+        """Return the values of a checkpoint, or else of the model, by resource name; metrics are reset.
 
         Raises:
-            CheckpointReadError: the checkpoint cannot be read or is of another model.
+            CheckpointReadError: The checkpoint cannot be read or is of another model.
         """
         imported, state = self._imported, self._state
         self._model.reset_metrics()
@@ -82,10 +82,10 @@ class KerasFrontEnd(ProgramInput):
         return dict(zip(imported.variables, state.read(list(imported.variables.values())), strict=True))
 
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
-        """Puts the state into the model and writes `model.ckpt-<step>`; whether a listener asks to stop.
+        """Write the state to the model and to `model.ckpt-<step>`; return True if a listener asks to stop.
 
         Raises:
-            CheckpointWriteError: no space or permission; older checkpoints are as they were.
+            CheckpointWriteError: No space or no permission; older checkpoints are unchanged.
         """
         self._imported.assign(state)
         paths = self._imported.variables
@@ -93,37 +93,37 @@ class KerasFrontEnd(ProgramInput):
         return self._state.save(step)
 
     def add_to_metrics(self, outputs: Mapping[str, np.ndarray]) -> None:
-        """Shows the session hooks a step of an evaluation; the step keeps the totals of all metrics."""
-        self.hooks.watch(outputs)
+        """Show the session hooks a step of an evaluation; the step itself updates all metrics."""
+        self.hooks.show_evaluation_step(outputs)
 
     def metric_values(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Values of the metrics for the totals in a state."""
+        """Return the values of the metrics for the totals in a state."""
         self._imported.assign(state)
         values = self._model.get_metrics_result()
         return {name: np.asarray(value) for name, value in values.items()}
 
     def close(self) -> None:
-        """Frees the session that holds the variables."""
+        """Close the session that holds the variables."""
         if "_state" in vars(self):
             self._state.close()
 
     @property
     def summaries(self) -> None:
-        """None: a step of Keras writes none but those of the values that it logs."""
+        """None: a Keras step has no summaries other than the values that it logs."""
 
     @property
     def graph(self) -> Any:
-        """What TensorBoard shows of the model."""
+        """The graph of the model, for TensorBoard."""
         return self._imported.graph
 
     @cached_property
     def hooks(self) -> StepHooks:
-        """The session hooks of the call; traces the step.
+        """The session hooks of the call; the first use traces the step.
 
-        They look at what the step puts out, in a graph of tensors that have the names of the outputs.
+        They look at the outputs of the step through a graph of placeholders with the names of the outputs.
 
         Raises:
-            UnsupportedOnCsError: one of them cannot run on the CS system.
+            UnsupportedOnCsError: A hook cannot run on the CS system.
         """
         import tensorflow as tf
 
@@ -135,8 +135,8 @@ class KerasFrontEnd(ProgramInput):
             for spec in (spec for spec in self._program.interface.outputs if spec.name in shown):
                 name = spec.name.removeprefix("output_")
                 known[tf.compat.v1.placeholder(spec.dtype, spec.shape, op_name(name)).name] = name
-        watched = Watched(graph, known, False, global_step, checkpoint_step(checkpoint))
-        hooks = StepHooks(self._own_hooks, watched, self._model_dir)
+        scope = HookScope(graph, known, False, global_step, checkpoint_step(checkpoint))
+        hooks = StepHooks(self._own_hooks, scope, self._model_dir)
         listeners = (*self._options.saving_listeners, *hooks.listeners)
         self._options = replace(self._options, saving_listeners=listeners)
         return hooks
@@ -151,7 +151,7 @@ class KerasFrontEnd(ProgramInput):
         if mode == "train" and LOSS not in program.output_names:
             logs = ", ".join(name.removeprefix("output_") for name in program.output_names) or "nothing"
             raise ModelFnError(
-                f"train_step of the Keras model returns {logs}, expected the loss among it, as 'loss'"
+                f"train_step of the Keras model returns {logs}, expected the loss among them, as 'loss'"
             )
         return program
 
@@ -170,7 +170,7 @@ class KerasFrontEnd(ProgramInput):
             seed=self._config.tf_random_seed or 0,
             layer_line=line_of,
         )
-        announce_dropped(imported.dropped)
+        warn_of_dropped_ops(imported.dropped)
         names = {
             name: _STEP_KEY if name == GLOBAL_STEP else path for name, path in imported.variables.items()
         }
@@ -178,7 +178,7 @@ class KerasFrontEnd(ProgramInput):
 
     @cached_property
     def _state(self) -> ModelState:
-        """The variables in a graph of their own, for checkpoints, which leave local ones out: the metrics."""
+        """The variables in a separate graph, for checkpoints; metrics are local ones, which are not saved."""
         import tensorflow as tf
 
         v1 = tf.compat.v1

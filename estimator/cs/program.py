@@ -1,4 +1,4 @@
-"""The TensorFlow side of a run on the CS system: a traced step, its batches, its state, its checkpoints."""
+"""The program of a `model_fn` on the CS system: its traced step, input, state and checkpoints."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from cs_toolkit.step import TensorSpec
 from estimator.checkpoints import checkpoint_step, resolve_checkpoint
 from estimator.config import CSRunConfig
 from estimator.cs.graph import HostMetrics, TracedModel, trace
-from estimator.cs.hooks import StepHooks, Watched
-from estimator.cs.state import LargeState, ModelState, Renamed, StateOptions, fits_parts
+from estimator.cs.hooks import HookScope, StepHooks
+from estimator.cs.state import LargeState, ModelState, RenamedTensors, StateOptions, can_be_held_in_parts
 from estimator.input.dataset import Element, InputSource, describe, read
-from estimator.spec import PROGRAM_MODES, EstimatorSpec, ModeKeys, named_predictions
+from estimator.spec import PROGRAM_MODES, EstimatorSpec, ModeKeys, predictions_by_name
 from estimator.summaries import Summaries
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ PREDICTION = "prediction"
 
 
 class ProgramInput:
-    """Implements `cs_runtime.input_source.InputSource` for an `input_fn`; no model is built for it.
+    """Implements `cs_runtime.input_source.InputSource` for an `input_fn`, without building a model.
 
     Args:
         source: The input of the run.
@@ -46,40 +46,40 @@ class ProgramInput:
 
     @cached_property
     def element(self) -> Element:
-        """A batch: its structure and its tensors."""
+        """The structure of a batch, and its tensors."""
         return describe(self._source)
 
     @property
     def input_names(self) -> list[str]:
-        """What the user calls the tensors of a batch."""
+        """The user's names of the tensors of a batch."""
         return [component.name for component in self.element.components]
 
     @property
     def batch_size(self) -> int:
-        """First dimension of the first component that has one; 1 where none has."""
+        """First dimension of the first component that has one; 1 if none has."""
         return next((c.shape[0] for c in self.element.components if c.shape), 1)
 
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """The tensors of one batch in streaming order, with the types that `input_fn` declares."""
+        """Return the tensors of a batch in streaming order, with the types that `input_fn` declares."""
         return tuple(
             TensorSpec(f"input_{index}", component.dtype.name, component.shape)
             for index, component in enumerate(self.element.components)
         )
 
     def input_facts(self) -> dict[str, str]:
-        """See `cs_runtime.input_source.input_facts`."""
+        """Return the facts that identify this input, which worker and chief compare."""
         tensors = (f"{c.name} {c.dtype.name}{list(c.shape)}" for c in self.element.components)
         return input_facts(self._source.mode, self._source.input_fn, tensors)
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
-        """A freshly built input without its first `skip` batches."""
+        """Build the input again and yield its batches after the first `skip`."""
         return read(self._source, self._source.config.tf_random_seed, skip)
 
 
 class TensorFlowFrontEnd(ProgramInput):
     """Implements `cs_runtime.program.MeasuredFrontEnd` for a `model_fn` and an `input_fn`.
 
-    The graph is built when `program` or a state is asked for first.
+    The graph is built on the first use of `program` or of the state.
     """
 
     def __init__(
@@ -104,25 +104,23 @@ class TensorFlowFrontEnd(ProgramInput):
 
     @seldom_searched()
     def program(self) -> StepProgram:
-        """Traces the step.
+        """Trace the step.
 
         Raises:
             estimator.errors.EstimatorError: `model_fn` or `input_fn` cannot be used on the CS system.
-            cgc.errors.CompileError: the graph has something that the compiler does not know.
+            cgc.errors.CompileError: The compiler does not support something in the graph.
         """
         return self._program
 
     def initial_state(self) -> Mapping[str, np.ndarray]:
-        """Arrays by resource name; those of a large model are read when they are asked for.
+        """Return the initial values by resource name; those of a large model are read on access.
 
         Raises:
-            CheckpointReadError: the checkpoint cannot be read or is of another model.
+            CheckpointReadError: The checkpoint cannot be read or is of another model.
         """
         checkpoint = resolve_checkpoint(self._options.checkpoint, self._model_dir)
         if checkpoint is None and self._source.mode != ModeKeys.TRAIN:
-            log.warning(
-                "there is no checkpoint in '%s': running with freshly initialized variables", self._model_dir
-            )
+            log.warning("no checkpoint in '%s': running with freshly initialized variables", self._model_dir)
         variables = self._imported.variables
         if self._source.mode == ModeKeys.TRAIN:
             write_text(self._model_dir / "graph.pbtxt", str(self._model.graph.as_graph_def()))
@@ -131,32 +129,32 @@ class TensorFlowFrontEnd(ProgramInput):
         state = self._model_state
         state.start(checkpoint)
         values = state.read([_key(name) for name in variables.values()])
-        # Only metrics may be float64, which the importer makes float32.
+        # Only metrics may be float64; the importer converts them to float32.
         narrow = [value.astype(np.float32) if value.dtype == np.float64 else value for value in values]
         return dict(zip(variables, narrow, strict=True))
 
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
-        """Writes `model.ckpt-<step>`; returns whether one of the user's listeners asks to stop.
+        """Write `model.ckpt-<step>`; return True if one of the user's listeners asks to stop.
 
         Raises:
-            CheckpointWriteError: no space or permission; older checkpoints are as they were.
+            CheckpointWriteError: No space or no permission; older checkpoints are unchanged.
         """
         variables = self._imported.variables
         if self._large_state is not None:
             names = {key: name for name, key in _keys(variables).items() if name in state}
-            return self._large_state.save(step, Renamed(state, names))
+            return self._large_state.save(step, RenamedTensors(state, names))
         known = {_key(variables[name]): value for name, value in state.items() if name in variables}
         self._model_state.assign(known)
         return self._model_state.save(step)
 
     def add_to_metrics(self, outputs: Mapping[str, np.ndarray]) -> None:
-        """Shows the session hooks a step of an evaluation; counts it where metrics are computed here."""
-        self.hooks.watch(outputs)
+        """Show the session hooks a step of an evaluation; update the metrics that this host computes."""
+        self.hooks.show_evaluation_step(outputs)
         if self._host_metrics is not None:
             self._host_metrics.update(outputs)
 
     def metric_values(self, state: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Values of the metrics for the totals in a state; NumPy arrays and scalars by name."""
+        """Return the values of the metrics for the totals in a state: NumPy arrays and scalars by name."""
         if self._host_metrics is not None:
             return self._host_metrics.values()
         variables = self._imported.variables
@@ -165,7 +163,7 @@ class TensorFlowFrontEnd(ProgramInput):
         return self._model_state.evaluate(values)
 
     def close(self) -> None:
-        """Frees the sessions that hold variables, metrics and summaries."""
+        """Close the sessions that hold variables, metrics and summaries."""
         if "summaries" in vars(self):
             self.summaries.close()
         if self._host_metrics is not None:
@@ -191,26 +189,26 @@ class TensorFlowFrontEnd(ProgramInput):
 
     @property
     def graph(self) -> Any:
-        """What TensorBoard shows of the model."""
+        """The graph of the model, for TensorBoard."""
         return self._model.graph
 
     @cached_property
     def summaries(self) -> Summaries:
-        """Of a training."""
+        """The summaries of a training run."""
         return Summaries(self._model.graph, shows_tensors=bool(self._config.save_summary_steps))
 
     @cached_property
     def hooks(self) -> StepHooks:
-        """The session hooks of the call and of the `model_fn`; traces the step.
+        """The session hooks of the call and of the `model_fn`; the first use traces the step.
 
         Raises:
-            UnsupportedOnCsError: one of them cannot run on the CS system.
+            UnsupportedOnCsError: A hook cannot run on the CS system.
         """
         model, mode = self._model, self._source.mode
-        known = {tensor.name: name for name, tensor in self._own_outputs().items()}
+        known = {tensor.name: name for name, tensor in self._model_outputs().items()}
         checkpoint = resolve_checkpoint(self._options.checkpoint, self._model_dir)
-        watched = Watched(model.graph, known, True, model.global_step, checkpoint_step(checkpoint))
-        hooks = StepHooks((*self._own_hooks, *_hooks_of(model.spec, mode)), watched, self._model_dir)
+        scope = HookScope(model.graph, known, True, model.global_step, checkpoint_step(checkpoint))
+        hooks = StepHooks((*self._own_hooks, *_spec_hooks(model.spec, mode)), scope, self._model_dir)
         listeners = (*self._options.saving_listeners, *hooks.listeners)
         self._options = replace(self._options, saving_listeners=listeners)
         return hooks
@@ -223,14 +221,14 @@ class TensorFlowFrontEnd(ProgramInput):
             try:
                 imported = self._import()
             except GraphImportError as error:
-                if not self._can_do_without(error):
+                if not self._drop_unsupported(error):
                     raise
             else:
-                announce_dropped(imported.dropped)
+                warn_of_dropped_ops(imported.dropped)
                 return imported
 
-    def _can_do_without(self, error: GraphImportError) -> bool:
-        """Whether a step may be what is asked for without what cannot be imported; another import tells."""
+    def _drop_unsupported(self, error: GraphImportError) -> bool:
+        """Drop summaries, or move metrics to this host, that cannot be imported; return True to try again."""
         faults = error.details
         if self._source.mode == ModeKeys.TRAIN:
             left_out = self.summaries.leave_out([fault.node for fault in faults if fault.node])
@@ -243,18 +241,18 @@ class TensorFlowFrontEnd(ProgramInput):
             return False
         self._host_metrics = HostMetrics(self._model.spec)
         ops = ", ".join(sorted({fault.op for fault in faults if fault.op}))
-        log.info("the metrics of host_call are computed on this host: the CS system lacks %s", ops)
+        log.info("computing the metrics of host_call on this host: the CS system does not support %s", ops)
         return True
 
-    def _own_outputs(self) -> dict[str, Any]:
-        """What a step puts out for the `model_fn`, without summaries that are no numbers."""
+    def _model_outputs(self) -> dict[str, Any]:
+        """Return the outputs of the step that the `model_fn` defines, without summaries of tensors."""
         spec, mode = self._model.spec, self._source.mode
         if mode == ModeKeys.TRAIN:
             return {"loss": spec.loss, **self.summaries.scalars}
         if mode == ModeKeys.EVAL:
-            # Metrics are read from their totals at the end; a step has to put out something.
+            # Metrics are read from their totals at the end; but a step needs an output.
             return {"loss": spec.loss}
-        return {prediction_output(name): tensor for name, tensor in named_predictions(spec).items()}
+        return {prediction_output(name): tensor for name, tensor in predictions_by_name(spec).items()}
 
     def _import(self) -> ImportedStep:
         from cgc.importers.tensorflow import import_step
@@ -264,28 +262,31 @@ class TensorFlowFrontEnd(ProgramInput):
             model.graph,
             inputs=model.inputs,
             outputs={
-                **self._own_outputs(),
+                **self._model_outputs(),
                 **(self.summaries.shown if mode == ModeKeys.TRAIN else {}),
                 **(self._host_metrics.outputs if self._host_metrics is not None else {}),
                 **self.hooks.outputs,
             },
             updates=_updates(model, mode) if self._host_metrics is None else [],
             mode=PROGRAM_MODES[mode],
-            # Without a seed the initial weights differ from run to run. The masks of dropout do not: a seed
-            # drawn here would be another program, to be compiled again every time.
+            # Without a seed, initial weights differ from run to run, but dropout masks do not: a random seed
+            # would make another program, which would have to be compiled for every run.
             seed=self._config.tf_random_seed or 0,
             global_step=model.global_step,
         )
 
     @cached_property
     def _large_state(self) -> LargeState | None:
-        """For a training whose state is large and needs no session: nobody is shown one."""
+        """The state of a training run that is too large for a session; None if a session can hold it."""
         scaffold, options = self._model.spec.scaffold, self._options
-        shown = options.saving_listeners or options.warm_start or (scaffold is not None and scaffold.saver)
-        if self._source.mode != ModeKeys.TRAIN or shown:
+        # These need a session with all variables.
+        needs_session = (
+            options.saving_listeners or options.warm_start or (scaffold is not None and scaffold.saver)
+        )
+        if self._source.mode != ModeKeys.TRAIN or needs_session:
             return None
         graph, keys = self._model.graph, _keys(self._imported.variables).values()
-        return LargeState(graph, self._model_dir, self._config) if fits_parts(graph, keys) else None
+        return LargeState(graph, self._model_dir, self._config) if can_be_held_in_parts(graph, keys) else None
 
     @property
     def _model_state(self) -> ModelState:
@@ -297,39 +298,39 @@ class TensorFlowFrontEnd(ProgramInput):
         return self._state
 
 
-def announce_dropped(dropped: Iterable[str]) -> None:
-    """Names what a step on the CS system leaves out, each once.
+def warn_of_dropped_ops(dropped: Iterable[str]) -> None:
+    """Warn, once for each, of operations that a step on the CS system omits.
 
     Args:
-        dropped: As `cgc.importers.tensorflow.ImportedStep.dropped`.
+        dropped: `cgc.importers.tensorflow.ImportedStep.dropped`.
     """
     for what in dropped:
-        _announce(what)
+        _warn_of_dropped(what)
 
 
 @cache
-def _announce(what: str) -> None:
+def _warn_of_dropped(what: str) -> None:
     log.warning(
-        "%s is left out on the CS system, where a step cannot reach this host; on this CPU it runs. Look at "
-        "numbers of every step by a hook or a summary (docs/hooks.md)",
+        "%s is omitted on the CS system, where a step cannot call this host; it runs on this CPU. To see "
+        "values of every step, use a hook or a summary (docs/hooks.md)",
         what,
     )
 
 
-def _hooks_of(spec: EstimatorSpec, mode: str) -> tuple[Any, ...]:
-    """The session hooks that a `model_fn` returns for a mode."""
+def _spec_hooks(spec: EstimatorSpec, mode: str) -> tuple[Any, ...]:
+    """Return the session hooks that a `model_fn` returns for a mode."""
     if mode == ModeKeys.TRAIN:
         return (*spec.training_hooks, *spec.training_chief_hooks)
     return spec.evaluation_hooks if mode == ModeKeys.EVAL else spec.prediction_hooks
 
 
 def prediction_output(name: str) -> str:
-    """Name of the step's output that carries a prediction."""
+    """Return the name of the step output that has a prediction."""
     return f"{PREDICTION}/{name}" if name else PREDICTION
 
 
 def prediction_name(output_name: str) -> str | None:
-    """The prediction that an output of the step carries: inverse of `prediction_output`; None for others."""
+    """Return the prediction that a step output has, or None: the inverse of `prediction_output`."""
     kind, _, name = output_name.removeprefix("output_").partition("/")
     return name if kind == PREDICTION else None
 
@@ -339,15 +340,15 @@ def _updates(model: TracedModel, mode: str) -> Sequence[Any]:
         return [model.spec.train_op]
     from cgc.importers.tensorflow import variable_writes
 
-    # Of an update only what it writes: its own value may need what the system cannot compute.
+    # Only the writes of an update: its value may need ops that the system does not support.
     return variable_writes([update for _, update in model.metrics.values()])
 
 
 def _keys(variables: Mapping[str, str]) -> dict[str, str]:
-    """Names in a checkpoint by resource name."""
+    """Return names in a checkpoint by resource name."""
     return {name: _key(variable) for name, variable in variables.items()}
 
 
 def _key(variable_name: str) -> str:
-    """`dense/kernel:0` -> `dense/kernel`."""
+    """Return the name of a variable in a checkpoint: `dense/kernel:0` -> `dense/kernel`."""
     return variable_name.split(":")[0]

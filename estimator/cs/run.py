@@ -1,4 +1,4 @@
-"""The calls of an estimator on the CS system."""
+"""The calls of an estimator on the CS system: compile, train, evaluate and predict."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from cs_toolkit.messages import Message
 from estimator.backend import Batches, Setup
 from estimator.checkpoints import checkpoint_step, resolve_checkpoint
 from estimator.config import MULTI_MODEL_STACK_KEY, STREAMING, CSRunConfig
-from estimator.cs.hooks import OF_HOOKS, StepHooks, says_when_to_stop
+from estimator.cs.hooks import HOOK_OUTPUTS, StepHooks, is_stop_at_step_hook
 from estimator.cs.program import prediction_name
 from estimator.cs.state import StateOptions
 from estimator.errors import UnsupportedOnCsError
 from estimator.input.analysis import log_report
 from estimator.input.dataset import InputSource
-from estimator.spec import ModeKeys, WarmStartSettings, checked_hooks
-from estimator.summaries import SHOWN, EventWriter, Summaries, report
+from estimator.spec import ModeKeys, WarmStartSettings, validate_hooks
+from estimator.summaries import TENSOR_SUMMARIES, EventWriter, Summaries, report_evaluation
 
 if TYPE_CHECKING:
     from cs_system.client import StepOutputs
@@ -42,44 +42,44 @@ log = logging.getLogger("estimator")
 
 
 class EstimatorFrontEnd(MeasuredFrontEnd, Protocol):
-    """The TensorFlow side of a run, of a `model_fn` or of a Keras model."""
+    """The TensorFlow side of a run: a `model_fn` or a Keras model, and its input."""
 
     @property
     def batch_size(self) -> int:
-        """Samples in one batch."""
+        """Number of samples in a batch."""
         ...
 
     @property
     def hooks(self) -> StepHooks:
-        """The session hooks of the run; traces the step."""
+        """The session hooks of the run; the first use traces the step."""
         ...
 
     @property
     def summaries(self) -> Summaries | None:
-        """Those that are no numbers, of a training; None where there cannot be any."""
+        """The summaries of a training run; None for a model that has none."""
         ...
 
     @property
     def graph(self) -> Any:
-        """What TensorBoard shows of the model."""
+        """The graph of the model, for TensorBoard."""
         ...
 
     def close(self) -> None:
-        """Frees what it holds of TensorFlow."""
+        """Close the TensorFlow sessions."""
         ...
 
 
 MakeFrontEnd = Callable[[InputSource, StateOptions, tuple[Any, ...]], EstimatorFrontEnd]
-"""From the input of a run, its state and its session hooks."""
+"""Makes a front end from the input of a run, the options of its state, and its session hooks."""
 
 
 class CsBackend:
-    """Runs the calls of an estimator on the CS system; each takes all tasks of a job.
+    """Runs the calls of an estimator on the CS system; each call uses all tasks of a job.
 
     Args:
-        setup: Of the estimator.
-        make_front_end: Makes the TensorFlow side of a run for an input.
-        warm_start: First values of a training without a checkpoint.
+        setup: The setup of the estimator.
+        make_front_end: Makes the TensorFlow side of a run.
+        warm_start: The source of initial values if there is no checkpoint.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class CsBackend:
 
     @seldom_searched()
     def compile(self, input_fn: Callable[..., Any], mode: str, *, validate_only: bool) -> None:
-        """Validates or compiles; needs no CS system, but asks the one at `cs_ip` for its fabric."""
+        """Compile or validate the step, for the fabric of the system at `cs_ip` if there is one."""
         if not tasks.is_chief():
             log.info("nothing to do for worker %d: the chief compiles", tasks.current().index)
             return
@@ -102,9 +102,9 @@ class CsBackend:
 
         log.info("TF_CONFIG environment variable: {}")
         log.info("Running %s for the CS system", "validate" if validate_only else "compile")
-        announce_unused(self._setup.config)
+        warn_of_unused_options(self._setup.config)
         write_params(self._setup.model_dir, self._setup.params)
-        source = self._setup.input_of_no_job(input_fn, mode)
+        source = self._setup.compile_input(input_fn, mode)
         log_report(source, shared=mode == ModeKeys.TRAIN)
         front_end = self._make_front_end(source, StateOptions(), ())
         if validate_only:
@@ -121,14 +121,14 @@ class CsBackend:
         max_steps: int | None,
         saving_listeners: Sequence[Any] | None,
     ) -> None:
-        """Trains so many more steps, or to that global step; streams where this task is a worker."""
-        own_hooks = checked_hooks("hooks", hooks)
-        if steps is None and max_steps is None and not any(map(says_when_to_stop, own_hooks)):
+        """Train `steps` more steps, or to the global step `max_steps`; in a worker, stream batches."""
+        own_hooks = validate_hooks("hooks", hooks)
+        if steps is None and max_steps is None and not any(map(is_stop_at_step_hook, own_hooks)):
             raise UnsupportedOnCsError(
                 "train() on the CS system needs the number of steps, got neither steps nor max_steps; "
-                "give one of them, or a StopAtStepHook among the hooks"
+                "set one of them, or pass a StopAtStepHook"
             )
-        self._announce("train")
+        self._log_start("train")
         setup = self._setup
         source = setup.training_input(input_fn)
         if tasks.is_chief():
@@ -140,7 +140,7 @@ class CsBackend:
             with EventWriter(setup.model_dir) as writer:
                 events = StepEvents(writer, setup.config.save_summary_steps, settings.batch_size)
                 observer = _Observer(events, writer, front_end, setup.config.save_summary_steps or 0)
-                cs_runtime.training.train(front_end, settings, observer, observer.adjusted)
+                cs_runtime.training.train(front_end, settings, observer, observer.adjust_settings)
                 observer.end()
 
     def evaluate(
@@ -151,17 +151,17 @@ class CsBackend:
         checkpoint_path: str | None,
         name: str | None,
     ) -> dict[str, Any]:
-        """Metrics over `steps` batches; empty in a worker.
+        """Return the metrics over `steps` batches; empty in a worker.
 
-        The system keeps the running totals of the metrics; their values are computed here, from the last
-        totals. A host call that it cannot compute runs here, after every step.
+        The system accumulates the totals of the metrics; this host computes their values from the last
+        totals. A host call that the system does not support runs on this host, after every step.
         """
         if steps is None:
             raise UnsupportedOnCsError(
-                "evaluate() on the CS system needs the number of steps, got None; give steps"
+                "evaluate() on the CS system needs the number of steps, got None; set steps"
             )
-        own_hooks = checked_hooks("hooks", hooks)
-        self._announce("eval")
+        own_hooks = validate_hooks("hooks", hooks)
+        self._log_start("eval")
         source = self._setup.whole_input(input_fn, ModeKeys.EVAL)
         with closing(self._make_front_end(source, StateOptions(checkpoint_path), own_hooks)) as front_end:
             results = cs_runtime.inference.evaluate(front_end, self._settings(front_end, "eval"), steps)
@@ -171,7 +171,7 @@ class CsBackend:
             return {}
         model_dir = self._setup.model_dir
         results["global_step"] = checkpoint_step(resolve_checkpoint(checkpoint_path, model_dir))
-        return report(model_dir, results, name)
+        return report_evaluation(model_dir, results, name)
 
     def predict(
         self,
@@ -180,29 +180,29 @@ class CsBackend:
         checkpoint_path: str | None,
         num_samples: int | None,
     ) -> Batches:
-        """Predictions of the batches that hold so many samples, or of all of the input; none in a worker."""
-        own_hooks = checked_hooks("hooks", hooks)
-        self._announce("predict")
+        """Yield predictions until they cover `num_samples`, or for all of the input; none in a worker."""
+        own_hooks = validate_hooks("hooks", hooks)
+        self._log_start("predict")
         source = self._setup.whole_input(input_fn, ModeKeys.PREDICT)
         with closing(self._make_front_end(source, StateOptions(checkpoint_path), own_hooks)) as front_end:
             steps = None if num_samples is None else -(-num_samples // front_end.batch_size)
             settings = self._settings(front_end, "predict")
             with closing(cs_runtime.inference.run(front_end, settings, steps)) as every_output:
                 for outputs in every_output:
-                    stop = front_end.hooks.see(front_end.hooks.first_step, outputs)
+                    stop = front_end.hooks.show_step(front_end.hooks.first_step, outputs)
                     yield _predictions(outputs)
                     if stop:
                         break
             if tasks.is_chief():
                 front_end.hooks.end()
 
-    def _announce(self, command: Command) -> None:
+    def _log_start(self, command: Command) -> None:
         log.info("TF_CONFIG environment variable: %s", json.dumps(tasks.shared_config()))
         config = self._setup.config
         name = f" {config.system_name}" if config.system_name else ""
         log.info("Running %s on the CS system%s at %s", command, name, config.cs_ip)
         if tasks.is_chief():
-            announce_unused(config)
+            warn_of_unused_options(config)
 
     def _settings(
         self,
@@ -234,7 +234,7 @@ class CsBackend:
         )
 
     def _batch_size(self, front_end: EstimatorFrontEnd) -> int:
-        """The batch size, for which the input is built: what is wrong with it shows here first."""
+        """Return the batch size; this builds the input, so errors of the input are recorded here."""
         if not tasks.is_chief():
             return front_end.batch_size
         with record_failures(self._setup.artifact_dir):
@@ -242,13 +242,13 @@ class CsBackend:
 
 
 class _Observer:
-    """Of a training: writes events, and shows the session hooks every step.
+    """Writes the events of a training run, and shows every step to the session hooks.
 
     Args:
-        events: Of the run.
-        writer: Where they go.
-        front_end: Has hooks and summaries; asked for them when the step has been traced, in the chief alone.
-        every_steps: Step distance between two entries; 0 writes none.
+        events: Writer of the outputs of steps.
+        writer: Writer of the event file.
+        front_end: Has the hooks and summaries, which are used in the chief only, after the step is traced.
+        every_steps: Steps between two summaries; 0 writes none.
     """
 
     def __init__(
@@ -260,31 +260,32 @@ class _Observer:
         self._every_steps = every_steps
         self._hooks: StepHooks | None = None
 
-    def adjusted(self, settings: RunSettings) -> RunSettings:
-        """The settings of the run with what hooks say of its end and its checkpoints."""
+    def adjust_settings(self, settings: RunSettings) -> RunSettings:
+        """Return the settings of the run with the last step and the checkpoint interval that hooks set."""
         self._hooks = self._front_end.hooks
         if self._hooks.first_step == 0 and self._every_steps:
             self._writer.graph(self._front_end.graph)
-        return self._hooks.adjusted(settings)
+        return self._hooks.adjust_settings(settings)
 
     def steps(self, outputs: StepOutputs) -> bool:
-        """See `cs_runtime.program.Observer`."""
+        """Record the outputs of consecutive steps; return True if a hook asks to stop."""
         values = outputs.outputs
-        self._show(outputs, {name: rows for name, rows in values.items() if name.startswith(SHOWN)})
+        shown = {name: rows for name, rows in values.items() if name.startswith(TENSOR_SUMMARIES)}
+        self._write_tensor_summaries(outputs, shown)
         every_step = replace(
-            outputs, outputs={n: rows for n, rows in values.items() if not n.startswith(SHOWN)}
+            outputs, outputs={n: rows for n, rows in values.items() if not n.startswith(TENSOR_SUMMARIES)}
         )
-        numbers = {n: rows for n, rows in every_step.outputs.items() if not n.startswith(OF_HOOKS)}
+        numbers = {n: rows for n, rows in every_step.outputs.items() if not n.startswith(HOOK_OUTPUTS)}
         self._events.steps(replace(outputs, outputs=numbers))
-        return self._hooks is not None and self._hooks.see_all(every_step)
+        return self._hooks is not None and self._hooks.show_steps(every_step)
 
     def end(self) -> None:
-        """The training has ended well."""
+        """End the hooks after a successful run."""
         if self._hooks is not None:
             self._hooks.end()
 
-    def _show(self, outputs: StepOutputs, shown: dict[str, np.ndarray]) -> None:
-        """Writes the summaries that are no numbers, of the steps at which they are due."""
+    def _write_tensor_summaries(self, outputs: StepOutputs, shown: dict[str, np.ndarray]) -> None:
+        """Write histograms, images and other summaries of tensors, of the steps at which they are due."""
         summaries = self._front_end.summaries
         if not shown or summaries is None:
             return
@@ -296,41 +297,41 @@ class _Observer:
 
 
 def _predictions(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Predictions by name among the outputs of a step."""
+    """Return the predictions among the outputs of a step, by name."""
     named = {prediction_name(name): np.asarray(value) for name, value in outputs.items()}
     return {name: value for name, value in named.items() if name is not None}
 
 
-def announce_unused(config: CSRunConfig) -> None:
-    """Names, once, what a program has set of the original stack's options and nothing here reads."""
+def warn_of_unused_options(config: CSRunConfig) -> None:
+    """Warn, once, of options of the original stack that a program sets and that have no effect here."""
     unused = [
-        *_unused("cs_config", config.cs_config, _READ_OF_CS_CONFIG),
-        *_unused("stack_params", config.stack_params, _READ_OF_STACK_PARAMS),
+        *_unused_options("cs_config", config.cs_config, _READ_OF_CS_CONFIG),
+        *_unused_options("stack_params", config.stack_params, _READ_OF_STACK_PARAMS),
     ]
     if unused:
-        _announce_unused(", ".join(unused))
+        _warn_of_options(", ".join(unused))
 
 
 _READ_OF_CS_CONFIG = frozenset({"use_cbfloat16"})
 _READ_OF_STACK_PARAMS = frozenset({"config.target_num_replicas", MULTI_MODEL_STACK_KEY})
 
 
-def _unused(name: str, given: Any, read: Collection[str]) -> list[str]:
-    """The options that are set, as dotted names, without those that are read."""
-    return [f"{name}.{path}" for path in _paths(given) if not any(_is_in(path, known) for known in read)]
+def _unused_options(name: str, given: Any, read: Collection[str]) -> list[str]:
+    """Return the dotted names of options that are set but not read."""
+
+    def is_read(path: str) -> bool:
+        return any(path == known or path.startswith(f"{known}.") for known in read)
+
+    return [f"{name}.{path}" for path in _option_paths(given) if not is_read(path)]
 
 
-def _is_in(path: str, known: str) -> bool:
-    return path == known or path.startswith(f"{known}.")
-
-
-def _paths(given: Any) -> Iterator[str]:
-    """Dotted names of what is set in a message or mapping; what is false or empty is not set."""
+def _option_paths(given: Any) -> Iterator[str]:
+    """Yield the dotted names of the values in a message or mapping that are neither false nor empty."""
     values = given.as_dict() if isinstance(given, Message) else given
     if not isinstance(values, Mapping):
         return
     for name, value in values.items():
-        inner = list(_paths(value))
+        inner = list(_option_paths(value))
         if inner:
             yield from (f"{name}.{path}" for path in inner)
         elif value and not isinstance(value, Message | Mapping):
@@ -338,5 +339,5 @@ def _paths(given: Any) -> Iterator[str]:
 
 
 @cache
-def _announce_unused(names: str) -> None:
+def _warn_of_options(names: str) -> None:
     log.warning("%s: options of the original stack, without effect here", names)

@@ -20,7 +20,7 @@ from estimator.checkpoints import (
     model_saver,
     open_checkpoint,
 )
-from estimator.config import CSRunConfig, once_config
+from estimator.config import CSRunConfig, one_shot_session_config
 from estimator.errors import CheckpointReadError
 from estimator.spec import WarmStartSettings, warm_start
 
@@ -29,11 +29,11 @@ log = logging.getLogger("estimator")
 
 @dataclass(frozen=True)
 class StateOptions:
-    """Where the state comes from and how checkpoints are kept.
+    """Where the state is restored from, and who is called about checkpoints.
 
     Attributes:
-        checkpoint: Checkpoint to restore; None for the newest of `model_dir`.
-        warm_start: First values where there is no checkpoint.
+        checkpoint: The checkpoint to restore; None for the newest one in `model_dir`.
+        warm_start: The source of initial values if there is no checkpoint.
         saving_listeners: The user's `CheckpointSaverListener`s.
     """
 
@@ -46,11 +46,11 @@ class ModelState:
     """A TensorFlow session on this CPU that holds the variables of a graph and never runs a step.
 
     Args:
-        graph: That of a model; savers and assignments are added to it.
-        scaffold: The user's, or None.
-        model_dir: Where checkpoints are written.
-        config: Says how many of them are kept, and how the session is configured.
-        options: Where the state comes from; the listeners of checkpoints.
+        graph: The graph of the model; a saver and assignments are added to it.
+        scaffold: The user's scaffold, or None.
+        model_dir: Directory of checkpoints.
+        config: Sets the number of checkpoints to keep, and the options of the session.
+        options: Where the state is restored from; the listeners of checkpoints.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ModelState:
 
         v1 = tf.compat.v1
         self._graph = graph
-        self._session_config = once_config(config)
+        self._session_config = one_shot_session_config(config)
         self._warm_start = options.warm_start
         self._session: Any = None
         with graph.as_default():
@@ -92,10 +92,10 @@ class ModelState:
         )
 
     def start(self, checkpoint: str | None) -> None:
-        """Initializes all variables, then restores a checkpoint; warm-started values where there is none.
+        """Initialize all variables, with the values of a warm start if there is no checkpoint; restore it.
 
         Raises:
-            CheckpointReadError: a checkpoint cannot be read or is of another model.
+            CheckpointReadError: The checkpoint cannot be read or is of another model.
         """
         import tensorflow as tf
 
@@ -111,15 +111,15 @@ class ModelState:
                 with explain_restore_errors(checkpoint):
                     self._saver.restore(self._session, checkpoint)
                 if not logging.getLogger("tensorflow").isEnabledFor(logging.INFO):
-                    log.info("Restoring parameters from %s", checkpoint)  # else the saver has said so
+                    log.info("Restoring parameters from %s", checkpoint)  # otherwise the saver logs it
 
     def read(self, names: Sequence[str]) -> list[np.ndarray]:
-        """Present values of variables, by the names that a checkpoint has them under."""
+        """Return the current values of variables, given their names in a checkpoint."""
         values = self._session.run([self._reads[name] for name in names])
         return [np.asarray(value) for value in values]
 
     def assign(self, values: Mapping[str, np.ndarray]) -> None:
-        """Replaces values; a variable that is not named keeps its own."""
+        """Assign values to variables, by their names in a checkpoint; other variables keep theirs."""
         feeds = {
             self._values[name]: np.asarray(value, dtype=self._variables[name].dtype.as_numpy_dtype)
             for name, value in values.items()
@@ -127,20 +127,20 @@ class ModelState:
         self._session.run([self._assignments[name] for name in values], feeds)
 
     def evaluate(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Tensors of the model's graph for the present values of its variables."""
+        """Compute tensors of the model's graph from the current values of its variables."""
         values: dict[str, Any] = self._session.run(dict(tensors))
         return values
 
     def save(self, step: int) -> bool:
-        """Writes a checkpoint of the present values; returns whether a listener asks to stop.
+        """Write a checkpoint of the current values; return True if a listener asks to stop.
 
         Raises:
-            CheckpointWriteError: no space or permission; older checkpoints are as they were.
+            CheckpointWriteError: No space or no permission; older checkpoints are unchanged.
         """
         return self._writer.write(self._session, step)
 
     def close(self) -> None:
-        """Tells the listeners that it is over and frees the session."""
+        """End the listeners and close the session."""
         if self._session is not None:
             if self._writer.last_step is not None:
                 self._writer.end(self._session, self._writer.last_step)
@@ -149,19 +149,22 @@ class ModelState:
 
 
 LARGE_BYTES = 1 << 30
-"""A smaller state is held whole, which is faster."""
+"""From this size on, a state is held in parts; a smaller one is held whole, which is faster."""
 
 PART_BYTES = 128 << 20
-"""Of a part: a file of the checkpoint; a larger tensor is one alone."""
+"""Size of a part, which is a file of the checkpoint; a larger tensor is a part by itself."""
 
 
 class LargeState:
-    """The saved variables of a graph, of which this process holds a part at a time.
+    """The saved variables of a graph, of which this process holds one part at a time.
+
+    Initial values are computed part by part and written as the checkpoint of step 0, from which the CS system
+    gets them tensor by tensor.
 
     Args:
-        graph: That of a model; a saver is added to it.
-        model_dir: Where checkpoints are written.
-        config: Says how many of them are kept, and how sessions are configured.
+        graph: The graph of the model; a saver is added to it.
+        model_dir: Directory of checkpoints.
+        config: Sets the number of checkpoints to keep, and the options of sessions.
     """
 
     def __init__(self, graph: Any, model_dir: Path, config: CSRunConfig) -> None:
@@ -179,45 +182,48 @@ class LargeState:
             config.keep_checkpoint_max,
             keep_every_hours=config.keep_checkpoint_every_n_hours,
         )
-        self._stored = Stored("", ())
+        self._stored = StoredTensors("", ())
 
     def start(self, checkpoint: str | None, keys: Mapping[str, str]) -> Mapping[str, np.ndarray]:
-        """The values of a checkpoint; without one the first values, which become that of step 0.
+        """Return the values of a checkpoint, or else the initial values, written as the one of step 0.
 
         Args:
-            checkpoint: Its prefix.
-            keys: Names in the checkpoint by those in the result.
+            checkpoint: Prefix of the checkpoint, or None.
+            keys: Names in the result -> names in the checkpoint.
 
         Raises:
-            CheckpointReadError: the checkpoint cannot be read or is of another model.
-            CheckpointWriteError: no space or permission.
+            CheckpointReadError: The checkpoint cannot be read or is of another model.
+            CheckpointWriteError: No space or no permission.
         """
         if checkpoint is None:
             with self._graph.as_default():
-                values = first_values(self._variables, once_config(self._config))
+                values = compute_initial_values(self._variables, one_shot_session_config(self._config))
                 self._writer.write(values, 0)
             self._keep(0)
         else:
             self._check(checkpoint)
             log.info("Restoring parameters from %s", checkpoint)
-            self._stored = Stored(checkpoint, self._variables)
-        return Renamed(self._stored, keys)
+            self._stored = StoredTensors(checkpoint, self._variables)
+        return RenamedTensors(self._stored, keys)
 
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
-        """Writes a checkpoint; what `state` lacks keeps its value. See `ModelState.save`.
+        """Write a checkpoint; variables that `state` lacks keep their values.
 
         Args:
             step: Global step.
-            state: By the names that a checkpoint has; each tensor is asked for once.
+            state: Values by their names in a checkpoint; each tensor is read once.
+
+        Returns:
+            False: there are no listeners, which could ask to stop.
         """
-        if step == self._writer.last_step:  # the first values, which `start` has written
+        if step == self._writer.last_step:  # the initial values, which `start` has written
             return False
         stop = self._writer.write(self._values(state), step)
         self._keep(step)
         return stop
 
     def close(self) -> None:
-        """Nothing: no session is kept."""
+        """Do nothing: no session stays open."""
 
     def _values(self, state: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
         for name, variable in self._variables.items():
@@ -226,7 +232,7 @@ class LargeState:
 
     def _keep(self, step: int) -> None:
         prefix = str(self._model_dir / f"{CHECKPOINT_PREFIX}-{step}")
-        self._stored = Stored(prefix, self._variables)
+        self._stored = StoredTensors(prefix, self._variables)
 
     def _check(self, checkpoint: str) -> None:
         check_shapes(checkpoint, self._variables.values())
@@ -236,12 +242,12 @@ class LargeState:
             raise CheckpointReadError(checkpoint, f"it lacks the variables {', '.join(lacking)}")
 
 
-def fits_parts(graph: Any, keys: Iterable[str]) -> bool:
-    """Whether `LargeState` can have the state of a graph, which is large and of which it knows all.
+def can_be_held_in_parts(graph: Any, keys: Iterable[str]) -> bool:
+    """Return True if a state is large, and `LargeState` can hold it.
 
     Args:
-        graph: That of a model.
-        keys: Names in a checkpoint of the state of its step.
+        graph: The graph of the model.
+        keys: Names, in a checkpoint, of the state of its step.
     """
     import tensorflow as tf
 
@@ -254,7 +260,7 @@ def fits_parts(graph: Any, keys: Iterable[str]) -> bool:
             and not own
             and all(key in variables for key in keys)
             and not any(variable._get_save_slice_info() for variable in variables.values())
-            and begins_in_parts(variables.values())
+            and can_initialize_in_parts(variables.values())
         )
 
 
@@ -268,12 +274,12 @@ def _nbytes(variable: Any) -> int:
     return int(variable.shape.num_elements() or 0) * int(variable.dtype.base_dtype.size)
 
 
-class Renamed(Mapping[str, np.ndarray]):
-    """Tensors under other names, each got when it is asked for.
+class RenamedTensors(Mapping[str, np.ndarray]):
+    """A view of tensors under other names, each read on access.
 
     Args:
-        tensors: Under their own names.
-        keys: The own name of each name here.
+        tensors: The tensors under their own names.
+        keys: Names in the view -> own names.
     """
 
     def __init__(self, tensors: Mapping[str, np.ndarray], keys: Mapping[str, str]) -> None:
@@ -292,12 +298,12 @@ class Renamed(Mapping[str, np.ndarray]):
         return len(self._keys)
 
 
-class Stored(Mapping[str, np.ndarray]):
-    """Tensors of a checkpoint, each read when it is asked for.
+class StoredTensors(Mapping[str, np.ndarray]):
+    """The tensors of a checkpoint, each read on access.
 
     Args:
-        prefix: Of the checkpoint.
-        names: Of its tensors.
+        prefix: Prefix of the checkpoint.
+        names: Names of its tensors.
     """
 
     def __init__(self, prefix: str, names: Collection[str]) -> None:
@@ -318,10 +324,10 @@ class Stored(Mapping[str, np.ndarray]):
 
 
 class PartSaver:
-    """Stands where a `tf.train.Saver` does, but saves given values in place of a session's.
+    """Replaces a `tf.train.Saver`, but saves given values instead of those of a session.
 
     Args:
-        saver: That of the graph, which writes what the checkpoint says of it.
+        saver: The saver of the graph, which exports the meta graph.
     """
 
     def __init__(self, saver: Any) -> None:
@@ -335,10 +341,10 @@ class PartSaver:
         global_step: int,
         write_state: Literal[False],
     ) -> None:
-        """Writes `prefix-global_step`: one data file a part, then one index of all.
+        """Write the checkpoint `prefix-global_step`: a data file for each part, then one index of all.
 
         Raises:
-            OSError, tf.errors.OpError: no space or permission; no part is left.
+            OSError, tf.errors.OpError: No space or no permission; no part is left.
         """
         import tensorflow as tf
 
@@ -348,10 +354,10 @@ class PartSaver:
         folder.mkdir()
         try:
             parts = []
-            for number, part in enumerate(in_parts(values)):
+            for number, part in enumerate(split_into_parts(values)):
                 parts.append(str(folder / f"part-{number:05d}"))
                 _write_part(parts[-1], part)
-                part.clear()  # before the next one is made
+                part.clear()  # frees it before the next part is computed
             with tf.Graph().as_default(), tf.compat.v1.Session() as session:
                 session.run(
                     tf.raw_ops.MergeV2Checkpoints(
@@ -363,8 +369,8 @@ class PartSaver:
         self._saver.export_meta_graph(f"{target}.meta")
 
 
-def in_parts(values: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
-    """The same values in groups of about `PART_BYTES`."""
+def split_into_parts(values: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """Group values into parts of about `PART_BYTES`."""
     part: dict[str, np.ndarray] = {}
     nbytes = 0
     for name, value in values:
@@ -377,12 +383,12 @@ def in_parts(values: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, np.
         yield part
 
 
-def first_values(variables: Mapping[str, Any], config: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """The values that variables of the present graph begin with, computed a part at a time.
+def compute_initial_values(variables: Mapping[str, Any], config: Any) -> Iterator[tuple[str, np.ndarray]]:
+    """Compute the initial values of variables of the default graph, part by part.
 
     Args:
-        variables: By the names that a checkpoint has them under.
-        config: Of the TensorFlow session.
+        variables: The variables by their names in a checkpoint.
+        config: The configuration of TensorFlow sessions.
     """
     import tensorflow as tf
 
@@ -393,18 +399,18 @@ def first_values(variables: Mapping[str, Any], config: Any) -> Iterator[tuple[st
         names.append(name)
         nbytes += _nbytes(variable)
         if nbytes >= PART_BYTES or name == last:
-            # A session of its own, as one keeps what it finds to be constant.
+            # A new session for each part, because a session keeps the constants that it has folded.
             with closing(tf.compat.v1.Session(config=config)) as session:
                 values = session.run([variables[name].initial_value for name in names])
-            while values:  # and keep none that has been given
+            while values:  # pop, to keep no reference to a value that the caller has
                 yield names.pop(), np.asarray(values.pop())
             nbytes = 0
 
 
-def begins_in_parts(variables: Iterable[Any]) -> bool:
-    """Whether the first value of each variable can be computed without the others.
+def can_initialize_in_parts(variables: Iterable[Any]) -> bool:
+    """Return True if the initial value of each variable can be computed without those of the others.
 
-    It cannot where one is the value of another, or where two share random numbers.
+    It cannot if it depends on the value of another variable, or if two share a random op.
     """
     taken: set[Any] = set()
     for variable in variables:

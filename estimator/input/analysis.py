@@ -1,4 +1,4 @@
-"""Hands the input function to cs_input_analyzer, where that has started the user's program."""
+"""Analysis of the input function: sending it to cs_input_analyzer, and the report in the log of a run."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from typing import Any
 import cs_runtime.input_source
 from csrun.schedulers.tasks import worker_config, worker_variables
 from csrun.tasks.environment import environment_variables
-from estimator.input.dataset import InputSource, describe, names_by, read
+from estimator.input.dataset import InputSource, describe, read, spec_component_names
 from estimator.spec import ModeKeys
 from input_rules.input_export import InputProgram, Shard, export_input, export_requested
 
 
-def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles: bool = False) -> None:
-    """Gives the input function to the analyzer that has started this process; nothing without one.
+def export_to_analyzer(
+    source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles: bool = False
+) -> None:
+    """If cs_input_analyzer started this process, send it the input function; otherwise do nothing.
 
-    Ends the process, except before a compilation (`compiles`) whose report the analyzer wants.
+    This ends the process, except before a compile whose report the analyzer needs.
 
     Args:
-        source: the input of the run that would begin here.
-        artifact_dirs: folders with the artifacts of compilations.
-        compiles: a compilation would begin here, not a training.
+        source: The input of the run that would start here.
+        artifact_dirs: Folders with compile artifacts.
+        compiles: A compile would start here, not a training run.
     """
     if not export_requested():
         return
 
     def build(shard: Shard) -> Any:
-        with _told(shard):
+        with _worker_environment(shard):
             return _as_worker(source, shard).call()
 
     def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
@@ -40,7 +42,7 @@ def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles:
 
     @cache
     def names() -> tuple[str, ...]:
-        # Refuses what cannot be streamed, as a run does.
+        # As in a run, `describe` refuses components that cannot be streamed.
         return tuple(component.name for component in describe(source).components)
 
     program = InputProgram(
@@ -51,50 +53,50 @@ def hand_over(source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles:
         component_names=names,
         artifact_dirs=artifact_dirs,
         seed=source.config.tf_random_seed,
-        role=_told,
+        role=_worker_environment,
     )
     export_input(program, compiles=compiles)
 
 
-def _told(shard: Shard) -> AbstractContextManager[None]:
-    """What a worker finds in its environment, for what it reads there later, in any thread."""
+def _worker_environment(shard: Shard) -> AbstractContextManager[None]:
+    """Set the environment variables of a worker, which the input function may read later, in any thread."""
     return environment_variables(worker_variables(os.environ, shard.count, shard.index))
 
 
 def _as_worker(source: InputSource, shard: Shard) -> InputSource:
-    """The input as one worker of a job reads it; alone, as a job of one task does."""
+    """Return the input as one worker of a job reads it."""
     config = worker_config(shard.count, shard.index)
     return replace(source, tf_config=config, num_shards=shard.count, shard=shard.index)
 
 
 PATIENCE_S = 2.0
-"""A run does not call an input function that takes longer as other workers would."""
+"""If a call of the input function takes longer, a run does not call it again as other workers would."""
 
 
 def log_report(source: InputSource, *, shared: bool = True) -> None:
-    """Logs what the input function could do better, see `cs_runtime.input_source.log_report`.
+    """Log the Input Function Report of a run, before it reads its input.
 
     Args:
         source: The input of the run.
-        shared: Whether several workers may read it; each has to read a part of its own then.
+        shared: Several workers may read the input, so each has to read its own part.
     """
     from input_rules.tf.inspection import inspect
 
     cs_runtime.input_source.log_report(
         lambda: inspect(
-            lambda workers, index: _made_by(source, workers, index),
+            lambda workers, index: _call_as_worker(source, workers, index),
             workers=source.num_shards,
             training=source.mode == ModeKeys.TRAIN,
             shared=shared,
             seed=source.config.tf_random_seed,
-            names=lambda spec: names_by(source, spec),
+            names=lambda spec: spec_component_names(source, spec),
             patience_s=PATIENCE_S,
         )
     )
 
 
-def _made_by(source: InputSource, workers: int, index: int) -> Any:
-    """What the input function gives one of several workers; with one worker, what it gives this process."""
+def _call_as_worker(source: InputSource, workers: int, index: int) -> Any:
+    """Return the result of the input function for one of several workers; for one worker, in this process."""
     if workers == 1:
         return source.call()
     config = worker_config(workers, index)

@@ -1,4 +1,4 @@
-"""The input function of a program: the structure of its batches, and reading them."""
+"""The input function of a program: the structure of its batches, reading them, and closing its sessions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FEATURES_AND_LABELS = ("features", "labels")
 
 
 class WeightedLabels(NamedTuple):
-    """Labels, and how much each sample counts."""
+    """Labels with the weight of each sample."""
 
     labels: Any
     sample_weight: Any
@@ -35,7 +35,7 @@ class WeightedLabels(NamedTuple):
 
 @dataclass(frozen=True)
 class InputSource:
-    """An input function with all that it is called with.
+    """An input function with the arguments and the environment of its calls.
 
     Attributes:
         input_fn: The user's function.
@@ -45,9 +45,8 @@ class InputSource:
         tf_config: The TF_CONFIG that the function sees; empty for none.
         num_shards: Number of tasks that read input.
         shard: Index of this task among them.
-        parts: Names of the members that a batch may have, in their order; a batch is a tuple of all of them
-            or of the first ones.
-        states: Where states of the input are kept, for runs that continue; None for nowhere.
+        parts: Names of the members of a batch, in order; a batch is a tuple of all or of the first of them.
+        states: Folder of iterator states, for runs that resume this one; None saves no states.
     """
 
     input_fn: Callable[..., Any]
@@ -61,7 +60,7 @@ class InputSource:
     states: StateFolder | None = None
 
     def call(self) -> Any:
-        """Calls the function in the present graph."""
+        """Call the function in the default graph."""
         with tasks.export_config(self.tf_config):
             return call_input_fn(
                 self.input_fn, self.mode, self.params, self.config, self.num_shards, self.shard
@@ -70,7 +69,7 @@ class InputSource:
 
 @dataclass(frozen=True)
 class Component:
-    """One tensor of a batch: where it stands in the element, its TensorFlow dtype, its shape."""
+    """One tensor of a batch: its path in the element, its TensorFlow dtype, its shape."""
 
     name: str
     dtype: Any
@@ -82,9 +81,9 @@ class Element:
     """A batch of the input: the structure that `model_fn` gets, and its tensors in streaming order.
 
     Attributes:
-        structure: `(features,)`, `(features, labels)` and so on with a leaf for every tensor.
+        structure: `(features,)`, `(features, labels)` and so on, with a leaf for every tensor.
         components: The leaves in the order of `tf.nest.flatten`.
-        graph_ops: Number of operations that the input adds to a graph it is read in.
+        graph_ops: Number of operations that reading the input adds to a graph.
     """
 
     structure: tuple[Any, ...]
@@ -92,7 +91,7 @@ class Element:
     graph_ops: int
 
     def pack(self, tensors: list[Any]) -> tuple[Any, Any]:
-        """`(features, labels)` made of one tensor a component; labels are None where there are none."""
+        """Pack one tensor for each component into `(features, labels)`; labels may be None."""
         import tensorflow as tf
 
         packed = tf.nest.pack_sequence_as(self.structure, tensors)
@@ -100,18 +99,19 @@ class Element:
 
 
 def describe(source: InputSource) -> Element:
-    """What the batches of an input look like; calls the input function in a graph of its own.
+    """Call the input function in a new graph and describe its batches.
 
     Raises:
-        InputShapeError: a component has an unknown size.
-        InputFnError: the result is no dataset and no tensors, or a component cannot be streamed.
+        InputShapeError: A component has an unknown size.
+        InputFnError: The result is neither a Dataset nor tensors, or a component cannot be streamed.
     """
     import tensorflow as tf
 
     with tf.Graph().as_default() as graph:
         tf.compat.v1.set_random_seed(source.config.tf_random_seed)
         result = source.call()
-        structure = _parts(_spec(result), source.parts, source.mode)
+        spec = result.element_spec if isinstance(result, tf.data.Dataset) else result
+        structure = _split_element(spec, source.parts, source.mode)
         leaves = tf.nest.flatten(structure)
         names = component_names(structure, source.parts)
         components = tuple(_component(name, leaf) for name, leaf in zip(names, leaves, strict=True))
@@ -121,14 +121,14 @@ def describe(source: InputSource) -> Element:
 
 
 def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """Batches of a freshly built input without the first `skip`, one array a component.
+    """Build the input and yield its batches after the first `skip`, with one array for each component.
 
-    64-bit integers come as 32-bit ones. Works with and without eager execution, in any thread. Whoever closes
-    the iterator does not wait for what the input is doing.
+    64-bit integers are converted to 32 bits. This works with and without eager execution, in any thread.
+    Closing the iterator does not wait for the input function.
 
     Raises:
-        InputFnError: an integer does not fit 32 bits.
-        Exception: whatever the input raises, unchanged.
+        InputFnError: An integer does not fit into 32 bits.
+        Exception: An error of the input, unchanged.
     """
     import tensorflow as tf
 
@@ -140,30 +140,30 @@ def read(source: InputSource, seed: int | None, skip: int) -> Iterator[tuple[np.
             way: PositionedDataset | PositionedTensors = PositionedDataset(result, skip, source.states)
         else:
             way = PositionedTensors(result, skip)
-        structure = _parts(way.element, source.parts, source.mode)
+        structure = _split_element(way.element, source.parts, source.mode)
         names = component_names(structure, source.parts)
         tensors = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure)]
         tables = tf.compat.v1.tables_initializer()
-    close_left()
+    close_deferred()
     session = tf.compat.v1.Session(graph=graph)
     try:
         session.run(tables)
         take = session.make_callable(tensors)
-        arrays = way.first(session, take)
+        arrays = way.read_first(session, take)
         for number in itertools.count(skip + 1):
             yield tuple(narrow_integers(name, array) for name, array in zip(names, arrays, strict=True))
-            way.passed(session, number)
+            way.record_position(session, number)
             arrays = take()
     except tf.errors.OutOfRangeError:
         return
     finally:
-        leave(session)
+        defer_close(session)
 
 
-def in_model_graph(source: InputSource) -> tuple[Any, Any]:
-    """`(features, labels)` as tensors of the present graph; labels are None where there are none.
+def read_in_model_graph(source: InputSource) -> tuple[Any, Any]:
+    """Return `(features, labels)` of the next batch as tensors of the default graph; labels may be None.
 
-    The iterator starts with the graph's tables, so that any session that initializes them can read.
+    The iterator is initialized with the graph's tables.
     """
     return features_and_labels(read_in_graph(source.call()), source.mode, source.parts)
 
@@ -171,21 +171,21 @@ def in_model_graph(source: InputSource) -> tuple[Any, Any]:
 def features_and_labels(
     element: Any, mode: str = ModeKeys.TRAIN, parts: tuple[str, ...] = FEATURES_AND_LABELS
 ) -> tuple[Any, Any]:
-    """The two parts of an element; labels are None where there are none, and to predict.
+    """Split an element into features and labels, which are None if it has none, and to predict.
 
-    Labels with a third part, of those that Keras models take, are `WeightedLabels`.
+    Labels with sample weights, for Keras models, are returned as `WeightedLabels`.
 
     Raises:
-        InputFnError: it has more members than `parts`.
+        InputFnError: The element has more members than `parts`.
     """
-    features, *others = _parts(element, parts, mode)
+    features, *others = _split_element(element, parts, mode)
     if len(others) > 1:
         return features, WeightedLabels(*others)
     return features, others[0] if others else None
 
 
 def read_in_graph(result: Any) -> Any:
-    """The next element of a Dataset as tensors of the present graph; tensors as they are."""
+    """Return the next element of a Dataset as tensors of the default graph; return tensors unchanged."""
     import tensorflow as tf
 
     if not isinstance(result, tf.data.Dataset):
@@ -196,20 +196,20 @@ def read_in_graph(result: Any) -> Any:
 
 
 def component_names(structure: tuple[Any, ...], parts: Sequence[str] = FEATURES_AND_LABELS) -> list[str]:
-    """Names of the leaves in the order of `tf.nest.flatten`, e.g. `features/image`, `labels`."""
+    """Return the names of the leaves in the order of `tf.nest.flatten`, e.g. `features/image`, `labels`."""
     names: list[str] = []
     for name, part in zip(parts, structure, strict=False):
         names += _leaf_names(name, part)
     return names
 
 
-def names_by(source: InputSource, spec: Any) -> list[str]:
-    """Names of the components of a Dataset that has such an `element_spec`.
+def spec_component_names(source: InputSource, spec: Any) -> list[str]:
+    """Return the names of the components of a Dataset with the given `element_spec`.
 
     Raises:
-        InputFnError: the run cannot read such elements.
+        InputFnError: The run cannot read such elements.
     """
-    return component_names(_parts(spec, source.parts, source.mode), source.parts)
+    return component_names(_split_element(spec, source.parts, source.mode), source.parts)
 
 
 def _leaf_names(prefix: str, part: Any) -> list[str]:
@@ -223,21 +223,15 @@ def _leaf_names(prefix: str, part: Any) -> list[str]:
     return [prefix]
 
 
-def _spec(result: Any) -> Any:
-    import tensorflow as tf
-
-    return result.element_spec if isinstance(result, tf.data.Dataset) else result
-
-
-def _parts(element: Any, names: Sequence[str], mode: str) -> tuple[Any, ...]:
-    """`(features,)`, `(features, labels)` and so on; to predict, all but the features is left out."""
+def _split_element(element: Any, names: Sequence[str], mode: str) -> tuple[Any, ...]:
+    """Split an element into `(features,)`, `(features, labels)` and so on; to predict, into the first."""
     if element is None:
         raise InputFnError("input_fn returned None, expected a Dataset, tensors, or (features, labels)")
     if isinstance(element, (tuple, list)) and not hasattr(element, "_fields"):
         if not 2 <= len(element) <= len(names):
             members = " or ".join(f"({', '.join(names[:n])})" for n in range(2, len(names) + 1))
             raise InputFnError(
-                f"input_fn must give {members}; got a tuple of {len(element)} members. "
+                f"input_fn must return {members}; got a tuple of {len(element)} members. "
                 "Put several features into one dict"
             )
         if mode == ModeKeys.PREDICT:
@@ -268,46 +262,32 @@ def _component(name: str, leaf: Any) -> Component:
     return Component(name, leaf.dtype, tuple(leaf.shape.as_list()))
 
 
-_left: list[Any] = []
-_lock = threading.Lock()
+class _DeferredSessions:
+    """TensorFlow sessions that are no longer needed and that the next run closes."""
 
+    # Closing a session waits for its dataset: 9 s for a shuffle that fills a buffer of 10 million elements,
+    # 5 s for a map whose function takes 5 s. At the end of the process TensorFlow would wait once more, so a
+    # process with sessions left exits early.
 
-def leave(session: Any) -> None:
-    """Nobody needs the session any more, and nobody waits for its end."""
-    _cut_exit_short()
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))  # else Python's end would close it, and wait
-    with _lock:
-        _left.append(session)
+    def __init__(self) -> None:
+        self._sessions: list[Any] = []
+        self._lock = threading.Lock()
 
+    def add(self, session: Any) -> None:
+        """Keep a session open."""
+        _exit_before_tensorflow()
+        # Keep a reference: otherwise Python closes the session at its end, and waits.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(session))
+        with self._lock:
+            self._sessions.append(session)
 
-class LeavingCreator:
-    """Creates sessions for a monitored one, which leaves them where it would close them.
-
-    It has the method of `tf.compat.v1.train.SessionCreator`.
-    """
-
-    def __init__(self, creator: Any) -> None:
-        self._creator = creator
-
-    def create_session(self) -> Any:
-        """A session."""
-        session = self._creator.create_session()
-
-        def close() -> None:
-            del session.close  # from now on it is TensorFlow's
-            leave(session)
-
-        session.close = close
-        return session
-
-
-def close_left() -> None:
-    """Closes what was left, beside the caller: the process goes on."""
-    with _lock:
-        sessions, _left[:] = list(_left), []
-    if sessions:
-        # No daemon: TensorFlow aborts a process whose interpreter ends while a thread is in such a call.
-        threading.Thread(target=_close, args=(sessions,), name="close-sessions").start()
+    def close_all(self) -> None:
+        """Close the sessions in a background thread."""
+        with self._lock:
+            sessions, self._sessions = self._sessions, []
+        if sessions:
+            # Not a daemon: TensorFlow aborts a process whose interpreter ends during such a call.
+            threading.Thread(target=_close, args=(sessions,), name="close-sessions").start()
 
 
 def _close(sessions: list[Any]) -> None:
@@ -317,10 +297,35 @@ def _close(sessions: list[Any]) -> None:
 
 
 @cache
-def _cut_exit_short() -> None:
-    """Has the process end with its exit code before TensorFlow's own part of its end; glibc can do that."""
+def _exit_before_tensorflow() -> None:
+    """Make the process exit with its exit code before TensorFlow's own exit handlers run (glibc only)."""
     leave_at_exit()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "on_exit"):
         libc.on_exit(libc._exit, None)
-        libc.__cxa_atexit(libc.fflush, None, None)  # comes before, as it is registered behind
+        libc.__cxa_atexit(libc.fflush, None, None)  # registered last, so it runs first
+
+
+_deferred = _DeferredSessions()
+defer_close = _deferred.add
+close_deferred = _deferred.close_all
+
+
+class DeferredCloseCreator:
+    """A `SessionCreator` for a monitored session, which defers closing its session."""
+
+    # Not a subclass of tf.compat.v1.train.SessionCreator: that would import TensorFlow.
+
+    def __init__(self, creator: Any) -> None:
+        self._creator = creator
+
+    def create_session(self) -> Any:
+        """Create a session whose `close` is deferred."""
+        session = self._creator.create_session()
+
+        def close() -> None:
+            del session.close  # restores TensorFlow's own method
+            defer_close(session)
+
+        session.close = close
+        return session

@@ -1,10 +1,10 @@
-"""States of an input, kept beside the checkpoints: a continued run goes on there without reading.
+"""Saved states of input iterators, from which a run resumes without reading its input again.
 
-Where a shuffle stands in the way, no arithmetic says what comes next. TensorFlow can write the state of an
-iterator, with what its shuffles and prefetches hold, and go on from it bit for bit. A worker does that at the
-steps of checkpoints and every ten seconds, in a hundredth of its time, and keeps the newest states and one
-from before the newest checkpoint. A state only saves reading: where none fits (another program, another
-number of workers, another TensorFlow) the input is read up to its position as without one.
+With a shuffle, no arithmetic gives the next batch. TensorFlow can save the state of an iterator, with the
+buffers of its shuffles and prefetches, and restore it bit for bit. A worker saves it at the steps of
+checkpoints and every ten seconds, in at most 1 % of its time. It keeps the newest states, and one from before
+the newest checkpoint. A state only saves time: if none fits (another program, number of workers or version of
+TensorFlow), the input is read up to its position.
 """
 
 from __future__ import annotations
@@ -27,64 +27,64 @@ from estimator.checkpoints import latest_checkpoint
 log = logging.getLogger("estimator")
 
 FOLDER = "input_state"
-KEPT_EVERY_S = 10.0
+SAVE_EVERY_S = 10.0
 SHARE_OF_TIME = 0.01
 LARGEST_BYTES = 1 << 30
-"""Memory that an input may hold; writing its state takes about as much again."""
+"""Largest memory of an input whose state is saved; saving needs about as much memory again."""
 _NEWEST = 3
-"""Their times lie so far apart that a checkpoint yet to come is behind one of them."""
+"""Number of newest states to keep: enough that the next checkpoint follows one of them."""
 _REFUSE_OUTER_STATE = 2
-"""Policy of TensorFlow: random numbers and Python functions have a state that an iterator does not write."""
+"""Policy to fail on random numbers and Python functions, whose state TensorFlow does not save."""
 
 
 @dataclass(frozen=True)
 class StateFolder:
-    """Where a task keeps the states of its input.
+    """The folder of the iterator states of a task.
 
     Attributes:
-        model_dir: of the training.
-        shard: index of the task among those that read.
-        num_shards: their number.
-        checkpoint_steps: steps between two checkpoints; None where time decides.
-        every_s: seconds between two states, if writing one takes little.
+        model_dir: Directory of checkpoints.
+        shard: Index of the task among those that read input.
+        num_shards: Number of tasks that read input.
+        checkpoint_steps: Steps between two checkpoints; None if checkpoints are due by time.
+        every_s: Seconds between two states, at least.
     """
 
     model_dir: Path
     shard: int
     num_shards: int
     checkpoint_steps: int | None = None
-    every_s: float = KEPT_EVERY_S
+    every_s: float = SAVE_EVERY_S
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """Path of the folder."""
         return self.model_dir / FOLDER / f"worker-{self.shard}-of-{self.num_shards}"
 
-    def is_of_checkpoint(self, batches: int) -> bool:
-        """Whether a checkpoint is due when the training has used just so many batches of this task."""
+    def is_checkpoint_due(self, batches: int) -> bool:
+        """Return True if a checkpoint is due after training has used this number of batches of this task."""
         next_step = batches * self.num_shards + self.shard
         every = self.checkpoint_steps
         return bool(every) and next_step % (every or 1) < min(self.num_shards, next_step)
 
     def batches_of_checkpoint(self) -> int:
-        """How many batches of this task the newest checkpoint has seen."""
+        """Return the number of batches of this task that the newest checkpoint covers."""
         newest = latest_checkpoint(self.model_dir) or ""
         step = newest.rpartition("-")[2]
         return count_before(self.shard, self.num_shards, int(step)) if step.isdigit() else 0
 
     def clear_others(self) -> None:
-        """Removes the states of trainings with another number of tasks; the first task does it for all."""
+        """Remove the states of runs with another number of tasks; the first task does it for all."""
         for other in self.path.parent.glob("worker-*-of-*") if self.shard == 0 else ():
             if not other.name.endswith(f"-of-{self.num_shards}"):
                 shutil.rmtree(other, ignore_errors=True)
 
 
 class IteratorStates:
-    """Writes and reads the states of an iterator; adds what it needs to the present graph.
+    """Saves and restores the states of an iterator, with ops that it adds to the default graph.
 
     Args:
-        folder: where they lie.
-        iterator: an initializable one of the graph, which holds nothing but the input.
+        folder: The folder of the states.
+        iterator: An initializable iterator; the graph holds nothing but the input.
     """
 
     def __init__(self, folder: StateFolder, iterator: Any) -> None:
@@ -106,13 +106,13 @@ class IteratorStates:
         self._restore = tf.raw_ops.DeserializeIterator(resource_handle=handle, serialized=saved[0])
         self._held_before = _resident_bytes()
         self._next_s = time.monotonic() + folder.every_s
-        self._told = False
+        self._logged = False
 
     def restore_before(self, session: Any, position: int) -> int | None:
-        """Sets the iterator to the newest state at or before a position.
+        """Restore the newest state at or before a position.
 
         Returns:
-            The position of that state; None where there is none: then the iterator has to be initialized.
+            The position of that state, or None if there is none; then the iterator must be initialized.
         """
         import tensorflow as tf
 
@@ -123,44 +123,45 @@ class IteratorStates:
                 session.run(self._restore, {self._prefix: str(path.with_suffix(""))})
                 return self._position(path)
             except tf.errors.OpError as error:
-                log.warning("a state of the input cannot be read: %s", _cause(error))
+                log.warning("cannot restore a saved state of the input: %s", _cause(error))
                 self._remove([path])
         return None
 
-    def keep_where_due(self, session: Any, position: int) -> None:
-        """Writes the state behind so many batches if it is time to."""
+    def save_if_due(self, session: Any, position: int) -> None:
+        """Save the state after this number of batches, if one is due."""
         began_s = time.monotonic()
         if began_s < self._next_s - (
-            self._folder.every_s if self._folder.is_of_checkpoint(position) else 0.0
+            self._folder.every_s if self._folder.is_checkpoint_due(position) else 0.0
         ):
             return
-        if (problem := self._problem() or self._written(session, position)) is not None:
+        if (problem := self._problem() or self._write(session, position)) is not None:
             self._next_s = float("inf")
-            log.info("the input is read again where this training is continued: %s", problem)
+            log.info("a run that resumes this one reads the input from its start: %s", problem)
             return
         took_s = time.monotonic() - began_s
         self._next_s = began_s + self._folder.every_s + took_s / SHARE_OF_TIME
-        if not self._told:
-            self._told = True
+        if not self._logged:
+            self._logged = True
             log.info(
-                "the state of the input is kept in %s for runs that continue this one (%.1f MB)",
+                "saving the state of the input in %s, for runs that resume this one (%.1f MB)",
                 self._folder.path,
                 sum(file.stat().st_size for file in self._folder.path.iterdir()) / 1e6,
             )
 
     def _problem(self) -> str | None:
-        """Why a state is not even tried to be written."""
+        """Return why no state can be saved, or None."""
         if not self._folder.model_dir.is_dir():
-            return f"there is no {self._folder.model_dir} on this machine to keep its state in"
+            return f"{self._folder.model_dir}, where its state would be saved, is not on this machine"
         held = _resident_bytes() - self._held_before
         if held > LARGEST_BYTES:
             return (
-                f"it holds {held / 1e6:,.0f} MB, and states of up to {LARGEST_BYTES / 1e6:,.0f} MB are kept"
+                f"it holds {held / 1e6:,.0f} MB, more than the limit of {LARGEST_BYTES / 1e6:,.0f} MB for a "
+                "saved state"
             )
         return None
 
-    def _written(self, session: Any, position: int) -> str | None:
-        """Writes a state; says why where that cannot be."""
+    def _write(self, session: Any, position: int) -> str | None:
+        """Write a state; return why it could not be written, or None."""
         import tensorflow as tf
 
         folder = self._folder.path
@@ -169,19 +170,19 @@ class IteratorStates:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             session.run(self._save, {self._prefix: str(partial)})
-            for ending in (".data-00000-of-00001", ".index"):  # what has an index is whole
+            for ending in (".data-00000-of-00001", ".index"):  # the index last: with it, a state is complete
                 Path(f"{partial}{ending}").replace(folder / f"{name}{ending}")
         except tf.errors.OpError as error:
             self._remove([partial])
-            return f"TensorFlow cannot write its state ({_cause(error)})"
+            return f"TensorFlow cannot save its state ({_cause(error)})"
         except OSError as error:
             self._remove([partial])
-            return f"its state cannot be written ({error})"
-        self._remove(self._superseded())
+            return f"cannot write its state ({error})"
+        self._remove(self._find_superseded())
         return None
 
-    def _superseded(self) -> list[Path]:
-        """All but the newest states, and the one that serves for the newest checkpoint."""
+    def _find_superseded(self) -> list[Path]:
+        """Return all states except the newest ones and the one that serves the newest checkpoint."""
         paths = sorted(self._files(), key=self._position)
         used = self._folder.batches_of_checkpoint()
         kept = [path for path in paths if self._position(path) <= used][-1:] + paths[-_NEWEST:]
@@ -191,7 +192,7 @@ class IteratorStates:
         return list(self._folder.path.glob("[!.]*.index"))
 
     def _position(self, path: Path) -> int:
-        """Batches before a state; -1 for what is of another program."""
+        """Return the number of batches before a state; -1 for a state of another program."""
         program, _, position = path.stem.rpartition("-")
         return int(position) if program == self._program and position.isdigit() else -1
 
@@ -204,10 +205,8 @@ class IteratorStates:
 
 
 def program_digest(graph: Any) -> str:
-    """What tells the program of an input from others: its operations, numbers and functions.
-
-    Names of functions end with a count over all functions of the process, which does not belong to them.
-    """
+    """Return a digest of the program of an input: its operations, constants and functions."""
+    # Names of functions end with a count over all functions of the process, which is removed here.
     import tensorflow as tf
 
     definition = graph.as_graph_def()
@@ -237,7 +236,7 @@ def _without_count(name: str) -> str:
 
 
 def _resident_bytes() -> int:
-    """Memory of this process."""
+    """Return the resident memory of this process."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
@@ -246,8 +245,8 @@ def _resident_bytes() -> int:
 
 
 def _cause(error: Any) -> str:
-    """TensorFlow's own sentence, without the place in the graph, which is of us."""
+    """Return the message of a TensorFlow error without its location in the graph, which the toolkit built."""
     lines = [line for line in str(error.message).splitlines() if line.strip()]
-    behind_place = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
-    first = behind_place[-1] + 1 if behind_place else 0
-    return lines[first].strip().rstrip(".") if first < len(lines) else "no reason is given"
+    locations = [number for number, line in enumerate(lines) if line.startswith("Node: ")]
+    first = locations[-1] + 1 if locations else 0
+    return lines[first].strip().rstrip(".") if first < len(lines) else "no reason given"

@@ -1,4 +1,12 @@
-"""The first element of an input that is wanted, and the way to it."""
+"""Starting an input at a position: skipping batches, by arithmetic where possible, else by reading them.
+
+The operations of a dataset form a chain in the graph. A skip of n elements moves from the end of the chain
+toward the sources: through operations that make one element of one, through batches (n times the batch size),
+through shards, and through a repetition of something that is the same each time (n modulo its length). It
+stops at operations that it cannot pass: a shuffle, whose order depends on the elements read, or a function
+that draws random numbers, which must be called as often as in an uninterrupted run. Elements are read and
+dropped there. The remaining elements are the same as those of `dataset.skip(n)`, bit for bit.
+"""
 
 from __future__ import annotations
 
@@ -9,61 +17,72 @@ from typing import Any
 from cs_runtime import input_source
 from estimator.input.iterator_state import IteratorStates, StateFolder
 
+_ONE_TO_ONE = frozenset(
+    ["MapDataset", "ModelDataset", "OptionsDataset", "ParallelMapDatasetV2", "PrefetchDataset"]
+)
+_BATCHES = frozenset(["BatchDataset", "BatchDatasetV2", "ParallelBatchDataset"])
+_PADDED = frozenset(["PaddedBatchDataset", "PaddedBatchDatasetV2"])
+_SOURCES = frozenset(["RangeDataset", "TensorSliceDataset"])
+"""Sources in which TensorFlow skips without reading: it counts, or copies from memory."""
+_SAME_EACH_TIME = (
+    _ONE_TO_ONE | _BATCHES | _PADDED | _SOURCES | {"ShardDataset", "ZipDataset", "TakeDataset", "SkipDataset"}
+)
+_INFINITE = -1
+
 Take = Callable[[], Sequence[Any]]
-"""Gives the arrays of the next batch."""
+"""Returns the arrays of the next batch."""
 
 
 class PositionedTensors:
-    """Tensors that are no dataset: batches are made and dropped.
+    """An input of plain tensors, not a Dataset: batches before the position are computed and dropped.
 
     Attributes:
-        element: what the program gets.
+        element: The batch that the program gets.
     """
 
     def __init__(self, element: Any, skip: int) -> None:
         self.element = element
         self._skip = skip
 
-    def first(self, session: Any, take: Take) -> Sequence[Any]:
+    def read_first(self, session: Any, take: Take) -> Sequence[Any]:
         """The first batch that is wanted."""
         with input_source.log_skip(self._skip, "tensors that are no dataset"):
             for _ in range(self._skip):
                 take()
             return take()
 
-    def passed(self, session: Any, batches: int) -> None:
-        """So many batches have been taken."""
+    def record_position(self, session: Any, batches: int) -> None:
+        """Do nothing: such an input has no state to save."""
 
 
 class PositionedDataset:
-    """A dataset behind its first batches, in the present graph.
-
-    Where a position takes no arithmetic and states are kept, the number of batches to skip is fed, so that
-    the program of the iterator is the same in every run: a state is of one program.
+    """A Dataset that starts after its first `skip` batches, in the default graph.
 
     Args:
-        dataset: of batches.
-        skip: so many are left out.
-        folder: where states are kept; None for nowhere.
+        dataset: Dataset of batches.
+        skip: Number of batches to skip.
+        folder: Folder of iterator states; None saves no states.
 
     Attributes:
-        element: the next batch, as tensors.
+        element: The next batch, as tensors.
     """
 
     def __init__(self, dataset: Any, skip: int, folder: StateFolder | None) -> None:
         import tensorflow as tf
 
         self._skip = skip
-        self._reads = why_read(dataset) if skip or folder is not None else ""
+        self._reads = reason_to_read(dataset) if skip or folder is not None else ""
         keeps = folder is not None and bool(self._reads)
+        # Where arithmetic does not reach the position and states are saved, the number of batches to skip is
+        # fed. Then the iterator's program, which identifies a state, is the same in every run.
         count = tf.compat.v1.placeholder_with_default(tf.zeros([], tf.int64), []) if keeps else skip
-        iterator = tf.compat.v1.data.make_initializable_iterator(skipped(dataset, count).dataset)
+        iterator = tf.compat.v1.data.make_initializable_iterator(skip_elements(dataset, count).dataset)
         self.element = iterator.get_next()
         self._initializer = iterator.initializer
         self._feed = {count: skip} if keeps else None
         self._states = IteratorStates(folder, iterator) if keeps and folder is not None else None
 
-    def first(self, session: Any, take: Take) -> Sequence[Any]:
+    def read_first(self, session: Any, take: Take) -> Sequence[Any]:
         """The first batch that is wanted."""
         if self._states is not None:
             session.run(self._initializer)
@@ -77,71 +96,58 @@ class PositionedDataset:
         with input_source.log_skip(self._skip, self._reads):
             return take()
 
-    def passed(self, session: Any, batches: int) -> None:
-        """So many batches have been taken, those that were left out too."""
+    def record_position(self, session: Any, batches: int) -> None:
+        """Save the iterator state if one is due after this number of batches, skipped ones included."""
         if self._states is not None:
-            self._states.keep_where_due(session, batches)
-
-
-_ONE_TO_ONE = frozenset(
-    ["MapDataset", "ModelDataset", "OptionsDataset", "ParallelMapDatasetV2", "PrefetchDataset"]
-)
-_BATCHES = frozenset(["BatchDataset", "BatchDatasetV2", "ParallelBatchDataset"])
-_PADDED = frozenset(["PaddedBatchDataset", "PaddedBatchDatasetV2"])
-_SOURCES = frozenset(["RangeDataset", "TensorSliceDataset"])
-"""TensorFlow skips in them by counting, or by copies of what is in memory."""
-_SAME_EACH_TIME = (
-    _ONE_TO_ONE | _BATCHES | _PADDED | _SOURCES | {"ShardDataset", "ZipDataset", "TakeDataset", "SkipDataset"}
-)
-_INFINITE = -1
+            self._states.save_if_due(session, batches)
 
 
 @dataclass(frozen=True)
-class Skipped:
-    """A dataset that begins later.
+class SkippedDataset:
+    """A dataset that starts later.
 
     Attributes:
-        dataset: the dataset.
-        read: what stands in the way: the operation above which elements are read and dropped, in a few
-            words; "" where none are.
+        dataset: The dataset.
+        read: Name of the operation that a skip cannot pass, where elements are read and dropped; "" if none
+            are.
     """
 
     dataset: Any
     read: str
 
 
-def why_read(dataset: Any) -> str:
-    """What stands in the way of a position in the dataset; "" for nothing."""
+def reason_to_read(dataset: Any) -> str:
+    """Return the name of the operation that a skip cannot pass; "" if elements need not be read."""
     plan = _Plan()
-    plan.moved(dataset._variant_tensor, 1)
+    plan.plan_skip(dataset._variant_tensor, 1)
     return plan.why
 
 
-def skipped(dataset: Any, count: Any) -> Skipped:
-    """The dataset without its first elements; its graph, the present one, is changed for that.
+def skip_elements(dataset: Any, count: Any) -> SkippedDataset:
+    """Return the dataset without its first elements; this changes its graph, the default one.
 
     Args:
-        dataset: the dataset.
-        count: their number, an int, or a scalar int64 tensor where elements are read anyway.
+        dataset: The dataset.
+        count: The number of elements to skip: an int, or a scalar int64 tensor if elements are read anyway.
     """
     if isinstance(count, int) and not count:
-        return Skipped(dataset, "")
+        return SkippedDataset(dataset, "")
     plan = _Plan()
-    end = plan.moved(dataset._variant_tensor, count)
+    end = plan.plan_skip(dataset._variant_tensor, count)
     if plan.meets_itself:
-        return Skipped(dataset.skip(count), plan.why)
+        return SkippedDataset(dataset.skip(count), plan.why)
     for consumer, index, make in plan.edges:
         consumer._update_input(index, make())
-    return Skipped(dataset if end is None else _dataset(end(), dataset), plan.why)
+    return SkippedDataset(dataset if end is None else _dataset(end(), dataset), plan.why)
 
 
 @dataclass
 class _Plan:
-    """Where skips go, before anything is changed.
+    """The places of skips in the graph, planned before the graph is changed.
 
     Attributes:
-        edges: consumer, number of its input, and what makes the new input.
-        reasons: why elements are read.
+        edges: An operation, the number of its input, and a function that makes the new input.
+        reasons: Names of operations at which elements are read.
     """
 
     edges: list[tuple[Any, int, Callable[[], Any]]] = field(default_factory=list)
@@ -151,36 +157,36 @@ class _Plan:
 
     @property
     def why(self) -> str:
-        """Why elements are read; "" where none are."""
+        """Why elements are read; "" if none are."""
         return "a dataset that is used twice" if self.meets_itself else ", ".join(dict.fromkeys(self.reasons))
 
-    def moved(self, variant: Any, count: Any) -> Callable[[], Any] | None:
-        """Plans a skip behind an operation; what makes the new output where it cannot go further in."""
+    def plan_skip(self, variant: Any, count: Any) -> Callable[[], Any] | None:
+        """Plan a skip after an operation: move it to the inputs, or return a function that makes it here."""
         op = variant.op
         self.meets_itself |= op in self._seen
         self._seen.add(op)
-        if (elements := _elements_for_one(op)) is not None:
-            self._into(op, 0, count * elements)
+        if (elements := _elements_consumed_by_one(op)) is not None:
+            self._plan_input(op, 0, count * elements)
             return None
         if op.type == "ZipDataset":
             for index in range(len(op.inputs)):
-                self._into(op, index, count)
+                self._plan_input(op, index, count)
             return None
-        if op.type == "RepeatDataset" and (repeated := self._in_epochs(op, count)) is not None:
+        if op.type == "RepeatDataset" and (repeated := self._plan_repetition(op, count)) is not None:
             return repeated
         if op.type not in _SOURCES:
-            self.reasons.append(_words(op))
+            self.reasons.append(_operation_name(op))
         return lambda: _skip(variant, count)
 
-    def _into(self, op: Any, index: int, count: Any) -> None:
-        make = self.moved(op.inputs[index], count)
+    def _plan_input(self, op: Any, index: int, count: Any) -> None:
+        make = self.plan_skip(op.inputs[index], count)
         if make is not None:
             self.edges.append((op, index, make))
 
-    def _in_epochs(self, op: Any, count: Any) -> Callable[[], Any] | None:
-        """A repetition that begins within one of its epochs; None where epochs are not all the same."""
+    def _plan_repetition(self, op: Any, count: Any) -> Callable[[], Any] | None:
+        """Return a function that makes a repetition starting within an epoch; None if epochs differ."""
         times, epoch = _constant(op.inputs[1]), op.inputs[0]
-        if times is None or not isinstance(count, int) or not _is_same_each_time(epoch.op):
+        if times is None or not isinstance(count, int) or _find_changing_op(epoch.op) is not None:
             return None
         length = _length(epoch)
         if length <= 0:
@@ -203,17 +209,17 @@ class _Plan:
         return make
 
 
-def _elements_for_one(op: Any) -> int | None:
-    """How many elements of its input go for one of its own; None where that is not always the same."""
-    if op.type in _ONE_TO_ONE and not _draws(op):
+def _elements_consumed_by_one(op: Any) -> int | None:
+    """Return the number of input elements for each output element; None if it is not constant."""
+    if op.type in _ONE_TO_ONE and not _is_stateful(op):
         return 1
     if op.type in _BATCHES | _PADDED | {"ShardDataset"}:
         return _constant(op.inputs[1])
     return None
 
 
-def _draws(op: Any) -> bool:
-    """Whether its function has a state, as random numbers and Python functions have."""
+def _is_stateful(op: Any) -> bool:
+    """Return True if the function of an operation is stateful: it draws random numbers or calls Python."""
     name = op.get_attr("f").name if "f" in op.node_def.attr else ""
     if not name:
         return False
@@ -221,18 +227,13 @@ def _draws(op: Any) -> bool:
     return definition is None or bool(definition.cached_definition.signature.is_stateful)
 
 
-def _is_same_each_time(op: Any) -> bool:
-    """Whether it gives the same elements whenever it is read."""
-    return _changing(op) is None
-
-
-def _changing(op: Any) -> Any | None:
-    """The operation by which it gives other elements when it is read again; None for none."""
+def _find_changing_op(op: Any) -> Any | None:
+    """Return the operation that makes a dataset differ when it is read again; None if it does not."""
     if op.type.startswith("CacheDataset"):
         return None
-    if op.type not in _SAME_EACH_TIME or _draws(op):
+    if op.type not in _SAME_EACH_TIME or _is_stateful(op):
         return op
-    below = (_changing(tensor.op) for tensor in op.inputs if tensor.dtype.name == "variant")
+    below = (_find_changing_op(tensor.op) for tensor in op.inputs if tensor.dtype.name == "variant")
     return next((found for found in below if found is not None), None)
 
 
@@ -244,7 +245,7 @@ def _constant(tensor: Any) -> int | None:
 
 
 def _length(variant: Any) -> int:
-    """Number of elements; negative where it is not known, or there is no end."""
+    """Return the number of elements; negative if it is unknown or infinite."""
     import tensorflow as tf
 
     with tf.compat.v1.Session(graph=variant.graph) as session:
@@ -252,7 +253,8 @@ def _length(variant: Any) -> int:
 
 
 def _dataset(variant: Any, like: Any) -> Any:
-    """A dataset of such elements; options are an operation, and lie below."""
+    """Make a Dataset of a variant tensor with elements like those of another one."""
+    # Options are an operation of their own in the graph, so they are kept.
     from tensorflow.python.data.ops.dataset_ops import _VariantDataset
 
     return _VariantDataset(variant, like.element_spec)
@@ -278,12 +280,12 @@ def _repeat(variant: Any, times: int) -> Any:
     return tf.raw_ops.RepeatDataset(input_dataset=variant, count=number, **_structure(variant))
 
 
-def _words(op: Any) -> str:
-    """What an operation is called in a program."""
+def _operation_name(op: Any) -> str:
+    """Return the name that a program has for an operation."""
     name = op.type
     for part in ("ParallelMap", "Dataset", "V2", "V3", "Legacy"):
         name = name.replace(part, "Map" if part == "ParallelMap" else "")
-    if op.type == "RepeatDataset" and (changing := _changing(op.inputs[0].op)) is not None:
-        return f"a repetition of {_words(changing)}"
+    if op.type == "RepeatDataset" and (changing := _find_changing_op(op.inputs[0].op)) is not None:
+        return f"a repetition of {_operation_name(changing)}"
     words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).strip("_")
-    return f"{words} with a function that has a state" if _draws(op) and "map" in words else words
+    return f"{words} with a function that has a state" if _is_stateful(op) and "map" in words else words

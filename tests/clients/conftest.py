@@ -15,9 +15,9 @@ import pytest
 
 from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig
-from estimator.startup import only_what_is_used
+from estimator.startup import lazy_submodules
 
-with only_what_is_used():  # the first import in a worker of the tests: Keras then imports no scikit-learn
+with lazy_submodules():  # the first import in a worker of the tests: Keras then imports no scikit-learn
     import tensorflow as tf
 
 v1 = tf.compat.v1

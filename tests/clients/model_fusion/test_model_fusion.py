@@ -159,7 +159,7 @@ def test_models_train_on_this_cpu_as_each_alone(alone: dict[str, CerebrasEstimat
     fusion = fusion_of()
     program = fused(tmp_path, fusion).train(fusion.input_fn, steps=STEPS)
     assert_same_training(program, alone, 1e-6)
-    with pytest.raises(InputFnError, match="all of one size; got sizes"):  # 8 and 6
+    with pytest.raises(InputFnError, match="as their first dimension; got sizes"):  # 8 and 6
         next(program.predict(fusion.input_fn))
 
 
@@ -319,6 +319,6 @@ def test_inputs_that_do_not_fit(tmp_path: Path) -> None:
         fusion(5).input_fn()  # type: ignore[arg-type]
     whole = fusion_of()
     with pytest.raises(
-        InputFnError, match="must be a dict of left, right, one entry a model; got a dict of x"
+        InputFnError, match="must be a dict of left, right, one for each model; got a dict of x"
     ):
         fused(tmp_path, whole).train(lambda mode: input_fn(PARAMS["left"], mode), steps=1)

@@ -110,4 +110,4 @@ def test_which_first_values_can_be_computed_in_parts(values: Callable[[], list[A
         for number, value in enumerate(values()):
             if value.op.type != "VarHandleOp":
                 tf.compat.v1.get_variable(f"v{number}", initializer=value, use_resource=True)
-        assert state.begins_in_parts(tf.compat.v1.global_variables()) is expected
+        assert state.can_initialize_in_parts(tf.compat.v1.global_variables()) is expected

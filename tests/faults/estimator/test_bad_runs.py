@@ -138,7 +138,7 @@ def test_other_misuse(tiny: Tiny, tiny_input: InputFn, tmp_path: Path) -> None:
         tiny().predict(tiny_input, num_samples=-1)
     with pytest.raises(ValueError, match="mode must be one of train, eval, infer, got 'predict'"):
         tiny().compile(tiny_input, mode="predict")
-    with pytest.raises(ValueError, match="give one of them, or the same"):
+    with pytest.raises(ValueError, match="set one of them, or both to the same"):
         CerebrasEstimator(lambda features: None, tmp_path / "a", config=CSRunConfig(model_dir="b"))  # type: ignore[arg-type, return-value]
 
 
@@ -152,9 +152,9 @@ class TestOnTheSystem:
 
     def test_steps_are_needed(self, tiny: Tiny, tiny_input: InputFn) -> None:
         estimator = tiny(cs_ip=NOWHERE)
-        with pytest.raises(UnsupportedOnCsError, match=r"neither steps nor max_steps; give one of them"):
+        with pytest.raises(UnsupportedOnCsError, match=r"neither steps nor max_steps; set one of them"):
             estimator.train(tiny_input)
-        with pytest.raises(UnsupportedOnCsError, match=r"needs the number of steps, got None; give steps"):
+        with pytest.raises(UnsupportedOnCsError, match=r"needs the number of steps, got None; set steps"):
             estimator.evaluate(tiny_input, use_cs=True)
 
     def test_metrics_in_a_training(self, tiny: Tiny, tiny_model: Any, tiny_input: InputFn) -> None:

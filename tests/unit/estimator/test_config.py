@@ -5,7 +5,7 @@ import pytest
 from cs_toolkit.messages import Message
 from estimator import CSRunConfig, RunConfig
 from estimator.config import MULTI_MODEL_STACK_KEY
-from estimator.cs.run import _announce_unused, announce_unused
+from estimator.cs.run import _warn_of_options, warn_of_unused_options
 
 
 def test_defaults_are_those_of_tf_estimator() -> None:
@@ -136,7 +136,7 @@ def test_in_a_job_the_system_is_that_of_the_site_unless_another_is_named(
 
 
 def test_options_of_the_original_without_effect_are_named_once(caplog: pytest.LogCaptureFixture) -> None:
-    _announce_unused.cache_clear()
+    _warn_of_options.cache_clear()
     options = Message(target_num_replicas=2)
     options.matching.kernel.no_dcache_spill_splits = True
     config = CSRunConfig(
@@ -144,8 +144,8 @@ def test_options_of_the_original_without_effect_are_named_once(caplog: pytest.Lo
         stack_params={"config": options, MULTI_MODEL_STACK_KEY: {"deltat_scaling_factor": {"a": 1}}},
     )
     for _ in range(2):
-        announce_unused(config)
-    announce_unused(CSRunConfig(cs_config={"use_cbfloat16": True}))
+        warn_of_unused_options(config)
+    warn_of_unused_options(CSRunConfig(cs_config={"use_cbfloat16": True}))
     assert [record.getMessage() for record in caplog.records] == [
         "cs_config.mem_optimize, stack_params.config.matching.kernel.no_dcache_spill_splits: options of the "
         "original stack, without effect here"

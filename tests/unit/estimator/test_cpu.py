@@ -45,7 +45,7 @@ def test_a_metric_of_one_batch_is_refused(tiny: Tiny, tiny_input: InputFn) -> No
         total = tf.reduce_sum(features)
         return EstimatorSpec(mode, loss=total, eval_metric_ops={"total": (total, tf.no_op())})
 
-    with pytest.raises(CallError, match="metric is computed from a batch, and the input has ended"):
+    with pytest.raises(CallError, match="metric is computed from a batch, but the input has ended"):
         tiny(model_fn=model_fn, params={}).evaluate(tiny_input)
 
 
@@ -72,7 +72,7 @@ def test_second_train_continues(tiny: Tiny, tiny_input: InputFn, caplog: pytest.
     tiny().train(tiny_input, max_steps=6)
     assert np.array_equal(before, tiny().get_variable_value("dense/kernel"))
     assert "continuing at step 3 of 6" in caplog.text
-    assert "the newest checkpoint is of step 6. To train on give a higher max_steps (12:" in caplog.text
+    assert "the newest checkpoint is of step 6. To train further, set a higher max_steps (12 " in caplog.text
 
 
 def test_keep_checkpoint_max_counts_earlier_runs(tiny: Tiny, tiny_input: InputFn) -> None:
@@ -176,7 +176,7 @@ def test_predict_options(tiny: Tiny, tiny_input: InputFn) -> None:
     assert [set(example) for example in some] == [{"classes"}] * 5
     batches = list(estimator.predict(tiny_input, yield_single_examples=False))
     assert [batch["classes"].shape for batch in batches] == [(8,)] * 3
-    with pytest.raises(ValueError, match="predict_keys has 'logits', the model predicts classes, probab"):
+    with pytest.raises(ValueError, match="predict_keys has 'logits', but the model predicts classes, probab"):
         next(iter(estimator.predict(tiny_input, predict_keys="logits")))
 
 
@@ -268,7 +268,7 @@ def test_settings_of_the_system_are_named_where_they_have_no_effect(
     tiny(precision="mixed_float16", num_replicas="auto").train(tiny_input, steps=1)
     named = [r.getMessage() for r in caplog.records if "without effect on this CPU" in r.getMessage()]
     assert named == [
-        "precision=mixed_float16, num_replicas=auto: for the CS system, without effect on this CPU"
+        "precision=mixed_float16, num_replicas=auto: settings of the CS system, without effect on this CPU"
     ]
 
 
@@ -353,7 +353,7 @@ def predict(estimator: CerebrasEstimator) -> None:
     ("loss_of", "limit"),
     [
         (labels_of_minus_one, r"has no labels of -1: .* give them the label 0 and a weight of 0"),
-        (channels_first, r"has no AvgPool(Grad)? of float16 whose channels come first: .* channels last"),
+        (channels_first, r"has no AvgPool(Grad)? of float16 with channels first: .* channels last"),
         (no_kernel, r"has no MatrixTriangularSolve of float16: .* cast to float32 around it"),
     ],
 )

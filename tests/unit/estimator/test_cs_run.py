@@ -182,7 +182,7 @@ def test_a_host_call_in_python_is_computed_on_the_host(
     on_cpu = estimator.evaluate(tiny_input, steps=3)
     with caplog.at_level("INFO", "estimator"):
         on_cs = estimator.evaluate(tiny_input, steps=3, use_cs=True)
-    assert "computed on this host: the CS system lacks PyFunc" in caplog.text
+    assert "on this host: the CS system does not support PyFunc" in caplog.text
     assert on_cs.keys() == on_cpu.keys()
     for name, value in on_cpu.items():
         assert on_cs[name] == pytest.approx(value, rel=1e-5)

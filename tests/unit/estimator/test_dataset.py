@@ -109,10 +109,10 @@ def test_dynamic_shapes_are_refused_with_the_cure() -> None:
     ("element", "message"),
     [
         (lambda: None, "returned None"),
-        (lambda: (tf.ones([2]),) * 3, r"must give \(features, labels\); got a tuple of 3"),
+        (lambda: (tf.ones([2]),) * 3, r"must return \(features, labels\); got a tuple of 3"),
         (lambda: tf.constant(["a"]), "'features' of the input has the type string"),
         (lambda: tf.sparse.from_dense(tf.ones([2, 2])), "'features' of the input is SparseTensor"),
-        (lambda size: None, "needs the argument 'size'"),
+        (lambda size: None, "requires the argument 'size'"),
     ],
 )
 def test_unusable_inputs(element: Any, message: str) -> None:

@@ -24,7 +24,7 @@ from estimator import (
     stop_if_no_increase_hook,
     train_and_evaluate,
 )
-from estimator.cs.hooks import _INSTEAD
+from estimator.cs.hooks import _ALTERNATIVES
 from estimator.errors import CallError, UnsupportedOnCsError
 from estimator.summaries import EventWriter
 
@@ -242,12 +242,12 @@ class Saving(train.SessionRunHook):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (Feeding, "the hook Feeding cannot run on the CS system. It feeds tensors; give them by input_fn"),
+        (Feeding, "the hook Feeding cannot run on the CS system. It feeds tensors; provide them by input_fn"),
         (
             Running,
             "the hook Running cannot run on the CS system. It runs '.*'; make that part of the train",
         ),
-        (Reading, "the hook Reading asks for 'dense/kernel/Read.*', which the step does not put out"),
+        (Reading, "the hook Reading asks for 'dense/kernel/Read.*', which is not an output of the step"),
         (Saving, "the hook Saving wants to use Session.list_devices, but on the CS system no session runs"),
         (
             lambda: train.SummarySaverHook(1, summary_op="x", summary_writer=1),
@@ -256,7 +256,7 @@ class Saving(train.SessionRunHook):
         (lambda: train.FeedFnHook(dict), "FeedFnHook .*by input_fn"),
         (lambda: train.ProfilerHook(1, output_dir="profile"), "ProfilerHook .*compile_report.html"),
         (lambda: train.FinalOpsHook("x"), "FinalOpsHook .*from the checkpoint"),
-        (lambda: train.GlobalStepWaiterHook(3), "GlobalStepWaiterHook .*all tasks begin together"),
+        (lambda: train.GlobalStepWaiterHook(3), "GlobalStepWaiterHook .*all tasks start together"),
     ],
 )
 def test_other_hooks_are_refused_by_name_before_anything_is_compiled(
@@ -308,4 +308,4 @@ def test_hooks_of_evaluations_and_predictions_on_the_system(
 
 def test_the_page_lists_the_hooks_that_are_refused() -> None:
     page = Path(__file__).parents[3].joinpath("docs", "hooks.md").read_text()
-    assert all(f"`{name}`" in page for name in _INSTEAD)
+    assert all(f"`{name}`" in page for name in _ALTERNATIVES)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from estimator import CSRunConfig, ModeKeys
 from estimator.errors import InputShapeError
-from estimator.input.analysis import hand_over
+from estimator.input.analysis import export_to_analyzer
 from estimator.input.dataset import InputSource
 from input_analyzer.measure.examine import examine
 from input_analyzer.measure.link import Order
@@ -43,7 +43,7 @@ def handed_over(input_fn: Any, monkeypatch: pytest.MonkeyPatch) -> InputProgram:
     monkeypatch.setenv(ORDER_VARIABLE, "order.json")
     taken = lambda program, compiles: programs.append(program)  # noqa: E731
     monkeypatch.setattr("estimator.input.analysis.export_input", taken)
-    hand_over(InputSource(lambda params: input_fn(), ModeKeys.TRAIN, {}, CSRunConfig(), {}), ())
+    export_to_analyzer(InputSource(lambda params: input_fn(), ModeKeys.TRAIN, {}, CSRunConfig(), {}), ())
     (program,) = programs
     return program
 

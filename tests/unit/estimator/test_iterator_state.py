@@ -59,7 +59,7 @@ def every_batch(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatc
 
 def test_a_shuffled_input_goes_on_where_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     unbroken = batches(source(shuffled, tmp_path), 0, 30)
-    assert "the state of the input is kept in" in caplog.text
+    assert "saving the state of the input in" in caplog.text
     assert kept(tmp_path) == [27, 28, 29]
     assert batches(source(shuffled, tmp_path, every_s=99.0), 28, 2) == unbroken[28:]
     assert "resuming the input after batch 28 from its saved state\n" in caplog.text
@@ -84,7 +84,7 @@ def test_a_damaged_state_is_dropped(tmp_path: Path, caplog: pytest.LogCaptureFix
     for path in (tmp_path / "input_state").rglob("*.data*"):
         path.write_bytes(b"")
     assert batches(source(shuffled, tmp_path, every_s=99.0), 7, 1) == unbroken[7:]
-    assert "a state of the input cannot be read" in caplog.text
+    assert "cannot restore a saved state of the input" in caplog.text
     assert "because of a repetition of shuffle" in caplog.text
     assert kept(tmp_path) == []
 
@@ -93,7 +93,7 @@ def test_random_numbers_have_no_state_that_could_be_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     unbroken = batches(source(drawn, tmp_path), 0, 8)
-    assert "TensorFlow cannot write its state (RandomUniformInt is stateful)" in caplog.text
+    assert "TensorFlow cannot save its state (RandomUniformInt is stateful)" in caplog.text
     assert kept(tmp_path) == []
     assert batches(source(drawn, tmp_path), 5, 3) == unbroken[5:]
 
@@ -117,7 +117,7 @@ def test_a_large_input_is_not_kept(
 ) -> None:
     monkeypatch.setattr("estimator.input.iterator_state.LARGEST_BYTES", -(1 << 40))
     batches(source(shuffled, tmp_path), 0, 4)
-    assert "and states of up to" in caplog.text
+    assert "more than the limit of" in caplog.text
     assert kept(tmp_path) == []
 
 
@@ -125,4 +125,4 @@ def test_a_large_input_is_not_kept(
 def test_states_are_of_the_steps_of_checkpoints(shard: int, tmp_path: Path) -> None:
     folder = StateFolder(tmp_path, shard, 3, 10)
     wanted = [count_before(shard, 3, step) for step in (10, 20, 30)]
-    assert [batches for batches in range(12) if folder.is_of_checkpoint(batches)] == wanted
+    assert [batches for batches in range(12) if folder.is_checkpoint_due(batches)] == wanted

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator.input.position import skipped
+from estimator.input.position import skip_elements
 
 Dataset = Any
 DATA = tf.data.Dataset
@@ -83,7 +83,7 @@ def elements(make: Callable[[], Dataset], skip: int, ours: bool) -> tuple[list[A
         tf.compat.v1.set_random_seed(7)
         dataset, read = make(), ""
         if ours:
-            found = skipped(dataset, skip)
+            found = skip_elements(dataset, skip)
             dataset, read = found.dataset, found.read
         else:
             dataset = dataset.skip(skip)
@@ -118,7 +118,7 @@ def test_functions_are_not_called_for_what_is_left_out() -> None:
 
     with tf.Graph().as_default():
         dataset = numbers().map(plain(looked_up)).batch(3)
-        iterator = tf.compat.v1.data.make_initializable_iterator(skipped(dataset, 3).dataset)
+        iterator = tf.compat.v1.data.make_initializable_iterator(skip_elements(dataset, 3).dataset)
         element = iterator.get_next()
         with tf.compat.v1.Session() as session:
             session.run(iterator.initializer)

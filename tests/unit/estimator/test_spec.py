@@ -75,7 +75,7 @@ def test_host_call_becomes_metrics(tmp_path: Any) -> None:
         (None, None, "model_fn must be a function, got None"),
         (lambda labels, mode: None, None, "must have the argument features"),
         (lambda features, mode: None, {"a": 1}, "has no argument params"),
-        (lambda features, batch: None, None, "has the argument 'batch', known are features, labels"),
+        (lambda features, batch: None, None, "has the argument 'batch', but is called with features, labels"),
     ],
 )
 def test_model_fn_arguments(model_fn: Any, params: Any, message: str) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, EstimatorSpec
-from estimator.cs.program import _announce
+from estimator.cs.program import _warn_of_dropped
 from estimator.summaries import HISTOGRAM_ELEMENTS
 
 Tiny = Callable[..., CerebrasEstimator]
@@ -99,7 +99,7 @@ def test_summaries_that_the_system_cannot_compute_are_named_and_left_out(
     with caplog.at_level(logging.WARNING):
         estimator.train(tiny_input, steps=1)
     assert "the CS system cannot compute the summaries confusion: they are not written" in caplog.text
-    assert "known on a host alone: the summaries classes" in caplog.text
+    assert "known on a host only: the summaries classes" in caplog.text
     assert {tag for tag, _ in summaries(estimator.model_dir)} >= {"features", "loss", "doubled_loss"}
 
 
@@ -130,12 +130,12 @@ def test_what_a_step_leaves_out_is_named_once_with_its_line(
         v1.losses.compute_weighted_loss(features, features)
         return tiny_model(features, labels, mode, params)
 
-    _announce.cache_clear()
+    _warn_of_dropped.cache_clear()
     first = model_fn.__code__.co_firstlineno
     estimator = tiny(model_fn=model_fn)
     for _ in range(2):
         estimator.compile(tiny_input, validate_only=True)
-    left_out = [r.getMessage() for r in caplog.records if "is left out on the CS system" in r.getMessage()]
+    omitted = [r.getMessage() for r in caplog.records if "is omitted on the CS system" in r.getMessage()]
     expected = {
         ("tf.compat.v1.Print", first + 1),
         ("check_numerics", first + 2),
@@ -143,10 +143,10 @@ def test_what_a_step_leaves_out_is_named_once_with_its_line(
         ("tf.print", first + 3),
         ("an assert", first + 4),
     }
-    assert {text.split(" is left out")[0] for text in left_out} == {
+    assert {text.split(" is omitted")[0] for text in omitted} == {
         f"{what} at {__file__}:{line}" for what, line in expected
     }
-    assert len(left_out) == len(expected)
+    assert len(omitted) == len(expected)
 
 
 def test_weights_of_streamed_layers_are_shown_too(

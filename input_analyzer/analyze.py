@@ -42,7 +42,7 @@ from input_analyzer.report.wording import (
 )
 from input_rules.findings import Finding
 from input_rules.rules import by_rank
-from input_rules.rules.sharding import Split, uneven_split
+from input_rules.rules.sharding import Split, find_uneven_split
 from input_rules.throughput import StageCost, sample_time, unaccounted_us
 
 Say = Callable[[str, float], None]
@@ -115,7 +115,7 @@ class Examined:
 
     def findings_with(self, workers: int, findings: Sequence[Finding]) -> tuple[Finding, ...]:
         """Findings, and what so many workers of the recommended layout are found to share unevenly."""
-        uneven = None if self.split is None else uneven_split(self.split, workers)
+        uneven = None if self.split is None else find_uneven_split(self.split, workers)
         return tuple(findings) if uneven is None else by_rank([*findings, uneven])
 
     @property

@@ -16,8 +16,9 @@ from input_analyzer.measure.copies import Copies, Launch
 from input_analyzer.measure.link import Order
 from input_analyzer.measure.statistics import student_975
 from input_rules.findings import Finding, Gain
+from input_rules.formatting import plural
 from input_rules.rules import by_rank
-from input_rules.rules.base import counted_cpus, figure
+from input_rules.rules.base import format_ratio
 
 TOTAL_S = 16.0
 """All comparisons together take about so long at most."""
@@ -142,15 +143,15 @@ def with_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpu
 def rate_gain(ratio: Ratio, cpus: int) -> Gain:
     """A measured ratio in words."""
     times, low, high = ratio
-    interval = f"{figure(low)} to {figure(high)}"
-    where = counted_cpus(cpus)
+    interval = f"{format_ratio(low)} to {format_ratio(high)}"
+    where = plural(cpus, "CPU")
     if low <= 1 <= high:
         found = (
             "no difference" if high - low < _NOISE else "none that stands out of the noise of this machine"
         )
         text = f"{found} with {where} ({interval} times the rate)"
     else:
-        text = f"{figure(times)} times the rate with {where} ({interval})"
+        text = f"{format_ratio(times)} times the rate with {where} ({interval})"
     return Gain("measured", text, times, low, high, cpus)
 
 

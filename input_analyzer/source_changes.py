@@ -19,7 +19,7 @@ from cs_toolkit.files import replace_file
 from csrun.console import STDERR, STDOUT, say, write_text
 from csrun.errors import CsrunError
 from input_rules.findings import Finding
-from input_rules.rules.batching import DROPPING
+from input_rules.rules.batching import DROP_ARGUMENTS
 
 _AUTOTUNE = "tf.data.AUTOTUNE"
 LOADER = "DataLoader"
@@ -228,7 +228,7 @@ def _keyword(name: str, otherwise: str) -> Callable[[ast.Call, Finding, str], Ed
 
 def _drop_remainder(call: ast.Call, finding: Finding, source: str) -> Edit | None:
     """A change that leaves out a smaller last batch, of calls that have an argument for that."""
-    name = DROPPING.get(finding.op)
+    name = DROP_ARGUMENTS.get(finding.op)
     return _keyword(name, "True")(call, finding, source) if name else None
 
 

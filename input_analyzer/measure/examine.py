@@ -24,7 +24,7 @@ from input_rules.findings import Finding
 from input_rules.formatting import display_path
 from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Framework, Pipeline, Stage, StageTime
-from input_rules.rules.base import flag, is_batched, number, records_at
+from input_rules.rules.base import count_records, flag, is_batched, number
 from input_rules.rules.sharding import Split
 from input_rules.throughput import StageCost, assign_lanes
 
@@ -162,7 +162,7 @@ def epoch_samples(pipeline: Pipeline) -> int | None:
     if repeat is not None and len(repeat.inputs) != 1:
         return None
     end = pipeline.last if repeat is None else pipeline.by_name[repeat.inputs[0]]
-    elements = records_at(pipeline, end)
+    elements = count_records(pipeline, end)
     if elements is None:
         return None
     if not is_batched(end):
@@ -181,7 +181,7 @@ def _records_before_batches(pipeline: Pipeline, stage: Stage) -> int | None:
         if number(stage, "batch_size") not in (None, pipeline.samples_per_element):
             return None
         stage = pipeline.by_name[stage.inputs[0]]
-    return records_at(pipeline, stage)
+    return count_records(pipeline, stage)
 
 
 def may_read_files(pipeline: Pipeline) -> bool:

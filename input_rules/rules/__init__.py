@@ -1,4 +1,4 @@
-"""Rules that say what an input pipeline could do better, one file for each family of rules."""
+"""Rules that state what an input pipeline could do better, a file for each family of rules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from input_rules.rules.base import Context
 
 Rule = Callable[[Pipeline, Context], Iterator[Finding]]
 
+# The rules about tf.data; findings of the same severity are reported in this order.
 RULES: tuple[Rule, ...] = (
     sharding.find_missing_shard,
     sharding.find_late_shard,
@@ -37,18 +38,17 @@ RULES: tuple[Rule, ...] = (
     order.find_unseeded_shuffle,
     batching.find_wide_types,
 )
-"""Rules about tf.data; findings of one severity are reported in this order."""
 
 _RANK = {"error": 0, "warning": 1, "info": 2}
 
 
 def find(pipeline: Pipeline, context: Context, rules: Sequence[Rule] = RULES) -> tuple[Finding, ...]:
-    """Apply rules to a pipeline, by default those about tf.data; return all findings, the gravest first."""
+    """Apply rules to a pipeline, by default those about tf.data; return the findings, most severe first."""
     found = [finding for rule in rules for finding in rule(pipeline, context)]
-    # Two calls of one name on a line give the same finding twice.
+    # Two calls of the same name on a line give equal findings.
     return by_rank(dict.fromkeys(found))
 
 
 def by_rank(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sort findings by severity, the gravest first, and keep their order within each."""
+    """Sort findings by severity, most severe first, and keep their order within each."""
     return tuple(sorted(findings, key=lambda finding: _RANK[finding.severity]))

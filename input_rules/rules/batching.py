@@ -1,4 +1,4 @@
-"""Rules about batches: sizes and types, maps that could take whole batches, and how a pipeline ends."""
+"""Rules about batches: sizes and types, maps that could take whole batches, repeat, and prefetch."""
 
 from __future__ import annotations
 
@@ -9,102 +9,104 @@ from input_rules.findings import Finding, Gain
 from input_rules.pipeline import Pipeline, Stage, Tensor
 from input_rules.rules.base import (
     Context,
-    called,
-    finding,
+    describe_call,
     flag,
     is_batched,
+    make_finding,
     makes_records,
-    not_speed,
+    non_speed_gain,
     number,
-    overlapped,
-    spared,
+    overlap_gain,
+    saved_time_gain,
 )
 
-MUCH = 0.05
-"""A measured part of the time from which a change is worth while."""
+# Fraction of the measured time from which a change is worthwhile.
+WORTHWHILE_SHARE = 0.05
 
 _ONE_SHAPE = "the CS system is programmed for one fixed shape"
 
-DROPPING = {
+# Calls with an argument that drops a smaller last batch, and the name of the argument.
+DROP_ARGUMENTS = {
     **dict.fromkeys(
         ("batch", "padded_batch", "ragged_batch", "rebatch", "map_and_batch", "dense_to_ragged_batch"),
         "drop_remainder",
     ),
     "make_batched_features_dataset": "drop_final_batch",
 }
-"""Calls with an argument that leaves out a smaller last batch, and its name."""
 
+# Calls of tf.keras.utils that deliver records if batch_size is None.
 _UNBATCHED = frozenset(
     {
         *("image_dataset_from_directory", "text_dataset_from_directory", "audio_dataset_from_directory"),
         "timeseries_dataset_from_array",
     }
 )
-"""Calls that deliver records with `batch_size=None` (tf.keras.utils)."""
 
 
 def find_smaller_batches(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """The last batch of an epoch may be smaller."""
+    """Find batches whose last one in an epoch may be smaller."""
     for stage in pipeline.stages:
-        left_out = "; of an epoch at most the last incomplete batch is left out"
+        left_out = "; at most the last incomplete batch of an epoch is dropped"
         if not flag(stage, "smaller_batch"):
             continue
         what = "the last batch may be smaller"
         if makes_records(stage):
-            what = "it makes records, the last of which may be smaller"
-        if len(stage.inputs) == 1 and endless_at(pipeline, pipeline.by_name[stage.inputs[0]]):
-            what, left_out = "no batch is smaller, as the data never end, but its call does not say so", ""
-        yield finding(
+            what = "it makes records, and the last one may be smaller"
+        if len(stage.inputs) == 1 and is_endless_at(pipeline, pipeline.by_name[stage.inputs[0]]):
+            what, left_out = (
+                "no batch is smaller, as the data never end, but the call does not state that",
+                "",
+            )
+        yield make_finding(
             "drop-remainder-missing",
             "error",
             stage,
-            f"{what}, so the size of a batch is not known, and {_ONE_SHAPE}",
-            _whole_batches(pipeline, context, stage),
-            not_speed(f"the program can be compiled{left_out}"),
+            f"{what}, so the batch size is unknown, and {_ONE_SHAPE}",
+            _describe_full_batches(pipeline, context, stage),
+            non_speed_gain(f"the program can be compiled{left_out}"),
         )
 
 
-def _whole_batches(pipeline: Pipeline, context: Context, stage: Stage) -> str:
-    """What to write so that a call delivers batches of one size."""
-    if stage.op in DROPPING:
-        return f"{stage.op}(..., {DROPPING[stage.op]}=True)"
+def _describe_full_batches(pipeline: Pipeline, context: Context, stage: Stage) -> str:
+    """Describe what to write so that a call delivers batches of the same size."""
+    if stage.op in DROP_ARGUMENTS:
+        return f"{stage.op}(..., {DROP_ARGUMENTS[stage.op]}=True)"
     again = f"batch({number(stage, 'batch_size') or 'N'}, drop_remainder=True)"
     if stage.op in _UNBATCHED:
-        return f"{stage.op}(..., batch_size=None), and {again} behind it"
+        return f"{stage.op}(..., batch_size=None), followed by {again}"
     if stage.op == "make_csv_dataset" and context.training:
-        return f"{stage.op}(..., num_epochs=None), whose batches go on from one epoch to the next"
-    return f"unbatch().{again} behind {stage.op}(), or an argument of it that leaves out the last batch"
+        return f"{stage.op}(..., num_epochs=None), whose batches continue across epochs"
+    return f"unbatch().{again} after {stage.op}(), or its argument that drops the last batch"
 
 
 def find_unknown_sizes(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """A size that is unknown for another reason than a smaller last batch."""
+    """Find sizes that are unknown for another reason than a smaller last batch."""
     unknown = [tensor for tensor in pipeline.element if tensor.shape is None or None in tensor.shape]
     if not unknown:
         return
     causes = [stage for stage in pipeline.stages if flag(stage, "unknown_size")]
     explained = causes or any(flag(stage, "smaller_batch") for stage in pipeline.stages)
-    # A tensor of a kind of its own (ragged, sparse) does not tell its sizes before the end.
+    # Special tensors (ragged, sparse) do not show their sizes before the last stage.
     for stage in causes if explained else [pipeline.last]:
-        named = ", ".join(f"{tensor.name} {_shown(tensor)}" for tensor in unknown)
-        yield finding(
+        named = ", ".join(f"{tensor.name} {_format_shape(tensor)}" for tensor in unknown)
+        yield make_finding(
             "shape-unknown",
             "error",
             stage,
-            f"what it delivers has sizes that are not known before the run, and {_ONE_SHAPE}; a batch "
-            f"has {named}",
-            _fixed_sizes(stage),
-            not_speed("the program can be compiled"),
+            f"its elements have sizes that are unknown before the run, and {_ONE_SHAPE}; a batch has {named}",
+            _describe_fixed_sizes(stage),
+            non_speed_gain("the program can be compiled"),
         )
 
 
-def _shown(tensor: Tensor) -> str:
+def _format_shape(tensor: Tensor) -> str:
     if tensor.shape is None:
         return "of any shape"
     return f"[{', '.join('?' if size is None else str(size) for size in tensor.shape)}]"
 
 
-def _fixed_sizes(stage: Stage) -> str:
-    """What to write so that the sizes behind a stage are known."""
+def _describe_fixed_sizes(stage: Stage) -> str:
+    """Describe what to write so that the sizes after a stage are known."""
     if stage.op == "from_generator":
         return "from_generator(..., output_signature=...) with every size a number"
     if stage.op == "padded_batch":
@@ -112,49 +114,49 @@ def _fixed_sizes(stage: Stage) -> str:
     if stage.op in ("concatenate", "sample_from_datasets", "choose_from_datasets"):
         return "batches of one size from all of its datasets"
     if stage.op in ("interleave", "flat_map"):
-        return "every size a number in its function, as with batch(..., drop_remainder=True) there"
+        return "every size a number in its function, for example with batch(..., drop_remainder=True)"
     if stage.op == "bucket_by_sequence_length":  # batches of one bucket differ from those of another
         return "padded_batch(N, padded_shapes=..., drop_remainder=True), one size for all records"
     if stage.op == "map":
         return "tf.ensure_shape(x, [...]) with every size a number on what its function returns"
-    return f"map() with tf.ensure_shape(x, [...]), every size a number, behind {stage.op}()"
+    return f"map() with tf.ensure_shape(x, [...]), every size a number, after {stage.op}()"
 
 
 def find_map_before_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """A function that could work on whole batches is called for every record."""
+    """Find functions that are called for each record but could work on whole batches."""
     for stage in pipeline.stages:
-        if stage.op != "map" or not _vectorizes(pipeline, stage):
+        if stage.op != "map" or not _is_vectorizable(pipeline, stage):
             continue
-        # A batch that is batched again makes a record: before it nothing is called for records.
+        # A batch that is batched again is a record; earlier calls are for parts of records.
         batches = (other for other in pipeline.after(stage) if other.op == "batch" and is_batched(other))
         batch = next(batches, None)
         between = [s for s in pipeline.after(stage) if batch is not None and s.position < batch.position]
-        if batch is None or not all(_moves(pipeline, other) for other in between):
+        if batch is None or not all(_commutes_with_batch(pipeline, other) for other in between):
             continue
         share = context.share((stage,))
-        if share is not None and share < MUCH:
+        if share is not None and share < WORTHWHILE_SHARE:
             continue
         name = stage.attributes.get("function")
-        called = f"'{name}' is" if name and name != "lambda" else "its function is"
-        yield finding(
+        subject = f"'{name}' is" if name and name != "lambda" else "its function is"
+        yield make_finding(
             "map-before-batch",
             "info",
             stage,
-            f"{called} called for every record, though nothing in it needs single records: a call for a "
-            "batch costs little more than one for a record, but for what it computes",
-            "batch(...) first, then map() with a function for whole batches",
-            spared(pipeline, context, (stage,)),
+            f"{subject} called for every record, though nothing in it needs single records: apart "
+            "from what it computes, a call for a batch costs little more than one for a record",
+            "batch(...) first, then map() with a function that takes whole batches",
+            saved_time_gain(pipeline, context, (stage,)),
         )
 
 
-def _moves(pipeline: Pipeline, stage: Stage) -> bool:
-    """Whether a stage between may stay before batch(), or go behind it too."""
+def _commutes_with_batch(pipeline: Pipeline, stage: Stage) -> bool:
+    """Return True if a stage can stay before batch(), or move after it as well."""
     if stage.op == "map":
-        return flag(stage, "free") or _vectorizes(pipeline, stage)
+        return flag(stage, "free") or _is_vectorizable(pipeline, stage)
     return stage.op in ("shuffle", "repeat", "prefetch", "cache")
 
 
-def _vectorizes(pipeline: Pipeline, stage: Stage) -> bool:
+def _is_vectorizable(pipeline: Pipeline, stage: Stage) -> bool:
     traits = stage.attributes
     if flag(stage, "single") or flag(stage, "free") or flag(stage, "random") or "function" not in traits:
         return False
@@ -164,50 +166,50 @@ def _vectorizes(pipeline: Pipeline, stage: Stage) -> bool:
     return before.attributes.get("fixed_shape") is True
 
 
+# A count of elements that no training run reaches.
 ENDLESS = 1 << 40
-"""A count of elements that no training reaches."""
-_ALL_STEPS = "the training makes all steps that it was asked for"
+_ALL_STEPS_RUN = "training runs all steps that were requested"
 _HARMLESS = frozenset({"prefetch", "with_options", "options", "take", "skip"})
 
 
 def find_missing_repeat(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """The data end before the training does."""
+    """Find data that end before training does."""
     if not context.training or is_endless(pipeline):
         return
     generated = any(flag(stage, "python") for stage in pipeline.stages if not stage.inputs)
-    if_it_ends = "where the generator comes to an end, " if generated else ""
-    unless = ", unless the generator goes on without end" if generated else ""
+    if_it_ends = "if the generator ends, " if generated else ""
+    unless = ", unless the generator never ends" if generated else ""
     repeats = [
         stage for stage in pipeline.stages if stage.op == "repeat" and (number(stage, "count") or -1) >= 0
     ]
     if repeats:
-        yield finding(
+        yield make_finding(
             "repeat-finite",
             "warning",
             repeats[-1],
-            f"{if_it_ends}the data are repeated {number(repeats[-1], 'count')} times, then the training ends"
-            ", whatever number of steps it was asked for",
-            f"repeat() without a count{unless}, and the number of steps to train()",
-            not_speed(_ALL_STEPS),
+            f"{if_it_ends}the data are repeated {number(repeats[-1], 'count')} times, then training ends, "
+            "whatever number of steps was requested",
+            f"repeat() without a count{unless}, and the number of steps as an argument of train()",
+            non_speed_gain(_ALL_STEPS_RUN),
         )
     else:
         stage, recommended = _repeat_place(pipeline)
-        yield finding(
+        yield make_finding(
             "repeat-missing",
             "warning",
             stage,
-            f"{if_it_ends}the data end after one epoch, and with them the training, whatever number of steps "
-            "it was asked for",
-            f"{recommended}{unless}, and the number of steps to train()",
-            not_speed(_ALL_STEPS),
+            f"{if_it_ends}the data end after one epoch, and training with them, whatever number of steps was "
+            "requested",
+            f"{recommended}{unless}, and the number of steps as an argument of train()",
+            non_speed_gain(_ALL_STEPS_RUN),
         )
 
 
 def _repeat_place(pipeline: Pipeline) -> tuple[Stage, str]:
-    """The stage at which to write it, and what.
+    """Return the stage at which to write repeat(), and the text to recommend.
 
-    That is before the batches, so that epochs share one, where each batch is then worked on by itself; else
-    at the end, but before a prefetch.
+    If each batch is processed by itself afterwards, that is before the batches, so that epochs share a batch;
+    otherwise at the end, but before a prefetch.
     """
     stage = end = pipeline.last
     batch: Stage | None = None
@@ -219,98 +221,98 @@ def _repeat_place(pipeline: Pipeline) -> tuple[Stage, str]:
         if stage is end and stage.op in ("prefetch", "with_options"):
             (end,) = pipeline.inputs_of(stage)
         (stage,) = pipeline.inputs_of(stage)
-    if stage.op == "make_csv_dataset":  # it batches, and has an argument for what it does before
+    if stage.op == "make_csv_dataset":  # batches, and has an argument for repeating before that
         return stage, f"{stage.op}(..., num_epochs=None)"
     if batch is None:
-        return end, f"repeat() behind {called(end)}"
+        return end, f"repeat() after {describe_call(end)}"
     (records,) = pipeline.inputs_of(batch)
-    return batch, f"repeat() behind {called(records)}, before {called(batch)}"
+    return batch, f"repeat() after {describe_call(records)}, before {describe_call(batch)}"
 
 
 def _is_by_batch(stage: Stage) -> bool:
-    """Whether a stage works on each element by itself, whatever comes before it."""
+    """Return True if a stage works on each element by itself."""
     passing = stage.op in ("map", "prefetch", "with_options", "assert_cardinality")
     return passing and not (flag(stage, "python") or flag(stage, "random"))
 
 
 def is_endless(pipeline: Pipeline) -> bool:
-    """Whether a pipeline delivers without end, as far as is known without running it."""
-    return endless_at(pipeline, pipeline.last)
+    """Return True if a pipeline never ends, as far as is known without running it."""
+    return is_endless_at(pipeline, pipeline.last)
 
 
-def endless_at(pipeline: Pipeline, stage: Stage) -> bool:
-    """The same of a stage."""
+def is_endless_at(pipeline: Pipeline, stage: Stage) -> bool:
+    """Return True if a stage never ends, as far as is known without running it."""
     known: dict[str, bool] = {}
     for other in pipeline.stages:  # in the order of the pipeline: inputs come first
-        ways = [known[name] for name in other.inputs]
-        known[other.name] = flag(other, "endless") or _goes_on(other, ways)
+        endless_inputs = [known[name] for name in other.inputs]
+        known[other.name] = flag(other, "endless") or _continues(other, endless_inputs)
     return known[stage.name]
 
 
-def _goes_on(stage: Stage, ways: list[bool]) -> bool:
-    """Whether a stage delivers without end, by whether what it reads does."""
+def _continues(stage: Stage, endless_inputs: list[bool]) -> bool:
+    """Return True if a stage never ends, given whether its inputs do."""
     if stage.op == "take" and (number(stage, "count") or -1) >= 0:
         return False
     if not stage.inputs:
         return stage.op in ("random", "counter")
     ends_with_one = stage.op in ("zip", "enumerate") or flag(stage, "stop_on_empty_dataset")
-    return all(ways) if ends_with_one else any(ways)
+    return all(endless_inputs) if ends_with_one else any(endless_inputs)
 
 
 def find_missing_prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """The next batch is made only when it is asked for, or what was made ahead is worked on after that."""
-    tail = _chain_from_end(pipeline)
+    """Find batches that are made only on demand, and work that follows the last prefetch."""
+    tail = _chain_to_end(pipeline)
     last_prefetch = next((stage for stage in tail if _prefetches(stage)), None)
     if last_prefetch is None:
         optimized = all(stage.attributes.get("optimized") is not False for stage in pipeline.stages)
-        adding = ", where TensorFlow does not add it by itself" if optimized else ""
-        yield finding(
+        adding = ", if TensorFlow does not add it by itself" if optimized else ""
+        yield make_finding(
             "prefetch-missing",
             "warning",
             pipeline.last,
-            f"nothing is prefetched{adding}: the next batch is made only when the last one has been sent",
+            f"nothing is prefetched{adding}: the next batch is made only after the last one was sent",
             "prefetch(CS_AUTOTUNE) as the last call",
-            overlapped(),
+            overlap_gain(),
         )
         return
-    behind = [s for s in tail if s.position > last_prefetch.position and s.op not in _HARMLESS]
-    # One call that is changed takes a repeat() beside it along.
-    behind = [s for s in behind if s.op != "repeat"] or behind
-    for stage in reversed(behind):
-        yield finding(
+    later = [s for s in tail if s.position > last_prefetch.position and s.op not in _HARMLESS]
+    # Changing another call moves a repeat() as well.
+    later = [s for s in later if s.op != "repeat"] or later
+    for stage in reversed(later):
+        yield make_finding(
             "prefetch-not-last",
             "warning",
             stage,
-            f"it stands behind the prefetch of {last_prefetch.source or 'a library'}: what it does is not "
-            "done ahead",
+            f"it follows the prefetch of {last_prefetch.source or 'a library'}, so its work is not done "
+            "ahead",
             "prefetch(CS_AUTOTUNE) as the last call",
-            overlapped(),
+            overlap_gain(),
         )
 
 
 def _prefetches(stage: Stage) -> bool:
-    """Whether a stage makes its elements ahead; a call of a library may do so at its end."""
+    """Return True if a stage makes its elements ahead, also if a library call does so at its end."""
     if stage.op == "prefetch":
         return True
     return stage.kinds[-1:] == ("PrefetchDataset",) and number(stage, "buffer_size") != 0
 
 
 def find_empty_prefetch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """A prefetch of nothing."""
+    """Find prefetch buffers of size 0."""
     for stage in pipeline.stages:
         if stage.op == "prefetch" and number(stage, "buffer_size") == 0:
-            yield finding(
+            yield make_finding(
                 "prefetch-empty",
                 "warning",
                 stage,
                 "a buffer of 0 elements prefetches nothing",
                 "prefetch(CS_AUTOTUNE)",
-                overlapped(),
+                overlap_gain(),
             )
 
 
-def _chain_from_end(pipeline: Pipeline) -> list[Stage]:
-    """The stages from the last one back, as long as each reads one other."""
+def _chain_to_end(pipeline: Pipeline) -> list[Stage]:
+    """Return the stages from the last one backwards, as long as each has a single input."""
     chain = [pipeline.last]
     while len(chain[-1].inputs) == 1:
         chain.append(pipeline.by_name[chain[-1].inputs[0]])
@@ -321,48 +323,47 @@ NARROW = {"int64": "int32", "uint64": "uint32", "float64": "float32", "complex12
 
 
 def find_wide_types(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """64 bits where 32 are computed in; what one call makes of one type is one finding."""
+    """Find 64-bit tensors, as 32 bits are computed in; one finding for each call and type."""
     made: dict[tuple[str, str], list[Tensor]] = {}
     for tensor in pipeline.element:
         if tensor.dtype in NARROW:
-            made.setdefault((_maker(pipeline, tensor).name, tensor.dtype), []).append(tensor)
+            made.setdefault((_stage_of_type(pipeline, tensor).name, tensor.dtype), []).append(tensor)
     for (stage, dtype), tensors in made.items():
         narrow = NARROW[dtype]
-        yield finding(
+        yield make_finding(
             "dtype-wide",
             "info" if "int" in dtype else "warning",
             pipeline.by_name[stage],
-            f"{_listed(tensors)} {dtype}, the system computes in 32 bits: twice the memory is made, batched "
-            "and copied",
+            f"{_list_tensors(tensors)} {dtype}, the system computes in 32 bits: twice the bytes are made, "
+            "batched and copied",
             f"tf.cast(x, tf.{narrow}) as early as possible"
             if pipeline.framework == "tensorflow"
             else f"{narrow} in the dataset",
-            _bytes_spared(tensors),
+            _saved_bytes(tensors),
         )
 
 
-def _listed(tensors: Sequence[Tensor]) -> str:
-    """`a is`, `a and b are`, `a, b, c and 2 more are`."""
+def _list_tensors(tensors: Sequence[Tensor]) -> str:
+    """List tensors with a verb: `a is`, `a and b are`, `a, b, c and 2 more are`."""
     names = [tensor.name for tensor in tensors]
     if len(names) == 1:
         return f"{names[0]} is"
-    if len(names) > _NAMED:
-        names = [*names[: _NAMED - 1], f"{len(names) - _NAMED + 1} more"]
+    if len(names) > _MOST_NAMED:
+        names = [*names[: _MOST_NAMED - 1], f"{len(names) - _MOST_NAMED + 1} more"]
     return f"{', '.join(names[:-1])} and {names[-1]} are"
 
 
-_NAMED = 6
-"""So many components are named at most."""
+_MOST_NAMED = 6
 
 
-def _maker(pipeline: Pipeline, tensor: Tensor) -> Stage:
-    """The stage from which on a tensor has its type, as far as there is one way to it; else the last one."""
+def _stage_of_type(pipeline: Pipeline, tensor: Tensor) -> Stage:
+    """Return the stage at which a tensor gets its type; the last stage if there are several paths."""
     index = pipeline.element.index(tensor)
     stage = pipeline.last
     while len(stage.inputs) == 1:
         before = pipeline.by_name[stage.inputs[0]]
         types = before.attributes.get("types")
-        # With other components nobody can tell which of them becomes this one.
+        # With other components it is unknown which of them becomes this tensor.
         if (
             not isinstance(types, tuple)
             or len(types) != len(pipeline.element)
@@ -373,8 +374,8 @@ def _maker(pipeline: Pipeline, tensor: Tensor) -> Stage:
     return stage
 
 
-def _bytes_spared(tensors: Sequence[Tensor]) -> Gain:
-    """Half of the bytes of tensors of one type, as numbers where their sizes are known."""
+def _saved_bytes(tensors: Sequence[Tensor]) -> Gain:
+    """Describe the halved bytes of tensors of one type, as numbers if their sizes are known."""
     if any(tensor.shape is None or None in tensor.shape for tensor in tensors):
         return Gain("expected", "half of its bytes" if len(tensors) == 1 else "half of their bytes")
     wide = int("".join(filter(str.isdigit, tensors[0].dtype))) // 8

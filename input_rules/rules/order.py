@@ -1,4 +1,4 @@
-"""Rules about the order of records: shuffles that mix well, and runs that can be repeated."""
+"""Rules about the order of records: shuffles that mix well, and runs that are reproducible."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline, Stage
 from input_rules.rules.base import (
     Context,
-    choosing_behind,
-    finding,
+    count_records,
     flag,
-    not_speed,
+    make_finding,
+    non_speed_gain,
     number,
+    order_dependence,
     reads_batches,
-    records_at,
     shuffles,
 )
 from input_rules.throughput import is_parallel
 
+# The default of the input functions in the original's model zoo.
 BATCHES_IN_BUFFER = 10
-"""A buffer of so many batches is what the input functions of the original's model zoo use by default."""
 
 
 def find_shuffle_after_batch(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """Whole batches are shuffled."""
+    """Find shuffles of whole batches."""
     for stage in pipeline.stages:
         if stage.op == "shuffle" and reads_batches(pipeline, stage):
-            yield finding(
+            yield make_finding(
                 "shuffle-after-batch",
                 "warning",
                 stage,
-                "it stands behind batch(): the order of batches is mixed, but always the same records are "
-                "together, and the buffer holds whole batches",
+                "it follows batch(): the order of batches is mixed, but a batch always has the same "
+                "records, and the buffer holds whole batches",
                 "shuffle() before batch()",
-                not_speed("batches have other records together in every epoch"),
+                non_speed_gain("every epoch has other records in each batch"),
             )
 
 
 def find_small_shuffle_buffer(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """A buffer of few batches mixes records only with their neighbours."""
+    """Find shuffle buffers of so few batches that only neighboring records are mixed."""
     for stage in pipeline.stages:
         if stage.op != "shuffle" or reads_batches(pipeline, stage):
             continue
@@ -47,8 +47,8 @@ def find_small_shuffle_buffer(pipeline: Pipeline, context: Context) -> Iterator[
         later = list(pipeline.after(stage))
         of_files = any(other.attributes.get("reads") for other in later)
         if flag(stage, "part") and not of_files:
-            continue  # how many of these go into a record, and what it should be made of, is the author's
-        records = records_at(pipeline, pipeline.by_name[stage.inputs[0]]) if stage.inputs else None
+            continue  # parts of records: their order is the author's choice
+        records = count_records(pipeline, pipeline.by_name[stage.inputs[0]]) if stage.inputs else None
         wanted = BATCHES_IN_BUFFER * pipeline.samples_per_element
         if of_files:
             wanted = records or 0
@@ -56,87 +56,89 @@ def find_small_shuffle_buffer(pipeline: Pipeline, context: Context) -> Iterator[
             wanted = min(wanted, records)
         if size is not None and size < wanted:
             of = "file names" if of_files else "records"
-            yield finding(
+            yield make_finding(
                 "shuffle-buffer-small",
                 "warning",
                 stage,
                 f"the buffer holds {size} {of}, batches have {pipeline.samples_per_element} records: records "
-                "are mixed only with those near to them, and training sees them almost in the order of the "
-                "data",
+                "are mixed only with their neighbors, and training sees them almost in the order of the data",
                 f"shuffle({wanted})",
-                not_speed("records are mixed with those far from them"),
+                non_speed_gain("records are mixed with distant ones, too"),
                 wanted,
-                choosing_behind(pipeline, stage),
+                order_dependence(pipeline, stage),
             )
 
 
-_CONTINUED = "a training that is continued sees each record of an epoch once"
+_RESUMED = "a resumed training run sees each record of an epoch once"
 
 
 def find_nondeterministic_order(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """Elements come in the order in which they happen to be ready."""
+    """Find elements that come in the order in which they happen to be ready."""
     for stage in pipeline.stages:
         if flag(stage, "any_order") and any(map(_may_be_parallel, pipeline.before(stage))):
-            yield finding(
+            yield make_finding(
                 "order-not-deterministic",
                 "warning",
                 stage,
-                "its options let results come in the order in which they happen to be ready, so a training "
-                "that is continued leaves out other batches than those it has seen",
-                "options.deterministic = True, or left out",
-                not_speed(_CONTINUED),
+                "its options let results come in the order in which they happen to be ready, so a resumed "
+                "training run skips other batches than those it has seen",
+                "options.deterministic = True, or no such option",
+                non_speed_gain(_RESUMED),
             )
         if stage.attributes.get("deterministic") == "false" or flag(stage, "sloppy"):
-            yield finding(
+            yield make_finding(
                 "order-not-deterministic",
                 "warning",
                 stage,
-                "its results come in the order in which they happen to be ready, so a training that is "
-                "continued leaves out other batches than those it has seen",
-                "deterministic=True, or the argument left out",
-                not_speed(_CONTINUED),
+                "its results come in the order in which they happen to be ready, so a resumed training run "
+                "skips other batches than those it has seen",
+                "deterministic=True, or no such argument",
+                non_speed_gain(_RESUMED),
             )
 
 
 def _may_be_parallel(stage: Stage) -> bool:
-    """Whether several results may be made at once, and nothing in the call itself says that order is kept."""
+    """Return True if a stage may make several results at once and does not itself preserve their order."""
     if stage.attributes.get("deterministic") == "true":
         return False
     return stage.op in ("map", "interleave") or is_parallel(stage)
 
 
 def find_stateful_randomness(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """Random numbers out of a state."""
+    """Find random numbers that are drawn from a state."""
     for stage in pipeline.stages:
         if flag(stage, "random"):
-            yield finding(
+            yield make_finding(
                 "random-state",
                 "warning",
                 stage,
-                "it draws random numbers out of a state: with parallel calls, and after a restart, a record "
+                "it draws random numbers from a state: with parallel calls, and after a restart, a record "
                 "gets other numbers",
-                "tf.random.stateless_* and tf.image.stateless_* with a seed made of the number of the record",
-                not_speed("a training can be repeated, and continued as if it had not been interrupted"),
+                "tf.random.stateless_* and tf.image.stateless_* with a seed derived from the index of the "
+                "record",
+                non_speed_gain(
+                    "a training run is reproducible, and resumes as if it had not been interrupted"
+                ),
             )
 
 
 def find_unseeded_shuffle(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """Another order in every run."""
+    """Find shuffles that have another order in every run."""
     if not context.training:
         return
     for stage in pipeline.stages:
         if stage.op in ("shuffle", "list_files") and is_unseeded(stage):
-            yield finding(
+            yield make_finding(
                 "shuffle-without-seed",
                 "info",
                 stage,
-                "without a seed the order differs from run to run, so a training that is continued leaves "
-                "out other batches than those it has seen",
+                "without a seed the order differs from run to run, so a resumed training run skips other "
+                "batches than those it has seen",
                 f"{stage.op}(..., seed=...), or tf_random_seed in the configuration",
-                not_speed(_CONTINUED),
+                non_speed_gain(_RESUMED),
             )
 
 
 def is_unseeded(stage: Stage) -> bool:
-    """Whether a stage shuffles at its end in an order that no seed decides."""
+    """Return True if the last shuffle of a stage has no seed."""
     return shuffles(stage) and number(stage, "seed") == 0 and number(stage, "seed2") == 0

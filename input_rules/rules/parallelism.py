@@ -11,195 +11,199 @@ from input_rules.rules.base import (
     FILES_AT_ONCE,
     READERS,
     Context,
-    argument,
-    choosing_behind,
     files_at_once,
-    finding,
     flag,
+    format_argument,
+    make_finding,
     most_cpus_for,
     number,
-    side_by_side,
-    spared,
+    order_dependence,
+    parallel_gain,
+    saved_time_gain,
 )
-from input_rules.rules.batching import MUCH
+from input_rules.rules.batching import WORTHWHILE_SHARE
 from input_rules.throughput import assign_lanes, is_parallel
 
 _CALLING = ("map", "interleave")
 
 
 def find_sequential_calls(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """`num_parallel_calls` is left out, or fixed."""
+    """Find calls without `num_parallel_calls`, or with a fixed number."""
     for stage in pipeline.stages:
         python = flag(stage, "python")
         if stage.op not in _CALLING or flag(stage, "free") or (python and stage.op != "map"):
             continue
         share = context.share((stage,))
-        if share is not None and share < MUCH:
+        if share is not None and share < WORTHWHILE_SHARE:
             continue
         calls = number(stage, "num_parallel_calls")
-        gain = side_by_side(pipeline, context, stage)
-        if python and context.times and not (gain and (gain.times or 0.0) > 1 + MUCH):
-            continue  # it computes, which Python does one call at a time
+        gain = parallel_gain(pipeline, context, stage)
+        if python and context.times and not (gain and (gain.times or 0.0) > 1 + WORTHWHILE_SHARE):
+            continue  # it computes, and Python runs one call at a time
         if calls is None and not is_parallel(stage):
             by_itself = assign_lanes(pipeline)[stage.name].threads_per_cpu > 0
-            yield finding(
+            yield make_finding(
                 "parallel-calls-missing",
                 "info" if by_itself or (python and not context.times) else "warning",
                 stage,
-                _one_by_one(context, stage, by_itself),
+                _describe_sequential_calls(context, stage, by_itself),
                 f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
                 gain,
-                by_hand=_by_hand(pipeline, stage),
+                by_hand=_reason_against_parallel_calls(pipeline, stage),
             )
         elif calls is not None and calls != AUTOTUNE:
-            yield finding(
+            yield make_finding(
                 "parallel-calls-fixed",
                 "info",
                 stage,
-                f"{calls} calls run at once, whatever number of CPUs the worker gets",
+                f"{calls} calls run in parallel, whatever number of CPUs the worker has",
                 f"{stage.op}(..., num_parallel_calls=CS_AUTOTUNE)",
                 gain,
-                by_hand=_by_hand(pipeline, stage),
+                by_hand=_reason_against_parallel_calls(pipeline, stage),
             )
 
 
-def _by_hand(pipeline: Pipeline, stage: Stage) -> str | None:
-    """Why only the author can tell that several calls at once give the same records."""
+def _reason_against_parallel_calls(pipeline: Pipeline, stage: Stage) -> str | None:
+    """Return why only the author can know that parallel calls give the same records, if that is so."""
     if flag(stage, "python"):
-        return "it calls Python, which may do something else in another order of calls"
+        return "it calls Python, whose results may depend on the order of calls"
     if flag(stage, "random"):
-        return "it draws random numbers out of a state, which its calls would share"
-    return choosing_behind(pipeline, stage) if stage.op == "interleave" else None
+        return "it draws random numbers from a state, which parallel calls would share"
+    return order_dependence(pipeline, stage) if stage.op == "interleave" else None
 
 
-def _one_by_one(context: Context, stage: Stage, by_itself: bool) -> str:
-    """What is wrong with a call that does not say how many run at once."""
+def _describe_sequential_calls(context: Context, stage: Stage, by_itself: bool) -> str:
+    """Describe the problem of a call without `num_parallel_calls`."""
     if by_itself:
         return (
-            "it does not say how many calls may run at once: TensorFlow makes that as many as there are CPUs "
-            "only while its optimizations are on and the function keeps no state"
+            "it does not state how many calls may run in parallel: TensorFlow runs one for each CPU only "
+            "while its optimizations are on and the function is stateless"
         )
     if flag(stage, "python"):
-        waits = "each mostly waits" if context.times else "what waits in them, for a file say, does so alone"
-        return f"its calls of Python run one after the other, and {waits}: several can wait at once"
-    return "its calls run one after the other, on one CPU, however many the worker has"
+        waits = (
+            "each mostly waits" if context.times else "each wait, such as for a file, holds up the next call"
+        )
+        return f"its Python calls run in sequence, and {waits}: several can wait at the same time"
+    return "its calls run in sequence on one CPU, however many the worker has"
 
 
 def find_fixed_cycle_length(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """An interleave over a fixed number of files, though it could be tuned."""
+    """Find an interleave over a fixed number of files that could be tuned."""
     for stage in pipeline.stages:
         length = number(stage, "cycle_length")
         if stage.op != "interleave" or length is None or length == AUTOTUNE:
             continue
         if number(stage, "num_parallel_calls") is None:
             continue
-        # With few CPUs CS_AUTOTUNE reads one file at a time, which is worse than a number.
+        # With few CPUs, CS_AUTOTUNE reads one file at a time, which is slower than a fixed number.
         wanted = AUTOTUNE if length >= FILES_AT_ONCE else files_at_once(context.cpus)
         if wanted == AUTOTUNE and context.cpus is not None and context.cpus <= most_cpus_for(length):
             continue
-        many = f", where a worker has more than {most_cpus_for(length)} CPUs" if wanted == AUTOTUNE else ""
-        yield finding(
+        many = f", if a worker has more than {most_cpus_for(length)} CPUs" if wanted == AUTOTUNE else ""
+        yield make_finding(
             "cycle-length-fixed",
             "info",
             stage,
-            f"it reads {_counted(length, stage)} at once, whatever number of CPUs the worker gets",
-            f"interleave(..., cycle_length={argument(wanted)}, num_parallel_calls=CS_AUTOTUNE){many}",
-            side_by_side(pipeline, context, stage, wanted),
+            f"it reads {_count_inputs(length, stage)} at once, whatever number of CPUs the worker has",
+            f"interleave(..., cycle_length={format_argument(wanted)}, num_parallel_calls=CS_AUTOTUNE){many}",
+            parallel_gain(pipeline, context, stage, wanted),
             None if wanted == AUTOTUNE else wanted,
-            choosing_behind(pipeline, stage),
+            order_dependence(pipeline, stage),
         )
 
 
-def _counted(number: int, stage: Stage) -> str:
-    """What a stage takes turns between: files, or what else its function makes of an element."""
+def _count_inputs(number: int, stage: Stage) -> str:
+    """Count the inputs that a stage interleaves: files, or other datasets that its function makes."""
     what = "file" if stage.attributes.get("reads") else "dataset"
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def find_flat_map_of_files(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """Files one after the other, as the author wrote it."""
+    """Find files that are read in sequence, as their author wrote it."""
     for stage in pipeline.stages:
         if stage.op == "flat_map" and stage.attributes.get("reads"):
             wanted = files_at_once(context.cpus)
-            yield finding(
+            yield make_finding(
                 "flat-map-of-files",
                 "warning",
                 stage,
-                "it reads one file after the other, each to its end, so nothing overlaps with the wait for "
-                "the file system",
-                f"interleave(..., cycle_length={argument(wanted)}, num_parallel_calls=CS_AUTOTUNE)",
-                side_by_side(pipeline, context, stage),
+                "it reads files in sequence, each to its end, so nothing overlaps with the wait for the file "
+                "system",
+                f"interleave(..., cycle_length={format_argument(wanted)}, num_parallel_calls=CS_AUTOTUNE)",
+                parallel_gain(pipeline, context, stage),
                 None if wanted == AUTOTUNE else wanted,
-                choosing_behind(pipeline, stage),
+                order_dependence(pipeline, stage),
             )
 
 
 def find_sequential_reader(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """A reader of several files reads one at a time; an evaluation needs them in their order."""
+    """Find readers of several files that read them in sequence; evaluations need that order."""
     if not context.training:
         return
     for stage in pipeline.stages:
-        files = _files(pipeline, stage)
+        files = _count_files(pipeline, stage)
         one_by_one = "FlatMapDataset" in stage.kinds
         if stage.op in READERS and one_by_one and files != 1 and (files or stage.inputs):
             wanted = files_at_once(context.cpus)
-            yield finding(
+            yield make_finding(
                 "parallel-reads-missing",
                 "info",
                 stage,
-                f"it reads its {f'{files} files' if files else 'files'} one after the other",
-                f"{stage.op}(..., num_parallel_reads={argument(wanted)})",
-                side_by_side(pipeline, context, stage),
+                f"it reads its {f'{files} files' if files else 'files'} in sequence",
+                f"{stage.op}(..., num_parallel_reads={format_argument(wanted)})",
+                parallel_gain(pipeline, context, stage),
                 None if wanted == AUTOTUNE else wanted,
-                choosing_behind(pipeline, stage),
+                order_dependence(pipeline, stage),
             )
 
 
-def _files(pipeline: Pipeline, stage: Stage) -> int | None:
-    """How many files a reader has: by its own list of names, or by a dataset of them that it is given."""
+def _count_files(pipeline: Pipeline, stage: Stage) -> int | None:
+    """Return the files of a reader, given as a list of names or as a dataset of names."""
     counts = (number(one, "files") for one in (stage, *pipeline.before(stage)))
     return next((count for count in counts if count is not None), None)
 
 
-_INSTEAD = "operations of TensorFlow instead, or the work done once when the data are prepared"
-_LOCK_FREE = "files, a network, decoders and NumPy that give the lock up"
-"""What calls of Python can do side by side."""
+_INSTEAD = "TensorFlow operations instead, or the same work once when the data are prepared"
+# Python calls that run in parallel.
+_LOCK_FREE = "files, network, decoders and NumPy functions that release the lock"
 
 
 def find_python_code(pipeline: Pipeline, context: Context) -> Iterator[Finding]:
-    """`py_function`, `numpy_function` and generators."""
+    """Find `py_function`, `numpy_function` and generators."""
     for stage in pipeline.stages:
         if not flag(stage, "python"):
             continue
-        gain = spared(pipeline, context, (stage,))
+        gain = saved_time_gain(pipeline, context, (stage,))
         if stage.op == "from_generator":
-            yield finding(
+            yield make_finding(
                 "python-generator",
                 "warning",
                 stage,
                 "a Python generator makes the records: one at a time, and num_parallel_calls does not help",
-                "from_tensor_slices of arrays, or TFRecord files that are written once",
+                "from_tensor_slices of arrays, or TFRecord files that you write once",
                 gain,
             )
         else:
-            yield finding("python-function", "warning", stage, *_function(context, stage), gain)
+            yield make_finding(
+                "python-function", "warning", stage, *_describe_python_function(context, stage), gain
+            )
 
 
-def _function(context: Context, stage: Stage) -> tuple[str, str]:
-    """What is to be said of a function of Python, and what is recommended, by where its time goes."""
+def _describe_python_function(context: Context, stage: Stage) -> tuple[str, str]:
+    """Describe a Python function by where its time goes; return the message and the recommendation."""
     it_calls = "it calls Python (py_function or numpy_function)"
     time = context.times.get(stage.name)
     waits = time is not None and time.wait_us > time.cpu_us
     if not waits:
         said = (
-            f"{it_calls}, which computes one call at a time, as it holds a lock; only what waits without it "
-            f"({_LOCK_FREE}) is done side by side by several calls"
+            f"{it_calls}, which computes one call at a time, as it holds a lock; only work without the lock "
+            f"({_LOCK_FREE}) runs in parallel"
         )
         return said, _INSTEAD
     said = (
-        f"{it_calls}, and mostly waits there: calls wait side by side, but each holds Python's one lock "
-        "while it computes"
+        f"{it_calls}, and mostly waits there: calls wait in parallel, but each holds Python's lock while "
+        "it computes"
     )
     if is_parallel(stage) or number(stage, "num_parallel_calls") is not None:
         return said, _INSTEAD
-    return said, f"{stage.op}(..., num_parallel_calls={AUTOTUNE_NAME}) for what waits; {_INSTEAD}"
+    return said, f"{stage.op}(..., num_parallel_calls={AUTOTUNE_NAME}) for the waiting; {_INSTEAD}"

@@ -20,7 +20,7 @@ from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline
 from input_rules.rules import find
 from input_rules.rules.base import Context
-from input_rules.rules.sharding import Split, split_of
+from input_rules.rules.sharding import Split, find_split
 from input_rules.tf.operations import calls_python, input_lists
 from input_rules.tf.pipeline import InGraph, Traced, called, trace
 
@@ -129,7 +129,7 @@ def _compared(traced: Traced, context: Context, first: Traced, last: Traced) -> 
         traced,
         context,
         find(traced.pipeline, context),
-        split_of(traced.pipeline, first.pipeline, files) if alone else None,
+        find_split(traced.pipeline, first.pipeline, files) if alone else None,
         by_python,
         (SHARING_UNKNOWN.format(PYTHON_UNSEEN),) if by_python else (),
     )

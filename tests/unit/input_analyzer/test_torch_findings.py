@@ -34,7 +34,7 @@ from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import Context
 from input_rules.torch.loader import pipeline_of
-from input_rules.torch.rules import find, wanted_workers
+from input_rules.torch.rules import find, recommend_workers
 
 MIB = 1 << 20
 
@@ -100,7 +100,7 @@ def test_one_worker_is_enough_for_records_that_would_be_repeated() -> None:
         finding = judged(bare(Stream()), facts, cpus=4, times=times(2000))["loader-workers-missing"]
         assert f"num_workers={workers}," in finding.recommended
         assert finding.gain is not None
-        alone = "where a step of the training takes as long" in finding.gain.text
+        alone = "if a training step takes as long" in finding.gain.text
         assert alone == (workers == 1), "one worker computes no faster than the process itself"
 
 
@@ -133,7 +133,7 @@ def test_as_many_workers_are_wanted_as_are_of_use() -> None:
         (2, times(10, 10_000), 8),
         (2, times(1000, 1000), 6),
     ):
-        assert wanted_workers(pipeline, Context(cpus=cpus, times=spent)) == wanted
+        assert recommend_workers(pipeline, Context(cpus=cpus, times=spent)) == wanted
 
 
 def test_workers_are_restarted() -> None:

@@ -15,7 +15,7 @@ from rule_cases import (
 )
 
 from input_rules.pipeline import Pipeline, Stage
-from input_rules.rules.base import records_at
+from input_rules.rules.base import count_records
 from input_rules.rules.batching import is_endless
 
 
@@ -35,7 +35,7 @@ def test_data_without_end_have_no_smaller_last_batch() -> None:
     assert endless.message.startswith("no batch is smaller")
     assert "left out" not in str(endless.gain)
     assert ending.message.startswith("the last batch may be smaller")
-    assert str(ending.gain).endswith("at most the last incomplete batch is left out")
+    assert str(ending.gain).endswith("at most the last incomplete batch of an epoch is dropped")
 
 
 def test_a_generator_may_end_or_not() -> None:
@@ -43,10 +43,10 @@ def test_a_generator_may_end_or_not() -> None:
     make = lambda: from_generator().batch(8).prefetch(2)  # noqa: E731
     assert "the last batch may be smaller" in found(make)["drop-remainder-missing"].message
     missing = found(make)["repeat-missing"]
-    assert missing.message.startswith("where the generator comes to an end, the data end after one epoch")
-    assert "unless the generator goes on without end" in missing.recommended
+    assert missing.message.startswith("if the generator ends, the data end after one epoch")
+    assert "unless the generator never ends" in missing.recommended
     finite = found(lambda: from_generator().repeat(3).batch(8, drop_remainder=True))["repeat-finite"]
-    assert finite.message.startswith("where the generator comes to an end, the data are repeated 3 times")
+    assert finite.message.startswith("if the generator ends, the data are repeated 3 times")
     assert "repeat-missing" not in found(lambda: finish(from_generator()))
 
 
@@ -78,4 +78,4 @@ def test_a_loop_may_make_thousands_of_stages() -> None:
     ]
     pipeline = Pipeline("tensorflow", tuple(stages))
     assert is_endless(pipeline)
-    assert records_at(pipeline, pipeline.last) == 40
+    assert count_records(pipeline, pipeline.last) == 40

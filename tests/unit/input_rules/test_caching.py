@@ -35,8 +35,8 @@ def test_caches_are_weighed_against_the_memory() -> None:
     fits = found(uncached, memory_bytes=10 * size, times=times, cpus=1)["cache-would-fit"]
     assert fits.severity == "warning"
     assert str(fits.gain) == (
-        "expected: about 10 times the rate with 1 CPU from the second epoch on, beside what handing elements "
-        "over takes"
+        "expected: about 10 times the rate with 1 CPU from the second epoch on, not counting the cost of "
+        "handing elements over"
     )
     assert "cache-would-fit" not in found(uncached, memory_bytes=size, times=times)
     assert "cache-would-fit" not in found(uncached, memory_bytes=10 * size)

@@ -296,7 +296,7 @@ def test_what_is_batched_again_is_a_record(make: Callable[[], Any], maker: str) 
 
 def test_the_last_record_may_be_smaller() -> None:
     assert (
-        "it makes records, the last of which may be smaller"
+        "it makes records, and the last one may be smaller"
         in rules(lambda: tf.data.Dataset.range(99).batch(10).batch(2, drop_remainder=True))[
             "drop-remainder-missing"
         ]

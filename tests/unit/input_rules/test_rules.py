@@ -99,7 +99,7 @@ def test_a_reader_may_be_given_its_files_by_a_dataset() -> None:
     def read(names: Any, **settings: Any) -> dict[str, Finding]:
         return found(lambda: finish(tf.data.TextLineDataset(names(), **settings)))
 
-    assert "its 5 files one after" in read(files)["parallel-reads-missing"].message
+    assert "its 5 files in sequence" in read(files)["parallel-reads-missing"].message
     assert "parallel-reads-missing" not in read(lambda: files().take(1).shard(2, 0), num_parallel_reads=2)
     assert "parallel-reads-missing" not in read(lambda: slices(["/data/1"]))
 
@@ -120,7 +120,7 @@ def test_what_tensorflow_does_by_itself_is_a_hint() -> None:
 
     by_itself = found(lambda: mapped(tf.nn.relu))["parallel-calls-missing"]
     assert by_itself.severity == "info"
-    assert str(by_itself.gain) == "expected: nothing, as TensorFlow does so by itself here"
+    assert str(by_itself.gain) == "expected: nothing, as TensorFlow does this by itself here"
     keeps_state = found(lambda: mapped(lambda x: x + tf.random.normal([4])))["parallel-calls-missing"]
     assert keeps_state.severity == "warning"
 
@@ -229,7 +229,7 @@ def test_calls_of_python_that_wait_do_so_side_by_side() -> None:
         return {one.id: one for one in find(pipeline, Context(times=times, cpus=4))}
 
     waiting = of(20.0, 980.0)
-    assert "calls wait side by side" in waiting["python-function"].message
+    assert "calls wait in parallel" in waiting["python-function"].message
     assert waiting["python-function"].recommended.startswith("map(..., num_parallel_calls=CS_AUTOTUNE)")
     gain = waiting["parallel-calls-missing"].gain
     assert gain is not None

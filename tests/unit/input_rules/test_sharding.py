@@ -27,7 +27,7 @@ from input_rules.tf.inspection import inspect
 
 def test_a_shard_is_recommended_behind_what_chooses_by_the_order() -> None:
     split = found(lambda: finish(slices().take(8)), sharded=False)["shard-missing"].recommended
-    assert split.startswith("shard(num_workers, worker_index) behind take() in ")
+    assert split.startswith("shard(num_workers, worker_index) after take() in ")
     shuffled = found(lambda: finish(slices().shuffle(9, seed=1).take(8)), sharded=False)["shard-missing"]
     assert "with one seed in all workers for the shuffle before it" in shuffled.recommended
 
@@ -81,7 +81,7 @@ def test_a_seed_in_common_makes_a_late_shard_wasteful_and_no_more() -> None:
     assert (unseeded.severity, seeded.severity) == ("error", "warning")
     assert "some records are read by several of them and others by none" in unseeded.message
     assert "others by none" not in seeded.message
-    assert "throws most away" in seeded.message
+    assert "discards most of them" in seeded.message
     assert seeded.gain is not None
     assert seeded.gain.times == 2.0
 
@@ -140,6 +140,6 @@ def test_batches_that_are_chosen_by_their_order_are_shared_out_behind_that() -> 
     """The advice for the one without a shard is what the other one does."""
     bare = inspect(lambda workers, index: slices().batch(8).take(5).prefetch(2))
     (missing,) = (one for one in bare.findings if one.id == "shard-missing")
-    assert " behind take() in " in missing.recommended
+    assert " after take() in " in missing.recommended
     followed = found(lambda: slices().batch(8).take(5).shard(2, 0).prefetch(2))
     assert not [name for name in followed if name.startswith("shard")]

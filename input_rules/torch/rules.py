@@ -241,12 +241,12 @@ def _find_missing_workers(pipeline: Pipeline, context: Context, wanted: int) -> 
         if context.times and not _outweighs_hand_off(pipeline, context):
             return
         gain = overlap_gain()
-    loader = "num_workers is 0"
+    cause = "num_workers is 0"
     recommended = f"DataLoader(..., num_workers={wanted}, persistent_workers=True)"
     if iterated := pipeline.by_name["workers"].attributes.get("iterated"):
-        message = f"the input is of type {iterated}: the next batch is made only after the last one was sent"
+        cause = f"the input is of type {iterated}"
         recommended = "a torch.utils.data.DataLoader, which makes batches in worker processes (num_workers=1)"
-    message = f"{loader}: the next batch is made only after the last one was sent"
+    message = f"{cause}: the next batch is made only after the last one was sent"
     yield _make_loader_finding(
         pipeline, "loader-workers-missing", "warning", message, recommended, gain, wanted
     )

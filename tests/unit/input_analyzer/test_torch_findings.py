@@ -94,6 +94,14 @@ def test_workers_are_missing() -> None:
     assert judged(loader(Numbers()), cpus=1, times=times(2000)) == {}
 
 
+def test_an_input_that_is_no_loader_is_called_by_its_type() -> None:
+    own = bare(Numbers())
+    own.iterated = ["a batch"]
+    finding = judged(own, cpus=4, times=times(2000))["loader-workers-missing"]
+    assert finding.message.startswith("the input is of type list: ")
+    assert "num_workers is 0" not in finding.message
+
+
 def test_one_worker_is_enough_for_records_that_would_be_repeated() -> None:
     for splits, workers in ((None, 1), (False, 1), (True, 4)):
         facts = {"getitem": {"split_by_workers": splits}}

@@ -80,10 +80,8 @@ def test_what_is_done_in_the_first_epoch_is_gained_there() -> None:
     gain = saved_time_gain(chain, Context(cpus=2, times=times), [chain.by_name["map"]])
     assert gain is not None
     assert gain.times == pytest.approx(4.0)
-    assert gain.text.startswith(
-        "about 4.00 times the rate with 2 CPUs in the first epoch, not counting"
-    )
-    assert not gain.at_most, "to spare a stage may spare hand-overs"
+    assert gain.text.startswith("about 4.00 times the rate with 2 CPUs in the first epoch, not counting")
+    assert not gain.at_most, "saving a stage may save hand-offs, too"
 
 
 def test_work_that_every_worker_throws_away() -> None:

@@ -118,15 +118,15 @@ def _predicted(name: str) -> float:
 def _predicted_here(published: Published) -> float:
     """Samples per second of all systems: each has its share of the batch, and sums hide behind compute."""
     from benchmarks.example_step import example_step
-    from cgc.execution.compilation import CompileOptions, Stages, rewritten
-    from cgc.execution.weight_streaming import estimated_streamed
+    from cgc.execution.compilation import CompileOptions, Stages, rewrite_step
+    from cgc.execution.weight_streaming import estimate_streamed
     from cs_toolkit.execution_options import Streaming
     from cs_toolkit.fabric import load_fabric
 
     options = CompileOptions(precision="mixed_float16")
     stages = Stages(0, None)
-    module = rewritten(example_step(*published.model, _changes(published)), options.pipeline, stages)
-    _, report = estimated_streamed(module, load_fabric("cs2"), stages, Streaming())
+    module = rewrite_step(example_step(*published.model, _changes(published)), options.pipeline, stages)
+    _, report = estimate_streamed(module, load_fabric("cs2"), stages, Streaming())
     return report.samples_per_s * published.num_csx
 
 

@@ -37,7 +37,7 @@ from cgc.cirh.base import CirhOp, layer_runs
 from cgc.cirh.interface import graph_function, step_interface, step_mode
 from cgc.cirh.op_table import Scan, module_digest, scan
 from cgc.errors import CorruptArtifactError
-from cgc.execution.compilation import CompileOptions, Progress, Stages, rewritten
+from cgc.execution.compilation import CompileOptions, Progress, Stages, rewrite_step
 from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Manifest, Provenance
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.step import StepInterface
@@ -107,14 +107,14 @@ def validate_step(
     Raises:
         CompileError: it cannot; the message names the op, its node and the user's line.
     """
-    from cgc.execution.pipelined import matched
+    from cgc.execution.pipelined import match_step
 
     start = time.monotonic()
     if interface is None:
         step_interface(module)
     stages = Stages(_VALIDATE_STAGES, progress)
     scanned = scan(graph_function(module))
-    graph = matched(rewritten(module, scanned, options.pipeline, stages), stages)
+    graph = match_step(rewrite_step(module, scanned, options.pipeline, stages), stages)
     stages.finish()
     return ValidationResult(graph, time.monotonic() - start)
 

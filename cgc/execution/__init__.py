@@ -1,1 +1,1 @@
-"""What the compiler makes of a rewritten step for each mode of execution."""
+"""Compile a rewritten step for a mode of execution: pipelined, or weight streaming."""

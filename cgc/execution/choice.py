@@ -1,4 +1,4 @@
-"""Compiles a step for the mode of execution that was asked for, or for the one that suits it."""
+"""Compile a step for the requested mode of execution, or choose the mode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cgc.cirh.interface import graph_function
 from cgc.cirh.ops import UpdateTokenLoopOp
 from cgc.errors import CompileError, PlacementError, ReplicaError
 from cgc.execution import pipelined, weight_streaming
-from cgc.execution.compilation import COMMON_STAGES, Progress, Stages, rewritten
+from cgc.execution.compilation import COMMON_STAGES, Progress, Stages, rewrite_step
 from cgc.lowering.base import describe
 from cs_toolkit.execution_options import AUTO, ReplicaChoice
 
@@ -32,15 +32,18 @@ def compile_for(
     fabric: Fabric,
     progress: Progress | None,
 ) -> tuple[Stages, Compiled]:
-    """What a mode of execution makes of a step, and the stages so far: all but the last.
+    """Compile a step for its mode of execution.
 
     Args:
-        options: with execution "auto" the step is pipelined where it fits, else its weights stream.
+        options: with execution "auto" the step is pipelined if it fits, else its weights are streamed.
         module: the step; it is not changed.
         scanned: the same as integers.
         interface: of the step.
-        fabric: what the step is for.
-        progress: told when a stage begins.
+        fabric: target of the compile.
+        progress: called when a stage begins.
+
+    Returns:
+        The stages so far, all but the last, and the content of the artifact.
 
     Raises:
         CompileError: the step is invalid, cannot be executed or placed.
@@ -48,7 +51,7 @@ def compile_for(
     choice = options.execution
     own = weight_streaming.STAGES if choice == "weight_streaming" else pipelined.STAGES
     stages = Stages(COMMON_STAGES + own, progress)
-    optimized = rewritten(module, scanned, options.pipeline, stages)
+    optimized = rewrite_step(module, scanned, options.pipeline, stages)
     loop = _token_loop(optimized)
     if loop is not None and choice == "weight_streaming":
         raise CompileError(
@@ -56,13 +59,13 @@ def compile_for(
             "each round would stream all weights"
         )
     if choice == "weight_streaming":
-        notices = _one_at_a_time(options.replicas)
+        notices = _check_replicas(options.replicas)
         return stages, weight_streaming.compile_streamed(
             optimized, fabric, stages, options.streaming, notices, options.precision
         )
-    graph = pipelined.matched(optimized, stages)
+    graph = pipelined.match_step(optimized, stages)
     try:
-        copies, tried = pipelined.placed(graph, fabric, stages, options.replicas)
+        copies, tried = pipelined.place_replicas(graph, fabric, stages, options.replicas)
     except PlacementError as error:
         if options.replicas not in (1, AUTO):
             raise ReplicaError(f"num_replicas is {options.replicas}, but {_not_once(error)}") from None
@@ -70,9 +73,9 @@ def compile_for(
             raise
         if options.execution == "pipelined":
             stages.expect(weight_streaming.ESTIMATE_STAGES)
-            raise _with_other_mode(error, optimized, fabric, stages, options.streaming) from None
+            raise _add_other_mode(error, optimized, fabric, stages, options.streaming) from None
         stages.expect(weight_streaming.STAGES + 1)
-        return stages, _streamed_instead(
+        return stages, _stream_instead(
             error,
             lambda why: weight_streaming.compile_streamed(
                 optimized, fabric, stages, options.streaming, (why,), options.precision
@@ -85,7 +88,7 @@ def compile_for(
             f"token that is generated, at most {loop.rounds}",
         )
     if options.replicas == AUTO:
-        notices += (_why_so_many(copies, tried),)
+        notices += (_replica_notice(copies, tried),)
     return stages, pipelined.compile_pipelined(
         optimized, interface, copies, tried, fabric, stages, notices, options.precision
     )
@@ -96,12 +99,12 @@ def _token_loop(module: ModuleOp) -> UpdateTokenLoopOp | None:
     return next((op for op in ops if isinstance(op, UpdateTokenLoopOp)), None)
 
 
-def _with_other_mode(
+def _add_other_mode(
     error: PlacementError, module: ModuleOp, fabric: Fabric, stages: Stages, streaming: Streaming
 ) -> PlacementError:
-    """The same error, with the rate at which weight streaming would run the step, or why it would not."""
+    """Extend an error by the rate of the step with weight streaming, or why that fails too."""
     try:
-        _, report = weight_streaming.estimated_streamed(module, fabric, stages, streaming)
+        _, report = weight_streaming.estimate_streamed(module, fabric, stages, streaming)
     except CompileError as other:
         text = f"{error}. Weight streaming would not run it either: {other}"
     else:
@@ -114,11 +117,11 @@ def _with_other_mode(
     return PlacementError(text, error.shortage, error.kernel, error.source)
 
 
-def _one_at_a_time(replicas: ReplicaChoice) -> tuple[str, ...]:
-    """Why a step whose weights stream has no replicas.
+def _check_replicas(replicas: ReplicaChoice) -> tuple[str, ...]:
+    """Return a notice why a step whose weights are streamed has no replicas.
 
     Raises:
-        ReplicaError: the user wants some.
+        ReplicaError: the user requests some.
     """
     if replicas == AUTO:
         return (
@@ -137,13 +140,13 @@ def _not_once(error: PlacementError) -> str:
     return f"the model does not fit the wafer once: {error}"
 
 
-def _why_so_many(best: Replicated, tried: Sequence[Replicated]) -> str:
-    """Why auto has chosen a number, with the figures of one copy and of the numbers beside it."""
+def _replica_notice(best: Replicated, tried: Sequence[Replicated]) -> str:
+    """Return a notice why auto chose a number, with the rates of one copy and of the adjacent numbers."""
     at = tried.index(best)
-    alone = best.one
+    single = best.one
     start = (
         f"num_replicas auto: {best.count:,}, the best predicted rate of the numbers that fit and divide the "
-        f"batch: {best.samples_per_s:,.0f} samples/s. One copy takes {alone.active_pes:,} PEs"
+        f"batch: {best.samples_per_s:,.0f} samples/s. One copy takes {single.active_pes:,} PEs"
     )
     if best.exchange.cycles:
         percent = 100 * best.exchange.cycles / best.step_cycles
@@ -155,8 +158,8 @@ def _why_so_many(best: Replicated, tried: Sequence[Replicated]) -> str:
     return "; ".join([start, *others])
 
 
-def _streamed_instead(error: PlacementError, compiled: Callable[[str], Compiled]) -> Compiled:
-    """Weight streaming for a step that does not fit pipelined; the error of both where neither works."""
+def _stream_instead(error: PlacementError, compiled: Callable[[str], Compiled]) -> Compiled:
+    """Use weight streaming for a step that does not fit pipelined; report both errors if that fails too."""
     try:
         return compiled(_does_not_fit(error))
     except PlacementError as other:

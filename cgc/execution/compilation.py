@@ -1,4 +1,4 @@
-"""What all modes of execution share: the options and stages of a compile, and what it makes."""
+"""Options, stages and result of a compile, for all modes of execution."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from cs_toolkit.step import StepInterface
 
 COMMON_STAGES = 3
-"""Of every compilation: checking and rewriting the graph at its begin, writing the artifact at its end."""
+"""Stages of every compile: checking and rewriting the graph at its start, writing the artifact at its end."""
 
 Progress = Callable[[str, int, int], None]
-"""(stage that begins, stages done, stages in all as far as known); at the end once more, all done."""
+"""(stage that begins, stages done, stages in all as far as known); called once more at the end, all done."""
 
 
 class CompileOptions(BaseModel):
-    """What a user can choose; a part of the artifact's key.
+    """Choices of the user; a part of the artifact's key.
 
     Attributes:
-        passes: the rewrites and their options, see `cgc.passes.pipeline`.
-        precision: what activations and their gradients are computed in; with 16 bits the rest stays float32.
-        execution: how the CS system executes the step; auto is pipelined where the step fits the wafer, else
+        passes: the rewrites and their options, in the syntax of `cgc.passes.pipeline`.
+        precision: format of activations and their gradients; with 16 bits the rest remains float32.
+        execution: how the CS system executes the step; auto is pipelined if the step fits the wafer, else
             weight streaming.
         replicas: copies of the model on the wafer that share the samples of a step, pipelined; auto is the
             number with the best predicted rate.
-        streaming: what holds where weights stream.
+        streaming: options of weight streaming.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,12 +54,12 @@ class CompileOptions(BaseModel):
 
     @property
     def pipeline(self) -> str:
-        """All rewrites of a compilation, those of the precision among them."""
+        """All rewrites of a compile, including those of the precision."""
         return ",".join(filter(None, (self.passes, precision_pipeline(self.precision))))
 
 
 class Stages:
-    """Counts the stages of a compilation for whoever shows them."""
+    """Counts the stages of a compile and reports them."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self._total = total
@@ -68,32 +68,32 @@ class Stages:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Announces a stage, and counts it when it has succeeded."""
-        self._tell(name)
+        """Announce a stage, and count it when it has succeeded."""
+        self._report(name)
         yield
         self._done += 1
 
     def expect(self, more: int) -> None:
-        """Says how many stages are to come after all."""
+        """Correct the number of stages that are still to come."""
         self._total = self._done + more
 
     def finish(self) -> None:
-        """Announces the end."""
-        self._tell("Completed")
+        """Announce the end."""
+        self._report("Completed")
 
-    def _tell(self, name: str) -> None:
+    def _report(self, name: str) -> None:
         if self._progress is not None:
             self._progress(name, self._done, self._total)
 
 
-def rewritten(module: ModuleOp, scanned: Scan | None, pipeline: str, stages: Stages) -> ModuleOp:
-    """A checked and rewritten copy of a module; two stages.
+def rewrite_step(module: ModuleOp, scanned: Scan | None, pipeline: str, stages: Stages) -> ModuleOp:
+    """Return a checked and rewritten copy of a module; two stages.
 
     Args:
         module: the step; it is not changed.
-        scanned: the same as integers, see `cgc.cirh.op_table`.
+        scanned: the same as integers (`cgc.cirh.op_table`).
         pipeline: the rewrites.
-        stages: of the compilation.
+        stages: of the compile.
 
     Raises:
         CompileError: the module is invalid.
@@ -116,7 +116,7 @@ class Part:
 
     Attributes:
         name: unique in the step.
-        interface: what goes into and comes out of it.
+        interface: its arguments and results.
         data: its bytes.
     """
 
@@ -127,15 +127,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled step.
+    """A compiled step: the content of an artifact.
 
     Attributes:
         batch_size: samples of a step.
-        parts: the executables, in the order that the mode of execution wants.
-        texts: all other files by name, but the reports for people.
+        parts: the executables, in the order that the mode of execution requires.
+        texts: all other files by name, except the human-readable reports.
         estimates: for the manifest.
         report: the estimates as objects.
-        render: the reports for people, by file name, with what is told of the compilation.
+        render: returns the human-readable reports by file name, given the provenance of the compile.
     """
 
     batch_size: int
@@ -146,10 +146,10 @@ class Compiled:
     render: Callable[[Provenance], Mapping[str, str]]
 
     def files(self, made: Provenance) -> dict[str, bytes]:
-        """Every file of the artifact but its manifest.
+        """Return every file of the artifact but its manifest.
 
         Args:
-            made: told in the reports for people, and in a file of its own; no other file depends on it.
+            made: provenance, for the human-readable reports and a separate file; no other file depends on it.
         """
         texts = {**self.texts, **self.render(made)}
         if made != Provenance():
@@ -158,7 +158,7 @@ class Compiled:
         return encoded | {executable_file(part.name): part.data for part in self.parts}
 
     def entries(self) -> list[ExecutableEntry]:
-        """The executables as the manifest lists them."""
+        """Return the executables as the manifest lists them."""
         return [
             ExecutableEntry(name=part.name, interface=Interface.from_step(part.interface))
             for part in self.parts

@@ -1,4 +1,4 @@
-"""A step whose layers are on the wafer at once: one executable, its kernels side by side."""
+"""Pipelined execution: all layers on the wafer at once, one executable, kernels side by side."""
 
 from __future__ import annotations
 
@@ -38,25 +38,29 @@ if TYPE_CHECKING:
     from cs_toolkit.step import Precision, StepInterface
 
 STAGES = 5
-"""Of this mode: `matched`, `placed`, `compile_pipelined`."""
+"""Stages of this mode: `match_step`, `place_replicas`, `compile_pipelined`."""
 
 KERNEL = "cs.kernel"
-"""Attribute of the ops in `kernels.mlir`: the name of the kernel that an op runs in."""
+"""Attribute of the ops in `kernels.mlir`: the name of the op's kernel."""
 
 _WHOLE_STEP = "step"
-"""The name of the one executable."""
+"""Name of the only executable."""
 
 
-def matched(module: ModuleOp, stages: Stages) -> KernelGraph:
-    """The kernels of a rewritten step; one stage."""
+def match_step(module: ModuleOp, stages: Stages) -> KernelGraph:
+    """Match the kernels of a rewritten step; one stage."""
     with stages.stage("Matching kernels"):
         return match_kernels(module)
 
 
-def placed(
+def place_replicas(
     graph: KernelGraph, fabric: Fabric, stages: Stages, replicas: ReplicaChoice = 1
 ) -> tuple[Replicated, tuple[Replicated, ...]]:
-    """Places the kernels of all copies; one stage. See `cgc.performance.replicas.placed_replicas`."""
+    """Place the kernels of all copies; one stage.
+
+    Returns:
+        The best placed number of copies, and all that were tried.
+    """
     with stages.stage("Placing kernels"):
         return placed_replicas(graph, fabric, replicas)
 
@@ -71,18 +75,18 @@ def compile_pipelined(
     notices: tuple[str, ...] = (),
     precision: Precision = "float32",
 ) -> Compiled:
-    """Compiles a rewritten step whose kernels are placed; three stages.
+    """Compile a rewritten step whose kernels are placed; three stages.
 
     Args:
         module: the step.
         interface: of the step.
-        copies: the placed copies of the model. They share the samples of a step, and what all compute
-            together is the step: one executable computes the whole batch.
-        tried: other numbers of copies, where the number was left to the compiler.
-        fabric: what they are placed on.
-        stages: of the compilation.
-        notices: for the report, why the step is executed so.
-        precision: for the report, what it is computed in.
+        copies: the placed copies of the model, which share the samples of a step. Together they compute the
+            step: one executable computes the whole batch.
+        tried: other numbers of copies, if the compiler chose the number.
+        fabric: the fabric they are placed on.
+        stages: of the compile.
+        notices: for the report, why this mode of execution was chosen.
+        precision: of the step, for the report.
 
     Raises:
         CompileError: the step cannot be executed.
@@ -121,9 +125,9 @@ def _reports(report: CompileReport, made: Provenance) -> dict[str, str]:
 
 
 def kernels_text(module: ModuleOp, graph: KernelGraph) -> str:
-    """The module with the name of its kernel on every op (`cs.kernel`); a valid module like any other."""
+    """Return module as text with the name of its kernel on every op (`cs.kernel`); it can be parsed again."""
     body = list(graph_function(module).body.block.ops)
-    # On the module itself for as long as it takes to print it: a copy takes as long as the text.
+    # The attributes are set on the module itself while it is printed: a copy takes as long as the text.
     for kernel in graph.kernels:
         name = StringAttr(kernel.name)
         for index in kernel.op_indices:

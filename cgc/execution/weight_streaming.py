@@ -1,4 +1,4 @@
-"""A step with one layer at a time on the wafer: an executable for each function, and who calls them when."""
+"""Weight streaming: one layer at a time on the wafer, an executable for each function of the schedule."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from cs_toolkit.step import Precision
 
 STAGES = 5
-"""Of `compile_streamed`."""
+"""Stages of `compile_streamed`."""
 
 ESTIMATE_STAGES = 3
-"""Of `estimated_streamed`."""
+"""Stages of `estimate_streamed`."""
 
 
 def compile_streamed(
@@ -50,21 +50,21 @@ def compile_streamed(
     notices: tuple[str, ...] = (),
     precision: Precision = "float32",
 ) -> Compiled:
-    """Compiles a rewritten step; function *i* of the schedule is executable *i*.
+    """Compile a rewritten step; function *i* of the schedule is executable *i*.
 
     Args:
         module: the step; its norms are split.
         fabric: the wafer that holds a layer at a time.
-        stages: of the compilation.
-        streaming: what the user has decided.
-        notices: for the report, why the step is executed so.
-        precision: for the report, what it is computed in.
+        stages: of the compile.
+        streaming: the user's options.
+        notices: for the report, why this mode of execution was chosen.
+        precision: of the step, for the report.
 
     Raises:
         PlacementError: a layer does not fit on the wafer by itself.
         CompileError: the step cannot be executed.
     """
-    step, report = estimated_streamed(module, fabric, stages, streaming, notices)
+    step, report = estimate_streamed(module, fabric, stages, streaming, notices)
     report = replace(report, precision=precision)
     with stages.stage("Exporting the executables"):
         parts = tuple(_part(index, part) for index, part in enumerate(step.modules))
@@ -77,14 +77,19 @@ def compile_streamed(
     return Compiled(report.batch_size, parts, texts, _estimates(report), report, partial(_reports, report))
 
 
-def estimated_streamed(
+def estimate_streamed(
     module: ModuleOp,
     fabric: Fabric,
     stages: Stages,
     streaming: Streaming,
     notices: tuple[str, ...] = (),
 ) -> tuple[StreamedStep, StreamedReport]:
-    """A rewritten step in layers, and what it is estimated at; three stages. See `compile_streamed`."""
+    """Cut a rewritten step into layers and estimate its performance; three stages.
+
+    Raises:
+        PlacementError: a layer does not fit on the wafer by itself.
+        CompileError: the step cannot be executed.
+    """
     wafer = fabric.for_execution("weight_streaming")
     with stages.stage("Cutting the step into layers"):
         split_norms(module)
@@ -93,7 +98,7 @@ def estimated_streamed(
         layers = placed_layers(step, wafer)
         room = activation_room(layer_costs(layers, step, frozenset()), wafer)
         limit = memory_limit(room, streaming)
-        choice = chosen_step(module, step, limit, streaming)
+        choice = choose_step(module, step, limit, streaming)
         step = choice.step
         if step.micro is not None:
             layers = placed_layers(step, wafer)
@@ -132,7 +137,7 @@ class MemoryLimit:
 
     Attributes:
         room_bytes: of all systems that share the batch.
-        source: in words, what limits it.
+        source: text about the origin of the limit.
     """
 
     room_bytes: int
@@ -140,11 +145,12 @@ class MemoryLimit:
 
 
 def memory_limit(wafer_bytes: int, streaming: Streaming) -> MemoryLimit:
-    """What the activations of a batch may take: the samples, and with them the activations, are shared.
+    """Return the memory for the activations of a batch; systems share the samples, and with them the
+    activations.
 
     Args:
-        wafer_bytes: what one wafer has room for.
-        streaming: what the user has decided.
+        wafer_bytes: room on one wafer.
+        streaming: the user's options.
     """
     count, given = streaming.num_csx, streaming.max_act_bytes
     if given is None or given > wafer_bytes:
@@ -154,11 +160,11 @@ def memory_limit(wafer_bytes: int, streaming: Streaming) -> MemoryLimit:
 
 @dataclass(frozen=True)
 class Choice:
-    """A step whose activations fit, where that can be.
+    """A step whose activations fit, if possible.
 
     Attributes:
         step: in layers.
-        recomputed: layers whose backward part computes the forward part again.
+        recomputed: layers whose backward part recomputes the forward part.
         not_cut: why the batch is computed at once although its activations do not fit; empty otherwise.
     """
 
@@ -168,32 +174,31 @@ class Choice:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes of activations that wait at once, of all systems."""
+        """Peak bytes of stored activations, of all systems."""
         return peak_bytes(self.step.schedule)
 
 
-def chosen_step(module: ModuleOp, whole: StreamedStep, limit: MemoryLimit, streaming: Streaming) -> Choice:
-    """Chooses what is computed again, and the micro-batches of a training.
-
-    Layers are computed again before a batch is cut, since weights come again for each micro-batch.
+def choose_step(module: ModuleOp, whole: StreamedStep, limit: MemoryLimit, streaming: Streaming) -> Choice:
+    """Choose the layers to recompute, and the micro-batches of a training step.
 
     Args:
         module: the step.
-        whole: the same in layers, nothing computed again.
+        whole: the same in layers, nothing recomputed.
         limit: of the memory.
-        streaming: what the user has decided.
+        streaming: the user's options.
 
     Raises:
-        CompileError: micro-batches were asked for that cannot be.
+        CompileError: micro-batches were requested that are impossible.
     """
+    # Layers are recomputed before a batch is cut, since weights are sent again for each micro-batch.
     size, batch_size = streaming.micro_batch_size, whole.batch_size
     if whole.program.mode != "train":
-        return _with_recomputed(whole, limit, streaming)
+        return _recompute(whole, limit, streaming)
     if size == "auto":
-        return _fitting(module, _with_recomputed(whole, limit, streaming), limit, streaming)
-    fault = micro_batch_fault(batch_size, streaming)
-    if fault is not None:
-        raise CompileError(fault)
+        return _fit_micro_batches(module, _recompute(whole, limit, streaming), limit, streaming)
+    problem = micro_batch_fault(batch_size, streaming)
+    if problem is not None:
+        raise CompileError(problem)
     count = batch_size // (size * streaming.num_csx)
     try:
         step = streamed_step(module, micro_batches=count) if count > 1 else whole
@@ -202,11 +207,11 @@ def chosen_step(module: ModuleOp, whole: StreamedStep, limit: MemoryLimit, strea
             f"micro_batch_size is {size}, but the batch of {batch_size} samples cannot be cut: {error}; "
             "leave micro_batch_size out, or change the model"
         ) from None
-    return _with_recomputed(step, limit, streaming)
+    return _recompute(step, limit, streaming)
 
 
-def _fitting(module: ModuleOp, choice: Choice, limit: MemoryLimit, streaming: Streaming) -> Choice:
-    """The fewest micro-batches whose activations fit; as many as there are samples where none do."""
+def _fit_micro_batches(module: ModuleOp, choice: Choice, limit: MemoryLimit, streaming: Streaming) -> Choice:
+    """Return the fewest micro-batches whose activations fit; one per sample if none do."""
     needed = -(-choice.peak_bytes // max(1, limit.room_bytes))
     samples = choice.step.batch_size // streaming.num_csx
     for count in range(2, samples + 1):
@@ -218,16 +223,16 @@ def _fitting(module: ModuleOp, choice: Choice, limit: MemoryLimit, streaming: St
             step = streamed_step(module, micro_batches=count)
         except NotSplitError as error:
             return replace(choice, not_cut=str(error))
-        choice = _with_recomputed(step, limit, streaming)
+        choice = _recompute(step, limit, streaming)
     return choice
 
 
-def _with_recomputed(step: StreamedStep, limit: MemoryLimit, streaming: Streaming) -> Choice:
-    return Choice(*with_recomputed(step, limit.room_bytes, streaming.recompute))
+def _recompute(step: StreamedStep, limit: MemoryLimit, streaming: Streaming) -> Choice:
+    return Choice(*recompute_layers(step, limit.room_bytes, streaming.recompute))
 
 
 def activation_notices(choice: Choice, limit: MemoryLimit, streaming: Streaming) -> tuple[str, ...]:
-    """What the user is told: nothing where activations fit as they are and nobody has decided anything."""
+    """Return notices about the choice: none if activations fit as they are and the user has set no option."""
     step, count = choice.step, streaming.num_csx
     peak, room = choice.peak_bytes, limit.room_bytes
     is_untouched = streaming == Streaming(num_csx=count) and step.micro is None and not choice.recomputed
@@ -263,15 +268,18 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 1e6 else f"{size_bytes:,} bytes"
 
 
-def with_recomputed(
+def recompute_layers(
     step: StreamedStep, room_bytes: int, recompute: Recompute
 ) -> tuple[StreamedStep, frozenset[int]]:
-    """A step with those layers computed again that were asked for, and these layers.
+    """Recompute the requested layers of a step.
 
     Args:
-        step: a step where no layer is computed again.
-        room_bytes: what there is for activations.
+        step: a step where no layer is recomputed.
+        room_bytes: memory for activations.
         recompute: "auto" for as few as let the activations fit.
+
+    Returns:
+        The step, and the layers that are recomputed.
     """
     if recompute == "none":
         return step, frozenset()
@@ -279,11 +287,14 @@ def with_recomputed(
 
 
 def fitting_step(step: StreamedStep, room_bytes: int) -> tuple[StreamedStep, frozenset[int]]:
-    """A step with as few layers computed again as let its activations fit, and these layers.
+    """Recompute as few layers of a step as let its activations fit.
 
     Args:
-        step: a step where no layer is computed again.
-        room_bytes: what there is for activations; where they never fit, all layers are computed again.
+        step: a step where no layer is recomputed.
+        room_bytes: memory for activations; if they never fit, all layers are recomputed.
+
+    Returns:
+        The step, and the layers that are recomputed.
     """
     target = room_bytes
     while True:
@@ -292,21 +303,21 @@ def fitting_step(step: StreamedStep, room_bytes: int) -> tuple[StreamedStep, fro
         excess = peak_bytes(found.schedule) - room_bytes
         if excess <= 0 or target < 0:
             return found, recomputed
-        target -= excess  # what a layer saves is known when the others are chosen
+        target -= excess  # the bytes that a layer saves are known only when the others are chosen
 
 
 def layers_to_recompute(schedule: Schedule, room_bytes: int) -> frozenset[int]:
-    """The fewest layers that, computed again in the backward pass, let the activations of a step fit.
+    """Return the fewest layers whose recomputation lets the activations of a step fit.
 
     Args:
-        schedule: of the step where no layer is computed again.
-        room_bytes: what there is for activations; with less than none all layers are chosen.
+        schedule: of the step where no layer is recomputed.
+        room_bytes: memory for activations; below 0 all layers are chosen.
 
     Returns:
-        Layers, those first that keep the most; all that keep anything where it never fits.
+        Layers, those that store the most first; all that store anything if the step never fits.
     """
     missing = peak_bytes(schedule) - room_bytes
-    saved = _saved_bytes(schedule)
+    saved = _bytes_saved(schedule)
     chosen = set()
     for index in sorted(saved, key=lambda index: (-saved[index], index)):
         if missing <= 0:
@@ -316,8 +327,8 @@ def layers_to_recompute(schedule: Schedule, room_bytes: int) -> frozenset[int]:
     return frozenset(chosen)
 
 
-def _saved_bytes(schedule: Schedule) -> dict[int, int]:
-    """By layer what recomputing it saves: all that its forward part keeps but the input of the next layer."""
+def _bytes_saved(schedule: Schedule) -> dict[int, int]:
+    """Return the bytes that recomputing saves by layer: stored values except the next layer's input."""
     size = schedule.sizes
     backward = {value for layer in schedule.layers if layer.backward for value in layer.backward.arguments}
     forward = {value for layer in schedule.layers if layer.forward for value in layer.forward.arguments}

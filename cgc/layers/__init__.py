@@ -1,1 +1,1 @@
-"""A step cut into layers, for weight streaming: the wafer holds one layer at a time, MemoryX all weights."""
+"""Weight streaming: a step cut into layers. The wafer holds one layer at a time, MemoryX all weights."""

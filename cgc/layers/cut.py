@@ -1,4 +1,4 @@
-"""A training step cut into layers: which ops the wafer computes of each, forward and backward.
+"""Cut a training step into layers: the ops that the wafer computes for each, forward and backward.
 
 The forward pass becomes a sequence of ops, which is cut at repeats first, then where the fewest bytes cross.
 The cut is a pure function of the graph; names play no part in it.
@@ -17,13 +17,13 @@ from cgc.layers.graph import StepGraph
 from cgc.layers.roles import Reads, Role, roles
 
 NEAR_CHEAPEST = 1.05
-"""A repeat begins at its first place that costs at most this much of its cheapest."""
+"""A repeat begins at its first place that costs at most this multiple of its cheapest."""
 
 LEAST_SHARE = 0.02
 """A repeat with a smaller share of all weights is no reason for a cut."""
 
 LEAST_COPY = 0.5
-"""Nor is one whose copies have less than this of the weights of the largest copies: parts of a layer."""
+"""Nor is one whose copies have less than this share of the largest copies' weights: parts of a layer."""
 
 LARGEST_LAYER = 1.25
 """The rest is cut so that no layer has more weights than this multiple of the largest unit."""
@@ -31,7 +31,7 @@ LARGEST_LAYER = 1.25
 
 @dataclass(frozen=True)
 class Layer:
-    """Ops of a layer, ascending; those that are repeated wherever they are read are in none."""
+    """Ops of a layer, ascending; ops that are repeated by all their readers belong to none."""
 
     forward: tuple[int, ...]
     backward: tuple[int, ...]
@@ -39,7 +39,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Cut:
-    """A step in layers.
+    """A step cut into layers.
 
     Attributes:
         graph: the step.
@@ -53,7 +53,7 @@ class Cut:
 
 
 def cut(graph: StepGraph) -> Cut:
-    """Cuts a step; what cannot be cut is one layer."""
+    """Cut a step into layers; a step without repeats and cheap places is one layer."""
     found = roles(graph)
     reads = Reads(graph, found)
     forward = _forward_layers(graph, found, reads)
@@ -68,7 +68,7 @@ def cut(graph: StepGraph) -> Cut:
 
 
 def _forward_layers(graph: StepGraph, found: Sequence[Role], reads: Reads) -> dict[int, int]:
-    """The layer of each op of the forward pass, by ascending op."""
+    """Return the layer of each op of the forward pass, by ascending op."""
     order = sequence(graph, frozenset(op for op, role in enumerate(found) if role is Role.FORWARD))
     seen: set[int] = set()
     weight_bytes = []
@@ -88,7 +88,7 @@ def _forward_layers(graph: StepGraph, found: Sequence[Role], reads: Reads) -> di
 
 
 def _add_penalties(graph: StepGraph, reads: Reads, ops: Iterable[int], layer_of: dict[int, int]) -> None:
-    """A penalty is computed where its weight is, a sum of penalties where the last of them is."""
+    """Add penalties to the layer of their weight, and sums of penalties to the layer of the last of them."""
     home: dict[int, int] = {}
     for op, layer in layer_of.items():
         for weight in reads.weights(op):
@@ -102,7 +102,7 @@ def _add_penalties(graph: StepGraph, reads: Reads, ops: Iterable[int], layer_of:
 def _backward_layers(
     graph: StepGraph, found: Sequence[Role], reads: Reads, forward: dict[int, int], count: int
 ) -> dict[int, int]:
-    """The layer of each op of the backward pass: that whose values and weights it reads, latest first."""
+    """Return the layer of each backward op: that of the latest values and weights that it reads."""
     homes = _homes(graph, reads, forward)
     layer_of: dict[int, int] = {}
     for op, role in enumerate(found):
@@ -122,7 +122,7 @@ def _backward_layers(
 
 
 def _homes(graph: StepGraph, reads: Reads, forward: dict[int, int]) -> dict[int, list[int]]:
-    """The layers that have a value anyway in their forward part, as they make or read it; ascending."""
+    """Return the layers whose forward part makes or reads a value anyway, ascending."""
     homes: dict[int, set[int]] = {}
     for op, layer in forward.items():
         for value in (*reads.values(op), *graph.results[op]):
@@ -132,15 +132,14 @@ def _homes(graph: StepGraph, reads: Reads, forward: dict[int, int]) -> dict[int,
 
 
 def sequence(graph: StepGraph, ops: frozenset[int]) -> list[int]:
-    """Some ops in an order that follows from who reads whom alone, not from the order of the program.
-
-    An op comes when its operands are there, and of these the one that took the most ops comes first
-    (Sethi and Ullman 1970): an encoder is complete before its decoder begins, and little is alive at a time.
+    """Order ops by their dependences only, whatever their order in the program.
 
     Args:
         graph: the step.
         ops: the ops to order.
     """
+    # An op follows its operands, and of these the one that took the most ops is first (Sethi and Ullman
+    # 1970): an encoder is complete before its decoder begins, and few values are live at a time.
     depth = _ancestor_counts(graph, ops)
     last = [op for op in sorted(ops) if not any(reader in ops for reader in graph.readers(op))]
     found: dict[int, None] = {}
@@ -161,10 +160,8 @@ def sequence(graph: StepGraph, ops: frozenset[int]) -> list[int]:
 
 
 def live_bytes(graph: StepGraph, order: Sequence[int]) -> list[int]:
-    """For each place of a sequence, from before its first op to behind its last, the bytes that go on there.
-
-    Small values go anywhere and do not count.
-    """
+    """Return the live bytes at each place of a sequence, from before its first op to after its last."""
+    # Small values are sent anywhere and do not count.
     place = {op: index for index, op in enumerate(order)}
     changes = [0] * (len(order) + 1)
     for op, index in place.items():
@@ -181,7 +178,7 @@ def live_bytes(graph: StepGraph, order: Sequence[int]) -> list[int]:
 
 
 def _ancestor_counts(graph: StepGraph, ops: frozenset[int]) -> dict[int, int]:
-    """Of each op the number of ops that it depends on, itself included."""
+    """Return for each op the number of ops that it depends on, itself included."""
     above: dict[int, int] = {}
     for bit, op in enumerate(sorted(ops)):
         mask = 1 << bit
@@ -193,12 +190,12 @@ def _ancestor_counts(graph: StepGraph, ops: frozenset[int]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Sequenced:
-    """What the cut asks of a sequence of n ops.
+    """A sequence of n ops to cut.
 
     Attributes:
         labels: of each op, equal for ops that may be the same op of two copies of a layer.
         weight_bytes: of each op, the weights that no op before it reads.
-        live_bytes: of each of the n + 1 places, what crosses there.
+        live_bytes: of each of the n + 1 places, the bytes that cross it.
     """
 
     labels: Sequence[Hashable]
@@ -218,7 +215,7 @@ class _Run:
 
 
 def layer_boundaries(ops: Sequenced) -> list[int]:
-    """The places where layers begin, from 0, and the end; at least [0, n]."""
+    """Return the places where layers begin, from 0, and the end; at least [0, n]."""
     names: dict[Hashable, int] = {}
     labels = np.array([names.setdefault(label, len(names)) for label in ops.labels], np.int64)
     weights = np.array([0, *accumulate(ops.weight_bytes)])
@@ -239,11 +236,11 @@ def _weights_of_a_copy(weights: np.ndarray, run: _Run) -> int:
 
 
 def _runs(labels: np.ndarray, weights: np.ndarray, live: Sequence[int], start: int, end: int) -> list[_Run]:
-    """Repeats between two places, in order: the longest, then those on both sides of it."""
+    """Return the repeats between two places, in order: the longest, then those on both sides of it."""
     run = _longest(labels[start:end])
     if run is None:
         return []
-    run = _rotated(_Run(start + run.start, run.period, run.copies), end, labels, live)
+    run = _rotate(_Run(start + run.start, run.period, run.copies), end, labels, live)
     left = _runs(labels, weights, live, start, run.start)
     right = _runs(labels, weights, live, run.end, end)
     share = (weights[run.end] - weights[run.start]) / max(1, weights[-1])
@@ -251,7 +248,7 @@ def _runs(labels: np.ndarray, weights: np.ndarray, live: Sequence[int], start: i
 
 
 def _longest(labels: np.ndarray) -> _Run | None:
-    """The periodic run that covers most ops; of several the one with the shortest period."""
+    """Return the periodic run that covers most ops; of several the one with the shortest period."""
     best: _Run | None = None
     for period in range(1, len(labels) // 2 + 1):
         start, length = _longest_true(labels[period:] == labels[:-period])
@@ -262,7 +259,7 @@ def _longest(labels: np.ndarray) -> _Run | None:
 
 
 def _longest_true(mask: np.ndarray) -> tuple[int, int]:
-    """(first, length) of the longest stretch of true."""
+    """Return (first, length) of the longest run of true."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.astype(np.int8), [0]))))
     if not len(edges):
         return 0, 0
@@ -271,8 +268,8 @@ def _longest_true(mask: np.ndarray) -> tuple[int, int]:
     return int(edges[2 * at]), int(lengths[at])
 
 
-def _rotated(run: _Run, end: int, labels: np.ndarray, live: Sequence[int]) -> _Run:
-    """The same run with copies that begin where little crosses."""
+def _rotate(run: _Run, end: int, labels: np.ndarray, live: Sequence[int]) -> _Run:
+    """Rotate a run so that its copies begin where few bytes cross."""
     last = run.end
     while last < end and labels[last] == labels[last - run.period]:
         last += 1
@@ -292,9 +289,10 @@ def _rotated(run: _Run, end: int, labels: np.ndarray, live: Sequence[int]) -> _R
 def _cheapest(
     weights: np.ndarray, live: Sequence[int], start: int, end: int, most_weights: float
 ) -> list[int]:
-    """Places that cut [start, end) into layers within a limit of weights, with the least that crosses.
+    """Return places that cut [start, end) into layers within a limit of weights, with the fewest crossing
+    bytes.
 
-    Where a single op has more, it is a layer. The end is among the places.
+    A single op with more weights is a layer. The end is among the places.
     """
     if start >= end:
         return [end]

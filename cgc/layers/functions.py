@@ -1,4 +1,4 @@
-"""A part of a step as a function of its own: what it takes, what it gives, and its module."""
+"""A part of a step as a separate function: its arguments, results and module."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Function:
     """A part of a step.
 
     Attributes:
-        ops: in an order that follows from the results and what they read, not from the order of the program.
+        ops: in an order that follows from their dependences, whatever their order in the program.
         arguments: values that they read and do not make, in the order of their first use, weights first.
-        weights: how many of them are state that comes with a layer.
-        results: values that others want of them.
-        in_pieces: whether its large values are pieces of them, see `cgc.layers.pieces`.
+        weights: number of arguments that are state and come with a layer.
+        results: values that other parts need.
+        in_pieces: its large values are pieces of tensors (`cgc.layers.pieces`).
     """
 
     ops: tuple[int, ...]
@@ -41,11 +41,11 @@ class Function:
 
 
 def function(graph: StepGraph, is_inside: Callable[[int], bool], results: Iterable[int]) -> Function:
-    """What computes some values from those that other parts make.
+    """Return the function that computes some values from the values of other parts.
 
     Args:
         graph: the step.
-        is_inside: whether an op is computed in this part when somebody in it needs its results.
+        is_inside: returns True for an op that this part computes if something in it needs its results.
         results: the values; one that is made elsewhere, or an argument, is passed through.
     """
     wanted = tuple(dict.fromkeys(results))
@@ -72,7 +72,7 @@ def function(graph: StepGraph, is_inside: Callable[[int], bool], results: Iterab
 
 
 def structure(part: Function, graph: StepGraph) -> Hashable:
-    """What a part of a step computes, whatever its values are called: equal for copies of a layer."""
+    """Return a key of a part's computation, equal for copies of a layer: names of values do not count."""
     local: dict[int, int] = {value: index for index, value in enumerate(part.arguments)}
     lines = []
     for op in part.ops:
@@ -87,7 +87,7 @@ def structure(part: Function, graph: StepGraph) -> Hashable:
 
 
 def random_ops(part: Function, ops: Sequence[CirhOp]) -> tuple[SeededRandomOp, ...]:
-    """The ops of a part whose keys are its last arguments."""
+    """Return the ops of a part whose keys are its last arguments."""
     drawing = [op for index in part.ops if type(op := ops[index]) in _SEEDED]
     return tuple(op for op in drawing if isinstance(op, SeededRandomOp))
 
@@ -95,9 +95,7 @@ def random_ops(part: Function, ops: Sequence[CirhOp]) -> tuple[SeededRandomOp, .
 def part_module(
     part: Function, graph: StepGraph, ops: Sequence[CirhOp], values: Sequence[SSAValue], like: FuncOp
 ) -> ModuleOp:
-    """The module of a part: weights are its state, other arguments its inputs; the keys come last.
-
-    Names are numbers, so that copies of a layer are equal.
+    """Return the module of a part: weights are its state, other arguments its inputs; the keys come last.
 
     Args:
         part: the part.
@@ -106,20 +104,21 @@ def part_module(
         values: of the step.
         like: the function of the step, whose precision and mode the part has.
     """
+    # Names are numbers, so that copies of a layer are equal.
     keyed = random_ops(part, ops)
     block = Block(arg_types=[*(values[v].type for v in part.arguments), *(KEY for _ in keyed)])
     local: dict[int, SSAValue] = dict(zip(part.arguments, block.args, strict=False))
     keys = iter(block.args[len(part.arguments) :])
     for index in part.ops:
-        copy = _copied(ops[index], [local[value] for value in graph.operands[index]], keys)
+        copy = _copy(ops[index], [local[value] for value in graph.operands[index]], keys)
         block.add_op(copy)
         local.update(zip(graph.results[index], copy.results, strict=True))
     terminator = ReturnOp(*(local[value] for value in part.results))
     block.add_op(terminator)
-    return named_module(block, part.weights, terminator, like)
+    return block_module(block, part.weights, terminator, like)
 
 
-def _copied(op: CirhOp, operands: Sequence[SSAValue], keys: Any) -> CirhOp:
+def _copy(op: CirhOp, operands: Sequence[SSAValue], keys: Any) -> CirhOp:
     if isinstance(op, SeededRandomOp):
         return op.keyed(next(keys), *operands)
     return type(op).create(
@@ -130,12 +129,12 @@ def _copied(op: CirhOp, operands: Sequence[SSAValue], keys: Any) -> CirhOp:
     )
 
 
-def named_module(block: Block, weights: int, terminator: ReturnOp, like: FuncOp) -> ModuleOp:
-    """The module of a block; its first arguments are weights.
+def block_module(block: Block, weights: int, terminator: ReturnOp, like: FuncOp) -> ModuleOp:
+    """Return the module of a block, with numbers for names; its first arguments are weights.
 
     Args:
         block: with its terminator.
-        weights: how many.
+        weights: number of weights.
         terminator: of the block.
         like: the function of the step, whose precision and mode the module has.
     """

@@ -1,4 +1,4 @@
-"""A step as integers: what the cut asks of a module, without IR objects."""
+"""A step as integers: the ops and values of a module without IR objects, for the cut into layers."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class StepGraph:
         state: all other arguments.
         optimizer_state: those of them that only updates read.
         replacements: for each state argument that the step replaces, its new value.
-        outputs: the values that the step puts out.
+        outputs: the values that the step outputs.
         forward: ops of the forward pass.
-        contractions: ops whose place is the wafer: products, gradients of layers, sums over samples.
-            Sums of the rows of a table are not: an update may do them, on fewer rows.
+        contractions: ops that belong on the wafer: products, gradients of layers, sums over samples.
+            Sums of the rows of a table do not: an update may compute them, on fewer rows.
         whole_inputs: of a step in micro-batches, the arguments that are tensors of the whole batch.
         number: of such a step, the argument that is the number of the micro-batch; else None.
-        totals: of such a step, the ops behind which the shares of micro-batches are combined, and how.
+        totals: of such a step, the ops whose results are combined over micro-batches, and how.
         labels: of every op, equal for ops that may be the same op of two copies of a layer.
         types: of every value the number of its type.
     """
@@ -75,7 +75,7 @@ class StepGraph:
         return {value: tuple(ops) for value, ops in found.items()}
 
     def producers(self, op: int) -> tuple[int, ...]:
-        """The ops whose results an op reads."""
+        """Return the ops whose results an op reads."""
         return self._producers[op]
 
     @cached_property
@@ -84,25 +84,25 @@ class StepGraph:
         return [tuple(dict.fromkeys([made[v] for v in read if v in made])) for read in self.operands]
 
     def readers(self, op: int) -> tuple[int, ...]:
-        """The ops that read a result of an op."""
+        """Return the ops that read a result of an op."""
         return tuple(dict.fromkeys(user for value in self.results[op] for user in self.users.get(value, ())))
 
     @cached_property
     def is_small(self) -> Callable[[int], bool]:
-        """Whether a value may go anywhere."""
+        """Returns True for a value that is small enough to be sent anywhere."""
         return [size <= SMALL_BYTES for size in self.size_bytes].__getitem__
 
     @cached_property
     def makes_small(self) -> Callable[[int], bool]:
-        """Whether all results of an op may go anywhere."""
+        """Returns True for an op whose results are all small."""
         return [all(map(self.is_small, made)) for made in self.results].__getitem__
 
     def ancestors(self, ops: Iterable[int]) -> frozenset[int]:
-        """The ops themselves and all that they depend on."""
+        """Return the ops themselves and all that they depend on."""
         return _closure(ops, self.producers)
 
     def descendants(self, ops: Iterable[int]) -> frozenset[int]:
-        """The ops themselves and all that depend on them."""
+        """Return the ops themselves and all that depend on them."""
         return _closure(ops, self.readers)
 
 
@@ -118,19 +118,19 @@ def _closure(ops: Iterable[int], near: Callable[[int], Iterable[int]]) -> frozen
 
 
 def step_graph(program: Program, micro: MicroStep | None = None) -> StepGraph:
-    """The graph of a step; op *i* is `program.ops[i]`, value *i* is `program.values[i]`.
+    """Return the graph of a step; op *i* is `program.ops[i]`, value *i* is `program.values[i]`.
 
     Args:
         program: the step.
-        micro: how it was rewritten for micro-batches; None if it was not.
+        micro: its rewrite for micro-batches; None without one.
     """
     scanned = scan(program.function)
-    assert scanned is not None, "a program has ops of CIRH alone"
+    assert scanned is not None, "a program has only ops of CIRH"
     values = program.values
     count = scanned.arguments
     number = {id(value): index for index, value in enumerate(values[:count])}
-    moved = np.arange(len(values))  # arguments: state comes first
-    moved[:count] = [number[id(value)] for value in program.function.body.block.args]
+    order = np.arange(len(values))  # arguments: state comes first
+    order[:count] = [number[id(value)] for value in program.function.body.block.args]
     types = _numbers([value.type for value in values[:count]] + list(scanned.types[count:]))
     number |= {id(value): index for index, value in enumerate(values[count:], count)}
     inputs = [number[id(value)] for value in program.inputs]
@@ -138,8 +138,8 @@ def step_graph(program: Program, micro: MicroStep | None = None) -> StepGraph:
     of_batch = len(inputs) - (0 if micro is None else len(micro.whole_inputs))
     contractions = {kind for kind in set(program.kinds) if _is_contraction(kind)}
     return StepGraph(
-        operands=_stretches(moved[scanned.read], scanned.first_read),
-        results=_stretches(np.arange(count, len(values)), scanned.first_result - count),
+        operands=_split_by_op(order[scanned.read], scanned.first_read),
+        results=_split_by_op(np.arange(count, len(values)), scanned.first_result - count),
         size_bytes=_sizes(values, types),
         inputs=frozenset(inputs[:of_batch]),
         state=frozenset(range(len(program.state))),
@@ -162,28 +162,28 @@ def step_graph(program: Program, micro: MicroStep | None = None) -> StepGraph:
     )
 
 
-def _stretches(values: Ints, first: Ints) -> list[tuple[int, ...]]:
-    """The values of every op, which stand one op behind the other."""
+def _split_by_op(values: Ints, first: Ints) -> list[tuple[int, ...]]:
+    """Return the values of every op, which are contiguous in a flat array."""
     flat, ends = values.tolist(), first.tolist()
     return [tuple(flat[start:end]) for start, end in pairwise(ends)]
 
 
 def _numbers(types: Sequence[Attribute]) -> list[int]:
-    """Numbers for types, equal for equal ones; a step has few objects of them, and hashing takes long."""
+    """Return numbers for types, equal for equal ones; a step has few objects of them, and hashing is slow."""
     numbers: dict[Attribute, int] = {}
     of = {key: numbers.setdefault(kind, len(numbers)) for key, kind in {id(k): k for k in types}.items()}
     return [of[id(kind)] for kind in types]
 
 
 def _sizes(values: Sequence[SSAValue], types: Sequence[int]) -> list[int]:
-    """Bytes of values: a step has few types."""
+    """Return the bytes of values, once for each of the few types of a step."""
     one_of = dict(zip(types, values, strict=True))
     sizes = {kind: value_bytes(value) for kind, value in one_of.items()}
     return [sizes[kind] for kind in types]
 
 
 def value_bytes(value: SSAValue) -> int:
-    """Bytes of a value on the device."""
+    """Return the bytes of a value on the device."""
     tensor = tensor_of(value)
     return element_count(tensor) * ITEM_BYTES[device_dtype(dtype_name(tensor))]
 

@@ -1,10 +1,10 @@
-"""A training step rewritten for micro-batches: what comes before the sums over the batch, and what follows.
+"""Rewrite a training step for micro-batches: the part before the sums over the batch, and the part after.
 
 Values of the whole step are made in one or more forms: `WHOLE`, as the step makes them; `SOME`, for the
 samples of a micro-batch, or its share of a sum; cut out of a whole value along a dimension (an integer); and
-`TOTAL`, when the shares of all micro-batches have been combined. What depends on the batch alone and is
-decided by all of its samples, as the number of words that count, is computed from the whole batch wherever it
-is read.
+`TOTAL`, when the shares of all micro-batches have been combined. Values that depend only on the batch and on
+all of its samples, such as the number of words that count, are computed from the whole batch wherever they
+are read.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from cgc.cirh.traits import Elements
 from cgc.cirh.types import INTEGERS, Tensor, dtype_name, element_count, shape_of, tensor_of, tensor_type
 from cgc.errors import CompileError
 from cgc.kernels.program import Program
-from cgc.layers.micro_rules import SLICED, Part, Parts, found, pointwise, repeated
+from cgc.layers.micro_rules import SLICED, Part, Parts, apply_rule, pointwise, same_part
 
 TOTAL_OF = "cs.total"
-"""Attribute of the ops behind which shares are combined: "sum", "min" or "max"."""
+"""Attribute of the ops whose shares are combined: "sum", "min" or "max"."""
 
 Form = Literal["whole", "some", "total"] | int
 WHOLE: Form = "whole"
@@ -40,20 +40,20 @@ _SHARES = ("sum", "min", "max")
 
 
 class NotSplitError(CompileError):
-    """A step that only the whole batch can compute."""
+    """A step that needs the whole batch at once."""
 
 
 @dataclass(frozen=True)
 class MicroStep:
-    """A step that computes a micro-batch, and what follows when all have been computed.
+    """A step that computes a micro-batch, and the part that follows all of them.
 
     Attributes:
         module: of the step. Its inputs are those of the whole step with some of the samples, then
-            `whole_inputs`, then the number of the micro-batch where `is_numbered`.
-        count: of micro-batches.
+            `whole_inputs`, then the number of the micro-batch if `is_numbered`.
+        count: number of micro-batches.
         cut_inputs: positions of the tensors of a batch of which the step gets some samples.
-        whole_inputs: positions of the tensors of the batch that the step wants whole, too.
-        is_numbered: whether the step asks which of the micro-batches it computes, from 0.
+        whole_inputs: positions of the tensors of the batch that the step needs whole as well.
+        is_numbered: the step reads the number of its micro-batch, from 0.
     """
 
     module: ModuleOp
@@ -64,19 +64,19 @@ class MicroStep:
 
 
 def micro_step(module: ModuleOp, count: int) -> MicroStep:
-    """Rewrites a training step for so many micro-batches.
+    """Rewrite a training step for a number of micro-batches.
 
     Args:
         module: the step as the passes leave it; it is not changed.
         count: 2 or more; divides the samples of the batch.
 
     Raises:
-        NotSplitError: the samples need each other, as those of a batch norm do.
+        NotSplitError: the samples depend on each other, as in a batch norm.
     """
     copy = module.clone()
     sum_squares_of_samples(copy)
-    scaled_behind_sums(copy)
-    return _Rewriter(copy, count).rewritten()
+    move_scales_after_sums(copy)
+    return _Rewriter(copy, count).rewrite()
 
 
 class _Rewriter:
@@ -93,16 +93,16 @@ class _Rewriter:
         self._block = Block()
         self._number: SSAValue | None = None
 
-    def rewritten(self) -> MicroStep:
-        """All of it."""
+    def rewrite(self) -> MicroStep:
+        """Return the rewritten step."""
         self._decide()
         self._collect()
         whole_inputs = self._arguments()
         for op in self._program.ops:
             self._emit(op)
-        return self._finished(whole_inputs)
+        return self._finish(whole_inputs)
 
-    # What each value is
+    # Which part of the batch each value is
 
     def _decide(self) -> None:
         program = self._program
@@ -120,11 +120,11 @@ class _Rewriter:
             value in self._early or self._is_constant(value) for value in op.operands
         )
         if all(part == "whole" for part in parts):
-            results = repeated("whole", op)
+            results = same_part("whole", op)
         else:
             results = self._results(op, parts, is_early)
         self._parts.update(zip(op.results, results, strict=True))
-        rows = self._rows_behind(op)
+        rows = self._source_rows(op)
         if rows is not None and isinstance(results[0], int):
             self._rows[op.results[0]] = rows
         if is_early:
@@ -137,21 +137,21 @@ class _Rewriter:
     def _results(self, op: CirhOp, parts: Parts, is_early: bool) -> Parts:
         made = self._of_own_rows(op, parts)
         if made is None and "after" not in parts:
-            made = found(op, parts, self._count)
+            made = apply_rule(op, parts, self._count)
         if made is not None and not (is_early and set(made[1]) & set(_SHARES)):
             self._wanted_parts[op] = made[0]
             return made[1]
         if is_early:
-            return repeated("whole", op)
+            return same_part("whole", op)
         pairs = zip(op.operands, parts, strict=True)
         if any(isinstance(part, int) and value not in self._early for value, part in pairs):
             raise NotSplitError(_reason(op, parts))
-        return repeated("after", op)
+        return same_part("after", op)
 
     # Rows that samples pick by their places in the whole batch, as those of masked words
 
-    def _rows_behind(self, op: CirhOp) -> int | None:
-        """Of how many rows of the batch a value picks some, each sample of its own; else None."""
+    def _source_rows(self, op: CirhOp) -> int | None:
+        """Return the number of rows of the batch that a value picks from, each sample its own; else None."""
         if isinstance(op, cirh.ReshapeOp | cirh.CastOp):
             return self._rows.get(op.operands[0])
         if isinstance(op, cirh.SelectOp) and isinstance(wrapped := op.on_true.owner, cirh.AddOp):
@@ -187,7 +187,7 @@ class _Rewriter:
         return isinstance(made, cirh.ConstOp) and made.splat_value() == 0
 
     def _place_here(self, op: cirh.GatherOp | cirh.ScatterNdOp | cirh.ScatterOp) -> SSAValue:
-        """Places among the rows of this micro-batch."""
+        """Return places among the rows of this micro-batch."""
         places = self._made[op.indices, SOME]
         rows = self._rows[op.indices] // self._count
         first = self._first(rows, tensor_of(places))
@@ -215,12 +215,12 @@ class _Rewriter:
             forms.add(WHOLE)
 
     def _forms(self, op: CirhOp) -> list[Form]:
-        """Of an op those that some result is needed in, but totals."""
+        """Return the forms in which some result of an op is needed, except totals."""
         forms = {form for value in op.results for form in self._needed.get(value, ())}
         return sorted(forms - {TOTAL}, key=str)
 
     def _complete(self, value: SSAValue) -> Form:
-        """The form in which what follows the sums reads a value."""
+        """Return the form of a value for readers after the sums."""
         return TOTAL if self._parts[value] in _SHARES else WHOLE
 
     def _operand_forms(self, op: CirhOp, form: Form) -> Sequence[Form | None]:
@@ -245,7 +245,7 @@ class _Rewriter:
         return [None] * len(op.operands) if rule is None else rule
 
     def _cut_rule(self, op: CirhOp, axis: int) -> list[Form | None] | None:
-        """Operands of an op that is repeated for some samples alone, instead of being cut."""
+        """Return the operands of an op that is repeated for some samples only, instead of being cut."""
         if isinstance(op, SeededRandomOp):
             return [WHOLE] if axis == 0 else None
         if isinstance(op, cirh.ConstOp):
@@ -345,21 +345,21 @@ class _Rewriter:
                 self._made[value, axis] = self._cut(value, axis)
 
     def _cut(self, value: SSAValue, axis: int) -> SSAValue:
-        """The samples of this micro-batch out of a whole value."""
+        """Cut the samples of this micro-batch out of a whole value."""
         size = shape_of(value)[axis] // self._count
         here = self._add(cirh.ArangeOp(size))
         places = self._add(cirh.AddOp(here, self._first(size, tensor_of(here))))
         return self._add(cirh.GatherOp(self._made[value, WHOLE], places, axis))
 
     def _first(self, size: int, like: Tensor) -> SSAValue:
-        """The place of the first of `size` rows that each micro-batch has, everywhere in a tensor."""
+        """Return a tensor filled with the place of the first of `size` rows of this micro-batch."""
         first = self._first_element(size)
         if dtype_name(like) != "int32":
             first = self._add(cirh.CastOp(first, like.element_type))
         return self._add(cirh.BroadcastInDimOp(first, like.get_shape(), []))
 
     def _first_element(self, size: int) -> SSAValue:
-        """The same as one number, of i32."""
+        """Return the place of the first of `size` rows of this micro-batch, of type i32."""
         if self._number is None:
             self._number = self._argument(tensor_type([], "int32"))
         length = self._add(cirh.ConstOp.splat(size, tensor_type([], "int32")))
@@ -372,7 +372,7 @@ class _Rewriter:
         self._block.add_op(op)
         return op.results[0]
 
-    def _finished(self, whole_inputs: tuple[int, ...]) -> MicroStep:
+    def _finish(self, whole_inputs: tuple[int, ...]) -> MicroStep:
         arguments, results = arguments_and_results(self._function)
         block = self._function.body.block
         assert block.last_op is not None
@@ -397,7 +397,7 @@ def _cut_type(tensor: Tensor, axis: int, count: int) -> Tensor:
 
 
 def rows_of_samples(op: cirh.ConstOp) -> int | None:
-    """Of a constant that counts on by as many rows as each sample has, how many rows there are in all.
+    """Return the rows of a constant that counts up by the same number of rows for each sample; else None.
 
     Args:
         op: with the samples along its first dimension.
@@ -425,10 +425,8 @@ def _reason(op: CirhOp, parts: Parts) -> str:
 
 
 def sum_squares_of_samples(module: ModuleOp) -> None:
-    """Gives operands of norms that have samples a root and a sum of their own: sums add up, norms do not.
-
-    It differs from the joint norm by the rounding of a root and a square.
-    """
+    """Give operands of norms that have samples a separate root and sum: sums add up, norms do not."""
+    # It differs from the joint norm by the rounding of a root and a square.
     samples = Program(module).per_sample_values
     block = graph_function(module).body.block
     for op in list(block.ops):
@@ -457,17 +455,17 @@ def _root(op: cirh.L2NormOp, value: SSAValue) -> SSAValue:
     return root.result
 
 
-def scaled_behind_sums(module: ModuleOp) -> None:
-    """Rewrites scatter(rows * scale) to scatter(rows) * scale; it differs by rounding."""
+def move_scales_after_sums(module: ModuleOp) -> None:
+    """Rewrite scatter(rows * scale) to scatter(rows) * scale; it differs by rounding."""
     # The scale of a clipped gradient of a table follows from all samples, so it is known only after the sum.
     samples = Program(module).per_sample_values
     for op in list(graph_function(module).body.block.ops):
-        while isinstance(op, cirh.ScatterNdOp) and (found := _scaled(op.updates, samples)) is not None:
-            op = _scale_behind(op, *found)
+        while isinstance(op, cirh.ScatterNdOp) and (found := _match_scaled(op.updates, samples)) is not None:
+            op = _scale_after(op, *found)
 
 
-def _scaled(value: SSAValue, samples: frozenset[SSAValue]) -> tuple[SSAValue, SSAValue] | None:
-    """Rows of samples and the scalar that multiplies all of them; None for what is not made so."""
+def _match_scaled(value: SSAValue, samples: frozenset[SSAValue]) -> tuple[SSAValue, SSAValue] | None:
+    """Return rows of samples and the scalar that multiplies all of them; None for other values."""
     made = value.owner
     if not isinstance(made, cirh.MulOp):
         return None
@@ -479,7 +477,7 @@ def _scaled(value: SSAValue, samples: frozenset[SSAValue]) -> tuple[SSAValue, SS
     return None
 
 
-def _scale_behind(op: cirh.ScatterNdOp, rows: SSAValue, scalar: SSAValue) -> cirh.ScatterNdOp:
+def _scale_after(op: cirh.ScatterNdOp, rows: SSAValue, scalar: SSAValue) -> cirh.ScatterNdOp:
     block = op.parent_block()
     assert block is not None
     shape = shape_of(op.result)

@@ -1,8 +1,8 @@
-"""What an op computes when its operands hold some samples of a batch, op by op.
+"""Rules for micro-batches, op by op: the result of an op whose operands hold some samples of a batch.
 
-A value is a `Part` of what the whole batch would give: the same in all micro-batches ("whole"), some samples
-(the dimension along which they lie), a share of a sum ("sum"), or the least or largest of some samples
-("min", "max"). A rule holds for samples that lie one after the other, in equal pieces of one dimension.
+A value is a `Part` of the value for the whole batch: the same in all micro-batches ("whole"), some samples
+(the dimension along which they are), a share of a sum ("sum"), or the least or largest of some samples
+("min", "max"). A rule holds for contiguous samples, in equal pieces of one dimension.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Part = int | Literal["whole", "sum", "min", "max", "after"]
 class Woven(int):
     """Rows along a dimension, of which every sample has one in each of `outer` groups.
 
-    So [words, samples, width] becomes [words * samples, width]. What works row by row gives the rows of some
-    samples for those, in the same order; to be separated they have to be apart again.
+    So [words, samples, width] becomes [words * samples, width]. Ops that work row by row map the rows of some
+    samples to the rows of these samples, in the same order; to be separated they have to be apart again.
     """
 
     outer: int
 
     def __new__(cls, axis: int, outer: int) -> Woven:
-        """Along a dimension, in so many groups."""
+        """Create rows along a dimension, in `outer` groups."""
         made = super().__new__(cls, axis)
         made.outer = outer
         return made
@@ -48,7 +48,7 @@ class Woven(int):
 
 Parts = tuple[Part, ...]
 Found = tuple[Parts, Parts] | None
-"""What the operands have to be ("whole" may be cut into samples), and what the results are."""
+"""Parts that the operands have to be ("whole" may be cut into samples), and those of the results."""
 
 SLICED: Mapping[type[CirhOp], tuple[str, str, str]] = {
     cirh.SliceOp: ("start_indices", "limit_indices", "strides"),
@@ -72,7 +72,7 @@ _ROW_BY_ROW: tuple[type[CirhOp], ...] = (
     cirh.SoftmaxGradOp,
     CrossEntropyOp,
 )
-"""What treats rows alike, wherever they lie, beside what works element by element."""
+"""Ops that treat all rows alike, in addition to elementwise ones."""
 
 _GROUPS = (cirh.GroupNormOp, cirh.GroupNormGradOp)
 _SUMS: tuple[type[CirhOp], ...] = (
@@ -90,16 +90,16 @@ _SUMS: tuple[type[CirhOp], ...] = (
     cirh.AddOp,
     cirh.SubOp,
 )
-"""Of sums they make sums, if all operands are."""
+"""Ops that make sums of sums, if all operands are sums."""
 
 
-def found(op: CirhOp, parts: Parts, count: int) -> Found:
-    """What an op computes of some samples; None where there is no rule.
+def apply_rule(op: CirhOp, parts: Parts, count: int) -> Found:
+    """Apply the rule of an op to parts of its operands; None without a rule.
 
     Args:
         op: of the whole step.
-        parts: of its operands, of which one is samples or a share at least.
-        count: of micro-batches.
+        parts: of its operands; at least one is samples or a share.
+        count: number of micro-batches.
     """
     axes = {part for part in parts if isinstance(part, int)}
     if not axes:
@@ -112,13 +112,13 @@ def found(op: CirhOp, parts: Parts, count: int) -> Found:
     return made if made is not None and _divides(op, made, count) else None
 
 
-def repeated(part: Part, op: CirhOp) -> Parts:
-    """The same part for all results of an op."""
+def same_part(part: Part, op: CirhOp) -> Parts:
+    """Return the same part for all results of an op."""
     return (part,) * len(op.results)
 
 
 def pointwise(op: CirhOp, axis: int) -> Parts | None:
-    """What the operands of an op have to be that computes each element from those at its place.
+    """Return the parts of the operands of an elementwise op.
 
     Args:
         op: whose operands have the shape of the result, or are scalars and vectors for all samples.
@@ -127,7 +127,7 @@ def pointwise(op: CirhOp, axis: int) -> Parts | None:
     shape = shape_of(op.results[0])
     sources = [shape_of(operand) for operand in op.operands]
     if axis >= len(shape) or (axis == len(shape) - 1 and any(s != shape and s for s in sources)):
-        return None  # a vector along the last dimension, where the samples lie
+        return None  # a vector along the last dimension, that of the samples
     return tuple(axis if source == shape else "whole" for source in sources)
 
 
@@ -137,10 +137,10 @@ def _divides(op: CirhOp, made: tuple[Parts, Parts], count: int) -> bool:
 
 
 def _linear(op: CirhOp, parts: Parts) -> Found:
-    """Shares of a sum stay shares where a result is linear in them."""
+    """Keep shares of a sum where a result is linear in them."""
     given = set(parts)
     if given == {"sum"} and (isinstance(op, _SUMS) or _widens(op)):
-        return parts, repeated("sum", op)
+        return parts, same_part("sum", op)
     if given == {"sum"} and isinstance(op, cirh.ReduceOp) and op.reduce_kind in ("ADD", "MEAN"):
         return parts, ("sum",)
     once = parts.count("sum") == 1 and given == {"sum", "whole"}
@@ -165,7 +165,7 @@ def _of_samples(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
         return None
     (axis,) = axes
     if isinstance(op, AxisOp | ScanOp | cirh.ArgMaxOp | cirh.SoftmaxGradOp):
-        return _beside(op, axis)
+        return _along_other_dimensions(op, axis)
     if (wanted := _by_rows(op, axis)) is None and op.TRAITS.elements in _AT_PLACES:
         wanted = pointwise(op, axis)
     if wanted is None or not _fits(parts, wanted):
@@ -175,12 +175,12 @@ def _of_samples(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
 
 
 def _of_woven(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
-    """Rows that are woven stay so in what works row by row; a reshape separates them."""
+    """Keep woven rows in ops that work row by row; a reshape separates them."""
     (woven, *others) = axes
     if others or not isinstance(woven, Woven) or {*parts} - {woven, "whole"}:
         return None
     if isinstance(op, cirh.ReshapeOp):
-        part = _reshaped(woven, shape_of(op.operands[0]), shape_of(op.results[0]), count)
+        part = _reshape_woven(woven, shape_of(op.operands[0]), shape_of(op.results[0]), count)
         return None if part is None else (parts, (part,))
     if not isinstance(op, _ROW_BY_ROW) and op.TRAITS.elements not in _AT_PLACES:
         return None
@@ -191,7 +191,7 @@ def _of_woven(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
     return parts, tuple(Woven(part, woven.outer) if isinstance(part, int) else part for part in made[1])
 
 
-def _reshaped(woven: Woven, before: Sequence[int], after: Sequence[int], count: int) -> Part | None:
+def _reshape_woven(woven: Woven, before: Sequence[int], after: Sequence[int], count: int) -> Part | None:
     rows = math.prod(before[: int(woven)])
     for place, size in enumerate(after):
         if math.prod(after[:place]) == rows * woven.outer and size % count == 0:
@@ -207,7 +207,7 @@ def _fits(parts: Parts, wanted: Parts) -> bool:
 
 
 def _by_rows(op: CirhOp, axis: int) -> Parts | None:
-    """The operands of an op that works along the last dimension, for samples along another one."""
+    """Return the operands of an op that works along the last dimension, for samples along another one."""
     if axis >= len(shape_of(op.operands[0])) - 1 or (axis and isinstance(op, _GROUPS)):
         return None
     if isinstance(op, SampleNormOp):
@@ -217,8 +217,8 @@ def _by_rows(op: CirhOp, axis: int) -> Parts | None:
     return (axis,) * len(op.operands) if isinstance(op, CrossEntropyOp | cirh.TopKOp) else None
 
 
-def _beside(op: Any, axis: int) -> Found:
-    """An op along one dimension, for all places of the others."""
+def _along_other_dimensions(op: Any, axis: int) -> Found:
+    """Apply an op along one dimension, for all places of the others."""
     if op.axis == axis:
         return None
     drops = len(shape_of(op.results[0])) < len(shape_of(op.operands[0]))
@@ -251,7 +251,7 @@ def _broadcast(op: Any, parts: Parts, count: int) -> Found:
     return parts, (op.broadcast_dimensions[axis],)
 
 
-def _joined(op: Any, parts: Parts, count: int) -> Found:
+def _concat(op: Any, parts: Parts, count: int) -> Found:
     (axis, *others) = {part for part in parts if isinstance(part, int)}
     return None if others or axis == op.axis else ((axis,) * len(parts), (axis,))
 
@@ -284,7 +284,7 @@ _SHARES: Mapping[str, Part] = {
     "AND": "min",
     "OR": "max",
 }
-"""What a reduction of some samples is of that of all."""
+"""Part of a reduction of some samples, as a share of that of all."""
 
 
 def _reduce(op: Any, parts: Parts, count: int) -> Found:
@@ -336,7 +336,7 @@ def _dot_general(op: Any, parts: Parts, count: int) -> Found:
 def _product(
     parts: Parts, inner: tuple[int, int], both: Sequence[tuple[int, int]], last: tuple[int, int]
 ) -> Found:
-    """A product of matrices: which dimensions are summed over, are of both operands, and come last."""
+    """Apply the rule of a matrix product: dimensions that are summed, of both operands, and last ones."""
     for axis, pair in enumerate(both):
         if _agree(parts, pair):
             return pair, (axis,)
@@ -398,7 +398,7 @@ _RULES: Mapping[type[CirhOp], Callable[[Any, Parts, int], Found]] = {
     cirh.ReshapeOp: _reshape,
     cirh.TransposeOp: _transpose,
     cirh.BroadcastInDimOp: _broadcast,
-    cirh.ConcatOp: _joined,
+    cirh.ConcatOp: _concat,
     cirh.SplitOp: _split,
     cirh.PadOp: _pad,
     cirh.SliceOp: _slice,

@@ -1,7 +1,7 @@
-"""Updates whose elements do not mix: they are computed in pieces that fit a cache, whatever their shapes.
+"""Elementwise updates in pieces that fit a cache, whatever the shapes of their tensors.
 
 A piece is read from memory once and written once, where a function of whole tensors reads and writes every
-intermediate. One function does for all weights of an optimizer.
+intermediate. One function serves all weights of an optimizer.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cgc.cirh.base import CirhOp
 from cgc.cirh.shape import BroadcastInDimOp, ConstOp, ReshapeOp
 from cgc.cirh.traits import Elements
 from cgc.cirh.types import Tensor, element_count, tensor_of, tensor_type
-from cgc.layers.functions import Function, function, named_module
+from cgc.layers.functions import Function, block_module, function
 from cgc.layers.graph import StepGraph
 
 PIECE_ELEMENTS = 1 << 17
-"""Of each tensor: a piece of AdamW takes 3.5 MB of the cache; at half of it calls cost a tenth."""
+"""Elements of each tensor: a piece of AdamW takes 3.5 MB of cache; at half the size calls cost a tenth."""
 
 LEAST_ELEMENTS, TENSOR_ELEMENTS = 1 << 15, 1 << 13
 """What has less is computed whole: a last piece takes as long as a full one. To hand over a tensor by itself
@@ -34,38 +34,38 @@ class SweptUpdates:
 
     Attributes:
         text: of the function's module.
-        parts: for each tensor, what would compute it whole.
+        parts: for each tensor, the function that would compute it whole.
     """
 
     text: str
     parts: tuple[Function, ...]
 
 
-def swept_updates(
+def find_swept_updates(
     graph: StepGraph,
     values: Sequence[SSAValue],
     layers: Sequence[Sequence[int]],
     is_inside: Callable[[int], bool],
     text_of: Callable[[Function], str | None],
 ) -> tuple[tuple[SweptUpdates, ...], ...]:
-    """What of the update of each layer is computed in pieces.
+    """Find the updates of each layer that are computed in pieces.
 
     Args:
         graph: the step.
         values: of the step.
         layers: of each layer, the new values of its state.
-        is_inside: whether an op belongs to the update.
-        text_of: of a part, the text of its `piece_module`, if it has one.
+        is_inside: returns True for an op of the update.
+        text_of: returns the text of a part's `piece_module`, if it has one.
     """
     parts = [_parts(graph, states, is_inside) for states in layers]
     readers: dict[int, int] = {}
     for part in (part for found in parts for part in found):
         for value in part.arguments:
             readers[value] = readers.get(value, 0) + 1
-    replaced = _replaced(graph)
+    replaced = _replacements(graph)
 
-    def is_alone(part: Function) -> bool:
-        """Whether no other update reads what it reads, or what it replaces: that changes piece by piece."""
+    def is_independent(part: Function) -> bool:
+        """Return True if no other update reads the values that this one reads or replaces piece by piece."""
         read = [value for value in part.arguments if not graph.is_small(value)]
         old = [replaced.get(value) for value in part.results]
         others = [value for value in old if value not in read and readers.get(value or 0)]
@@ -74,7 +74,7 @@ def swept_updates(
     found = []
     for layer in parts:
         groups: dict[object, tuple[str, list[Function]]] = {}
-        for part in filter(is_alone, layer):
+        for part in filter(is_independent, layer):
             if (text := text_of(part)) is not None:
                 small = tuple(value for value in part.arguments if graph.is_small(value))
                 old = tuple(_place(replaced[value], part) for value in part.results)
@@ -87,10 +87,10 @@ def swept_updates(
 def piece_module(
     part: Function, graph: StepGraph, ops: Sequence[CirhOp], values: Sequence[SSAValue], like: FuncOp
 ) -> ModuleOp | None:
-    """The module of a part for pieces: each large tensor has one dimension of `PIECE_ELEMENTS`.
+    """Return the module of a part for pieces: each large tensor has one dimension of `PIECE_ELEMENTS`.
 
     Returns:
-        None where elements depend on others than those at their place.
+        None if elements depend on elements at other places.
     """
     counts = {
         element_count(tensor_of(values[value]))
@@ -110,7 +110,7 @@ def piece_module(
         local.update(zip(graph.results[index], made, strict=True))
     terminator = ReturnOp(*(local[value] for value in part.results))
     block.add_op(terminator)
-    return named_module(block, part.weights, terminator, like)
+    return block_module(block, part.weights, terminator, like)
 
 
 def _flat_op(
@@ -121,7 +121,7 @@ def _flat_op(
     values: Sequence[SSAValue],
     block: Block,
 ) -> Sequence[SSAValue] | None:
-    """Adds an op to the block of its pieces, and gives its results; None where it mixes elements."""
+    """Add an op on pieces to the block and return its results; None if it mixes elements."""
     operands = [local[value] for value in graph.operands[index]]
     is_small = [graph.is_small(value) for value in (*graph.operands[index], *graph.results[index])]
     elements = op.TRAITS.elements
@@ -135,7 +135,7 @@ def _flat_op(
         small and element_count(tensor_of(operand)) != 1
         for small, operand in zip(is_small, operands, strict=False)
     ):
-        return None  # truth values of a vector are small where its numbers are not
+        return None  # booleans of a vector may be small where its numbers are not
     elif isinstance(op, ConstOp):
         if (value := op.splat_value()) is None:
             return None
@@ -163,7 +163,7 @@ def _flat_op(
 
 
 def _parts(graph: StepGraph, states: Iterable[int], is_inside: Callable[[int], bool]) -> list[Function]:
-    """New values by the large values that they share, each group with what computes it."""
+    """Group new values by the large values that they share, each group with the function that computes it."""
     known: dict[int | None, tuple[Function, set[int]]] = {}
     groups: dict[int, tuple[set[int], list[int]]] = {}
     group_of: dict[int, int] = {}
@@ -190,16 +190,16 @@ def _parts(graph: StepGraph, states: Iterable[int], is_inside: Callable[[int], b
 
 
 def _tensors(part: Function, graph: StepGraph) -> set[int]:
-    """The large values of a part that are more than a small value at many places."""
+    """Return the large values of a part that are not one small value broadcast."""
     found = {value for value in part.arguments if not graph.is_small(value)}
-    for op in part.ops:  # in order: what an op reads comes before it
+    for op in part.ops:  # in order: operands come before their readers
         if found.intersection(graph.operands[op]):
             found.update(value for value in graph.results[op] if not graph.is_small(value))
     return found
 
 
-def _replaced(graph: StepGraph) -> dict[int, int]:
-    """By new value the state that it replaces, where it is for nothing else."""
+def _replacements(graph: StepGraph) -> dict[int, int]:
+    """Map new values to the state that they replace, if they have no other use."""
     found: dict[int, int] = {}
     several = set(graph.outputs) | graph.state
     for old, new in graph.replacements.items():
@@ -210,7 +210,7 @@ def _replaced(graph: StepGraph) -> dict[int, int]:
 
 
 def _place(old: int, part: Function) -> int | None:
-    """Which argument of a part a state is."""
+    """Return the position of a state among the arguments of a part."""
     return part.arguments.index(old) if old in part.arguments else None
 
 

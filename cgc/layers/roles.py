@@ -24,20 +24,20 @@ _INFINITE = np.iinfo(np.int32).max
 
 
 class Role(Enum):
-    """Where an op is computed when weights stream."""
+    """Where an op is computed with weight streaming."""
 
     REPEATED = auto()
-    """In every layer that reads it: it depends on constants, on weights alone, or on the batch alone."""
+    """In every layer that reads it: it depends on constants, only on weights, or only on the batch."""
     CONTROL = auto()
     """Once before a step: small values of schedules and scales."""
     FORWARD = auto()
     """In the forward part of a layer."""
     PENALTY = auto()
-    """There as well: a small value of weights alone."""
+    """In the forward part as well: a small value of weights only."""
     BACKWARD = auto()
     """In the backward part of a layer."""
     UPDATE = auto()
-    """At MemoryX, when gradients have come."""
+    """At MemoryX, after the gradients have arrived."""
 
 
 _BEFORE_LAYERS = (Role.REPEATED, Role.CONTROL)
@@ -45,12 +45,12 @@ _CONTROL, _WEIGHT, _DATA, _OPTIMIZER = 1, 2, 4, 8
 
 
 def roles(graph: StepGraph) -> list[Role]:
-    """The role of every op."""
+    """Return the role of every op."""
     depends = dependencies(graph)
     if graph.totals:
         updated = graph.descendants(graph.totals)
     else:
-        updated = update_side(graph, _fixed_updates(graph, depends))
+        updated = update_side(graph, _find_fixed_updates(graph, depends))
     found: list[Role] = []
     for op in range(len(graph.operands)):
         is_early = all(found[producer] in _BEFORE_LAYERS for producer in graph.producers(op))
@@ -59,7 +59,7 @@ def roles(graph: StepGraph) -> list[Role]:
 
 
 def dependencies(graph: StepGraph) -> list[int]:
-    """For every op, on which kinds of arguments it depends, as bits."""
+    """Return for every op the kinds of arguments that it depends on, as bits."""
     of_value = {value: _argument_kind(graph, value) for value in (*graph.state, *graph.inputs)}
     of_value.update(dict.fromkeys(graph.whole_inputs, 0))
     if graph.number is not None:
@@ -82,8 +82,8 @@ def _argument_kind(graph: StepGraph, value: int) -> int:
     return _OPTIMIZER if value in graph.optimizer_state else _WEIGHT
 
 
-def _fixed_updates(graph: StepGraph, depends: list[int]) -> frozenset[int]:
-    """Ops that MemoryX has to compute, because they depend on what never leaves it."""
+def _find_fixed_updates(graph: StepGraph, depends: list[int]) -> frozenset[int]:
+    """Return the ops that MemoryX has to compute, because they depend on state that never leaves it."""
     return frozenset(op for op, kinds in enumerate(depends) if kinds & _OPTIMIZER)
 
 
@@ -104,17 +104,17 @@ def _role(graph: StepGraph, op: int, depends: list[int], updated: frozenset[int]
 
 
 class Reads:
-    """What each op of a step reads of arguments, and of ops that are computed once."""
+    """Arguments, and values of ops that are computed once, that each op of a step reads."""
 
     def __init__(self, graph: StepGraph, found: Sequence[Role]) -> None:
         self._graph = graph
         self._behind: dict[int, frozenset[int]] = {}
-        for op, role in enumerate(found):  # in order: what an op reads is known before it
+        for op, role in enumerate(found):  # in order: the operands of an op are known
             if role is Role.REPEATED:
                 self._behind[op] = self.values(op)
 
     def values(self, op: int) -> frozenset[int]:
-        """Arguments, and values of ops that are computed once."""
+        """Return the arguments that an op reads, and the values of ops that are computed once."""
         return frozenset().union(*[self._sources(value) for value in self._graph.operands[op]])
 
     def _sources(self, value: int) -> frozenset[int]:
@@ -124,19 +124,19 @@ class Reads:
         return self._behind[producer]
 
     def weights(self, op: int) -> frozenset[int]:
-        """The state that comes with a layer, of what an op reads."""
+        """Return the state that an op reads and that comes with a layer."""
         graph = self._graph
         return frozenset(v for v in self.values(op) if v in graph.state and not graph.is_small(v))
 
 
 def update_side(graph: StepGraph, fixed: frozenset[int]) -> frozenset[int]:
-    """The ops after the cut: a set that holds with an op all that depend on it.
+    """Return the ops after the cut: with an op all that depend on it.
 
     Of equally cheap cuts it is the one next to the gradients.
 
     Args:
         graph: the step.
-        fixed: ops that have to be after the cut; what depends on them is, too.
+        fixed: ops that have to be after the cut, with all that depend on them.
     """
     after = graph.descendants(fixed) - graph.forward
     backward = [op for op in range(len(graph.operands)) if op not in graph.forward]
@@ -149,10 +149,10 @@ def update_side(graph: StepGraph, fixed: frozenset[int]) -> frozenset[int]:
 
 
 class _Network:
-    """A flow of bytes from the wafer to MemoryX, through the values that may cross.
+    """A flow network of bytes from the wafer to MemoryX, through the values that may cross.
 
-    Source and sink stand for all ops that have to be before the cut and after it. Behind them, node 2 + i is
-    op i; a value has the node behind its passage after all ops.
+    Source and sink represent all ops that have to be before the cut and after it. Node 2 + i is op i; nodes
+    for values follow those of all ops.
     """
 
     def __init__(self, graph: StepGraph, before: frozenset[int], after: frozenset[int]) -> None:
@@ -163,7 +163,7 @@ class _Network:
         self._first_value = 2 + len(graph.operands)
 
     def read_by(self, ops: Iterable[int]) -> None:
-        """What these ops read has to be where they are."""
+        """Add the values that these ops read, which have to be where the ops are."""
         for op in ops:
             node = self._fixed.get(op, 2 + op)
             if node == _SOURCE:
@@ -174,15 +174,13 @@ class _Network:
                 self._read(value, node)
 
     def end_in(self, values: Iterable[int]) -> None:
-        """Values that MemoryX has to have."""
+        """Add values that MemoryX needs."""
         for value in values:
             self._read(value, _SINK)
 
     def _read(self, value: int, node: int) -> None:
-        """A node reads a value, whose passage costs its bytes once however many read it.
-
-        State is at MemoryX already, and small values cost nothing.
-        """
+        """Add the reading of a value by a node; its bytes count once for all readers."""
+        # State is at MemoryX already, and small values cost nothing.
         if value in self._graph.state:
             return
         made = self._graph.producer.get(value)
@@ -197,7 +195,7 @@ class _Network:
             self._capacity[node, entering] = _INFINITE
 
     def cut(self) -> frozenset[int]:
-        """The ops before the cheapest cut, of those that are on no fixed side."""
+        """Return the ops before the cheapest cut, except those of a fixed side."""
         size = self._first_value + len(self._graph.size_bytes)
         rows, columns = zip(*self._capacity, strict=True) if self._capacity else ((), ())
         capacity = csr_array(

@@ -19,7 +19,7 @@ from cgc.kernels.program import Program
 from cgc.layers.cut import Cut
 from cgc.layers.functions import Function, function, random_ops, structure
 from cgc.layers.micro_batches import MicroStep
-from cgc.layers.pieces import SweptUpdates, piece_module, swept_updates
+from cgc.layers.pieces import SweptUpdates, find_swept_updates, piece_module
 from cgc.layers.roles import Reads, Role
 from cgc.lowering.random import op_keys
 from cs_toolkit.layered_step import Call, LayerCalls, MicroBatches, Round, Schedule, Sweep
@@ -28,11 +28,11 @@ from cs_toolkit.step import TensorSpec
 
 @dataclass(frozen=True)
 class ScheduledStep:
-    """A step in layers.
+    """The schedule of a step in layers.
 
     Attributes:
         schedule: the calls.
-        functions: what they call, each once, however many layers use it.
+        functions: the functions that they call, each once for all layers that use it.
     """
 
     schedule: Schedule
@@ -45,15 +45,15 @@ def schedule(
     recomputed: frozenset[int] = frozenset(),
     micro: MicroStep | None = None,
 ) -> ScheduledStep:
-    """The calls of a step.
+    """Schedule the calls of a step.
 
     Args:
         step: the cut.
-        program: what was cut.
-        recomputed: layers whose backward part computes the forward part again, instead of keeping its values.
-        micro: how the step was rewritten for micro-batches.
+        program: the step that was cut.
+        recomputed: layers whose backward part recomputes the forward part, instead of storing its values.
+        micro: the rewrite of the step for micro-batches.
     """
-    return _Scheduler(step, program, recomputed, micro).scheduled()
+    return _Scheduler(step, program, recomputed, micro).schedule()
 
 
 class _Scheduler:
@@ -66,13 +66,13 @@ class _Scheduler:
         self._known: dict[Hashable, int] = {}
         self._plan = update_plan(step)
         self._piece_texts: dict[Hashable, str | None] = {}
-        self._swept = swept_updates(
+        self._swept = find_swept_updates(
             self._graph, program.values, self._plan.states, self._is_update, self._piece_text
         )
         self._last = {*step.graph.outputs, *step.graph.replacements.values()}
 
-    def scheduled(self) -> ScheduledStep:
-        """All calls, and what they call."""
+    def schedule(self) -> ScheduledStep:
+        """Return all calls, and the functions that they call."""
         control = frozenset(op for op, role in enumerate(self._cut.roles) if role is Role.CONTROL)
         before = self._call(control, self._results(control, control))
         layers = tuple(self._layer(index) for index in range(len(self._cut.layers)))
@@ -121,7 +121,7 @@ class _Scheduler:
         update = self._call(self._large_updates, whole_states)
         sweeps = tuple(map(self._sweep, self._swept[index]))
         if index == len(self._cut.layers) - 1:
-            kept = (*self._results(whole, whole), *self._repeated_results())
+            kept = (*self._results(whole, whole), *self._unmade_results())
             return LayerCalls(self._call(whole, kept), None, update, sweeps)
         again = index in self._recomputed
         return LayerCalls(
@@ -143,7 +143,7 @@ class _Scheduler:
         return Sweep(number, taken, tuple(zip(*(part.results for part in swept.parts), strict=True)))
 
     def _piece_text(self, part: Function) -> str | None:
-        """The text of a part in pieces, made once for parts of one structure."""
+        """Return the text of a part in pieces, made once for parts of one structure."""
         random = [op.op_seed for op in random_ops(part, self._ops)]
         key = structure(part, self._graph), part.weights, *random
         if key not in self._piece_texts:
@@ -172,7 +172,7 @@ class _Scheduler:
         )
 
     def _results(self, ops: frozenset[int], inside: frozenset[int]) -> list[int]:
-        """The values of some ops that others than those inside read, or that the step gives."""
+        """Return the values of some ops that ops outside read, or that the step returns."""
         return [
             value
             for op in sorted(ops)
@@ -180,8 +180,8 @@ class _Scheduler:
             if value in self._last or not inside.issuperset(self._graph.users.get(value, ()))
         ]
 
-    def _repeated_results(self) -> list[int]:
-        """What the step gives of values that no call makes: the last layer does."""
+    def _unmade_results(self) -> list[int]:
+        """Return the values that the step returns and no call makes; the last layer returns them."""
         graph = self._graph
         return [
             value
@@ -200,7 +200,7 @@ class _Scheduler:
 
     @cached_property
     def _keys(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """Of the seeds of each op that draws random numbers its key."""
+        """Random keys by the seeds of the ops that draw numbers."""
         seeds = [(op.seed, op.op_seed) for op in self._ops if isinstance(op, SeededRandomOp)]
         return dict(zip(seeds, op_keys(seeds), strict=True))
 
@@ -213,7 +213,7 @@ class _Scheduler:
 
 @dataclass(frozen=True)
 class UpdateRound:
-    """Ops whose results are small.
+    """Ops of the update whose results are small.
 
     Attributes:
         partial: of each layer, those that read large values.
@@ -226,7 +226,7 @@ class UpdateRound:
 
 @dataclass(frozen=True)
 class UpdatePlan:
-    """The update.
+    """The update of a step.
 
     Attributes:
         rounds: in order.
@@ -238,7 +238,7 @@ class UpdatePlan:
 
 
 def update_plan(step: Cut) -> UpdatePlan:
-    """Plans the update of a step."""
+    """Plan the update of a step."""
     return _Planner(step).plan()
 
 
@@ -252,7 +252,7 @@ class _Planner:
         }
 
     def plan(self) -> UpdatePlan:
-        """Rounds and states."""
+        """Return rounds and states."""
         round_of = self._rounds()
         rounds = []
         for number in range(max(round_of.values(), default=-1) + 1):
@@ -271,7 +271,7 @@ class _Planner:
         return tuple(map(tuple, found))
 
     def _rounds(self) -> dict[int, int]:
-        """The round of each op of the update with small results."""
+        """Return the round of each op of the update with small results."""
         found: dict[int, int] = {}
         ready: dict[int, int] = {}
         for op, role in enumerate(self._roles):
@@ -286,27 +286,27 @@ class _Planner:
         return found
 
     def _ready(self, ready: dict[int, int], producer: int, is_joined: bool) -> int:
-        """The first round in which the results of an op can be read: a small one by others in the next."""
+        """Return first round where the results of an op can be read; others read a small one in the next."""
         if producer not in ready:
             return 0
         return ready[producer] + (1 if self._graph.makes_small(producer) and not is_joined else 0)
 
     def _layer(self, op: int) -> int:
-        """The layer whose gradients arrive last of those an op needs, else the first to read its state."""
+        """Return layer whose gradients arrive last of those an op needs, else the first to read its state."""
         if op not in self._layers:
-            self._layers[op] = self._found_layer(op)
+            self._layers[op] = self._find_layer(op)
         return self._layers[op]
 
-    def _found_layer(self, op: int) -> int:
-        values = self._needed(op)
+    def _find_layer(self, op: int) -> int:
+        values = self._sources(op)
         arrived = [
             self._made_in[made] for v in values if (made := self._graph.producer.get(v)) in self._made_in
         ]
         homes = [self._first_reader[value] for value in values if value in self._first_reader]
         return min(arrived or homes, default=0)
 
-    def _needed(self, op: int) -> set[int]:
-        """Values that an op reads of other parts of the step, through large values of the update."""
+    def _sources(self, op: int) -> set[int]:
+        """Return the values of other parts that an op reads, through large values of the update."""
         found: set[int] = set()
         pending, seen = list(self._graph.operands[op]), set[int]()
         while pending:
@@ -325,7 +325,7 @@ class _Planner:
 
     @cached_property
     def _first_reader(self) -> dict[int, int]:
-        """Of each state argument, the first layer whose forward part reads it."""
+        """For each state argument, the first layer whose forward part reads it."""
         found: dict[int, int] = {}
         for op in sorted(self._made_in, key=self._made_in.__getitem__):
             for value in self._reads.values(op) & self._graph.state:

@@ -1,4 +1,4 @@
-"""A step as weight streaming executes it: the calls, and a module for each function that they call."""
+"""A step for weight streaming: its schedule of calls, and a module for each function that they call."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class StreamedStep:
     """A step in layers.
 
     Attributes:
-        module: what was cut: the step with norms of its own for each tensor.
+        module: the step that was cut, with a separate norm for each tensor.
         program: the same, as the compiler reads it.
         cut: of the module.
         schedule: the calls.
-        functions: what they call, by number.
+        functions: the functions that they call, by number.
         modules: of each function, with weights as state and everything else as inputs.
-        micro: how the step was rewritten for micro-batches; None where the batch is computed at once.
+        micro: the rewrite of the step for micro-batches; None if the batch is computed at once.
     """
 
     module: ModuleOp
@@ -50,7 +50,7 @@ class StreamedStep:
 
     @property
     def micro_batches(self) -> int:
-        """In how many parts a batch goes through the layers."""
+        """Number of micro-batches of a batch."""
         return 1 if self.micro is None else self.micro.count
 
     @property
@@ -62,15 +62,15 @@ class StreamedStep:
 def streamed_step(
     module: ModuleOp, recomputed: frozenset[int] = frozenset(), micro_batches: int = 1
 ) -> StreamedStep:
-    """Cuts a step into layers.
+    """Cut a step into layers.
 
     Args:
         module: the step as the passes leave it; it is not changed.
-        recomputed: layers whose backward part computes the forward part again, instead of keeping its values.
-        micro_batches: in how many parts the batch goes through the layers.
+        recomputed: layers whose backward part recomputes the forward part, instead of storing its values.
+        micro_batches: number of micro-batches of a batch.
 
     Raises:
-        NotSplitError: the samples of the batch need each other, so that there are no micro-batches.
+        NotSplitError: the samples of the batch depend on each other, so there are no micro-batches.
     """
     micro = micro_step(module, micro_batches) if micro_batches > 1 else None
     own = module if micro is None else micro.module
@@ -78,37 +78,38 @@ def streamed_step(
         own = copied(module) if micro is None else own
         split_norms(own)
     program = Program(own)
-    return _scheduled(own, program, cut(step_graph(program, micro)), recomputed, micro)
+    return _schedule(own, program, cut(step_graph(program, micro)), recomputed, micro)
 
 
 def recomputing(step: StreamedStep, recomputed: frozenset[int]) -> StreamedStep:
-    """The same cut with other layers recomputed, see `streamed_step`."""
-    return _scheduled(step.module, step.program, step.cut, recomputed, step.micro)
+    """Return the same cut with other layers recomputed."""
+    return _schedule(step.module, step.program, step.cut, recomputed, step.micro)
 
 
-def _scheduled(
+def _schedule(
     module: ModuleOp, program: Program, found: Cut, recomputed: frozenset[int], micro: MicroStep | None
 ) -> StreamedStep:
     values, like = program.values, program.function
     scheduled = schedule(found, program, recomputed, micro)
 
-    def made(part: Function) -> ModuleOp:
+    def build(part: Function) -> ModuleOp:
         pieces = piece_module(part, found.graph, program.ops, values, like) if part.in_pieces else None
         return pieces or part_module(part, found.graph, program.ops, values, like)
 
-    modules = tuple(map(made, scheduled.functions))
+    modules = tuple(map(build, scheduled.functions))
     return StreamedStep(module, program, found, scheduled.schedule, scheduled.functions, modules, micro)
 
 
 def has_joint_norms(module: ModuleOp) -> bool:
-    """Whether there is a norm to split."""
+    """Return True if there is a norm to split."""
     return any(map(_is_joint, graph_function(module).body.block.ops))
 
 
 def split_norms(module: ModuleOp) -> None:
-    """Gives each tensor under a joint norm a norm of its own, so that gradients need not be there together.
+    """Give each tensor under a joint norm a separate norm, so that not all gradients are needed at the same
+    time.
 
-    It differs from the joint norm by the rounding of a root and a square.
+    The result differs from the joint norm by the rounding of a root and a square.
     """
     function: FuncOp = graph_function(module)
     block = function.body.block
@@ -124,7 +125,7 @@ def split_norms(module: ModuleOp) -> None:
 
 
 def _is_joint(op: Operation) -> bool:
-    """Whether it is the norm of several values, tensors among them."""
+    """Return True for the norm of several values, tensors among them."""
     # By its class: most ops are others, and isinstance takes ten times as long for those.
     if type(op) is not L2NormOp:
         return False
@@ -134,11 +135,11 @@ def _is_joint(op: Operation) -> bool:
 
 @dataclass(frozen=True)
 class WholeLayer:
-    """Forward and backward part of a layer.
+    """Forward and backward part of a layer as one module.
 
     Attributes:
         module: of both.
-        part: which of its ops are of the forward part, and which results are gradients.
+        part: its forward ops, and the results that are gradients.
     """
 
     module: ModuleOp
@@ -146,7 +147,7 @@ class WholeLayer:
 
 
 def whole_layer(step: StreamedStep, index: int) -> WholeLayer | None:
-    """A layer with both its parts; None where it computes nothing.
+    """Return a layer with both its parts; None if it computes nothing.
 
     Args:
         step: the step.
@@ -176,7 +177,7 @@ def whole_layer(step: StreamedStep, index: int) -> WholeLayer | None:
 
 
 def _gradient(graph: StepGraph, weight: int, made: frozenset[int], values: Sequence[SSAValue]) -> int | None:
-    """The value of a layer that the update of a weight begins with; of a tied one its share."""
+    """Return the value of a layer that starts the update of a weight; of a tied weight its share."""
     size = elements(values[weight])
     pending, seen = [graph.replacements.get(weight, weight)], set()
     while pending:
@@ -192,9 +193,9 @@ def _gradient(graph: StepGraph, weight: int, made: frozenset[int], values: Seque
 
 
 def layer_names(step: StreamedStep) -> tuple[str, ...]:
-    """What layers are called in reports: the path that the forward ops share, else the first and the last."""
+    """Return names of layers in reports: the path that the forward ops share, else the first and the last."""
     paths = [_paths(step, index) for index in range(len(step.cut.layers))]
-    shared = [".".join(_shared(found)) for found in paths]
+    shared = [".".join(_common_path(found)) for found in paths]
     return tuple(
         name if name and shared.count(name) == 1 else _span(found) or f"layer {index + 1}"
         for index, (name, found) in enumerate(zip(shared, paths, strict=True))
@@ -207,7 +208,7 @@ def _paths(step: StreamedStep, index: int) -> list[LayerPath]:
     return [path for path in layer_paths(forward) if path]
 
 
-def _shared(paths: Sequence[LayerPath]) -> LayerPath:
+def _common_path(paths: Sequence[LayerPath]) -> LayerPath:
     same = takewhile(lambda names: len(set(names)) == 1, zip(*paths, strict=False))
     return tuple(names[0] for names in same)
 

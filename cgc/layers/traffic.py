@@ -1,4 +1,4 @@
-"""What moves in a step of layers, and what waits on the wafer: bytes, from the schedule alone."""
+"""Traffic and peak memory of a step in layers, in bytes, computed from the schedule only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class LayerTraffic:
     """Bytes of one layer in a step.
 
     Attributes:
-        weights: that come to the wafer for the forward part.
-        backward_weights: that come again for the backward part.
-        gradients: that leave the wafer.
-        stash: activations that the forward part leaves for a backward part.
+        weights: sent to the wafer for the forward part.
+        backward_weights: sent again for the backward part.
+        gradients: sent from the wafer.
+        stash: activations that the forward part stores for a backward part.
         update: state and gradients that the update of the layer reads and writes.
     """
 
@@ -28,7 +28,7 @@ class LayerTraffic:
 
 
 def layer_traffic(schedule: Schedule) -> tuple[LayerTraffic, ...]:
-    """The traffic of every layer, in the order of the forward pass."""
+    """Return the traffic of every layer, in the order of the forward pass."""
     state = frozenset(schedule.state.values())
     size = schedule.sizes
     backward = {value for layer in schedule.layers if layer.backward for value in layer.backward.arguments}
@@ -58,7 +58,7 @@ def layer_traffic(schedule: Schedule) -> tuple[LayerTraffic, ...]:
 
 
 def peak_bytes(schedule: Schedule) -> int:
-    """The most bytes of activations that are on the wafer at once: made by a call, wanted by a later one."""
+    """Return the peak bytes of activations on the wafer: made by a call, read by a later one."""
     size, calls = schedule.sizes, list(schedule.wafer_calls())
     last = {value: index for index, call in enumerate(calls) for value in call.arguments}
     state = frozenset(schedule.state.values())

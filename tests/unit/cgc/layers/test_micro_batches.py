@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from cgc.cirh.text import parse_module
 from cgc.errors import CompileError
-from cgc.execution.weight_streaming import MemoryLimit, activation_notices, chosen_step
+from cgc.execution.weight_streaming import MemoryLimit, activation_notices, choose_step
 from cgc.layers.micro_batches import NotSplitError
 from cgc.layers.traffic import peak_bytes
 from cs_toolkit.execution_options import Streaming
@@ -183,12 +183,12 @@ def test_a_batch_that_cannot_be_cut_is_computed_at_once_and_the_user_told_why() 
     batch = tuple(torch.randint(0, VOCABULARY, (2, BATCH, 6)))
     module = sgd_step(Normalized(), token_loss, batch).module  # type: ignore[arg-type]
     whole, limit = cut_step(module), MemoryLimit(1, "there is no room")
-    choice = chosen_step(module, whole, limit, Streaming())
+    choice = choose_step(module, whole, limit, Streaming())
     assert choice.step.micro is None
     (notice,) = activation_notices(choice, limit, Streaming())
     assert "cannot be cut into micro-batches: cirh.FusedBatchNorm" in notice
     with pytest.raises(CompileError, match=r"micro_batch_size is 4, .* cannot be cut: cirh.FusedBatchNorm"):
-        chosen_step(module, whole, limit, Streaming(micro_batch_size=4))
+        choose_step(module, whole, limit, Streaming(micro_batch_size=4))
 
 
 def test_activations_of_one_micro_batch_wait_at_a_time() -> None:

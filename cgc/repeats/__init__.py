@@ -1,1 +1,1 @@
-"""A step whose blocks repeat is rewritten once a block: time to rewrite is flat in depth."""
+"""Rewrites each repeating block of a step once, so that the time of rewriting does not grow with depth."""

@@ -1,4 +1,4 @@
-"""Expand a rewritten step with few copies of a block to one with all of them."""
+"""Expand a rewritten short step to one with all copies of the repeating block."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from cgc.cirh.base import NODE_NAME, ORIGIN, CirhOp
 from cgc.cirh.interface import graph_function
 from cgc.cirh.op_table import OP_SEED, shared_attributes
 from cgc.cirh.random import SeededRandomOp
-from cgc.repeats.find import NotFoldedError
-from cgc.repeats.shorten import COLLECTORS, Folded, retyped
+from cgc.repeats.find import CopiesDifferError
+from cgc.repeats.shorten import COLLECTORS, ShortStep, infer_types
 
 
 class Item(NamedTuple):
-    """One of a sequence.
+    """An element of a sequence.
 
     Attributes:
-        family: equal for the copies of something.
-        copy: which copy; None for what is no copy.
+        family: equal for all copies of an element.
+        copy: index of the copy; None for an element that does not repeat.
     """
 
     family: int
     copy: int | None = None
 
 
-def expanded(items: Sequence[Item], more: int) -> tuple[list[Item], dict[int, int]]:
-    """A sequence with more copies in the middle.
+def expand_items(items: Sequence[Item], more: int) -> tuple[list[Item], dict[int, int]]:
+    """Insert copies in the middle of a sequence.
 
-    A stretch that is followed by the same of the next copies, or of the copies before, is repeated with all
-    that are between.
+    A stretch that is followed by the same elements of the next copies, or of the previous ones, is repeated
+    for all copies in between.
 
     Args:
-        items: each at most once.
-        more: how many copies come in.
+        items: the sequence, without duplicates.
+        more: number of copies to insert.
 
     Returns:
-        The longer sequence, and of each family that has grown the last copy that keeps its number.
+        The longer sequence, and for each family that has grown the last copy that keeps its index.
     """
     place = {item: index for index, item in enumerate(items)}
     kept: dict[int, int] = {}
     stretches: dict[int, tuple[int, int]] = {}
     index = 0
     while index < len(items):
-        found = None if items[index].family in kept else _stretch(items, place, index)
+        found = None if items[index].family in kept else _find_stretch(items, place, index)
         if found is None:
             index += 1
             continue
@@ -67,8 +67,8 @@ def expanded(items: Sequence[Item], more: int) -> tuple[list[Item], dict[int, in
     return made, kept
 
 
-def _stretch(items: Sequence[Item], place: dict[Item, int], start: int) -> tuple[int, int] | None:
-    """(length, 1 or -1) of the stretch at a place that is followed by the same of the next or last copies."""
+def _find_stretch(items: Sequence[Item], place: dict[Item, int], start: int) -> tuple[int, int] | None:
+    """Return (length, 1 or -1) of a stretch that is followed by its next or previous copies."""
     family, copy = items[start]
     if copy is None:
         return None
@@ -86,54 +86,54 @@ def _stretch(items: Sequence[Item], place: dict[Item, int], start: int) -> tuple
 def _between(
     items: Sequence[Item], end: int, length: int, way: int, more: int, kept: dict[int, int]
 ) -> list[Item]:
-    """The copies that come in behind a stretch."""
+    """Return the copies to insert after a stretch."""
     families = [item.family for item in items[end - length : end]]
     steps = range(1, more + 1) if way > 0 else range(more, 0, -1)
     return [Item(family, kept[family] + step) for step in steps for family in families]
 
 
 Key = tuple[int, int | None]
-"""An item, which is one."""
+"""An item as a key."""
 
 Values = dict[int | None, SSAValue]
-"""The values of a family by copy."""
+"""The values of a family, by copy."""
 
 
-def unfolded(short: ModuleOp, source: Folded) -> ModuleOp:
-    """The whole step rewritten as the short one was.
+def expand_step(short: ModuleOp, source: ShortStep) -> ModuleOp:
+    """Return the whole step, rewritten as the short one was.
 
     Args:
         short: `source.module` after some passes.
-        source: what it was made of.
+        source: the short step before the passes.
 
     Raises:
-        NotFoldedError: the copies that are left were not rewritten alike.
+        CopiesDifferError: the copies of the short step were not rewritten alike.
     """
     function = graph_function(short)
     whole: FuncOp = source.whole.clone_without_regions()
     whole.attributes.update(function.attributes)
-    whole.body.add_block(_Unfolder(_Rewritten(function, source), source).block())
+    whole.body.add_block(_Expander(_ShortItems(function, source), source).build_block())
     module: ModuleOp = short.clone_without_regions()
     module.body.add_block(Block([whole]))
     return module
 
 
-class _Rewritten:
-    """The short step: ops and values as items.
+class _ShortItems:
+    """Ops and values of the rewritten short step as items.
 
-    The family of a value is another one than that of the op that makes it. What there is in the first copy
-    alone, or in the last, is no copy.
+    A value has another family than the op that makes it. An op that exists only in the first copy, or only in
+    the last, does not repeat.
 
     Attributes:
-        items: of the ops, in order.
-        ops: by item.
-        places: of what op of the whole step an op comes from.
-        blocks: by family of ops that are copies, the family among the repeats of the whole step.
-        results: by family of ops, the families of their results.
-        returned: the values of the results.
+        items: items of the ops, in order.
+        ops: the op of each item.
+        places: item -> index of the op of the whole step that it comes from.
+        blocks: family of repeating ops -> family among the repeats of the whole step.
+        results: family of ops -> families of their results.
+        returned: values of the results of the step.
     """
 
-    def __init__(self, function: FuncOp, source: Folded) -> None:
+    def __init__(self, function: FuncOp, source: ShortStep) -> None:
         self._source = source
         self._numbers: dict[Hashable, int] = {}
         self._values: dict[int, Item] = {}
@@ -150,18 +150,18 @@ class _Rewritten:
         self.returned = [self._values[id(operand)] for operand in terminator.operands]
 
     def number(self, *key: Hashable) -> int:
-        """The number of a family."""
+        """Return the number of a family."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def argument(self, number: int) -> Item:
-        """The item of an argument."""
+        """Return the item of an argument."""
         family, copy = self._source.argument_copies.get(number, (None, 0))
         if family is None:
             return Item(self.number("argument", number))
-        return Item(self.number("arguments", family), self._source.left(copy))
+        return Item(self.number("arguments", family), self._source.short_index(copy))
 
     def operands(self, item: Key) -> list[Item]:
-        """What an op reads."""
+        """Return the items that an op reads."""
         return [self._values[id(operand)] for operand in self.ops[item].operand_values]
 
     def _name_ops(self, ops: Sequence[object]) -> None:
@@ -170,7 +170,7 @@ class _Rewritten:
         for op in ops:
             name = op.attributes.get(NODE_NAME) if isinstance(op, CirhOp) else None
             if not isinstance(op, CirhOp) or not isinstance(name, StringAttr):
-                raise NotFoldedError("an op does not say where it comes from")
+                raise CopiesDifferError("an op has no origin")
             place = int(name.data)
             family, copy = self._source.op_copies.get(place, (None, None))
             found.append((op, place, (-1 if family is None else family, made[place]), copy))
@@ -187,7 +187,7 @@ class _Rewritten:
             elif copy is None or copies_of[key] in ends:
                 item = Item(self.number("op", place, key[1]))
             else:
-                raise NotFoldedError(f"{op.name} is in some copies and not in others")
+                raise CopiesDifferError(f"{op.name} is in some copies and not in others")
             self.items.append(item)
             self.ops[item], self.places[item] = op, place
             results = self.results.get(item.family)
@@ -199,33 +199,33 @@ class _Rewritten:
 
 
 class _Source(NamedTuple):
-    """What an operand is in all copies: of the copy at a distance, or, without one, the same value.
+    """What an operand reads in all copies: the value of the copy at a distance, or one shared value.
 
-    That one has its number in the whole step.
+    A shared value has its index in the whole step.
     """
 
     value: Item
     distance: int | None
 
 
-class _Unfolder:
-    def __init__(self, rewritten: _Rewritten, source: Folded) -> None:
-        self._rewritten, self._source, self._more = rewritten, source, source.left_out
-        self._order, self._kept = expanded(rewritten.items, self._more)
+class _Expander:
+    def __init__(self, rewritten: _ShortItems, source: ShortStep) -> None:
+        self._rewritten, self._source, self._more = rewritten, source, source.omitted
+        self._order, self._kept = expand_items(rewritten.items, self._more)
         self._sources: dict[int, list[_Source]] = {}
         for item, op in zip(rewritten.items, rewritten.ops.values(), strict=True):
             if item.copy is None:
                 continue
             if item.family not in self._kept:
-                raise NotFoldedError(f"copies of {op.name} do not follow each other alike")
+                raise CopiesDifferError(f"copies of {op.name} do not follow each other alike")
             if item.copy == 0:
-                self._sources[item.family] = self._found_sources(item.family)
+                self._sources[item.family] = self._infer_sources(item.family)
         self._values: dict[int, Values] = defaultdict(dict)
         self._reads: dict[int, list[tuple[Values, int | None]]] = {}
-        """Of families of ops, for each operand of a copy in the middle its values and how far it is."""
+        """Family of ops -> for each operand of a copy in the middle its values and its distance."""
 
-    def block(self) -> Block:
-        """The body of the whole step."""
+    def build_block(self) -> Block:
+        """Build the body of the whole step."""
         source = self._source
         block = Block(arg_types=source.whole.body.block.arg_types)
         for number, argument in enumerate(block.args):
@@ -233,31 +233,31 @@ class _Unfolder:
             key = ("argument", number) if family is None else ("arguments", family)
             self._values[self._rewritten.number(*key)][copy] = argument
         for item in self._order:
-            block.add_op(self._whole(item) if item.copy is None else self._copy(item, item.copy))
-        block.add_op(ReturnOp.create(operands=list(map(self._value, self._returned()))))
+            block.add_op(self._build_unique(item) if item.copy is None else self._build_copy(item, item.copy))
+        block.add_op(ReturnOp.create(operands=list(map(self._value, self._results()))))
         return block
 
     def _value(self, item: Item) -> SSAValue:
-        return _found(self._values[item.family], item.copy)
+        return _require_value(self._values[item.family], item.copy)
 
-    def _whole(self, item: Item) -> CirhOp:
-        """An op that is no copy."""
+    def _build_unique(self, item: Item) -> CirhOp:
+        """Build an op that does not repeat."""
         op = self._rewritten.ops[item]
-        operands = [self._value(value) for value in self._read(item, op)]
+        operands = [self._value(value) for value in self._operands_of_unique(item, op)]
         before = self._source.step.ops[self._rewritten.places[item]]
-        return self._made(item, op, before, operands, retyped(op, operands), op.properties)
+        return self._build_op(item, op, before, operands, infer_types(op, operands), op.properties)
 
-    def _copy(self, item: Item, copy: int) -> CirhOp:
-        """An op of a copy."""
+    def _build_copy(self, item: Item, copy: int) -> CirhOp:
+        """Build an op of a copy."""
         family, last = item.family, self._kept[item.family]
         like: Key
         if last < copy <= last + self._more:
             like = family, 0
-            operands = self._operands(family, copy)
+            operands = self._operands_of_copy(family, copy)
         else:
             short = copy if copy <= last else copy - self._more
             like = family, short
-            read = self._resolved(self._sources[family], self._rewritten.operands(like), copy, short)
+            read = self._resolve_operands(self._sources[family], self._rewritten.operands(like), copy, short)
             operands = list(map(self._value, read))
         op = self._rewritten.ops[like]
         before = self._source.step.ops[self._source.repeats.ops.item(self._rewritten.blocks[family], copy)]
@@ -265,13 +265,13 @@ class _Unfolder:
         if OP_SEED in properties and isinstance(op, SeededRandomOp):
             first = self._source.step.ops[self._rewritten.places[like]]
             if not isinstance(before, SeededRandomOp) or first.properties[OP_SEED] != op.properties[OP_SEED]:
-                raise NotFoldedError("random numbers of another op than the program's")
+                raise CopiesDifferError("an op draws the random numbers of another op than in the program")
             properties = properties | {OP_SEED: before.properties[OP_SEED]}
         types = [result.type for result in op.results]
-        return self._made(item, op, before, operands, types, properties)
+        return self._build_op(item, op, before, operands, types, properties)
 
-    def _operands(self, family: int, copy: int) -> list[SSAValue]:
-        """What a copy in the middle reads."""
+    def _operands_of_copy(self, family: int, copy: int) -> list[SSAValue]:
+        """Return the operands of a copy in the middle."""
         reads = self._reads.get(family)
         if reads is None:
             reads = self._reads[family] = [
@@ -280,9 +280,12 @@ class _Unfolder:
                 else (self._values[value.family], distance)
                 for value, distance in self._sources[family]
             ]
-        return [_found(values, None if distance is None else copy + distance) for values, distance in reads]
+        return [
+            _require_value(values, None if distance is None else copy + distance)
+            for values, distance in reads
+        ]
 
-    def _made(
+    def _build_op(
         self,
         item: Item,
         op: CirhOp,
@@ -291,7 +294,7 @@ class _Unfolder:
         types: Sequence[Attribute],
         properties: dict[str, Attribute],
     ) -> CirhOp:
-        """An op that comes from where `before` does."""
+        """Build an op with the origin of `before`."""
         attributes = before.attributes
         if not attributes.keys() <= ORIGIN or len(op.attributes) > 1:  # one is the op's name
             attributes = {name: value for name, value in attributes.items() if name in ORIGIN}
@@ -301,60 +304,62 @@ class _Unfolder:
             self._values[family][item.copy] = result
         return made
 
-    def _read(self, item: Item, op: CirhOp) -> list[Item]:
-        """What an op of the whole step reads that is no copy."""
+    def _operands_of_unique(self, item: Item, op: CirhOp) -> list[Item]:
+        """Return the operands of an op that does not repeat, as items of the whole step."""
         values = self._rewritten.operands(item)
         if isinstance(op, COLLECTORS):
             if len(set(values)) < len(values):
                 before = self._source.step.ops[self._rewritten.places[item]]
                 if type(before) is not type(op) or len(before.operands) != len(values):
-                    raise NotFoldedError(f"{op.name} reads values of copies that became one")
-                return list(map(self._end, values))
-            longer, kept = expanded(values, self._more)
-            return [value if value.family in kept else self._end(value) for value in longer]
-        return [self._end(value) for value in values]
+                    raise CopiesDifferError(f"{op.name} reads values of copies that became one")
+                return list(map(self._to_whole, values))
+            longer, kept = expand_items(values, self._more)
+            return [value if value.family in kept else self._to_whole(value) for value in longer]
+        return [self._to_whole(value) for value in values]
 
-    def _resolved(self, sources: Sequence[_Source], own: Sequence[Item], copy: int, short: int) -> list[Item]:
-        """The operands of a copy.
+    def _resolve_operands(
+        self, sources: Sequence[_Source], own: Sequence[Item], copy: int, short: int
+    ) -> list[Item]:
+        """Return the operands of a copy.
 
         Args:
-            sources: what each is in all copies.
-            own: what the copy of the short step reads that it is made like.
-            copy: which copy of the whole step.
-            short: which of the short step it is made like.
+            sources: the source of each operand.
+            own: operands of the copy of the short step that serves as the model.
+            copy: index of the copy in the whole step.
+            short: index of the model in the short step.
         """
         return [
             source.value
             if source.distance is None
             else Item(source.value.family, copy + source.distance)
             if 0 <= short + source.distance < self._source.kept
-            else self._end(value)
+            else self._to_whole(value)
             for source, value in zip(sources, own, strict=True)
         ]
 
-    def _end(self, value: Item) -> Item:
-        """A value that is no copy, or one of the first or the last copy."""
+    def _to_whole(self, value: Item) -> Item:
+        """Return the item in the whole step of a value that is not of a copy in the middle."""
         family, copy = value
         if copy is None or copy == 0:
             return value
         if copy < self._source.kept - 1:
-            raise NotFoldedError("something reads one copy in the middle")
+            raise CopiesDifferError("an op outside of the copies reads one in the middle")
         return Item(family, copy + self._more)
 
-    def _found_sources(self, family: int) -> list[_Source]:
+    def _infer_sources(self, family: int) -> list[_Source]:
         copies = [Item(family, copy) for copy in range(self._source.kept)]
         first, *others = (self._rewritten.ops[item] for item in copies)
         if not all(_are_equal(first, op) for op in others):
-            raise NotFoldedError(f"copies of {first.name} were rewritten differently")
-        found = [_source(values) for values in zip(*map(self._rewritten.operands, copies), strict=True)]
+            raise CopiesDifferError(f"copies of {first.name} were rewritten differently")
+        found = [_infer_source(values) for values in zip(*map(self._rewritten.operands, copies), strict=True)]
         return [
-            source if source.distance is not None else _Source(self._end(source.value), None)
+            source if source.distance is not None else _Source(self._to_whole(source.value), None)
             for source in found
         ]
 
-    def _returned(self) -> list[Item]:
-        """What the whole step returns."""
-        source, stay = self._source, self._source.stay
+    def _results(self) -> list[Item]:
+        """Return the results of the whole step, as items."""
+        source, kept_copies = self._source, self._source.kept_copies
         known = dict(zip(source.results, self._rewritten.returned, strict=True))
         found: dict[int, Item] = {}
         for row in source.repeats.arguments:
@@ -362,32 +367,32 @@ class _Unfolder:
             results = [place for place in replaced if place is not None]
             if not results:
                 continue
-            own = [known[results[copy]] for copy in stay]
-            kind = _source(own)
+            own = [known[results[copy]] for copy in kept_copies]
+            kind = _infer_source(own)
             if kind.distance is None:
-                kind = _Source(self._end(kind.value), None)
+                kind = _Source(self._to_whole(kind.value), None)
             for copy, place in enumerate(results):
-                if copy in stay:
-                    short = stay.index(copy)
-                    (found[place],) = self._resolved([kind], [own[short]], copy, short)
+                if copy in kept_copies:
+                    short = kept_copies.index(copy)
+                    (found[place],) = self._resolve_operands([kind], [own[short]], copy, short)
                 else:
                     value, distance = kind
                     found[place] = value if distance is None else Item(value.family, copy + distance)
         for place, value in known.items():
             if place not in found:
-                found[place] = self._end(value)
+                found[place] = self._to_whole(value)
         return [found[place] for place in range(len(source.whole.function_type.outputs))]
 
 
-def _found(values: Values, copy: int | None) -> SSAValue:
+def _require_value(values: Values, copy: int | None) -> SSAValue:
     value = values.get(copy)
     if value is None:
-        raise NotFoldedError("a copy reads what is not there, or comes later")
+        raise CopiesDifferError("a copy reads a value that is missing or comes later")
     return value
 
 
 def _are_equal(op: CirhOp, other: CirhOp) -> bool:
-    """Whether two ops may be copies of each other."""
+    """Return whether two ops may be copies of each other."""
     return (
         type(op) is type(other)
         and shared_attributes(op) == shared_attributes(other)
@@ -395,11 +400,11 @@ def _are_equal(op: CirhOp, other: CirhOp) -> bool:
     )
 
 
-def _source(values: Sequence[Item]) -> _Source:
-    """What an operand is in all copies, from what it is in those that are left, with numbers of those.
+def _infer_source(values: Sequence[Item]) -> _Source:
+    """Infer the source of an operand in all copies from its values in the copies of the short step.
 
     Raises:
-        NotFoldedError: that says nothing of the others.
+        CopiesDifferError: these values follow no pattern.
     """
     first = values[0]
     if all(value == first for value in values):
@@ -411,4 +416,4 @@ def _source(values: Sequence[Item]) -> _Source:
         distance = value.copy - reader
         if all(values[i] == (value.family, i + distance) for i in kept if i + distance in kept):
             return _Source(value, distance)
-    raise NotFoldedError("copies read different values")
+    raise CopiesDifferError("copies read different values")

@@ -1,8 +1,8 @@
-"""What repeats in a step: ops that stand at equal distances, are equal, and read each other alike.
+"""Find the block that repeats in a step: equal ops at equal distances that read each other alike.
 
-The blocks of a deep network are copies of one, forward, backward and in the update. A family is one op of a
-block with all its copies. One long run of equal ops is found by its period; the other families are those that
-its ops read and that read them.
+The blocks of a deep network are copies of one block, in the forward pass, the backward pass and the update. A
+family is one op of a block with all its copies. A long run of equal ops is found by its period; the other
+families are those that read its ops and those that its ops read.
 """
 
 from __future__ import annotations
@@ -15,28 +15,21 @@ import numpy as np
 
 from cgc.cirh.op_table import Ints, Scan
 
-LEAST_COPIES = 5
-"""Fewer copies are rewritten as fast one by one."""
-
-_WINDOW = 8
-"""So many equal ops in a row are compared to find periods."""
-
-_PERIODS = 8
-"""So many of the commonest periods are tried."""
-
-_NEAR = 3
-"""An op reads copies that are at most this far from its own."""
+LEAST_COPIES = 5  # fewer copies are rewritten as fast one by one
+_WINDOW = 8  # equal ops in a row that are compared to find periods
+_PERIODS = 8  # number of the most common periods that are tried
+_NEAR = 3  # an op reads copies that are at most this far from its own
 
 
 @dataclass(frozen=True)
-class Read:
-    """Where an operand comes from, the same for all copies.
+class OperandSource:
+    """The value that an operand of all copies reads.
 
     Attributes:
-        family: of the op, or of the argument.
-        is_argument: whether it is an argument.
-        result: which result of the op.
-        distance: copies from the reader to it.
+        family: family of the op, or of the argument.
+        is_argument: whether it is an argument of the step.
+        result: index of the result of the op.
+        distance: number of copies from the reader to it.
     """
 
     family: int
@@ -50,43 +43,43 @@ class Repeats:
     """Copies of a block.
 
     Attributes:
-        ops: the place of each op of the block, by family and copy; the copies are consistent, those before
-            the first and behind the last need not be.
-        arguments: the same of the arguments of the step that belong to a copy.
-        reads: of each family, for each operand where it comes from; None for a value that all copies share.
+        ops: index of each op of the block, by family and copy; these copies are consistent, those before the
+            first and after the last need not be.
+        arguments: index of each argument of the step that belongs to a copy, by family and copy.
+        reads: sources of the operands of each family; None for a value that all copies share.
     """
 
     ops: Ints
     arguments: Ints
-    reads: tuple[tuple[Read | None, ...], ...]
+    reads: tuple[tuple[OperandSource | None, ...], ...]
 
     @property
     def copies(self) -> int:
-        """How often the block is there."""
+        """Number of copies of the block."""
         return len(self.ops[0])
 
-    def value(self, step: Scan, read: Read, copy: int) -> int:
-        """The number of what an operand is, where it is of this copy."""
+    def value(self, step: Scan, read: OperandSource, copy: int) -> int:
+        """Return the number of the value that an operand reads of this copy."""
         if read.is_argument:
             return int(self.arguments[read.family, copy])
         return int(step.first_result[self.ops[read.family, copy]]) + read.result
 
 
-class NotFoldedError(Exception):
-    """Copies differ in something that the passes see, or that they have made."""
+class CopiesDifferError(Exception):
+    """Copies differ in something that the passes see, or in the result of the passes."""
 
 
 def find_repeats(step: Scan) -> Repeats | None:
-    """The block of a step that repeats most, if any does."""
+    """Return the block of a step that repeats most, or None."""
     for start, period, copies in _runs(step.labels):
-        found = _Families(step).grown(start + copies // 2 * period, period)
+        found = _Families(step).grow(start + copies // 2 * period, period)
         if found is not None:
             return found
     return None
 
 
 def _runs(labels: Ints) -> list[tuple[int, int, int]]:
-    """(start, period, copies) of the longest runs of equal ops, the longest first."""
+    """Return (start, period, copies) of the longest runs of equal ops, the longest first."""
     found = []
     for period in _periods(labels):
         same = labels[period:] == labels[:-period]
@@ -99,7 +92,7 @@ def _runs(labels: Ints) -> list[tuple[int, int, int]]:
 
 
 def _periods(labels: Ints) -> list[int]:
-    """The commonest distances of equal windows."""
+    """Return the most common distances of equal windows."""
     if len(labels) < 2 * _WINDOW:
         return []
     factors = np.uint64(0x9E3779B97F4A7C15) ** np.arange(_WINDOW, dtype=np.uint64)
@@ -112,22 +105,22 @@ def _periods(labels: Ints) -> list[int]:
 
 
 class _Families:
-    """Grows families from a copy of a block in the middle of a run, and the copy behind it."""
+    """Grows families from a copy of a block in the middle of a run, and the copy after it."""
 
     def __init__(self, step: Scan) -> None:
         self._step = step
         self._family: dict[int, tuple[int, int]] = {}
-        """Places near the middle -> (family, distance to the middle)."""
+        """Indices of ops near the middle -> (family, distance to the middle)."""
         self._middle: list[int] = []
         self._period: list[int] = []
         self._reads: list[tuple[int, int]] = []
         """Pairs of ops in the middle, one of which reads the other."""
 
-    def grown(self, start: int, period: int) -> Repeats | None:
-        """All families around a run.
+    def grow(self, start: int, period: int) -> Repeats | None:
+        """Find all families around a run.
 
         Args:
-            start: place of the first op of the copy in the middle.
+            start: index of the first op of the copy in the middle.
             period: distance to the next copy.
         """
         for op in range(start, start + period):
@@ -138,30 +131,28 @@ class _Families:
                 return None
             index += 1
         self._align()
-        return self._checked()
+        return self._consistent_repeats()
 
     def _add(self, op: int, following: int) -> None:
         self._middle.append(op)
         self._period.append(following - op)
-        self._note(len(self._middle) - 1)
+        self._index_family(len(self._middle) - 1)
 
-    def _note_all(self) -> None:
+    def _index_all(self) -> None:
         self._family.clear()
         for family in range(len(self._middle)):
-            self._note(family)
+            self._index_family(family)
 
-    def _note(self, family: int) -> None:
+    def _index_family(self, family: int) -> None:
         for distance in range(-_NEAR, _NEAR + 1):
             place = self._middle[family] + distance * self._period[family]
             self._family.setdefault(place, (family, distance))
 
     def _align(self) -> None:
-        """Lets ops that stand together in the step belong to one copy.
-
-        A run may begin anywhere in a block, and what is found by following reads may be of the next copy.
-        """
+        """Assign ops that are next to each other in the step to one copy."""
+        # A run may begin anywhere in a block, and an op found by following reads may belong to the next copy.
         run_of = self._stretches()
-        self._note_all()
+        self._index_all()
         near: dict[int, dict[int, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
         for op, made in self._reads:
             (reader, at), (family, copy) = self._copy_at(op), self._copy_at(made)
@@ -178,20 +169,18 @@ class _Families:
                     pending.append(other)
         for family, run in enumerate(run_of):
             self._middle[family] += moved.get(run, 0) * self._period[family]
-        self._note_all()
+        self._index_all()
 
     def _copy_at(self, place: int) -> tuple[int, int]:
-        """(family, distance to the middle) of an op."""
+        """Return (family, distance to the middle) of an op."""
         found = self._family.get(place)
         if found is None:
-            raise NotFoldedError("an op reads a copy that is far from its own")
+            raise CopiesDifferError("an op reads a copy that is far from its own")
         return found
 
     def _stretches(self) -> list[int]:
-        """Of each family the stretch that it is of; in one stretch all get a middle in one block.
-
-        Blocks are counted from where a stretch begins, so that as few as can be are incomplete.
-        """
+        """Return the stretch of each family; all families of a stretch get a middle in one block."""
+        # Blocks are counted from the start of a stretch, so that as few as possible are incomplete.
         found: list[tuple[int, int, list[int]]] = []
         for family, (op, period) in enumerate(zip(self._middle, self._period, strict=True)):
             for start, same, families in found:
@@ -211,13 +200,13 @@ class _Families:
         return stretch_of
 
     def _first(self, family: int) -> int:
-        """The place of the first op of a family in the step."""
+        """Return the index of the first op of a family in the step."""
         labels, size, op = self._step.labels, abs(self._period[family]), self._middle[family]
         same = labels[op % size : op + 1 : size] == labels[op]
         return op - size * (len(same) - 1 - int(max(np.flatnonzero(~same), default=-1)) - 1)
 
     def _follow(self, op: int, following: int) -> bool:
-        """Adds what an op reads and who reads it; whether its next copy reads the same in its own block."""
+        """Add the producers and users of an op; return whether its next copy reads the same in its block."""
         step = self._step
         for value, other in zip(step.operands(op), step.operands(following), strict=True):
             if value == other:
@@ -249,8 +238,8 @@ class _Families:
             if is_new and self._step.labels[user] == self._step.labels[following]:
                 self._add(user, following)
 
-    def _checked(self) -> Repeats | None:
-        """The copies on both sides of the middle that are consistent."""
+    def _consistent_repeats(self) -> Repeats | None:
+        """Return the copies on both sides of the middle that are consistent."""
         # Moved to one block, an op that repeats less often than the others may have no copy there.
         if not all(0 <= op < len(self._step.labels) for op in self._middle):
             return None
@@ -259,18 +248,18 @@ class _Families:
             return None
         middle, period = np.array(self._middle), np.array(self._period)
         ops = middle[:, None] + period[:, None] * np.arange(low, high + 1)
-        if len(np.unique(ops)) < ops.size:  # an op cannot be two
+        if len(np.unique(ops)) < ops.size:  # an op belongs to one copy of one family
             return None
-        reads = _Reads(self._step, ops, -low, self._copy_at)
-        found = reads.found()
-        first, end = reads.consistent()
+        reads = _SourceFinder(self._step, ops, -low, self._copy_at)
+        found = reads.find()
+        first, end = reads.consistent_copies()
         if end - first < LEAST_COPIES:
             return None
         arguments = np.array(reads.arguments, np.int64).reshape(len(reads.arguments), ops.shape[1])
         return Repeats(ops[:, first:end], arguments[:, first:end], found)
 
     def _extents(self) -> tuple[int, int]:
-        """The first and the last copy where all ops have the labels of the middle."""
+        """Return the first and the last copy whose ops all have the labels of the middle."""
         labels = self._step.labels.tolist()
         count = len(labels)
         low, high = -count, count
@@ -286,64 +275,64 @@ class _Families:
         return low, high
 
 
-class _Reads:
-    """Where operands come from, and of which copies that is true.
+class _SourceFinder:
+    """Finds the sources of operands, and the copies for which these are true.
 
     Attributes:
-        arguments: by family and copy, those that belong to a copy.
+        arguments: by family and copy, the arguments that belong to a copy.
     """
 
     def __init__(self, step: Scan, ops: Ints, middle: int, copy_at: Callable[[int], tuple[int, int]]) -> None:
         self._step, self._ops, self._middle, self._copy_at = step, ops, middle, copy_at
         self._copy_of: dict[int, tuple[int, int]] = {}
         self._good = np.ones((3, ops.shape[1]), bool)
-        """By copy: whether it reads of copies before it, of itself, and of copies behind it as it should."""
+        """Whether each copy reads as expected from copies before it, itself, and copies after it."""
         self.arguments: list[Ints] = []
 
-    def found(self) -> tuple[tuple[Read | None, ...], ...]:
-        """Of each family, for each operand."""
+    def find(self) -> tuple[tuple[OperandSource | None, ...], ...]:
+        """Return the source of each operand of each family."""
         step, ops = self._step, self._ops
         first, end = step.first_read[ops], step.first_read[ops + 1]
         counts = (end - first)[:, self._middle]
-        found: list[list[Read | None]] = [[] for _ in ops]
+        found: list[list[OperandSource | None]] = [[] for _ in ops]
         for operand in range(int(counts.max(initial=0))):
             families = np.flatnonzero(counts > operand)
             values = step.read[first[families] + operand]
-            for family, read in zip(families.tolist(), self._column(values), strict=True):
+            for family, read in zip(families.tolist(), self._find_column(values), strict=True):
                 found[family].append(read)
         return tuple(map(tuple, found))
 
-    def consistent(self) -> tuple[int, int]:
-        """(first, end) of the copies around the middle that read alike.
+    def consistent_copies(self) -> tuple[int, int]:
+        """Return (first, end) of the copies around the middle that read alike.
 
-        What the first reads of copies before it, and the last of those behind it, may be something else.
+        The first may read something else of the copies before it, and the last of those after it.
         """
         middle, copies = self._middle, range(self._good.shape[1])
         first = 0
         for copy in copies:
-            before, own, behind = self._good[:, copy]
-            if copy < middle and not (own and behind):
+            before, own, after = self._good[:, copy]
+            if copy < middle and not (own and after):
                 first = copy + 1
             elif copy < middle and not before:
                 first = copy
             if copy > middle and not (own and before):
                 return first, copy
-            if copy > middle and not behind:
+            if copy > middle and not after:
                 return first, copy + 1
         return first, len(copies)
 
-    def _note(self, distances: Ints, good: np.ndarray) -> None:
-        """Notes which copies read as they should.
+    def _note_consistency(self, distances: Ints, good: np.ndarray) -> None:
+        """Record which copies read as expected.
 
         Args:
-            distances: of some reads, how far.
-            good: of each and of each copy whether it is so.
+            distances: distances of some reads.
+            good: by read and copy, whether the copy reads as expected.
         """
         for side in (-1, 0, 1):
             self._good[side + 1] &= good[np.sign(distances) == side].all(axis=0)
 
-    def _column(self, values: Ints) -> list[Read | None]:
-        """Of one operand of some families.
+    def _find_column(self, values: Ints) -> list[OperandSource | None]:
+        """Return the sources of one operand of some families.
 
         Args:
             values: by family and copy.
@@ -353,7 +342,7 @@ class _Reads:
         self._good[1] &= (values[shared] == values[shared, middle][:, None]).all(axis=0)
         made = self._step.producer[values[:, middle]]
         reads = [
-            None if is_shared else self._of_op(value, op) if op >= 0 else self._of_argument(row)
+            None if is_shared else self._op_source(value, op) if op >= 0 else self._argument_source(row)
             for is_shared, value, op, row in zip(
                 shared.tolist(), values[:, middle].tolist(), made.tolist(), values, strict=True
             )
@@ -364,12 +353,12 @@ class _Reads:
         )
         return reads
 
-    def _of_op(self, value: int, op: int) -> Read:
+    def _op_source(self, value: int, op: int) -> OperandSource:
         family, distance = self._copy_at(op)
-        return Read(family, False, value - int(self._step.first_result[op]), distance)
+        return OperandSource(family, False, value - int(self._step.first_result[op]), distance)
 
-    def _check(self, values: Ints, reads: list[Read]) -> None:
-        """Notes the copies that do not read as the middle does."""
+    def _check(self, values: Ints, reads: list[OperandSource]) -> None:
+        """Record the copies that do not read as the middle does."""
         if not reads:
             return
         step, ops, middle = self._step, self._ops, self._middle
@@ -382,9 +371,9 @@ class _Reads:
         places = start[:, None] + period[:, None] * steps
         inside = (places >= 0) & (places < len(step.ops))
         expected = step.first_result[np.where(inside, places, 0)] + results[:, None]
-        self._note(distances, inside & (values == expected))
+        self._note_consistency(distances, inside & (values == expected))
 
-    def _of_argument(self, values: Ints) -> Read:
+    def _argument_source(self, values: Ints) -> OperandSource:
         known = self._copy_of.get(int(values[self._middle]))
         copies = np.arange(len(values))
         if known is not None:
@@ -392,11 +381,11 @@ class _Reads:
             shifted = copies + copy - self._middle
             inside = (shifted >= 0) & (shifted < len(copies))
             good = inside & (self.arguments[family][np.where(inside, shifted, 0)] == values)
-            self._note(np.array([copy - self._middle]), good[None])
-            return Read(family, True, 0, copy - self._middle)
+            self._note_consistency(np.array([copy - self._middle]), good[None])
+            return OperandSource(family, True, 0, copy - self._middle)
         family = len(self.arguments)
         self.arguments.append(values)
         for copy, value in enumerate(values.tolist()):
             is_new = self._copy_of.setdefault(value, (family, copy)) == (family, copy)
             self._good[1, copy] &= is_new and value < self._step.arguments
-        return Read(family, True, 0, 0)
+        return OperandSource(family, True, 0, 0)

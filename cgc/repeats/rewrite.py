@@ -1,4 +1,4 @@
-"""Runs passes on one copy of what repeats in a step."""
+"""Run passes on a few copies of the block that repeats in a step, and expand the result."""
 
 from __future__ import annotations
 
@@ -17,54 +17,118 @@ from cgc.cirh.op_table import Scan, are_equal
 from cgc.errors import CompileError
 from cgc.passes.pipeline import run_pipeline, tells_all, verification_wanted
 from cgc.passes.rewriting import watched_by
-from cgc.repeats.expand import unfolded
-from cgc.repeats.find import NotFoldedError
-from cgc.repeats.shorten import Folded, folded
+from cgc.repeats.expand import expand_step
+from cgc.repeats.find import CopiesDifferError
+from cgc.repeats.shorten import ShortStep, shorten_step
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 Origins: TypeAlias = frozenset[tuple[int, int]]
-"""Family and copy of the ops of copies that something is made of."""
+"""(family, copy) of the repeating ops that an op was made from."""
 
 _NOWHERE: Origins = frozenset()
 
+# Numbers of copies to rewrite, tried in order; with few it may not be clear where the others are inserted.
+_KEPT = 3, 4
 
-class Crossings:
-    """Watches the passes rewrite a step without most copies of its block.
 
-    A rewrite within a copy is the same in all copies, however many there are. One that sees ops of two copies
-    is so if the same happens between all neighbours and nothing that it has made meets a third copy: numbers
-    that add up from copy to copy do, and negations that cancel each other out do so between some alone.
+def rewrite(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp:
+    """Return a rewritten copy of a module, equal to the result of the passes on the whole module.
+
+    Args:
+        module: a step; it is not changed.
+        scanned: the same step as arrays.
+        pipeline: names and options of the passes, in order.
+
+    Raises:
+        CompileError: see `run_pipeline`.
+    """
+    return _rewrite_short(module, scanned, pipeline) or _rewrite_whole(copied(module), pipeline)
+
+
+def _rewrite_short(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp | None:
+    """Rewrite a short step and expand it; None unless blocks repeat and are rewritten alike."""
+    if scanned is None:
+        return None
+    for kept in _KEPT:
+        with suppress(
+            CopiesDifferError, CompileError
+        ):  # errors are reported for the whole step, whose ops have names
+            source = shorten_step(module, scanned, kept)
+            if source is None:
+                return None
+            short, cross_copy = source.module, CrossCopyRewrites(source)
+            with watched_by(cross_copy):
+                run_pipeline(short, pipeline)
+            if not (tells_all(pipeline) and cross_copy.are_uniform()):
+                _check_fewer_copies(short, source.rebuild(), pipeline)
+            made = expand_step(short, source)
+            if verification_wanted():
+                verify_module(made)
+            return made
+    return None
+
+
+def _check_fewer_copies(short: ModuleOp, source: ShortStep, pipeline: str) -> None:
+    """Check that a step with one copy less, rewritten and expanded, is equal to the short step.
+
+    Args:
+        short: the short step, rewritten.
+        source: the short step before the passes.
+        pipeline: the passes.
+
+    Raises:
+        CopiesDifferError: they differ.
+    """
+    # The result may depend on the number of copies: numbers add up from copy to copy, negations cancel out.
+    fewer = source.with_one_copy_less()
+    expected = expand_step(_rewrite_whole(fewer.module, pipeline), fewer)
+    if not are_equal(graph_function(expected), graph_function(short)):
+        raise CopiesDifferError("the result of the passes depends on the number of copies")
+
+
+def _rewrite_whole(module: ModuleOp, pipeline: str) -> ModuleOp:
+    """Rewrite the module in place and return it."""
+    run_pipeline(module, pipeline)
+    return module
+
+
+class CrossCopyRewrites:
+    """Records rewrites across copies while the passes run on a short step.
+
+    A rewrite within a copy is the same in all copies, however many there are. A rewrite that sees ops of two
+    copies is uniform if the same happens between all neighbors and its result never meets a third copy.
+    Numbers that add up from copy to copy do meet one, and negations cancel out between some neighbors only.
     """
 
-    def __init__(self, source: Folded) -> None:
+    def __init__(self, source: ShortStep) -> None:
         self._op_copies = source.op_copies
         self._of_copies = {
             index for index, number in enumerate(source.arguments) if number in source.argument_copies
         }
         self._origins: dict[Operation, Origins] = {}
-        """Of ops that passes have made or kept."""
+        """Origins of the ops that passes have made or kept."""
         self._between = [Counter[Origins]() for _ in range(source.kept - 1)]
-        """What was seen together, from the first of two copies on."""
+        """By the first of two neighbors: how often which ops were seen together."""
         self._is_far = False
 
     def rewritten(self, seen: Iterable[Operation], made: Iterable[Operation]) -> None:
-        """See `cgc.passes.rewriting.Watch`."""
+        """Record the origins of a rewrite."""
         origins = _NOWHERE.union(*map(self._of, seen))
         for op in made:
             self._origins[op] = origins
         self._note(origins)
 
     def merged(self, op: CirhOp, kept: CirhOp) -> None:
-        """See `cgc.passes.rewriting.Watch`. What all copies make of the same values belongs to none."""
+        """Record a merge. An op that all copies compute from the same values belongs to none of them."""
         if all(map(self._is_shared, op.operand_values)):
             self._origins[kept] = _NOWHERE
         else:
             self.rewritten((op, kept), (kept,))
 
-    def are_alike(self) -> bool:
-        """Whether one more copy changes nothing but that it is there."""
+    def are_uniform(self) -> bool:
+        """Return True if adding a copy leaves every rewrite unchanged."""
         return not self._is_far and all(one == self._between[0] for one in self._between)
 
     def _note(self, origins: Origins) -> None:
@@ -89,69 +153,3 @@ class Crossings:
         if isinstance(value, OpResult):
             return not self._of(value.op)
         return isinstance(value, BlockArgument) and value.index not in self._of_copies
-
-
-_KEPT = 3, 4
-"""So many copies are rewritten, and one less to see what one more makes of them. With few of them it may not
-be clear where others come in."""
-
-
-def rewrite(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp:
-    """A rewritten copy of a module, equal to what the passes make of a whole copy.
-
-    Args:
-        module: a step; it is not changed.
-        scanned: the same as integers.
-        pipeline: names and options of the passes, in order.
-
-    Raises:
-        CompileError: see `run_pipeline`.
-    """
-    return _folded(module, scanned, pipeline) or _whole(copied(module), pipeline)
-
-
-def _folded(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp | None:
-    """The same where blocks repeat and are rewritten alike; else None."""
-    if scanned is None:
-        return None
-    for kept in _KEPT:
-        with suppress(NotFoldedError, CompileError):  # errors are told of the whole step: its ops have names
-            source = folded(module, scanned, kept)
-            if source is None:
-                return None
-            short, crossings = source.module, Crossings(source)
-            with watched_by(crossings):
-                run_pipeline(short, pipeline)
-            if not (tells_all(pipeline) and crossings.are_alike()):
-                _check(short, source.again(), pipeline)
-            made = unfolded(short, source)
-            if verification_wanted():
-                verify_module(made)
-            return made
-    return None
-
-
-def _check(short: ModuleOp, source: Folded, pipeline: str) -> None:
-    """Compares what is left of a step with what `unfolded` makes of one copy less.
-
-    It may depend on how many copies there are: numbers add up from copy to copy, and negations cancel each
-    other out.
-
-    Args:
-        short: some copies, rewritten.
-        source: the same as they were.
-        pipeline: the passes.
-
-    Raises:
-        NotFoldedError: they differ.
-    """
-    fewer = source.shorter()
-    expected = unfolded(_whole(fewer.module, pipeline), fewer)
-    if not are_equal(graph_function(expected), graph_function(short)):
-        raise NotFoldedError("what the passes make depends on the number of copies")
-
-
-def _whole(module: ModuleOp, pipeline: str) -> ModuleOp:
-    """The module itself, rewritten."""
-    run_pipeline(module, pipeline)
-    return module

@@ -18,9 +18,9 @@ from cgc.cirh.op_table import Scan, scan
 from cgc.cirh.text import print_module
 from cgc.passes import DEFAULT_PIPELINE, precision_pipeline
 from cgc.passes.pipeline import run_pipeline
-from cgc.repeats.expand import unfolded
+from cgc.repeats.expand import expand_step
 from cgc.repeats.rewrite import rewrite
-from cgc.repeats.shorten import Folded
+from cgc.repeats.shorten import ShortStep
 from cs_toolkit.step import Precision
 from cstorch.testing import forget
 
@@ -62,23 +62,23 @@ def assert_as_whole(module: ModuleOp, scanned: Scan | None) -> None:
 
 
 @pytest.fixture
-def left_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def omitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many copies of a block were left out, of each step that was unfolded."""
     found: list[int] = []
 
-    def counted(short: ModuleOp, source: Folded) -> ModuleOp:
-        found.append(source.left_out)
-        return unfolded(short, source)
+    def counted(short: ModuleOp, source: ShortStep) -> ModuleOp:
+        found.append(source.omitted)
+        return expand_step(short, source)
 
-    monkeypatch.setattr("cgc.repeats.rewrite.unfolded", counted)
+    monkeypatch.setattr("cgc.repeats.rewrite.expand_step", counted)
     return found
 
 
 @pytest.mark.parametrize(("model", "params"), TENSORFLOW)
-def test_tensorflow(model: str, params: str, left_out: list[int]) -> None:
+def test_tensorflow(model: str, params: str, omitted: list[int]) -> None:
     module = example_step(model, f"params_{params}.yaml")
     assert_as_whole(module, scan(graph_function(module)))
-    assert (max(left_out, default=0) > 4) == (params in DEEP)
+    assert (max(omitted, default=0) > 4) == (params in DEEP)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize(("model", "params", "depth"), TORCH)
 def test_torch(
-    model: str, params: str, depth: int, left_out: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    model: str, params: str, depth: int, omitted: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     checked: list[ModuleOp] = []
 
@@ -111,4 +111,4 @@ def test_torch(
     monkeypatch.setattr("cgc.repeats.rewrite.rewrite", both)
     runpy.run_path(str(program), run_name="__main__")
     assert checked
-    assert not depth or max(left_out) > 4
+    assert not depth or max(omitted) > 4

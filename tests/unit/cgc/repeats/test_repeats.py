@@ -23,16 +23,16 @@ from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.errors import PipelineError
 from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
-from cgc.repeats.expand import Item, expanded
+from cgc.repeats.expand import Item, expand_items
 from cgc.repeats.find import _Families
 from cgc.repeats.rewrite import rewrite
-from cgc.repeats.shorten import Folded, folded
+from cgc.repeats.shorten import ShortStep, shorten_step
 
 
-def shortened(module: ModuleOp) -> Folded | None:
+def shortened(module: ModuleOp) -> ShortStep | None:
     scanned = scan(graph_function(module))
     assert scanned is not None
-    return folded(module, scanned, 3)
+    return shorten_step(module, scanned, 3)
 
 
 def rewritten(module: ModuleOp, pipeline: str = DEFAULT_PIPELINE) -> ModuleOp:
@@ -50,7 +50,7 @@ def assert_as_whole(module: ModuleOp, pipeline: str = DEFAULT_PIPELINE) -> None:
 
 def no_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """No step may be rewritten as a whole."""
-    monkeypatch.setattr("cgc.repeats.rewrite.copied", lambda module: pytest.fail("it was not folded"))
+    monkeypatch.setattr("cgc.repeats.rewrite.copied", lambda module: pytest.fail("it was not shortened"))
 
 
 @pytest.mark.parametrize("pipeline", [DEFAULT_PIPELINE, "cse,dce"])
@@ -66,7 +66,7 @@ def test_an_op_without_a_copy_in_the_block_that_others_share_is_no_repeat() -> N
         families = _Families(step)
         families._add(10, 20)
         families._add(place, place + 10)
-        assert families._checked() is None
+        assert families._consistent_repeats() is None
 
 
 def test_a_network_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,18 +267,18 @@ def items(text: str) -> list[Item]:
     ],
 )
 def test_copies_come_in_where_they_follow_each_other(short: str, long: str) -> None:
-    found, _ = expanded(items(short), 2)
+    found, _ = expand_items(items(short), 2)
     assert found == items(long)
 
 
 @pytest.mark.parametrize("text", ["a0 x a1 y a2", "a0 b0 b1 a1 x a2 b2", "a1 x a0 y a2"])
 def test_copies_in_no_order_do_not_grow(text: str) -> None:
-    _, kept = expanded(items(text), 2)
+    _, kept = expand_items(items(text), 2)
     assert ord("a") not in kept
 
 
 def test_a_digest_tells_what_canonical_text_tells() -> None:
-    plain, again = repeated_step(3), parse_module(canonical_text(repeated_step(3)))
+    plain, rebuild = repeated_step(3), parse_module(canonical_text(repeated_step(3)))
     others = [
         repeated_step(4),
         repeated_step(3, change=scaled),
@@ -287,7 +287,7 @@ def test_a_digest_tells_what_canonical_text_tells() -> None:
         repeated_step(3, RepeatedBlock(numbered, RESIDUAL.backward)),
     ]
     renamed = parse_module(print_module(plain).replace("block1/kernel", "block_1/kernel"))
-    digests = [module_digest(one, scan(graph_function(one))) for one in (plain, again, *others, renamed)]
-    texts = [canonical_text(one) for one in (plain, again, *others, renamed)]
+    digests = [module_digest(one, scan(graph_function(one))) for one in (plain, rebuild, *others, renamed)]
+    texts = [canonical_text(one) for one in (plain, rebuild, *others, renamed)]
     assert digests[0] == digests[1]
     assert len(set(digests)) == len(set(texts)) == 7

@@ -35,7 +35,7 @@ from cgc.artifact import (
 )
 from cgc.cirh.base import CirhOp, layer_runs
 from cgc.cirh.interface import graph_function, step_interface, step_mode
-from cgc.cirh.op_table import Scan, module_digest, scan
+from cgc.cirh.op_table import OpTable, module_digest, tabulate_ops
 from cgc.errors import CorruptArtifactError
 from cgc.execution.compilation import CompileOptions, Progress, Stages, rewrite_step
 from cgc.manifest import FORMAT_VERSION, REPORT_TEXT, FabricName, Interface, Manifest, Provenance
@@ -113,7 +113,7 @@ def validate_step(
     if interface is None:
         step_interface(module)
     stages = Stages(_VALIDATE_STAGES, progress)
-    scanned = scan(graph_function(module))
+    scanned = tabulate_ops(graph_function(module))
     graph = match_step(rewrite_step(module, scanned, options.pipeline, stages), stages)
     stages.finish()
     return ValidationResult(graph, time.monotonic() - start)
@@ -155,7 +155,7 @@ def compile_step(
     """
     start = time.monotonic()
     interface = interface or step_interface(module)
-    scanned = scan(graph_function(module))
+    scanned = tabulate_ops(graph_function(module))
     ops = [op for op in module.walk() if isinstance(op, CirhOp)] if scanned is None else scanned.ops
     key_of = partial(
         artifact_key,
@@ -216,7 +216,7 @@ def _older(compile_dir: Path, key_of: Callable[[Toolchain], str]) -> str | None:
 
 def _compile(
     module: ModuleOp,
-    scanned: Scan | None,
+    scanned: OpTable | None,
     interface: StepInterface,
     options: CompileOptions,
     fabric: Fabric,

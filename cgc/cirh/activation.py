@@ -74,7 +74,7 @@ class GeluOp(UnaryOp):
 
     @property
     def approximate(self) -> bool:
-        """Whether by the tanh formula."""
+        """True if by the tanh formula."""
         return self.approximation == _TANH
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -165,7 +165,7 @@ class GeluGradOp(FeaturesGradOp):
 
     @property
     def approximate(self) -> bool:
-        """Whether of the tanh formula."""
+        """True if of the tanh formula."""
         return self.approximation == _TANH
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -247,7 +247,7 @@ class EluGradOp(CirhOp):
 
     @property
     def from_features(self) -> bool:
-        """Whether the second operand is what `Elu` was applied to."""
+        """True if the second operand is what `Elu` was applied to."""
         return self.from_features_attr is not None
 
     @property

@@ -95,7 +95,7 @@ def layer_attr(path: LayerPath) -> ArrayAttr[StringAttr]:
 
 
 def is_layer_attr(attribute: Attribute) -> TypeGuard[ArrayAttr[StringAttr]]:
-    """Whether an attribute is an array of strings."""
+    """Return whether an attribute is an array of strings."""
     return isinstance(attribute, ArrayAttr) and all(isinstance(name, StringAttr) for name in attribute.data)
 
 
@@ -208,7 +208,7 @@ class CirhOp(IRDLOperation, ABC):
         )
 
     @classmethod
-    def made_of(
+    def create_unchecked(
         cls,
         operands: Sequence[SSAValue],
         result_types: Iterable[Attribute],
@@ -242,7 +242,7 @@ class CirhOp(IRDLOperation, ABC):
         """The result types that operands and attributes of this op imply."""
 
     @classmethod
-    def inferred(
+    def infer_types(
         cls, operands: Sequence[SSAValue], properties: Mapping[str, Attribute]
     ) -> tuple[Tensor, ...]:
         """The result types of such an op, where operands and attributes alone say them."""

@@ -114,7 +114,7 @@ def _check_order(block: Block, outer: tuple[set[SSAValue], ...] = ()) -> None:
         defined.update(op.results)
 
 
-def copied(module: ModuleOp) -> ModuleOp:
+def copy_module(module: ModuleOp) -> ModuleOp:
     """An equal module that shares attributes alone; ops must stand in the order of their data flow."""
     copy: ModuleOp = module.clone_without_regions()
     for block in module.body.blocks:
@@ -146,7 +146,7 @@ def _op(op: Operation, values: dict[int, SSAValue]) -> Operation:
     operands = [values[id(operand)] for operand in read]
     copy: Operation
     if isinstance(op, CirhOp):
-        copy = op.made_of(operands, types, op.properties, op.attributes)
+        copy = op.create_unchecked(operands, types, op.properties, op.attributes)
     else:
         copy = type(op).create(
             operands=operands, result_types=types, properties=op.properties, attributes=op.attributes

@@ -73,7 +73,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Scan:
+class OpTable:
     """The ops of a function by place, and its values by number: arguments, then results in order.
 
     Attributes:
@@ -130,7 +130,7 @@ class Scan:
         return order, self.read[order], readers
 
 
-def scan(function: FuncOp) -> Scan | None:
+def tabulate_ops(function: FuncOp) -> OpTable | None:
     """Reads a function; None where it holds other ops than those of CIRH, or a value that is made later."""
     try:
         return _scan(function, OpLabels())
@@ -138,7 +138,7 @@ def scan(function: FuncOp) -> Scan | None:
         return None
 
 
-def _scan(function: FuncOp, known: OpLabels) -> Scan | None:
+def _scan(function: FuncOp, known: OpLabels) -> OpTable | None:
     block = function.body.block
     label = known.label
     number = {id(value): index for index, value in enumerate(block.args)}
@@ -162,7 +162,7 @@ def _scan(function: FuncOp, known: OpLabels) -> Scan | None:
         first_result.append(len(types))
         first_read.append(len(read))
     returned = [number[id(value)] for value in last.operands] if last is not None else []
-    return Scan(
+    return OpTable(
         ops,
         labels=np.array(labels, np.int64),
         first_result=np.array(first_result, np.int64),
@@ -174,7 +174,7 @@ def _scan(function: FuncOp, known: OpLabels) -> Scan | None:
 
 
 def are_equal(first: FuncOp, second: FuncOp) -> bool:
-    """Whether two functions are equal, the names and seeds of their ops included; False for other ops."""
+    """Return whether two functions are equal, including names and seeds; False for ops of other dialects."""
     labels = OpLabels()
     one, other = (_scan(function, labels) for function in (first, second))
     if one is None or other is None:
@@ -189,7 +189,7 @@ def are_equal(first: FuncOp, second: FuncOp) -> bool:
     )
 
 
-def module_digest(module: ModuleOp, scanned: Scan | None) -> str:
+def module_digest(module: ModuleOp, scanned: OpTable | None) -> str:
     """64 hex digits.
 
     Args:
@@ -235,7 +235,7 @@ def _sorted(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     return dict(sorted(attributes.items()))
 
 
-def _kinds(scanned: Scan) -> Iterator[str]:
+def _kinds(scanned: OpTable) -> Iterator[str]:
     """One op of each label, whose seed may be another one's."""
     _, first = np.unique(scanned.labels, return_index=True)
     for place in first.tolist():

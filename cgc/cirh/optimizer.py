@@ -109,7 +109,7 @@ class AdamBaseOp(OptimizerOp):
 
     @property
     def corrected_epsilon(self) -> bool:
-        """Whether epsilon is added to the root of the corrected v, as in the paper and in PyTorch."""
+        """True if epsilon is added to the root of the corrected v, as in the paper and in PyTorch."""
         return self.corrected_attr is not None
 
     def _build(self, use_nesterov: bool, corrected_epsilon: bool, **operands: Value) -> None:

@@ -146,7 +146,7 @@ class SparseSoftmaxCrossEntropyWithLogitsOp(CrossEntropyOp):
 
     @property
     def ignore_out_of_range(self) -> bool:
-        """Whether rows with any label out of range do not count."""
+        """True if rows with any label out of range do not count."""
         return self.ignore_attr is not None
 
     @classmethod

@@ -35,12 +35,12 @@ class Elements(Enum):
 
     @property
     def only_moves(self) -> bool:
-        """Whether every element of a result is one of an operand, so that nothing is computed or rounded."""
+        """True if every element of a result is one of an operand, so that nothing is computed or rounded."""
         return self in _MOVING
 
     @property
     def relabels(self) -> bool:
-        """Whether the elements stay where they are, under another shape or type."""
+        """True if the elements stay where they are, under another shape or type."""
         return self in (Elements.KEPT, Elements.CONVERTED)
 
 
@@ -111,7 +111,7 @@ class Work:
 
     @property
     def computes(self) -> bool:
-        """Whether there is more to do than to move elements."""
+        """True if there is more to do than to move elements."""
         return bool(self.kinds.keys() - {"stream"})
 
     def with_simple(self, times: float) -> Work:

@@ -199,7 +199,7 @@ def half_type(half: HalfFormat) -> ElementType:
 
 
 def is_cb16(value: SSAValue) -> bool:
-    """Whether a value in a function is of cbfloat16."""
+    """Return whether a value in a function is of cbfloat16."""
     if tensor_of(value).element_type != element_type("float16"):
         return False
     block = value.owner if isinstance(value.owner, Block) else value.owner.parent_block()

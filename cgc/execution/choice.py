@@ -16,7 +16,7 @@ from cs_toolkit.execution_options import AUTO, ReplicaChoice
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from cgc.cirh.op_table import Scan
+    from cgc.cirh.op_table import OpTable
     from cgc.execution.compilation import Compiled, CompileOptions
     from cgc.performance.replicas import Replicated
     from cs_toolkit.execution_options import Streaming
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def compile_for(
     options: CompileOptions,
     module: ModuleOp,
-    scanned: Scan | None,
+    scanned: OpTable | None,
     interface: StepInterface,
     fabric: Fabric,
     progress: Progress | None,

@@ -20,7 +20,7 @@ from cs_toolkit.step import ExecutionChoice, Precision
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from cgc.cirh.op_table import Scan
+    from cgc.cirh.op_table import OpTable
     from cgc.report import CompileReport, StreamedReport
     from cs_toolkit.step import StepInterface
 
@@ -86,7 +86,7 @@ class Stages:
             self._progress(name, self._done, self._total)
 
 
-def rewrite_step(module: ModuleOp, scanned: Scan | None, pipeline: str, stages: Stages) -> ModuleOp:
+def rewrite_step(module: ModuleOp, scanned: OpTable | None, pipeline: str, stages: Stages) -> ModuleOp:
     """Return a checked and rewritten copy of a module; two stages.
 
     Args:

@@ -271,6 +271,7 @@ def triangle(array: Array) -> tuple[int, Any, Any] | None:
 
 
 def _repeats(array: Array, axis: int) -> bool:
-    """Whether all slices along an axis are the same; compared as bits, as NaN and -0.0 are values too."""
+    """Return whether all slices along an axis are equal."""
+    # Compared as bits: NaN and -0.0 are values too.
     bits = np.ascontiguousarray(array).view(f"u{array.itemsize}")
     return bool((bits == bits.take([0], axis)).all())

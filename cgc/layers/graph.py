@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, SSAValue
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.op_table import Ints, scan
+from cgc.cirh.op_table import Ints, tabulate_ops
 from cgc.cirh.traits import Order, Samples
 from cgc.cirh.types import dtype_name, element_count, tensor_of
 from cgc.kernels.program import Program
@@ -124,7 +124,7 @@ def step_graph(program: Program, micro: MicroStep | None = None) -> StepGraph:
         program: the step.
         micro: its rewrite for micro-batches; None without one.
     """
-    scanned = scan(program.function)
+    scanned = tabulate_ops(program.function)
     assert scanned is not None, "a program has only ops of CIRH"
     values = program.values
     count = scanned.arguments

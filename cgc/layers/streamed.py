@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 
 from cgc.cirh.base import LayerPath, layer_paths
 from cgc.cirh.interface import graph_function
-from cgc.cirh.module import copied
+from cgc.cirh.module import copy_module
 from cgc.cirh.ops import L2NormOp
 from cgc.cirh.types import shape_of
 from cgc.kernels.program import PartOfStep, Program, elements
@@ -75,7 +75,7 @@ def streamed_step(
     micro = micro_step(module, micro_batches) if micro_batches > 1 else None
     own = module if micro is None else micro.module
     if has_joint_norms(own):
-        own = copied(module) if micro is None else own
+        own = copy_module(module) if micro is None else own
         split_norms(own)
     program = Program(own)
     return _schedule(own, program, cut(step_graph(program, micro)), recomputed, micro)
@@ -115,7 +115,9 @@ def split_norms(module: ModuleOp) -> None:
     block = function.body.block
     for op in list(block.ops):
         if isinstance(op, L2NormOp) and _is_joint(op):
-            parts = [L2NormOp.made_of([operand], op.result_types, {}, {}) for operand in op.operand_values]
+            parts = [
+                L2NormOp.create_unchecked([operand], op.result_types, {}, {}) for operand in op.operand_values
+            ]
             block.insert_ops_before(parts, op)
             whole = L2NormOp(*(part.result for part in parts))
             whole.attributes.update(op.attributes)

@@ -18,7 +18,7 @@ from cgc.cirh.interface import (
     arguments_and_results,
     graph_function,
 )
-from cgc.cirh.op_table import Scan, scan
+from cgc.cirh.op_table import OpTable, tabulate_ops
 from cgc.cirh.ops import UpdateTokenLoopOp
 from cgc.cirh.types import HalfFormat, half_format
 from cgc.errors import LoweringError
@@ -126,7 +126,7 @@ def _run_all(plan: _Plan, half: HalfFormat, values: _Computed) -> None:
             place = loop.end
 
 
-def _scanned(function: FuncOp) -> Scan:
+def _scanned(function: FuncOp) -> OpTable:
     """The ops of the function.
 
     Raises:
@@ -138,7 +138,7 @@ def _scanned(function: FuncOp) -> Scan:
             raise LoweringError(f"{op.name} is no op of CIRH; a step consists of cirh ops and func.return")
     if not isinstance(last, ReturnOp):
         raise LoweringError("func.func @graph does not end in func.return")
-    step = scan(function)
+    step = tabulate_ops(function)
     if step is None:
         raise LoweringError("an op of func.func @graph reads a value that a later one makes")
     return step
@@ -202,14 +202,14 @@ class _Computed:
         return len(numbers), way
 
 
-def _run_ops(places: Iterable[int], step: Scan, half: HalfFormat, values: _Computed) -> None:
+def _run_ops(places: Iterable[int], step: OpTable, half: HalfFormat, values: _Computed) -> None:
     for place in places:
         made = lower_in(half, step.ops[place], [values[number] for number in step.operands(place)])
         for number, array in zip(step.results(place), made, strict=True):
             values[number] = array
 
 
-def _run_token_loop(loop: TokenLoop, step: Scan, half: HalfFormat, values: _Computed) -> None:
+def _run_token_loop(loop: TokenLoop, step: OpTable, half: HalfFormat, values: _Computed) -> None:
     """The ops before a loop over tokens, its rounds, and those after it, which see the last round."""
     _run_ops(loop.before, step, half, values)
     end = step.ops[loop.update]
@@ -234,7 +234,7 @@ def _run_token_loop(loop: TokenLoop, step: Scan, half: HalfFormat, values: _Comp
     _run_ops(loop.after, step, half, values)
 
 
-def _run_loop(loop: Loop, step: Scan, half: HalfFormat, values: _Computed) -> None:
+def _run_loop(loop: Loop, step: OpTable, half: HalfFormat, values: _Computed) -> None:
     ops = [step.ops[place] for place in loop.places[:, 0].tolist()]
     read_by_all = {read.number for reads in loop.reads for read in reads if read.kind == "shared"}
     shared = {number: values[number] for number in read_by_all}

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cgc.cirh.op_table import Ints, Scan
+from cgc.cirh.op_table import Ints, OpTable
 from cgc.cirh.ops import CastOp, ReshapeOp, TransposeOp
 from cgc.cirh.random import SeededRandomOp
 
@@ -71,7 +71,7 @@ class Carry(NamedTuple):
 
 @dataclass(frozen=True)
 class Loop:
-    """Ops that are computed by a loop; all values and ops are numbers of a `Scan`.
+    """Ops that are computed by a loop; all values and ops are numbers of a `OpTable`.
 
     Attributes:
         start: the first place of the stretch of ops that the loop replaces.
@@ -103,7 +103,7 @@ class Loop:
         return int(self.places.shape[1])
 
 
-def find_loops(step: Scan, weights: Sequence[int]) -> list[Loop]:
+def find_loops(step: OpTable, weights: Sequence[int]) -> list[Loop]:
     """The loops of a step in the order of their places; their stretches do not overlap.
 
     Args:
@@ -121,7 +121,7 @@ def find_loops(step: Scan, weights: Sequence[int]) -> list[Loop]:
     return sorted(found, key=lambda loop: loop.start)
 
 
-def _whole_weights(step: Scan, weights: Sequence[int]) -> set[int]:
+def _whole_weights(step: OpTable, weights: Sequence[int]) -> set[int]:
     """The weights, and what has all elements of one in another type or order."""
     found = set(weights)
     for place, op in enumerate(step.ops):
@@ -130,7 +130,7 @@ def _whole_weights(step: Scan, weights: Sequence[int]) -> set[int]:
     return found
 
 
-def _candidates(step: Scan) -> Iterator[Ints]:
+def _candidates(step: OpTable) -> Iterator[Ints]:
     """Places by family and copy of stretches in which the classes of ops repeat, the longest first.
 
     Several copies of a stretch are copies of a longer one; those are left out.
@@ -156,7 +156,7 @@ def _candidates(step: Scan) -> Iterator[Ints]:
 class _Copies:
     """A stretch of ops as copies of one, less what cannot be in a loop."""
 
-    def __init__(self, step: Scan, places: Ints) -> None:
+    def __init__(self, step: OpTable, places: Ints) -> None:
         self._step = step
         is_equal = (step.labels[places] == step.labels[places[:, :1]]).all(axis=1)
         is_drawn = [isinstance(step.ops[place], SeededRandomOp) for place in places[:, 0].tolist()]

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from cgc.cirh.op_table import Scan
+from cgc.cirh.op_table import OpTable
 from cgc.cirh.ops import StartTokenLoopOp, UpdateTokenLoopOp
 from cgc.errors import LoweringError
 from cgc.lowering.base import Table, describe
@@ -19,7 +19,7 @@ from cgc.lowering.base import Table, describe
 
 @dataclass(frozen=True)
 class TokenLoop:
-    """The loop over tokens of a step; ops are places in a `Scan`.
+    """The loop over tokens of a step; ops are places in a `OpTable`.
 
     Attributes:
         start: the `StartTokenLoop`.
@@ -56,7 +56,7 @@ class Round(NamedTuple):
     place: jax.Array
 
 
-def find_token_loop(step: Scan) -> TokenLoop | None:
+def find_token_loop(step: OpTable) -> TokenLoop | None:
     """Find the loop over tokens of a step, and part its ops; None without one.
 
     Raises:

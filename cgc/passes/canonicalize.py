@@ -390,7 +390,7 @@ def reduce(op: ops.ReduceOp) -> Replacement:
 # reduction over all dimensions but the last drops them, and what is computed from its result is computed on
 # vectors, up to the broadcast that repeats them.
 def over_all_but_the_last(op: ops.ReduceOp) -> bool:
-    """Whether a reduction leaves the last dimension alone, of two or more."""
+    """Return whether a reduction leaves the last dimension alone, of two or more."""
     rank = len(shape_of(op.x))
     return rank > 1 and op.dimensions == tuple(range(rank - 1))
 

@@ -78,7 +78,7 @@ def _to_channels_first(value: SSAValue) -> ops.TransposeOp | None:
 
 
 def brings_channels_first(op: ops.TransposeOp) -> bool:
-    """Whether a transpose takes the channels of images, which were last, to the front."""
+    """Return whether a transpose takes the channels of images, which were last, to the front."""
     rank = len(op.permutation)
     return rank >= _LEAST_RANK and op.permutation == (0, rank - 1, *range(1, rank - 1))
 

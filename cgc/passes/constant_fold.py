@@ -85,7 +85,7 @@ class ConstantFoldPass(ModulePass):
 
 
 def _leaves_device_range(value: AnyArray) -> bool:
-    """Whether int64 values do not fit in int32, which the device computes int64 in."""
+    """Return whether int64 values do not fit in int32, which the device computes int64 in."""
     return value.dtype == np.int64 and not np.array_equal(value, value.astype(np.int32))
 
 
@@ -431,7 +431,7 @@ def splat_value(rewriter: PatternRewriter, number: float, like: Tensor) -> SSAVa
 
 
 def is_splat_of(value: SSAValue, number: float) -> bool:
-    """Whether every element of `value` is `number`; -0.0 and 0.0 are different numbers here."""
+    """Return whether every element of `value` is `number`; -0.0 and 0.0 are different numbers here."""
     splat = constant_splat(value)
     if splat is None or float(splat) != number:
         return False

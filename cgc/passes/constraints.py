@@ -30,7 +30,7 @@ _ROUNDING = 1e-6
 
 
 def is_float32(value: SSAValue) -> bool:
-    """Whether a value is of float32; patterns are for programs before the choice of precision."""
+    """Return whether a value is of float32; patterns are for programs before the choice of precision."""
     return dtype_name(tensor_of(value)) == "float32"
 
 
@@ -41,69 +41,69 @@ def number(value: SSAValue) -> FloatAttr | None:
 
 
 def is_number(value: SSAValue, expected: FloatAttr) -> bool:
-    """Whether every element is known to be this number, but for rounding."""
+    """Return whether every element is known to be this number, but for rounding."""
     splat = constant_splat(value)
     return splat is not None and math.isclose(float(splat), expected.value.data, rel_tol=_ROUNDING)
 
 
 def is_constant(value: SSAValue) -> bool:
-    """Whether every element is known to be one number."""
+    """Return whether every element is known to be one number."""
     return constant_splat(value) is not None
 
 
 def is_taken_in(op: ops.NegOp) -> bool:
-    """Whether an op that has a rule for negations reads this one: a sum, or an odd function."""
+    """Return whether an op that has a rule for negations reads this one: a sum, or an odd function."""
     return any(isinstance(use.operation, ops.AddOp | ops.SubOp | ops.ErfOp) for use in op.result.uses)
 
 
 def is_other_than_zero(value: SSAValue) -> bool:
-    """Whether every element is known to be one number, which can be divided by."""
+    """Return whether every element is known to be one number, which can be divided by."""
     return bool(constant_splat(value) or 0)
 
 
 def is_positive(value: SSAValue) -> bool:
-    """Whether every element is known to be one number above 0."""
+    """Return whether every element is known to be one number above 0."""
     splat = constant_splat(value)
     return splat is not None and bool(splat > 0)
 
 
 def is_scalar(value: SSAValue) -> bool:
-    """Whether every element is one number: a constant, a rank-0 value or one that is repeated."""
+    """Return whether every element is one number: a constant, a rank-0 value or one that is repeated."""
     owner = value.owner
     repeated = isinstance(owner, ops.BroadcastInDimOp) and not shape_of(owner.x)
     return repeated or not shape_of(value) or is_constant(value)
 
 
 def reduces_last(op: ops.ReduceOp) -> bool:
-    """Whether a reduction is over the last dimension, which stays with size 1."""
+    """Return whether a reduction is over the last dimension, which stays with size 1."""
     return op.keep_dims and op.dimensions == (len(shape_of(op.x)) - 1,)
 
 
 def drops_last(op: ops.ReduceOp) -> bool:
-    """Whether a reduction is over the last dimension, which goes."""
+    """Return whether a reduction is over the last dimension, which goes."""
     return not op.keep_dims and op.dimensions == (len(shape_of(op.x)) - 1,)
 
 
 def reduces_leading(op: ops.ReduceOp) -> bool:
-    """Whether a reduction leaves the last dimension alone, of two or more."""
+    """Return whether a reduction leaves the last dimension alone, of two or more."""
     rank = len(shape_of(op.x))
     return not op.keep_dims and rank > 1 and op.dimensions == tuple(range(rank - 1))
 
 
 def reduces_batch(op: ops.ReduceOp) -> bool:
-    """Whether a reduction leaves the last two dimensions alone, of three or more."""
+    """Return whether a reduction leaves the last two dimensions alone, of three or more."""
     rank = len(shape_of(op.x))
     return not op.keep_dims and rank > 2 and op.dimensions == tuple(range(rank - 2))
 
 
 def repeats_rows(op: ops.BroadcastInDimOp) -> bool:
-    """Whether a broadcast repeats `[..., 1]` along the last dimension and does nothing else."""
+    """Return whether a broadcast repeats `[..., 1]` along the last dimension and does nothing else."""
     source, result = shape_of(op.x), shape_of(op.result)
     return len(source) == len(result) and source[-1:] == (1,) and source[:-1] == result[:-1]
 
 
 def is_same_along_rows(value: SSAValue) -> bool:
-    """Whether all elements along the last dimension are equal: a constant, or repeated numbers."""
+    """Return whether all elements along the last dimension are equal: a constant, or repeated numbers."""
     owner, last = value.owner, len(shape_of(value)) - 1
     if not isinstance(owner, ops.BroadcastInDimOp):
         return is_constant(value)
@@ -111,13 +111,13 @@ def is_same_along_rows(value: SSAValue) -> bool:
 
 
 def repeats_vector(op: ops.BroadcastInDimOp) -> bool:
-    """Whether a broadcast repeats a vector along all dimensions but the last."""
+    """Return whether a broadcast repeats a vector along all dimensions but the last."""
     shape = shape_of(op.result)
     return op.broadcast_dimensions == (len(shape) - 1,) and shape_of(op.x) == shape[-1:]
 
 
 def makes_rows_channels(op: ops.TransposeOp) -> bool:
-    """Whether an op makes `[1, N, 1, rows]` of the reshaped `[1, rows, N, 1]` of `[..., N]`."""
+    """Return whether an op makes `[1, N, 1, rows]` of the reshaped `[1, rows, N, 1]` of `[..., N]`."""
     source = op.x.owner
     if op.permutation != (0, 2, 3, 1) or not isinstance(source, ops.ReshapeOp):
         return False
@@ -126,12 +126,12 @@ def makes_rows_channels(op: ops.TransposeOp) -> bool:
 
 
 def makes_channels_rows(op: ops.TransposeOp) -> bool:
-    """Whether a transpose undoes that of `makes_rows_channels`."""
+    """Return whether a transpose undoes that of `makes_rows_channels`."""
     return op.permutation == (0, 3, 1, 2)
 
 
 def counts_up(places: SSAValue, table: SSAValue) -> bool:
-    """Whether constant places are consecutive rows of a table, in order."""
+    """Return whether constant places are consecutive rows of a table, in order."""
     owner = places.owner
     if not isinstance(owner, ops.ConstOp):
         return False
@@ -141,17 +141,17 @@ def counts_up(places: SSAValue, table: SSAValue) -> bool:
 
 
 def has_epsilon_hat(op: ops.AdamOp) -> bool:
-    """Whether an Adam adds epsilon to the root of the uncorrected v."""
+    """Return whether an Adam adds epsilon to the root of the uncorrected v."""
     return not op.corrected_epsilon
 
 
 def repeats_scalar(op: ops.BroadcastInDimOp) -> bool:
-    """Whether a broadcast repeats a single number."""
+    """Return whether a broadcast repeats a single number."""
     return not shape_of(op.x)
 
 
 def on_last_axis(op: ops.SoftmaxOp | ops.LogSoftmaxOp | ops.SoftmaxGradOp) -> bool:
-    """Whether an op with an axis works along the last dimension."""
+    """Return whether an op with an axis works along the last dimension."""
     return op.axis == len(shape_of(op.results[0])) - 1
 
 
@@ -161,7 +161,7 @@ def last_axis(value: SSAValue) -> Attribute:
 
 
 def hides(value: SSAValue) -> bool:
-    """Whether a constant in the place of a score, or added to it, leaves nothing of the probability.
+    """Return whether a constant in the place of a score, or added to it, leaves nothing of the probability.
 
     It is so large that scores vanish in its rounding: in a row where all are hidden they are equal both ways.
     """
@@ -170,7 +170,7 @@ def hides(value: SSAValue) -> bool:
 
 
 def shows_something(mask: SSAValue) -> bool:
-    """Whether a mask is known to hold somewhere in every row of its last dimension."""
+    """Return whether a mask is known to hold somewhere in every row of its last dimension."""
     while isinstance(mask.owner, ops.BroadcastInDimOp) and _keeps_rows(mask.owner):
         mask = mask.owner.x
     rows = computed(mask, _LARGEST_MASK)
@@ -178,13 +178,13 @@ def shows_something(mask: SSAValue) -> bool:
 
 
 def _keeps_rows(op: ops.BroadcastInDimOp) -> bool:
-    """Whether a broadcast leaves the last dimension as it is."""
+    """Return whether a broadcast leaves the last dimension as it is."""
     last = len(shape_of(op.result)) - 1
     return op.broadcast_dimensions[-1:] == (last,) and shape_of(op.x)[-1] == shape_of(op.result)[-1]
 
 
 def is_cast_back(widening: ops.CastOp, narrowing: ops.CastOp) -> bool:
-    """Whether of two casts the second undoes the first, of 16-bit numbers, and alone reads what it casts."""
+    """Return whether a cast undoes an earlier one of 16-bit numbers, whose result nothing else reads."""
     narrow = tensor_of(widening.x).element_type
     same = narrow == tensor_of(narrowing.result).element_type
     half = dtype_name(tensor_of(widening.x)) in ("float16", "bfloat16")
@@ -192,22 +192,22 @@ def is_cast_back(widening: ops.CastOp, narrowing: ops.CastOp) -> bool:
 
 
 def used_twice(value: SSAValue) -> bool:
-    """Whether a value has two readers."""
+    """Return whether a value has two readers."""
     return len(set(value.uses)) == 2
 
 
 def used_once(value: SSAValue) -> bool:
-    """Whether a value has one reader."""
+    """Return whether a value has one reader."""
     return value.has_one_use()
 
 
 def has_rank_3(value: SSAValue) -> bool:
-    """Whether a value has a rank of 3 or more."""
+    """Return whether a value has a rank of 3 or more."""
     return len(shape_of(value)) >= 3
 
 
 def is_probability(value: SSAValue) -> bool:
-    """Whether a value is the result of a softmax."""
+    """Return whether a value is the result of a softmax."""
     owner = value.owner
     if isinstance(owner, ops.AttentionOp):
         return value is owner.probabilities
@@ -215,7 +215,7 @@ def is_probability(value: SSAValue) -> bool:
 
 
 def complement(value: SSAValue, other: SSAValue) -> bool:
-    """Whether two constants add up to 1, but for rounding."""
+    """Return whether two constants add up to 1, but for rounding."""
     first, second = constant_splat(value), constant_splat(other)
     if first is None or second is None:
         return False
@@ -312,7 +312,7 @@ def selected(rewriter: PatternRewriter, mask: SSAValue, on_true: SSAValue, on_fa
 
 
 def rows_shown(rewriter: PatternRewriter, visible: SSAValue, query: SSAValue) -> SSAValue:
-    """Whether a mask of scores `[..., L, S]` shows any key, in the shape of queries `[..., L, D]`."""
+    """Return whether a mask of scores `[..., L, S]` shows any key, in the shape of queries `[..., L, D]`."""
     dims = tuple(range(len(shape_of(visible))))
     if isinstance(visible.owner, ops.BroadcastInDimOp) and _keeps_rows(visible.owner):
         dims, visible = visible.owner.broadcast_dimensions, visible.owner.x

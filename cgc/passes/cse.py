@@ -35,7 +35,7 @@ def _key(op: CirhOp) -> Hashable:
 
 
 def _is_same(op: CirhOp, other: CirhOp) -> bool:
-    """Whether two ops of one key compute the same: where they come from does not count."""
+    """Return whether two ops of one key compute the same: where they come from does not count."""
     return (
         op.properties == other.properties
         and op.result_types == other.result_types

@@ -37,5 +37,5 @@ def _clean(block: Block) -> None:
 
 
 def _may_go(op: Operation) -> bool:
-    """Whether nothing but its results would miss an op; all ops of CIRH are pure."""
+    """Return whether nothing but its results would miss an op; all ops of CIRH are pure."""
     return isinstance(op, CirhOp) or would_be_trivially_dead(op)

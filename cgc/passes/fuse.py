@@ -122,7 +122,7 @@ class PatternText:
         return compile_pattern(op, self.name, CONSTRAINTS)
 
     def may_fit(self, op: Operation) -> bool:
-        """Whether ops of the right names make the operands of an op, and of those; else it does not fit."""
+        """Return whether ops of the right names make the operands of an op, and the operands of these ops."""
         return _may_be(self.root, op)
 
 
@@ -150,7 +150,7 @@ class PatternIndex:
         self._near: dict[tuple[str | None, ...], tuple[PatternText, ...]] = {}
 
     def knows(self, op: Operation) -> bool:
-        """Whether there are patterns with such a root."""
+        """Return whether there are patterns with such a root."""
         return op.name in self._patterns
 
     def near(self, op: CirhOp) -> tuple[PatternText, ...]:
@@ -166,7 +166,7 @@ class PatternIndex:
 
 
 def _are_near(root: Shape, makers: Sequence[str | None]) -> bool:
-    """Whether ops of these names may make the operands of the root, of two in either order."""
+    """Return whether ops of these names may make the operands of the root, of two in either order."""
     orders = [makers, makers[::-1]] if len(makers) == 2 else [makers]
     return len(root.operands) == len(makers) and any(
         all(wanted is None or wanted.name == name for wanted, name in zip(root.operands, order, strict=True))
@@ -256,7 +256,7 @@ def _lines_of(text: str, chosen: frozenset[str]) -> str:
 
 
 def _holds(names: str, chosen: frozenset[str]) -> bool:
-    """Whether `name`, `!name` or `name|name` is true of a combination."""
+    """Return whether `name`, `!name` or `name|name` is true of a combination."""
     negated = names.startswith("!")
     return any(name in chosen for name in names.lstrip("!").split("|")) != negated
 
@@ -328,7 +328,7 @@ class _Rewriter:
         types = [cast(Attribute, values[value]) for value in op.type_values]
         return op_type.create(
             operands=operands,
-            result_types=types or op_type.inferred(operands, properties),
+            result_types=types or op_type.infer_types(operands, properties),
             properties=properties,
         )
 

@@ -182,7 +182,7 @@ class Matcher:
         self._trail: list[Node] = []
 
     def match(self, root: Operation) -> bool:
-        """Whether the pattern fits with its root at this op."""
+        """Return whether the pattern fits with its root at this op."""
         return self._solve(((self.pattern.root, root), None))
 
     def values(self) -> dict[SSAValue, Matched]:

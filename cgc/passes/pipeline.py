@@ -48,7 +48,7 @@ VERIFY_VARIABLE = "CGC_VERIFY"
 
 
 def verification_wanted() -> bool:
-    """Whether the environment asks for it."""
+    """Return whether the environment asks for it."""
     return os.environ.get(VERIFY_VARIABLE, "") not in ("", "0")
 
 
@@ -76,7 +76,7 @@ def parse_passes(text: str) -> tuple[ModulePass, ...]:
 
 
 def tells_all(text: str) -> bool:
-    """Whether all passes of such a text tell a watch what they rewrite, see `cgc.passes.rewriting`."""
+    """Return whether all passes of such a text tell a watch what they rewrite, see `cgc.passes.rewriting`."""
     return all(isinstance(module_pass, _TELLING) for module_pass in parse_passes(text))
 
 

@@ -62,7 +62,7 @@ _F16, _F32 = element_type("float16"), element_type("float32")
 
 
 def is_float32(value: SSAValue) -> bool:
-    """Whether a value is a tensor of float32."""
+    """Return whether a value is a tensor of float32."""
     return tensor_of(value).element_type == _F32
 
 
@@ -121,7 +121,7 @@ def _add_moves(ops: Sequence[CirhOp], region: set[CirhOp]) -> None:
 
 
 def _is_used_in(op: CirhOp, region: set[CirhOp]) -> bool:
-    """Whether all uses of an op's 16-bit results are operands that ops of the region take in 16 bits."""
+    """Return whether all uses of an op's 16-bit results are 16-bit operands of ops of the region."""
     uses = [use for result in narrow_results(op) for use in result.uses]
     return bool(uses) and all(
         use.operation in region and use.index in narrow_operands(use.operation) for use in uses
@@ -288,7 +288,7 @@ def _narrow_result(
 
 
 def _is_mask(op: Operation, index: int) -> bool:
-    """Whether an operand is added to the scores of an attention, as it is or moved."""
+    """Return whether an operand is added to the scores of an attention, as it is or moved."""
     if isinstance(op, ops.AttentionOp):
         return index == 3 and op.has_bias
     uses = [use for result in op.results for use in result.uses]
@@ -303,7 +303,7 @@ def _leads_to_softmax(op: Operation) -> bool:
 
 
 def _has_constant_beyond(value: SSAValue, limit: float) -> bool:
-    """Whether a constant of a larger magnitude is among what a value is computed from, such as -1e9."""
+    """Return whether a value depends on a constant of a larger magnitude, such as -1e9."""
     waiting, seen = [value.owner], set()
     while waiting:
         op = waiting.pop()

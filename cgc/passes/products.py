@@ -94,7 +94,7 @@ def matmul_of_merged_batches(op: ops.MatMulOp) -> Replacement:
 
 
 def _is_worked_on(value: SSAValue) -> bool:
-    """Whether an op other than a product or a move makes or reads a value."""
+    """Return whether an op other than a product or a move makes or reads a value."""
     if isinstance(value.owner, ops.MatMulOp):
         return any(not isinstance(use.operation, _MOVES) for use in value.uses)
     return isinstance(value.owner, CirhOp) and not isinstance(value.owner, _MOVES)
@@ -112,7 +112,7 @@ def _reshaped(value: SSAValue) -> list[SSAValue]:
 
 
 def _merges_batches(split: Sequence[int], merged: Sequence[int]) -> bool:
-    """Whether a shape has dimensions before the matrices that another one has as one."""
+    """Return whether a shape has dimensions before the matrices that another one has as one."""
     return len(split) > len(merged) == 3 and tuple(split[-2:]) == tuple(merged[-2:])
 
 
@@ -129,10 +129,10 @@ def softmax_of_merged_batches(op: ops.SoftmaxOp | ops.SoftmaxGradOp) -> Replacem
     merged = shape_of(op.results[0])
     if not isinstance(inner, ops.ReshapeOp) or op.axis != 2 or not _merges_batches(shape_of(inner.x), merged):
         return None
-    made_of = [ops.ReshapeOp(value, shape_of(inner.x)) for value in op.operands]
+    operands = [ops.ReshapeOp(value, shape_of(inner.x)) for value in op.operands]
     made = (
-        ops.SoftmaxOp(made_of[0])
+        ops.SoftmaxOp(operands[0])
         if isinstance(op, ops.SoftmaxOp)
-        else ops.SoftmaxGradOp(made_of[0], made_of[1])
+        else ops.SoftmaxGradOp(operands[0], operands[1])
     )
-    return *made_of, made, ops.ReshapeOp(made, merged)
+    return *operands, made, ops.ReshapeOp(made, merged)

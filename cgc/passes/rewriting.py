@@ -129,7 +129,7 @@ def replace_uses(old: SSAValue, new: SSAValue) -> None:
 
 
 def is_read(op: Operation) -> bool:
-    """Whether anybody reads a result of an op."""
+    """Return whether anybody reads a result of an op."""
     return any(result.first_use is not None for result in op.results)
 
 

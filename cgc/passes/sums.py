@@ -53,7 +53,7 @@ def _spreads(value: SSAValue) -> Iterator[tuple[float, ops.BroadcastInDimOp]]:
 
 
 def counts(number: SSAValue, value: SSAValue, total: SSAValue) -> bool:
-    """Whether a number is that of the elements which each element of a total adds up."""
+    """Return whether a number is that of the elements which each element of a total adds up."""
     splat = constant_splat(number)
     return splat is not None and float(splat) == _elements_each(value, total)
 
@@ -203,7 +203,7 @@ def _is_row_mean(value: SSAValue) -> bool:
 
 
 def _is_mean(op: ops.DivOp | ops.MulOp, value: SSAValue, total: SSAValue) -> bool:
-    """Whether an op divides a total of a tensor, repeated or not, by the number of its elements."""
+    """Return whether an op divides a total of a tensor, repeated or not, by the number of its elements."""
     splat, size = constant_splat(op.rhs), _elements_each(value, total)
     if splat is None or not size:
         return False
@@ -217,7 +217,7 @@ _Place: TypeAlias = tuple[Operation, int] | None
 
 
 def _stand_together(first: _Place, *others: tuple[_Place, int]) -> bool:
-    """Whether terms are of one sum, the others there with the sign of the first times the one given."""
+    """Return whether terms are of one sum, the others with the sign of the first times their given sign."""
     return first is not None and all(place == (first[0], sign * first[1]) for place, sign in others)
 
 
@@ -242,13 +242,13 @@ def _users(value: SSAValue, kind: type[Any] | tuple[type[Any], ...]) -> list[Any
 
 
 def are_added(first: Operation, second: Operation, *readers: Operation) -> bool:
-    """Whether two ops make terms of one sum with one sign; besides the sum only `readers` read them."""
+    """Return whether two ops make terms of one sum with one sign, read only by the sum and by `readers`."""
     places = [_place_in_sum(op.results[0], set(readers)) for op in (first, second)]
     return _stand_together(places[0], (places[1], 1))
 
 
 def are_subtracted(first: Operation, second: Operation) -> bool:
-    """Whether two ops make terms of one sum with opposite signs, which nothing else reads."""
+    """Return whether two ops make terms of one sum with opposite signs, which nothing else reads."""
     places = [_place_in_sum(op.results[0], set()) for op in (first, second)]
     return _stand_together(places[0], (places[1], -1))
 
@@ -322,7 +322,7 @@ def _squared(value: SSAValue, factor: float) -> SSAValue | None:
 
 
 def is_sum_of_squares(value: SSAValue) -> bool:
-    """Whether a rank-0 value adds up the squares of all elements of some tensors."""
+    """Return whether a rank-0 value adds up the squares of all elements of some tensors."""
     return not shape_of(value) and squares(value) is not None
 
 

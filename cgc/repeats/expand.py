@@ -299,7 +299,7 @@ class _Expander:
         if not attributes.keys() <= ORIGIN or len(op.attributes) > 1:  # one is the op's name
             attributes = {name: value for name, value in attributes.items() if name in ORIGIN}
             attributes |= {name: value for name, value in op.attributes.items() if name not in ORIGIN}
-        made = op.made_of(operands, types, properties, attributes)
+        made = op.create_unchecked(operands, types, properties, attributes)
         for family, result in zip(self._rewritten.results[item.family], made.results, strict=True):
             self._values[family][item.copy] = result
         return made

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cgc.cirh.op_table import Ints, Scan
+from cgc.cirh.op_table import Ints, OpTable
 
 LEAST_COPIES = 5  # fewer copies are rewritten as fast one by one
 _WINDOW = 8  # equal ops in a row that are compared to find periods
@@ -58,7 +58,7 @@ class Repeats:
         """Number of copies of the block."""
         return len(self.ops[0])
 
-    def value(self, step: Scan, read: OperandSource, copy: int) -> int:
+    def value(self, step: OpTable, read: OperandSource, copy: int) -> int:
         """Return the number of the value that an operand reads of this copy."""
         if read.is_argument:
             return int(self.arguments[read.family, copy])
@@ -69,7 +69,7 @@ class CopiesDifferError(Exception):
     """Copies differ in something that the passes see, or in the result of the passes."""
 
 
-def find_repeats(step: Scan) -> Repeats | None:
+def find_repeats(step: OpTable) -> Repeats | None:
     """Return the block of a step that repeats most, or None."""
     for start, period, copies in _runs(step.labels):
         found = _Families(step).grow(start + copies // 2 * period, period)
@@ -107,7 +107,7 @@ def _periods(labels: Ints) -> list[int]:
 class _Families:
     """Grows families from a copy of a block in the middle of a run, and the copy after it."""
 
-    def __init__(self, step: Scan) -> None:
+    def __init__(self, step: OpTable) -> None:
         self._step = step
         self._family: dict[int, tuple[int, int]] = {}
         """Indices of ops near the middle -> (family, distance to the middle)."""
@@ -282,7 +282,9 @@ class _SourceFinder:
         arguments: by family and copy, the arguments that belong to a copy.
     """
 
-    def __init__(self, step: Scan, ops: Ints, middle: int, copy_at: Callable[[int], tuple[int, int]]) -> None:
+    def __init__(
+        self, step: OpTable, ops: Ints, middle: int, copy_at: Callable[[int], tuple[int, int]]
+    ) -> None:
         self._step, self._ops, self._middle, self._copy_at = step, ops, middle, copy_at
         self._copy_of: dict[int, tuple[int, int]] = {}
         self._good = np.ones((3, ops.shape[1]), bool)

@@ -12,8 +12,8 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from cgc.cirh.base import NODE_NAME, CirhOp
 from cgc.cirh.interface import graph_function
-from cgc.cirh.module import copied, verify_module
-from cgc.cirh.op_table import Scan, are_equal
+from cgc.cirh.module import copy_module, verify_module
+from cgc.cirh.op_table import OpTable, are_equal
 from cgc.errors import CompileError
 from cgc.passes.pipeline import run_pipeline, tells_all, verification_wanted
 from cgc.passes.rewriting import watched_by
@@ -33,7 +33,7 @@ _NOWHERE: Origins = frozenset()
 _KEPT = 3, 4
 
 
-def rewrite(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp:
+def rewrite(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> ModuleOp:
     """Return a rewritten copy of a module, equal to the result of the passes on the whole module.
 
     Args:
@@ -44,10 +44,10 @@ def rewrite(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp:
     Raises:
         CompileError: see `run_pipeline`.
     """
-    return _rewrite_short(module, scanned, pipeline) or _rewrite_whole(copied(module), pipeline)
+    return _rewrite_short(module, scanned, pipeline) or _rewrite_whole(copy_module(module), pipeline)
 
 
-def _rewrite_short(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp | None:
+def _rewrite_short(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> ModuleOp | None:
     """Rewrite a short step and expand it; None unless blocks repeat and are rewritten alike."""
     if scanned is None:
         return None

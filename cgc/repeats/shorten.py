@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from cgc.cirh.base import NODE_NAME, ORIGIN, CirhOp, text_attr
 from cgc.cirh.interface import ALIASING_OUTPUT, graph_function, named_function, plain
-from cgc.cirh.op_table import Scan, scan
+from cgc.cirh.op_table import OpTable, tabulate_ops
 from cgc.cirh.ops import ConcatOp, L2NormOp
 from cgc.errors import InvalidOpError
 from cgc.repeats.find import CopiesDifferError, OperandSource, Repeats, find_repeats
@@ -45,7 +45,7 @@ class ShortStep:
 
     module: ModuleOp
     whole: FuncOp
-    step: Scan
+    step: OpTable
     repeats: Repeats
     kept: int
     results: Sequence[int]
@@ -78,7 +78,7 @@ class ShortStep:
         ops = np.searchsorted(places, repeats.ops[:, kept_copies])
         arguments = np.searchsorted(np.array(self.arguments), repeats.arguments[:, kept_copies])
         function = graph_function(self.module)
-        step = scan(function)
+        step = tabulate_ops(function)
         assert step is not None, "it consists of ops of CIRH"
         left = Repeats(ops, arguments, repeats.reads)
         return _Shortener(self.module, function, step, left, self.kept - 1).shorten()
@@ -96,7 +96,7 @@ class ShortStep:
         return {place: (family, copy) for family, row in enumerate(table) for copy, place in enumerate(row)}
 
 
-def shorten_step(module: ModuleOp, step: Scan, kept: int) -> ShortStep | None:
+def shorten_step(module: ModuleOp, step: OpTable, kept: int) -> ShortStep | None:
     """Leave out most copies of the repeating block; None if the step does not get much shorter.
 
     Args:
@@ -129,13 +129,13 @@ def infer_types(op: CirhOp, operands: Sequence[SSAValue]) -> Sequence[Attribute]
     if [value.type for value in op.operand_values] == [value.type for value in operands]:
         return [result.type for result in op.results]
     try:
-        return type(op).inferred(operands, op.properties)
+        return type(op).infer_types(operands, op.properties)
     except (InvalidOpError, VerifyException, ValueError) as error:
         raise CopiesDifferError(f"{op.name} depends on the number of copies: {error}") from None
 
 
 class _Shortener:
-    def __init__(self, module: ModuleOp, whole: FuncOp, step: Scan, repeats: Repeats, kept: int) -> None:
+    def __init__(self, module: ModuleOp, whole: FuncOp, step: OpTable, repeats: Repeats, kept: int) -> None:
         self._module, self._whole, self._step, self._repeats = module, whole, step, repeats
         self._kept = kept
         self._out = range(FIRST_OMITTED, FIRST_OMITTED + repeats.copies - kept)
@@ -183,7 +183,7 @@ class _Shortener:
                 read = [number for number in read if number in self._values]
         operands = [self._value(number) for number in read]
         attributes = _without_origin(op) | {NODE_NAME: text_attr(str(place))}
-        copy = op.made_of(operands, infer_types(op, operands), op.properties, attributes)
+        copy = op.create_unchecked(operands, infer_types(op, operands), op.properties, attributes)
         self._values.update(zip(self._step.results(place), copy.results, strict=True))
         return copy
 

@@ -70,7 +70,7 @@ class Node:
 
 
 def is_complex(node: Node) -> bool:
-    """Whether an operation reads or makes a complex tensor."""
+    """Return whether an operation reads or makes a complex tensor."""
     return any(tensor is not None and tensor.dtype == COMPLEX for tensor in (*node.tensors(), *node.results))
 
 

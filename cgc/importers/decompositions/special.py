@@ -129,7 +129,7 @@ _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30)
 
 
 def _reflected(e: Emitter, x: SSAValue) -> tuple[SSAValue, SSAValue]:
-    """Whether x lies left of 1/2, and the z >= -1/2 for which the function at z + 1 leads to the one at x."""
+    """Return whether x < 1/2, and the z >= -1/2 whose function at z + 1 gives the function at x."""
     dtype = dtype_of(x)
     is_left = e.compare("LT", x, e.scalar(0.5, dtype))
     return is_left, e.select(is_left, e.unary(ops.NegOp, x), e.sub(x, e.scalar(1, dtype)))

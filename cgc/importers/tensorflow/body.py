@@ -121,7 +121,7 @@ class BodyImporter:
         )
 
     def _is_fed(self, op: Any) -> bool:
-        """Whether a batch gives results of an operation; those that it does not give have no value."""
+        """Return whether a batch gives results of an operation; those that it does not give have no value."""
         if not any(tensor.name in self.values for tensor in op.outputs):
             return False
         for tensor in op.outputs:
@@ -277,7 +277,7 @@ class BodyImporter:
 
 
 def _has_known_type(tensor: Any) -> bool:
-    """Whether values of the tensor's element type are on the device, or need not be."""
+    """Return whether values of the tensor's element type are on the device, or need not be."""
     name = tensor.dtype.base_dtype.name
     return name in DTYPE_NAMES or name in _HOST_TYPES
 

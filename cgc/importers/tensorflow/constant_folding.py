@@ -78,7 +78,7 @@ class Constants:
         return found if found is None else _array(found)
 
     def is_of_step(self, op: Any, values: Sequence[object]) -> bool:
-        """Whether an operation takes the step number and constants alone: no data is behind its results."""
+        """Return whether an operation takes only the step number and constants, and no data."""
         of_step = [isinstance(value, SSAValue) and value in self._of_step for value in values]
         others = (value for value, found in zip(values, of_step, strict=True) if not found)
         # Schedules divide the number of the step, an integer, by another one.
@@ -106,12 +106,12 @@ def _array(value: Array | Waiting) -> Array:
 
 
 def is_beyond_the_device(op: Any) -> bool:
-    """Whether a tensor of an operation has an element type that the device lacks."""
+    """Return whether a tensor of an operation has an element type that the device lacks."""
     return not (_is_of_the_device(op.inputs) and _is_of_the_device(op.outputs))
 
 
 def is_narrowed(op: Any) -> bool:
-    """Whether a tensor of an operation has a type that is narrower on the device."""
+    """Return whether a tensor of an operation has a type that is narrower on the device."""
     return any(tensor.dtype.base_dtype.name in NARROWED for tensor in (*op.inputs, *op.outputs))
 
 
@@ -130,7 +130,7 @@ def fold_lazily(op: Any, inputs: Sequence[Array | Waiting]) -> Sequence[Array | 
 
 
 def _is_pure(op: Any) -> bool:
-    """Whether an operation is a function of its inputs alone, which are numbers.
+    """Return whether an operation is a function of its inputs alone, which are numbers.
 
     Random numbers of the step are not TensorFlow's. What operations with functions do is imported.
     """
@@ -241,7 +241,7 @@ def fold(op: Any, arrays: Sequence[Array]) -> tuple[Array, ...] | None:
 
 
 def is_foldable(op: Any) -> bool:
-    """Whether an operation can be computed here once its inputs are known."""
+    """Return whether an operation can be computed here once its inputs are known."""
     return op.type in _FOLDERS
 
 

@@ -281,7 +281,7 @@ def _global_step(
 
 
 def _every_step_adds_one(body: Any, key: str) -> bool:
-    """Whether a variable is written once, outside of any branch, and that adds one."""
+    """Return whether a variable is written once, outside of any branch, and that adds one."""
     writes = [op for op in body.get_operations() if key in accesses(op).writes]
     if len(writes) != 1:
         return False

@@ -115,7 +115,7 @@ def plan_function(body: Any) -> tuple[Any, ...]:
 
 
 def _draws_by_step(ops: Iterable[Any]) -> bool:
-    """Whether random numbers of these operations, or of functions that they call, depend on the step."""
+    """Return whether random numbers of operations, or of functions they call, depend on the step."""
     return any(
         op.type in STEP_DEPENDENT or any(_draws_by_step(body.get_operations()) for body in _functions(op))
         for op in ops
@@ -152,7 +152,7 @@ def _with_layer_updates(graph: tf.Graph, roots: list[Any], fed: frozenset[str]) 
 
 
 def _takes_values_of(update: Any, names: Collection[str]) -> bool:
-    """Whether the new value of a variable comes from one that the step computes, as an average does."""
+    """Return whether the new value of a variable depends on a new value of the step, like an average."""
     seen = {update.name}
     stack = [tensor.op for tensor in update.inputs[1:]]
     while stack:

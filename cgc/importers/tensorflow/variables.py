@@ -80,7 +80,7 @@ def key_of(handle: Any) -> str:
 
 
 def is_write(op: Any) -> bool:
-    """Whether an operation is one of those that change a variable."""
+    """Return whether an operation is one of those that change a variable."""
     return bool(op.type.startswith(_WRITE_PREFIXES))
 
 
@@ -200,7 +200,7 @@ def _slots(ops: Iterable[Any]) -> Iterator[str]:
 
 
 def _is_slot_name(key: str, trainable: Collection[str]) -> bool:
-    """Whether an optimizer made a variable, by its name.
+    """Return whether an optimizer made a variable, by its name.
 
     TensorFlow names a slot after its variable: "dense/kernel/Momentum". Where only embeddings are trained, no
     training op tells what the powers of beta are.

@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from benchmarks.example_step import example_step
 from cgc.cirh.interface import graph_function
-from cgc.cirh.module import copied
-from cgc.cirh.op_table import Scan, scan
+from cgc.cirh.module import copy_module
+from cgc.cirh.op_table import OpTable, tabulate_ops
 from cgc.cirh.text import print_module
 from cgc.passes import DEFAULT_PIPELINE, precision_pipeline
 from cgc.passes.pipeline import run_pipeline
@@ -53,10 +53,10 @@ DEEP = {"bert_base", "gpt2_small"}
 PRECISIONS: tuple[Precision, ...] = ("float32", "mixed_float16", "cbfloat16")
 
 
-def assert_as_whole(module: ModuleOp, scanned: Scan | None) -> None:
+def assert_as_whole(module: ModuleOp, scanned: OpTable | None) -> None:
     for precision in PRECISIONS:
         pipeline = ",".join(filter(None, (DEFAULT_PIPELINE, precision_pipeline(precision))))
-        whole = copied(module)
+        whole = copy_module(module)
         run_pipeline(whole, pipeline)
         assert print_module(rewrite(module, scanned, pipeline)) == print_module(whole)
 
@@ -77,7 +77,7 @@ def omitted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(("model", "params"), TENSORFLOW)
 def test_tensorflow(model: str, params: str, omitted: list[int]) -> None:
     module = example_step(model, f"params_{params}.yaml")
-    assert_as_whole(module, scan(graph_function(module)))
+    assert_as_whole(module, tabulate_ops(graph_function(module)))
     assert (max(omitted, default=0) > 4) == (params in DEEP)
 
 
@@ -96,7 +96,7 @@ def test_torch(
 ) -> None:
     checked: list[ModuleOp] = []
 
-    def both(module: ModuleOp, scanned: Scan | None, pipeline: str) -> ModuleOp:
+    def both(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> ModuleOp:
         checked.append(module)
         assert_as_whole(module, scanned)
         return rewrite(module, scanned, pipeline)

@@ -11,7 +11,7 @@ from xdsl.dialects.func import ReturnOp
 from xdsl.ir import Block, Operation
 
 from cgc.cirh.interface import graph_function
-from cgc.cirh.module import Verifier, copied, verify_module
+from cgc.cirh.module import Verifier, copy_module, verify_module
 from cgc.cirh.ops import ConstOp, MulOp, ReluOp, TransposeOp
 from cgc.cirh.text import parse_module, print_module
 from cgc.cirh.types import tensor_type
@@ -123,7 +123,7 @@ def test_a_copy_has_the_text_of_its_original_names_and_origins_included(passes: 
     module = parse_module(STEP)
     run_pipeline(module, passes)  # loop nests have regions, and functions without a body
     before = print_module(module)
-    copy = copied(module)
+    copy = copy_module(module)
     verify_module(copy)
     assert print_module(copy) == before
     assert not set(module.walk()) & set(copy.walk())
@@ -132,7 +132,7 @@ def test_a_copy_has_the_text_of_its_original_names_and_origins_included(passes: 
 def test_what_happens_to_a_copy_does_not_happen_to_the_original() -> None:
     module = parse_module(STEP)
     before = print_module(module)
-    copy = copied(module)
+    copy = copy_module(module)
     run_pipeline(copy)
     for op in graph_function(copy).body.block.ops:
         op.attributes.clear()

@@ -264,7 +264,7 @@ def _avg_pool_backward(dimensions: int) -> Handler:
 
 
 def _divides(space: Shape, pooled: Shape) -> bool:
-    """Whether adaptive windows have one size and do not overlap."""
+    """Return whether adaptive windows have one size and do not overlap."""
     return all(count and size % count == 0 for size, count in zip(space, pooled, strict=True))
 
 

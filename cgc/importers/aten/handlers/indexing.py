@@ -51,7 +51,7 @@ def flat_rows(e: Emitter, shape: Shape, index: SSAValue, axis: int) -> tuple[SSA
 
 
 def _repeats(index: SSAValue, axis: int) -> bool:
-    """Whether an index was repeated along an axis, as `index.unsqueeze(-1).expand(-1, -1, n)` is."""
+    """Return whether an index was repeated along an axis, as `index.unsqueeze(-1).expand(-1, -1, n)` is."""
     inner = index.owner
     if not isinstance(inner, ops.BroadcastInDimOp):
         return False

@@ -284,7 +284,7 @@ def _backwards(loop: _Loop, values: list[Value], turns: Sequence[SSAValue]) -> l
 
 
 def _differ_in_length(new: Value, old: Value) -> bool:
-    """Whether a turn has put items at the end of a list, or taken some from there."""
+    """Return whether a turn has put items at the end of a list, or taken some from there."""
     if not isinstance(new, TensorList) or not isinstance(old, TensorList):
         return False
     return len(new.items) != len(old.items)

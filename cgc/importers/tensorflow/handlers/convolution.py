@@ -152,7 +152,7 @@ Item = TypeVar("Item")
 
 
 def channels_first(node: NodeContext) -> bool:
-    """Whether the tensors of an operation have their channels behind the batch: NCHW, NCDHW."""
+    """Return whether the tensors of an operation have their channels behind the batch: NCHW, NCDHW."""
     data_format = node.attr("data_format").decode()
     if data_format not in ("NHWC", "NDHWC", "NCHW", "NCDHW"):
         raise RefusedError(

@@ -294,7 +294,7 @@ def _and(node: NodeContext) -> SSAValue:
 
 
 def _is_negative(node: NodeContext, x: SSAValue) -> SSAValue:
-    """Whether the sign is minus: x < 0, or x is the zero whose reciprocal is minus infinity."""
+    """Return whether the sign is minus: x < 0, or x is the zero whose reciprocal is minus infinity."""
     e = node.emit
     zero = e.scalar(0, dtype_of(x))
     minus_zero = e.compare("LT", e.unary(ops.ReciprocalOp, x), zero)

@@ -84,7 +84,7 @@ def _in_top_k_v1(node: NodeContext) -> SSAValue:
 
 
 def _is_among(node: NodeContext, k: int) -> SSAValue:
-    """Whether fewer than k predictions are larger than that of the target: ties are all in.
+    """Return whether fewer than k predictions are larger than that of the target: ties are all in.
 
     As in TensorFlow false for a row whose target is out of range or has a prediction that is not finite.
     """

@@ -17,8 +17,8 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.interface import graph_function
-from cgc.cirh.module import copied
-from cgc.cirh.op_table import module_digest, scan
+from cgc.cirh.module import copy_module
+from cgc.cirh.op_table import module_digest, tabulate_ops
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.errors import PipelineError
 from cgc.passes import DEFAULT_PIPELINE
@@ -30,19 +30,19 @@ from cgc.repeats.shorten import ShortStep, shorten_step
 
 
 def shortened(module: ModuleOp) -> ShortStep | None:
-    scanned = scan(graph_function(module))
+    scanned = tabulate_ops(graph_function(module))
     assert scanned is not None
     return shorten_step(module, scanned, 3)
 
 
 def rewritten(module: ModuleOp, pipeline: str = DEFAULT_PIPELINE) -> ModuleOp:
-    return rewrite(module, scan(graph_function(module)), pipeline)
+    return rewrite(module, tabulate_ops(graph_function(module)), pipeline)
 
 
 def assert_as_whole(module: ModuleOp, pipeline: str = DEFAULT_PIPELINE) -> None:
     """The same text, names and lines included, and the module as it was."""
     before = print_module(module)
-    whole = copied(module)
+    whole = copy_module(module)
     run_pipeline(whole, pipeline)
     assert print_module(rewritten(module, pipeline)) == print_module(whole)
     assert print_module(module) == before
@@ -50,7 +50,7 @@ def assert_as_whole(module: ModuleOp, pipeline: str = DEFAULT_PIPELINE) -> None:
 
 def no_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """No step may be rewritten as a whole."""
-    monkeypatch.setattr("cgc.repeats.rewrite.copied", lambda module: pytest.fail("it was not shortened"))
+    monkeypatch.setattr("cgc.repeats.rewrite.copy_module", lambda module: pytest.fail("it was not shortened"))
 
 
 @pytest.mark.parametrize("pipeline", [DEFAULT_PIPELINE, "cse,dce"])
@@ -60,7 +60,7 @@ def test_a_deep_step_is_rewritten_as_a_whole_one(pipeline: str, monkeypatch: pyt
 
 
 def test_an_op_without_a_copy_in_the_block_that_others_share_is_no_repeat() -> None:
-    step = scan(graph_function(repeated_step(20)))
+    step = tabulate_ops(graph_function(repeated_step(20)))
     assert step is not None
     for place in (-1, len(step.ops)):  # before the first op, behind the last one
         families = _Families(step)
@@ -287,7 +287,9 @@ def test_a_digest_tells_what_canonical_text_tells() -> None:
         repeated_step(3, RepeatedBlock(numbered, RESIDUAL.backward)),
     ]
     renamed = parse_module(print_module(plain).replace("block1/kernel", "block_1/kernel"))
-    digests = [module_digest(one, scan(graph_function(one))) for one in (plain, rebuild, *others, renamed)]
+    digests = [
+        module_digest(one, tabulate_ops(graph_function(one))) for one in (plain, rebuild, *others, renamed)
+    ]
     texts = [canonical_text(one) for one in (plain, rebuild, *others, renamed)]
     assert digests[0] == digests[1]
     assert len(set(digests)) == len(set(texts)) == 7

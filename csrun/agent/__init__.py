@@ -1,4 +1,4 @@
-"""The agent: runs beside every task of a Slurm job and answers for it to the launcher.
+"""The agent of a task in a Slurm job: starts the task, supervises it and reports to the launcher.
 
-It is started by Slurm on each node, outside any container, and needs Python's standard library alone.
+Slurm starts it on the nodes, outside any container, and it needs only Python's standard library.
 """

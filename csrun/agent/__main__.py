@@ -1,4 +1,4 @@
-"""What Slurm starts on the nodes: `python -I -S .../csrun/agent`; nothing of the user's Python reaches it."""
+"""Entry point on the nodes: `python -I -S .../csrun/agent`, isolated from the user's Python settings."""
 
 from __future__ import annotations
 

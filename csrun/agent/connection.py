@@ -1,4 +1,4 @@
-"""A connection that carries the protocol's messages and never blocks."""
+"""Non-blocking connection for the messages of the protocol."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from contextlib import suppress
 from csrun.agent.protocol import MAX_HEAD_BYTES, Decoder, Message, ProtocolError, encode
 
 READ_BYTES = 262_144
-DEAD_PEER_S = 15
-"""So long a machine may not answer at all: one without power ends no connection."""
+DEAD_PEER_S = 15  # a machine that loses power does not close its connections
 
 
-class Link:
-    """Our end of a connection.
+class Connection:
+    """One end of a connection.
 
     Args:
-        connection: a connected TCP socket; the link owns it.
-        max_head_bytes: the largest head of a frame that is taken.
+        connection: a connected TCP socket; this object owns it.
+        max_head_bytes: the largest accepted head of a frame.
 
     Attributes:
-        fault: why it is not open any more, if the other side has sent what cannot be read.
+        error: of the protocol, if the connection was closed for one; else "".
     """
 
     def __init__(self, connection: socket.socket, max_head_bytes: int = MAX_HEAD_BYTES) -> None:
@@ -28,32 +27,32 @@ class Link:
         self._decoder = Decoder(max_head_bytes)
         self._unsent = bytearray()
         self._open = True
-        self.fault = ""
+        self.error = ""
         connection.setblocking(False)
-        with suppress(OSError):  # it may be broken already
-            _watch_peer(connection)
+        with suppress(OSError):  # the peer may have closed it already
+            _enable_keepalive(connection)
 
     def is_open(self) -> bool:
-        """False once the other side has ended it, broken it, or sent what cannot be read."""
+        """Return False once the peer has closed or broken the connection, or violated the protocol."""
         return self._open
 
     def fileno(self) -> int:
-        """The descriptor to wait for."""
+        """Return the descriptor of the socket."""
         return self._socket.fileno()
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits until the connection takes it; call `flush` when it is writable."""
+        """Number of bytes to send; call `flush` when the socket is writable."""
         return len(self._unsent)
 
     def send(self, message: Message) -> None:
-        """Sends a message, or as much of it as the connection takes now."""
+        """Send a message; what the socket does not take now remains for `flush`."""
         if self._open:
             self._unsent += encode(message)
             self.flush()
 
     def flush(self) -> None:
-        """Sends what waits, as far as possible."""
+        """Send as many of the remaining bytes as the socket takes."""
         try:
             while self._unsent and self._open:
                 del self._unsent[: self._socket.send(self._unsent)]
@@ -63,7 +62,7 @@ class Link:
             self._lose()
 
     def receive(self) -> list[Message]:
-        """The messages that have come; may leave some for the next call."""
+        """Return the messages that have arrived; some may remain for the next call."""
         messages: list[Message] = []
         if not self._open:
             return messages
@@ -74,7 +73,7 @@ class Link:
         except BlockingIOError:
             return messages
         except ProtocolError as error:
-            self.fault = str(error)
+            self.error = str(error)
             self._lose()
             return messages
         except OSError:
@@ -85,7 +84,7 @@ class Link:
         return messages
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         self._open = False
         self._socket.close()
 
@@ -94,8 +93,8 @@ class Link:
         self._unsent.clear()
 
 
-def _watch_peer(connection: socket.socket) -> None:
-    """Has the kernel break the connection when the other machine does not answer any more."""
+def _enable_keepalive(connection: socket.socket) -> None:
+    """Have the kernel break the connection when the other machine no longer answers."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S // 3)

@@ -1,4 +1,4 @@
-"""Writes a task's files from a thread of its own: a file system that hangs must not stop the heartbeats."""
+"""Writes the files of a task in a separate thread: a file system that hangs must not stop the heartbeats."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LogWriter:
     """Writes the log of a task.
 
     Args:
-        log: opened for writing, unbuffered; the writer closes it. None: there is none, only an exit record.
-        complain: called once, from the thread, with the reason if the log cannot be written any more.
+        log: opened for writing, unbuffered; the writer closes it. None if only an exit record is written.
+        complain: called once, in the thread, with the reason if the log can no longer be written.
     """
 
     def __init__(self, log: BinaryIO | None, complain: Callable[[str], None]) -> None:
@@ -35,18 +35,18 @@ class LogWriter:
 
     @property
     def full(self) -> bool:
-        """Whether more waits to be written than is good."""
+        """Whether the backlog exceeds its limit."""
         return self._backlog_bytes > BACKLOG_LIMIT_BYTES
 
     def write(self, data: bytes) -> None:
-        """Queues a piece of the log."""
+        """Queue a piece of the log."""
         with self._changed:
             self._queue.append(data)
             self._backlog_bytes += len(data)
             self._changed.notify()
 
     def finish(self, path: Path, record: dict[str, Any], limit_s: float) -> None:
-        """Waits until the log and then this exit record are written, at most `limit_s`."""
+        """Write the rest of the log and then the exit record; wait at most `limit_s`."""
         with self._changed:
             self._record = (path, record)
             self._closing = True
@@ -81,10 +81,10 @@ class LogWriter:
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Writes a JSON file so that whoever looks sees all of it or nothing.
+    """Write a JSON file atomically.
 
     Raises:
-        OSError: the directory cannot be written.
+        OSError: the directory is not writable.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, json.dumps(record, indent=2) + "\n")

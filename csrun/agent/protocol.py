@@ -1,18 +1,18 @@
-"""What the launcher and its agents say to each other. Pure: bytes in, messages out, and back.
+"""Protocol between the launcher and its agents. Pure: bytes to messages, and messages to bytes.
 
-A frame is the length of its head and of its payload (4 bytes each, big endian), the head in JSON, the
-payload. The head's "kind" names the message.
+A frame consists of the lengths of its head and of its payload (4 bytes each, big endian), the head in JSON,
+and the payload. "kind" in the head names the message.
 
     launcher                              agent
        | <------------- connect ------------ |
        | ------------ Challenge -----------> |   a random number
-       | <------------- Hello -------------- |   who it is, proof that it knows the job's token
-       | -------------- Start -------------> |   (when all have come) proof, and what to run
-       | <-- Output*, Beat*, Ended, Gone --- |
+       | <------------- Hello -------------- |   identity, proof that it knows the job's token
+       | -------------- Start -------------> |   (after all agents have connected) proof, command
+       | <- Output*, Heartbeat*, Ended, Gone  |
        | --------- Signal*, Credit* -------> |
 
-Both prove that they know the job's token, which travels through Slurm alone and never through this
-connection: nobody else on the nodes can pose as a task, or have a task run a command of theirs.
+Both sides prove that they know the job's token, which they get through Slurm and never send over this
+connection. Thus no other user of the nodes can impersonate a task or run a command in one.
 """
 
 from __future__ import annotations
@@ -28,28 +28,26 @@ from typing import Any, ClassVar
 from csrun.errors import CsrunError
 
 LENGTHS = struct.Struct(">II")
+# A Start has command and environment: at most about 2 MiB in the kernel, and up to 6 times that as JSON.
 MAX_HEAD_BYTES = 16 * 1024 * 1024
-"""A Start holds command and variables; the kernel allows about 2 MiB, JSON makes up to 6 times that of it."""
-MAX_AGENT_HEAD_BYTES = 65_536
-"""What the launcher takes, from whoever connects: no more memory for somebody who has proved nothing yet."""
+MAX_AGENT_HEAD_BYTES = 65_536  # limits the memory that an unauthenticated peer can take in the launcher
 MAX_PAYLOAD_BYTES = 1024 * 1024
 
-BEAT_INTERVAL_S = 2.0
-SILENCE_LIMIT_S = 8.0
-"""Longer than this without a frame, and a task is lost. With it a lost node is noticed within 10 s."""
+HEARTBEAT_INTERVAL_S = 2.0
+HEARTBEAT_TIMEOUT_S = 8.0  # without a frame for this time, a task is lost; a lost node is noticed within 10 s
 
+# Output that a task may send ahead of credit. A slow terminal thereby slows tasks down instead of filling the
+# launcher's memory, and never delays heartbeats.
 WINDOW_BYTES = 262_144
-"""Output that a task may have on its way; more has to wait for credit, so that a slow terminal slows tasks
-down instead of filling the launcher's memory, and never holds up heartbeats."""
 
 
 class ProtocolError(CsrunError):
-    """The other side has sent what this version of the toolkit cannot read."""
+    """The peer has sent a frame that this version of the toolkit cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Launcher: prove that you know the token, with this random number."""
+    """Launcher: request a proof of the token with this random number."""
 
     kind: ClassVar[str] = "challenge"
     nonce: str
@@ -57,17 +55,17 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Agent: I am here.
+    """Agent: introduce the task.
 
     Attributes:
         rank: of the task.
         node: Slurm's name of the machine.
         pid: of the agent.
         slurm_job, slurm_step: Slurm's numbers.
-        cpus: numbers of the CPUs that Slurm lets the task use.
-        cpus_on_node: CPUs that Slurm has given to the job on this node; 0 where it does not say.
-        nonce: the agent's random number.
-        proof: see `proof`.
+        cpus: numbers of the CPUs that the task may use.
+        cpus_on_node: number of CPUs of the job on this node; 0 if unknown.
+        nonce: random number of the agent.
+        proof: of the token, by `agent_proof`.
     """
 
     kind: ClassVar[str] = "hello"
@@ -84,19 +82,19 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Launcher: run this.
+    """Launcher: run a command.
 
     Attributes:
-        command: the words that are executed.
-        cwd: where.
+        command: program and arguments.
+        cwd: absolute working directory.
         values: environment variables to set.
         unset: environment variables to remove first.
-        cpus: CPUs that the task is pinned to; empty: as Slurm has left it.
+        cpus: CPUs that the task is pinned to; empty to leave the pinning to Slurm.
         log: absolute path of the task's log.
-        append: keep what the log holds, of a run of the job before it was requeued.
-        exit_record: absolute path of the file that says how the task has ended.
-        grace_s: from asking to end until SIGKILL, when the agent has to decide alone.
-        proof: see `proof`.
+        append: append to the log of the run before the job was requeued.
+        exit_record: absolute path of the file about the end of the task.
+        grace_s: time from the request to end until SIGKILL, if the launcher is lost.
+        proof: of the token, by `launcher_proof`.
     """
 
     kind: ClassVar[str] = "start"
@@ -114,7 +112,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Agent: the task runs, under this number."""
+    """Agent: the task runs with this pid."""
 
     kind: ClassVar[str] = "started"
     pid: int
@@ -122,7 +120,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Agent: the task cannot be started; why, and the exit code that this means for the job."""
+    """Agent: the task cannot be started, with the reason and the exit code of the job."""
 
     kind: ClassVar[str] = "refused"
     text: str
@@ -131,45 +129,45 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Agent: the task has written this."""
+    """Agent: output of the task."""
 
     kind: ClassVar[str] = "output"
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """Agent: still here."""
+class Heartbeat:
+    """Agent: still alive."""
 
     kind: ClassVar[str] = "beat"
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Agent: something that the user should know and that changes nothing."""
+    """Agent: a notice for the user that does not affect the job."""
 
     kind: ClassVar[str] = "note"
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Agent: Slurm has sent the task this signal (scancel, time limit, preemption)."""
+class Interrupted:
+    """Agent: Slurm has sent this signal (scancel, time limit, preemption)."""
 
     kind: ClassVar[str] = "asked"
     signum: int
 
 
 @dataclass(frozen=True, slots=True)
-class Forsaken:
-    """Agent: Slurm's step daemon, my parent, is gone; I end the task."""
+class Orphaned:
+    """Agent: Slurm's step daemon, the parent of the agent, is gone, and the agent ends the task."""
 
     kind: ClassVar[str] = "forsaken"
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Agent: the task's process has ended; 128 + n for signal n."""
+    """Agent: the process of the task has ended; 128 + n for signal n."""
 
     kind: ClassVar[str] = "ended"
     exit_code: int
@@ -177,14 +175,14 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Agent: no process of the task is left, and now I go."""
+    """Agent: no process of the task is left, and the agent exits."""
 
     kind: ClassVar[str] = "gone"
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Launcher: send this signal. One that ends goes to all processes of the task until none is left."""
+    """Launcher: send a signal to the task; one that ends it goes to all its processes until none is left."""
 
     kind: ClassVar[str] = "signal"
     signum: int
@@ -192,7 +190,7 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """Launcher: so many bytes of output have been shown, you may send as many more."""
+    """Launcher: the agent may send `count` more bytes of output."""
 
     kind: ClassVar[str] = "credit"
     count: int
@@ -205,10 +203,10 @@ Message = (
     | Started
     | Refused
     | Output
-    | Beat
+    | Heartbeat
     | Note
-    | Asked
-    | Forsaken
+    | Interrupted
+    | Orphaned
     | Ended
     | Gone
     | Signal
@@ -223,10 +221,10 @@ _KINDS: dict[str, type[Message]] = {
         Started,
         Refused,
         Output,
-        Beat,
+        Heartbeat,
         Note,
-        Asked,
-        Forsaken,
+        Interrupted,
+        Orphaned,
         Ended,
         Gone,
         Signal,
@@ -236,25 +234,26 @@ _KINDS: dict[str, type[Message]] = {
 
 
 def encode(message: Message) -> bytes:
-    """The frame of a message. Text that is no text (lone surrogates of file names) survives."""
+    """Return the frame of a message."""
     payload = message.data if isinstance(message, Output) else b""
     values: dict[str, Any] = {} if isinstance(message, Output) else asdict(message)
+    # ASCII keeps the lone surrogates that undecodable file names have.
     head = json.dumps({"kind": message.kind, **values}, separators=(",", ":")).encode("ascii")
     return LENGTHS.pack(len(head), len(payload)) + head + payload
 
 
 class Decoder:
-    """Cuts a stream of bytes into messages, whatever pieces it arrives in."""
+    """Splits a stream of bytes into messages."""
 
     def __init__(self, max_head_bytes: int = MAX_HEAD_BYTES) -> None:
         self._max_head_bytes = max_head_bytes
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Takes the next piece; yields the messages that are complete now.
+        """Decode the next piece of the stream and yield the complete messages.
 
         Raises:
-            ProtocolError: this is no frame of ours; the stream cannot be used any more.
+            ProtocolError: the frame is invalid, and the stream can no longer be used.
         """
         self._buffer += data
         while len(self._buffer) >= LENGTHS.size:
@@ -262,7 +261,7 @@ class Decoder:
             if head_length > self._max_head_bytes or payload_length > MAX_PAYLOAD_BYTES:
                 raise ProtocolError(
                     f"got a frame of {head_length} + {payload_length} bytes, expected at most "
-                    f"{self._max_head_bytes} + {MAX_PAYLOAD_BYTES}: the other side is no part of this job"
+                    f"{self._max_head_bytes} + {MAX_PAYLOAD_BYTES}: the peer is not part of this job"
                 )
             end = LENGTHS.size + head_length + payload_length
             if len(self._buffer) < end:
@@ -282,7 +281,7 @@ def _decode(head: bytes, payload: bytes) -> Message:
         elif payload:
             raise ValueError("a payload")
         for field in fields(kind):
-            values[field.name] = _typed(values[field.name], str(field.type))
+            values[field.name] = _convert(values[field.name], str(field.type))
         return kind(**values)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ProtocolError(
@@ -291,47 +290,47 @@ def _decode(head: bytes, payload: bytes) -> Message:
         ) from error
 
 
-def _typed(value: Any, annotation: str) -> Any:
-    """The value as the field's annotation has it; JSON knows no tuples."""
+def _convert(value: Any, annotation: str) -> Any:
+    """Convert a JSON value to the type of a field."""
     if annotation == "tuple[int, ...]":
-        return tuple(_plain(item, int) for item in _plain(value, list))
+        return tuple(_checked(item, int) for item in _checked(value, list))
     if annotation == "tuple[str, ...]":
-        return tuple(_plain(item, str) for item in _plain(value, list))
+        return tuple(_checked(item, str) for item in _checked(value, list))
     if annotation.startswith("Mapping"):
-        return {name: _plain(text, str) for name, text in _plain(value, dict).items()}
+        return {name: _checked(text, str) for name, text in _checked(value, dict).items()}
     if annotation == "float":
         return float(value)
-    return _plain(value, {"int": int, "str": str, "bytes": bytes, "bool": bool}[annotation])
+    return _checked(value, {"int": int, "str": str, "bytes": bytes, "bool": bool}[annotation])
 
 
-def _plain(value: Any, kind: type) -> Any:
-    if type(value) is not kind:  # not isinstance: True is no number here
+def _checked(value: Any, kind: type) -> Any:
+    if type(value) is not kind:  # not isinstance: True is not a number here
         raise TypeError(f"{value!r} instead of {kind.__name__}")
     return value
 
 
-def proof(token: str, *said: str) -> str:
-    """What only somebody who knows the token can say about these words: HMAC-SHA256, hexadecimal.
+def proof(token: str, *values: str) -> str:
+    """Return the HMAC-SHA256 of values with the token, in hexadecimal.
 
-    The agent's proof covers "agent", both random numbers and its rank; the launcher's covers "launcher", both
-    random numbers and the command with everything that comes with it, so that neither can be used again.
+    The proofs of agent and launcher cover the sender, both random numbers and the whole message, so that
+    neither can be replayed.
     """
-    text = json.dumps(said, separators=(",", ":")).encode("ascii")
+    text = json.dumps(values, separators=(",", ":")).encode("ascii")
     return hmac.new(token.encode("utf-8", "surrogateescape"), text, sha256).hexdigest()
 
 
 def agent_proof(token: str, launcher_nonce: str, hello: Hello) -> str:
-    """The proof of a Hello that answers this Challenge."""
-    said = {name: value for name, value in asdict(hello).items() if name != "proof"}
-    return proof(token, "agent", launcher_nonce, json.dumps(said, sort_keys=True))
+    """Return the proof of a Hello for the nonce of a Challenge."""
+    covered = {name: value for name, value in asdict(hello).items() if name != "proof"}
+    return proof(token, "agent", launcher_nonce, json.dumps(covered, sort_keys=True))
 
 
 def launcher_proof(token: str, launcher_nonce: str, agent_nonce: str, start: Start) -> str:
-    """The proof of a Start to the agent with this nonce."""
-    said = {name: value for name, value in asdict(start).items() if name != "proof"}
-    return proof(token, "launcher", launcher_nonce, agent_nonce, json.dumps(said, sort_keys=True))
+    """Return the proof of a Start for the nonce of an agent."""
+    covered = {name: value for name, value in asdict(start).items() if name != "proof"}
+    return proof(token, "launcher", launcher_nonce, agent_nonce, json.dumps(covered, sort_keys=True))
 
 
 def same_proof(given: str, expected: str) -> bool:
-    """Compares in constant time."""
+    """Compare two proofs in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), expected.encode("ascii"))

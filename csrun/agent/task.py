@@ -1,8 +1,8 @@
-"""One task of a Slurm job: starts it when the launcher says so, reports on it, and leaves nothing behind.
+"""One task of a Slurm job: start it for the launcher, report on it, and leave no process running.
 
-One loop waits for what comes first: a message, output of the task, a signal, the next heartbeat. The agent
-ends its task when the launcher's connection breaks, when Slurm asks for it, or when Slurm's step daemon (its
-parent) is gone. Threads: this one, and the log's writer.
+One loop waits for a message, output of the task, a signal, or the next heartbeat. The agent ends its task
+when the connection to the launcher breaks, when Slurm requests it, or when Slurm's step daemon, its parent,
+is gone. The log is written by a second thread.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from pathlib import Path
 from secrets import token_hex
 
 from cs_toolkit.errors import ToolkitError
-from csrun.agent.connection import Link
+from csrun.agent.connection import Connection
 from csrun.agent.log import LogWriter
 from csrun.agent.protocol import (
-    BEAT_INTERVAL_S,
+    HEARTBEAT_INTERVAL_S,
     WINDOW_BYTES,
-    Asked,
-    Beat,
     Challenge,
     Credit,
     Ended,
-    Forsaken,
     Gone,
+    Heartbeat,
     Hello,
+    Interrupted,
     Message,
     Note,
+    Orphaned,
     Output,
     Refused,
     Signal,
@@ -59,52 +59,51 @@ TICK_S = 0.5
 SAME_SIGNAL_S = 0.3
 ENDING_POLL_S = 0.02
 READ_BYTES = 65_536
+# Reads after the end of the task: more than a pipe can hold, and a limit if another process writes to it.
 DRAIN_READS = 64
-"""Reads after the task's end: more than a pipe can hold, and an end if somebody else keeps writing to it."""
 FILES_LIMIT_S = 10.0
 FAREWELL_LIMIT_S = 5.0
-LOST_GRACE_S = 5.0
-"""Without a launcher the task gets at most this long: whoever has killed it wants an end within seconds."""
+LOST_GRACE_S = 5.0  # longest grace period without a launcher, whose killer expects an end within seconds
 KILL_LIMIT_S = 30.0
 PRIVATE_VARIABLES = ("CSRUN_SUPERVISOR_HOST", "CSRUN_SUPERVISOR_PORT")
 
 
 def main() -> int:
-    """Runs the task of this Slurm process; its exit code, or 1 with a line on stderr if there is none."""
+    """Run the task of this Slurm process and return its exit code, or 1 with a message if it has none."""
     adopt_orphans()
     environment = dict(os.environ)
     try:
         with SignalPipe() as signals:
-            link = _connect(environment)
+            connection = _connect(environment)
             marks = {"CSRUN_JOB_ID": environment["CSRUN_JOB_ID"], "CSRUN_RANK": environment["SLURM_PROCID"]}
             guard = Guard(marks)
             try:
-                return _Task(link, signals, guard.pid, environment).run()
+                return _Task(connection, signals, guard.pid, environment).run()
             finally:
                 guard.dismiss()
-                link.close()
+                connection.close()
     except ToolkitError as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return error.exit_code
     except KeyError as error:
         sys.stderr.write(
             f"{PROGRAM}: the variable {error} is not set; expected those of csrun_wse and of a Slurm step: "
-            f"this program is started by csrun_wse alone\n"
+            f"only csrun_wse starts this program\n"
         )
         return 2
 
 
-def _connect(environment: Mapping[str, str]) -> Link:
-    """A connection to the launcher, wherever of its addresses it can be reached."""
+def _connect(environment: Mapping[str, str]) -> Connection:
+    """Connect to the launcher at the first of its addresses that can be reached."""
     port = int(environment["CSRUN_SUPERVISOR_PORT"])
-    # What the step's own messages go to is reachable from here, which a name need not be.
+    # The address for the step's own messages is always reachable from a node; a host name may not be.
     hosts = [environment.get("SLURM_LAUNCH_NODE_IPADDR", ""), environment.get("CSRUN_SUPERVISOR_HOST", "")]
     limit_s = time.monotonic() + CONNECT_LIMIT_S
     failures: dict[str, str] = {}
     while time.monotonic() < limit_s:
         for host in filter(None, hosts):
             try:
-                return Link(socket.create_connection((host, port), CONNECT_ATTEMPT_S))
+                return Connection(socket.create_connection((host, port), CONNECT_ATTEMPT_S))
             except OSError as error:
                 failures[host] = error.strerror or str(error)
         time.sleep(TICK_S)
@@ -120,8 +119,10 @@ def _connect(environment: Mapping[str, str]) -> Link:
 class _Task:
     """One run of a task."""
 
-    def __init__(self, link: Link, signals: SignalPipe, guard_pid: int, environment: dict[str, str]) -> None:
-        self._link = link
+    def __init__(
+        self, connection: Connection, signals: SignalPipe, guard_pid: int, environment: dict[str, str]
+    ) -> None:
+        self._connection = connection
         self._signals = signals
         self._guard_pid = guard_pid
         self._relay = SignalRelay(guard_pid)
@@ -136,7 +137,7 @@ class _Task:
         self._start: Start | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._log: LogWriter | None = None
-        self._complaints: list[str] = []
+        self._log_errors: list[str] = []
         self._window = WINDOW_BYTES
         self._ending: signal.Signals | None = None
         self._kill_at_s: float | None = None
@@ -149,13 +150,13 @@ class _Task:
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Stays until nothing is left of the task; its exit code."""
+        """Run the task until no process of it is left, and return its exit code."""
         self._selector.register(self._signals, selectors.EVENT_READ)
         challenge_limit_s = time.monotonic() + CHALLENGE_LIMIT_S
         while not self._over():
             self._wait()
             now_s = time.monotonic()
-            for message in self._link.receive():
+            for message in self._connection.receive():
                 self._take(message)
             self._read_output()
             for signum in self._signals.read():
@@ -163,22 +164,22 @@ class _Task:
             for pid, exit_code in reap():
                 if self._process and pid == self._process.pid:
                     self._task_ended(exit_code)
-            self._look_around(now_s)
+            self._tick(now_s)
             if not self._launcher_nonce and now_s > challenge_limit_s:
                 raise CsrunError(
-                    f"{self._node}: who listens at csrun_wse's port does not speak its language; expected "
+                    f"{self._node}: the process at csrun_wse's port does not use its protocol; expected "
                     f"csrun_wse there: it may have ended, start the job again"
                 )
         self._finish()
         return self._exit_code if self._exit_code is not None else 1
 
     def _wait(self) -> None:
-        """Waits until anything happens, or until it is time to look around."""
+        """Wait for an event or the next tick."""
         registered = self._selector.get_map()
         wanted = {}
-        if self._link.is_open():
-            wanted[self._link.fileno()] = selectors.EVENT_READ | (
-                selectors.EVENT_WRITE if self._link.unsent_bytes else 0
+        if self._connection.is_open():
+            wanted[self._connection.fileno()] = selectors.EVENT_READ | (
+                selectors.EVENT_WRITE if self._connection.unsent_bytes else 0
             )
         if self._pipe >= 0 and self._may_read:
             wanted[self._pipe] = selectors.EVENT_READ
@@ -191,20 +192,20 @@ class _Task:
             elif registered[descriptor].events != events:
                 self._selector.modify(descriptor, events)
         self._selector.select(ENDING_POLL_S if self._ending else TICK_S)
-        self._link.flush()
+        self._connection.flush()
 
     @property
     def _pipe(self) -> int:
-        """The descriptor of the task's output; -1 where there is none (any more)."""
+        """Descriptor of the task's output; -1 before the start and once closed."""
         stdout = self._process.stdout if self._process else None
         return -1 if stdout is None or stdout.closed else stdout.fileno()
 
     @property
     def _may_read(self) -> bool:
         log_full = self._log is not None and self._log.full
-        return not log_full and (self._window > 0 or not self._link.is_open())
+        return not log_full and (self._window > 0 or not self._connection.is_open())
 
-    # --- the launcher
+    # --- messages of the launcher
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Challenge) and not self._launcher_nonce:
@@ -234,13 +235,13 @@ class _Task:
             proof="",
         )
         proof = agent_proof(self._token, self._launcher_nonce, hello)
-        self._link.send(replace(hello, proof=proof))
+        self._connection.send(replace(hello, proof=proof))
 
     def _begin(self, start: Start) -> None:
         expected = launcher_proof(self._token, self._launcher_nonce, self._nonce, start)
         if not same_proof(start.proof, expected):
             raise CsrunError(
-                f"{self._node}: who listens at csrun_wse's port does not know the job's token; expected "
+                f"{self._node}: the process at csrun_wse's port does not know the job's token; expected "
                 f"csrun_wse there: it may have ended, start the job again"
             )
         self._start = start
@@ -278,9 +279,9 @@ class _Task:
             log.close()
             raise
         os.set_blocking(self._pipe, False)
-        # Only now: with a second thread the fork of the start would be unsafe.
-        self._log = LogWriter(log, self._complaints.append)
-        self._link.send(Started(self._process.pid))
+        # Not earlier: with a second thread the fork of the start would be unsafe.
+        self._log = LogWriter(log, self._log_errors.append)
+        self._connection.send(Started(self._process.pid))
         for signum in self._early_signals:
             self._pass_on(signum)
 
@@ -288,16 +289,16 @@ class _Task:
         self._exit_code = exit_code
         self._reason = f"not started: {text}"
         self._ending = signal.SIGTERM
-        self._link.send(Refused(text, exit_code))
+        self._connection.send(Refused(text, exit_code))
 
-    # --- the task
+    # --- output and end of the task
 
     def _read_output(self) -> None:
         if self._may_read:
             self._read()
 
     def _read(self) -> bool:
-        """Takes one piece of the output; false when there is none now."""
+        """Read one piece of the output; return False if there is none."""
         if self._pipe < 0:
             return False
         try:
@@ -314,7 +315,7 @@ class _Task:
             return False
         self._log.write(data)
         self._window -= len(data)
-        self._link.send(Output(data))
+        self._connection.send(Output(data))
         return True
 
     def _drain(self) -> None:
@@ -324,22 +325,22 @@ class _Task:
 
     def _task_ended(self, exit_code: int) -> None:
         assert self._process is not None
-        self._process.returncode = exit_code  # it was reaped by us, not by subprocess
+        self._process.returncode = exit_code  # reaped here, not by subprocess
         self._drain()
         if exit_code == 128 + signal.SIGTERM and self._ending is None:
-            # scancel may send SIGTERM to all processes of the step; ours must not look like a failure of the
-            # task only because it comes a moment later.
+            # scancel may send SIGTERM to all processes of the step. If the agent's comes a moment later, the
+            # end of the task must not be taken for a failure.
             select.select([self._signals], [], [], SAME_SIGNAL_S)
             for signum in self._signals.read():
                 self._take_signal(signum)
         self._exit_code = exit_code
-        self._link.send(Ended(exit_code))
+        self._connection.send(Ended(exit_code))
 
-    # --- the end
+    # --- signals, time, and the end of all processes
 
     def _take_signal(self, signum: signal.Signals) -> None:
         if signum in INTERRUPTS:
-            self._link.send(Asked(signum))
+            self._connection.send(Interrupted(signum))
             self._end(signal.SIGTERM, f"asked by Slurm ({signum.name})")
         elif signum in PASSED_ON:
             self._pass_on(signum)
@@ -350,19 +351,19 @@ class _Task:
         else:
             self._relay.send(signum, time.monotonic())
 
-    def _look_around(self, now_s: float) -> None:
-        """What nobody tells: the time, a launcher or a step daemon that is not there any more."""
+    def _tick(self, now_s: float) -> None:
+        """Send heartbeats, and check time limits, the connection and the step daemon."""
         self._relay.tick(now_s)
-        while self._complaints:
-            text = f"{self._node}: cannot write {self._start and self._start.log}: {self._complaints.pop(0)}"
-            self._link.send(Note(f"{text}; the task goes on without it"))
+        while self._log_errors:
+            text = f"{self._node}: cannot write {self._start and self._start.log}: {self._log_errors.pop(0)}"
+            self._connection.send(Note(f"{text}; the task continues without it"))
         if now_s >= self._beat_at_s and self._launcher_nonce:
-            self._beat_at_s = now_s + BEAT_INTERVAL_S
-            self._link.send(Beat())
-        if self._kill_at_s is None and not self._link.is_open():
-            self._end_alone(self._link.fault or "the launcher is gone", now_s)
+            self._beat_at_s = now_s + HEARTBEAT_INTERVAL_S
+            self._connection.send(Heartbeat())
+        if self._kill_at_s is None and not self._connection.is_open():
+            self._end_alone(self._connection.error or "the launcher is gone", now_s)
         elif self._kill_at_s is None and os.getppid() != self._step_daemon:
-            self._link.send(Forsaken())
+            self._connection.send(Orphaned())
             self._end_alone("Slurm's step daemon is gone", now_s)
         if self._kill_at_s is not None and now_s >= self._kill_at_s:
             self._end(signal.SIGKILL, self._reason)
@@ -384,7 +385,7 @@ class _Task:
         return descendants(os.getpid(), besides=self._guard_pid)
 
     def _over(self) -> bool:
-        """Sends what every process of the task has to get now; true when none is left."""
+        """Send the signal that is due to every process of the task; return True if none is left."""
         if self._ending is None:
             return False
         running = self._process is not None and self._exit_code is None
@@ -395,27 +396,27 @@ class _Task:
         signal_processes([pid for pid in alive if again or self._signalled.get(pid) != signum], signum)
         self._signalled.update(dict.fromkeys(alive, signum))
         if self._give_up_at_s is not None and time.monotonic() > self._give_up_at_s:
-            return True  # not even SIGKILL ends what waits for a device
+            return True  # not even SIGKILL ends a process that waits for a device
         return not alive and not running
 
     def _finish(self) -> None:
-        self._drain()  # what killed processes have written last
+        self._drain()  # the last output of killed processes
         if self._start is not None:
             self._write_files(self._start)
-        self._link.send(Gone())
+        self._connection.send(Gone())
         limit_s = time.monotonic() + FAREWELL_LIMIT_S
-        while self._link.is_open() and self._link.unsent_bytes and time.monotonic() < limit_s:
-            self._link.flush()
+        while self._connection.is_open() and self._connection.unsent_bytes and time.monotonic() < limit_s:
+            self._connection.flush()
             time.sleep(ENDING_POLL_S)
         self._selector.close()
 
     def _write_files(self, start: Start) -> None:
         path = Path(start.exit_record)
         if self._log is None:
-            self._log = LogWriter(None, self._complaints.append)
+            self._log = LogWriter(None, self._log_errors.append)
         self._log.finish(path, self._record(), FILES_LIMIT_S)
-        for complaint in self._complaints:
-            self._link.send(Note(f"{self._node}: cannot write the task's files: {complaint}"))
+        for error in self._log_errors:
+            self._connection.send(Note(f"{self._node}: cannot write the task's files: {error}"))
 
     def _record(self) -> dict[str, object]:
         code = self._exit_code

@@ -1,1 +1,1 @@
-"""Checks whether a run would work here: `csrun doctor`."""
+"""Checks of `csrun doctor`: would a run work here?"""

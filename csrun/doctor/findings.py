@@ -1,4 +1,4 @@
-"""What a check has found, and how it is shown. Pure."""
+"""Findings of checks, and their text. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Level = Literal["ok", "note", "fail"]
 
 NAME_WIDTH = 16
 _MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
-_COLOURS = {"ok": "32", "note": "33", "fail": "31"}
+_COLORS = {"ok": "32", "note": "33", "fail": "31"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class Finding:
     """The outcome of one check.
 
     Attributes:
-        name: of what was checked.
-        level: ok; note: a run works, and may not be what was meant; fail: a run would not work.
-        text: what was found.
-        advice: what to do; empty where there is nothing to do.
+        name: subject of the check.
+        level: ok; note if a run works, but perhaps not as intended; fail if a run would not work.
+        text: result of the check.
+        advice: for the user; empty for none.
     """
 
     name: str
@@ -31,10 +31,10 @@ class Finding:
 
 
 def line(finding: Finding, colored: bool) -> str:
-    """The finding for a terminal, its advice in a line of its own."""
+    """Format a finding for a terminal, with its advice on a second line."""
     mark = _MARKS[finding.level]
     if colored:
-        mark = f"\x1b[{_COLOURS[finding.level]}m{mark}\x1b[0m"
+        mark = f"\x1b[{_COLORS[finding.level]}m{mark}\x1b[0m"
     text = f"{mark}  {finding.name:<{NAME_WIDTH}} {finding.text}\n"
     if finding.advice:
         text += f"{'':6}{'':{NAME_WIDTH}} -> {finding.advice}\n"
@@ -42,7 +42,7 @@ def line(finding: Finding, colored: bool) -> str:
 
 
 def verdict(findings: Iterable[Finding]) -> str:
-    """One line about all of them."""
+    """Summarize the findings in one line."""
     levels = [finding.level for finding in findings]
     failed, notes = levels.count("fail"), levels.count("note")
     if failed:
@@ -51,6 +51,6 @@ def verdict(findings: Iterable[Finding]) -> str:
 
 
 def to_json(findings: Iterable[Finding]) -> dict[str, Any]:
-    """The output of --json."""
+    """Return the findings for --json."""
     listed = [asdict(finding) for finding in findings]
     return {"would_work": all(one["level"] != "fail" for one in listed), "checks": listed}

@@ -34,12 +34,12 @@ _LIST_PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """How a check runs a command on a node instead of on this machine.
+    """How a check runs a command on a node instead of this machine.
 
     Attributes:
-        words: what stands in front of the command.
-        is_busy: whether a complaint only means that no node was free.
-        summary: a text that is in lines of the scheduler's own, which say less than the command's.
+        words: command line in front of the command.
+        is_busy: returns True if an error message only means that no node is free.
+        summary: text in messages of the scheduler, which are less specific than those of the command.
     """
 
     words: tuple[str, ...]
@@ -48,12 +48,12 @@ class Elsewhere:
 
 
 def site_finding(loaded: LoadedSite, launcher: str, installed: Sequence[tuple[str, str]] = ()) -> Finding:
-    """Which settings count, and where jobs run.
+    """Report the origin of the settings and the launcher of jobs.
 
     Args:
         loaded: the settings.
-        launcher: where jobs run.
-        installed: title and name of other schedulers that are there, where the site has chosen none.
+        launcher: of jobs.
+        installed: title and name of other installed schedulers if the site has not chosen one.
     """
     source = str(loaded.path) if loaded.path else "no site file, only the environment"
     text = f"{source}; jobs run on the launcher {launcher}"
@@ -67,22 +67,22 @@ def site_finding(loaded: LoadedSite, launcher: str, installed: Sequence[tuple[st
 def python_finding(
     environment: Mapping[str, str], toolkit: Toolkit, site: Site, cwd: Path, node: Elsewhere | None = None
 ) -> Finding:
-    """Whether `python` in a job is an interpreter with at least one front end.
+    """Check that `python` in a job is an interpreter with at least one front end.
 
     Args:
-        environment: of the caller; where `node` is given, without the variables of an enclosing job.
-        toolkit: whose interpreter it is where the site has no container.
-        site: container settings.
+        environment: of the caller; with `node`, without the variables of an enclosing job.
+        toolkit: with the interpreter that is used without a container.
+        site: with the settings of the container.
         cwd: working directory.
-        node: where the command runs; None: on this machine.
+        node: where the command runs; None for this machine.
     """
-    words = _before(node) + containerize(("python", "-c", _LIST_PACKAGES, *FRONT_ENDS), site, cwd)
+    command = _node_prefix(node) + containerize(("python", "-c", _LIST_PACKAGES, *FRONT_ENDS), site, cwd)
     env = program_environment(environment, toolkit, site).apply(environment)
     where = "the container" if site.container != "none" else str(program_python(site, toolkit).parent)
     advice = _IMAGE if site.container != "none" else _OWN if site.python else _SETUP
     try:
         done = subprocess.run(
-            words, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
+            command, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Finding("python", "fail", f"python of {where} cannot be run: {error}", advice)
@@ -91,10 +91,10 @@ def python_finding(
     if done.returncode:
         return Finding("python", "fail", f"python of {where} fails: {_last_words(done.stderr, node)}", advice)
     versions = json.loads(done.stdout.splitlines()[-1])
-    there = [f"{name} {versions[name]}" for name in FRONT_ENDS if versions[name]]
-    if not there:
+    front_ends = [f"{name} {versions[name]}" for name in FRONT_ENDS if versions[name]]
+    if not front_ends:
         return Finding("python", "fail", f"Python {versions['python']} of {where} has no front end", advice)
-    return Finding("python", "ok", f"Python {versions['python']} of {where} with {', '.join(there)}")
+    return Finding("python", "ok", f"Python {versions['python']} of {where} with {', '.join(front_ends)}")
 
 
 _SETUP = "install the toolkit with a front end: 'make setup', or pip install 'cs-toolkit[tf]'"
@@ -102,27 +102,27 @@ _OWN = "install the toolkit there: PYTHON -m pip install 'cs-toolkit[tf]', or co
 _IMAGE = "use an image with Python and TensorFlow or PyTorch: container_image of the site"
 
 
-def _before(node: Elsewhere | None) -> tuple[str, ...]:
+def _node_prefix(node: Elsewhere | None) -> tuple[str, ...]:
     return node.words if node else ()
 
 
 def _last_words(stderr: str, node: Elsewhere | None = None) -> str:
-    """What a command has said last; the scheduler's own summary only where there is nothing else."""
+    """Return the last line of stderr, preferably not a summary of the scheduler."""
     lines = stderr.strip().splitlines()
     own = [line for line in lines if node is None or node.summary not in line]
-    return (own or lines or ["without a word"])[-1]
+    return (own or lines or ["no message"])[-1]
 
 
 def container_finding(
     environment: Mapping[str, str], toolkit: Toolkit, site: Site, cwd: Path, node: Elsewhere | None = None
 ) -> Finding:
-    """Whether the site's container runtime starts a program in its image; arguments as above."""
+    """Check that the site's container starts a program; the arguments are those of `python_finding`."""
     if site.container == "none":
         return Finding("container", "ok", "none: programs run in the toolkit's own environment")
     try:
         if node is None:
             require_container(site, environment.get("PATH", ""))
-        words = _before(node) + containerize(("true",), site, cwd)
+        words = _node_prefix(node) + containerize(("true",), site, cwd)
         env = program_environment(environment, toolkit, site).apply(environment)
         done = subprocess.run(
             words, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
@@ -132,15 +132,15 @@ def container_finding(
     if done.returncode and node and node.is_busy(done.stderr):
         return Finding("container", "note", "not checked: no node was free", "run it again later")
     if done.returncode:
-        said = _last_words(done.stderr, node)
-        text = f"{site.container} does not start a program in {site.container_image}: {said}"
+        message = _last_words(done.stderr, node)
+        text = f"{site.container} does not start a program in {site.container_image}: {message}"
         return Finding("container", "fail", text, f"try it by hand: {join(words)}")
     where = ", on a node" if node else ""
     return Finding("container", "ok", f"{site.container}, {site.container_image}{where}")
 
 
 def system_finding(address: str, toolkit: Toolkit) -> Finding:
-    """Whether the CS system answers, and which version it is."""
+    """Check that the CS system answers and has this version."""
     if not address:
         text = "no address is configured; programs get it with --cs_ip"
         return Finding("CS system", "note", text, "set cs_ip of the site, or check one with --cs-ip")
@@ -148,8 +148,8 @@ def system_finding(address: str, toolkit: Toolkit) -> Finding:
         status = ask_system(address, toolkit)
     except SystemQueryError as error:
         return Finding("CS system", "fail", str(error), _START)
-    who = f"{status['name']} {status['version']}"
-    text = f"{address} answers: {who}, {status['state']}, fabric {status['fabric']}"
+    system = f"{status['name']} {status['version']}"
+    text = f"{address} answers: {system}, {status['state']}, fabric {status['fabric']}"
     if status["version"] != __version__:
         return Finding(
             "CS system", "note", text, f"this toolkit is {__version__}: use the same on both sides"
@@ -161,11 +161,11 @@ _START = "start it ('cs_system serve'), or correct cs_ip of the site"
 
 
 def port_finding(ports: tuple[int, int] | None, source: str = "") -> Finding:
-    """Whether a launcher finds a port that the tasks of a job can connect to.
+    """Check that there is a free port for the connections of a job's tasks.
 
     Args:
-        ports: first and last one that may be used; None: any.
-        source: which setting says so.
+        ports: first and last port that may be used; None for any.
+        source: setting with these ports.
     """
     first, last = ports or (0, 0)
     for port in range(first, last + 1):
@@ -181,13 +181,13 @@ def port_finding(ports: tuple[int, int] | None, source: str = "") -> Finding:
 
 
 def logs_finding(cwd: Path) -> Iterator[Finding]:
-    """Whether a job can write its logs where it would."""
+    """Check that a job can write its logs into the default directory."""
     probe = cwd / f".csrun-doctor-{socket.gethostname()}"
     try:
         probe.touch()
         probe.unlink()
     except OSError as error:
         text = f"{cwd} cannot be written: {error.strerror}"
-        yield Finding("logs", "fail", text, "work in a directory of your own, or give --log-dir to csrun_wse")
+        yield Finding("logs", "fail", text, "work in a writable directory, or give --log-dir to csrun_wse")
         return
     yield Finding("logs", "ok", f"{cwd} can be written")

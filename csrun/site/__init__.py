@@ -1,5 +1,5 @@
-"""What a site sets once for all its users: launcher, default job, container, the CS system's resource.
+"""Settings of a site for all its users: launcher, default layout, container, resource of the CS system.
 
-`model` is plain data and costs nothing to import; `loading` puts a `Site` together from the site file and the
-environment; `file` (pydantic, YAML) is imported only where there is a site file.
+`model` is plain data and cheap to import; `loading` builds a `Site` from the site file and the environment;
+`file`, which imports pydantic and YAML, is imported only if a site file exists.
 """

@@ -1,4 +1,4 @@
-"""The site file: its model, and reading it. Costs the imports of pydantic and YAML."""
+"""The site file: its model, its reader and its schema. Imports pydantic and YAML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _checked(check: Callable[[Any], Any]) -> AfterValidator:
 
 
 def _list_of_words(value: Any) -> Any:
-    # Sites knew comma lists and shell words; a list leaves no doubt about blanks and commas in names.
+    # Neither comma-separated nor shell syntax: a list is unambiguous for names with blanks and commas.
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError("expected a list of texts, for example [first, second]")
     return tuple(value)
@@ -37,7 +37,7 @@ Options = Annotated[tuple[str, ...], BeforeValidator(_list_of_words), _checked(v
 
 
 class SiteFile(BaseModel):
-    """Settings of a site for the launchers csrun_cpu and csrun_wse. All keys may be left out."""
+    """Settings of a site for the launchers csrun_cpu and csrun_wse. All keys are optional."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, title="csrun site configuration")
 
@@ -93,9 +93,9 @@ class SiteFile(BaseModel):
 
 
 def read_site_file(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
-    """The settings of a site file and the line of each, by key; and all faults, with file and line.
+    """Return the settings of a site file and their lines, by key, and all errors with file and line.
 
-    With faults the settings are what the file says, unchecked.
+    If there are errors, the settings are the unchecked content of the file.
     """
     try:
         document = read_document(path)
@@ -110,7 +110,7 @@ def read_site_file(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str
 
 
 def site_schema() -> dict[str, Any]:
-    """The JSON Schema of the site file, for editors; every key says which environment variable beats it."""
+    """Return the JSON Schema of the site file for editors, with the environment variable of every key."""
     schema = SiteFile.model_json_schema()
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     for field, names in VARIABLES.items():

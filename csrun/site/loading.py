@@ -1,8 +1,8 @@
-"""A site's settings from the site file and the environment; the environment beats the file.
+"""Loads the settings of a site from the site file and the environment, which takes precedence.
 
-The file is the first of these that there is, and no other one is read:
+The site file is the first of these that exists; no other one is read:
 
-1. what --site-config or the environment variable CSRUN_SITE_CONFIG names;
+1. the file that --site-config or the environment variable CSRUN_SITE_CONFIG names;
 2. `$XDG_CONFIG_HOME/csrun/site.yaml` (`~/.config/csrun/site.yaml`);
 3. `/etc/csrun/site.yaml`;
 4. `configs/site.yaml` of the toolkit.
@@ -20,7 +20,7 @@ from csrun.site.model import CONTAINERS, SITE_CONFIG_VARIABLE, Site, SiteError
 from csrun.site.values import read_variables
 
 DEFAULT = "default"
-"""Origin of a value that nobody has set."""
+"""Origin of a value that is not set."""
 
 _SINGULARITY = ("singularity", "apptainer")
 _HIDE_ENVIRONMENT = ("--cleanenv", "-e", "--containall", "-C")
@@ -30,12 +30,12 @@ SYSTEM_FILE = Path("/etc/csrun/site.yaml")
 
 @dataclass(frozen=True, slots=True)
 class LoadedSite:
-    """A site's settings and where they come from.
+    """The settings of a site and their origins.
 
     Attributes:
-        origins: for every field "FILE:LINE", "environment NAME" or "default".
-        path: the site file; None where there is none.
-        notes: what is set and has no effect, one line each.
+        origins: "FILE:LINE", "environment NAME" or "default" for every field.
+        path: of the site file; None without one.
+        notes: about settings without effect, one line each.
     """
 
     site: Site
@@ -45,38 +45,38 @@ class LoadedSite:
 
 
 def load_site(environment: Mapping[str, str], file: Path | None = None) -> LoadedSite:
-    """Loads the settings.
+    """Load the settings.
 
     Args:
         environment: of the launcher.
         file: the site file to use instead of the one that the search finds.
 
     Raises:
-        SiteError: with all faults of the file, of the environment and of the settings together.
+        SiteError: lists all errors of the file, of the environment and of combinations of settings.
     """
     path = file or find_site_file(environment)
     settings: dict[str, Any] = {}
     origins = {field.name: DEFAULT for field in fields(Site)}
-    faults: list[str] = []
+    errors: list[str] = []
     if path is not None:
-        # Only here: pydantic and YAML cost more time than everything else that a launcher does.
+        # Only here: importing pydantic and YAML takes longer than everything else that a launcher does.
         from csrun.site.file import read_site_file
 
-        settings, lines, faults = read_site_file(path)
+        settings, lines, errors = read_site_file(path)
         origins.update({name: f"{path}:{lines[name]}" for name in settings if name in lines})
-    from_environment, variables, environment_faults = read_variables(environment)
+    from_environment, variables, environment_errors = read_variables(environment)
     settings.update(from_environment)
     origins.update({name: f"environment {variable}" for name, variable in variables.items()})
-    faults += environment_faults
-    faults += _contradictions(settings, origins)
-    if faults:
-        raise SiteError(faults)
+    errors += environment_errors
+    errors += _conflicts(settings, origins)
+    if errors:
+        raise SiteError(errors)
     site = Site(**settings)
     return LoadedSite(site, origins, path, tuple(_notes(site, origins)))
 
 
 def find_site_file(environment: Mapping[str, str]) -> Path | None:
-    """The site file that counts; one that the user has named counts whether it exists or not."""
+    """Return the site file in use; a file that the user has named is used even if it does not exist."""
     named = environment.get(SITE_CONFIG_VARIABLE, "").strip()
     if named:
         return Path(named).absolute()
@@ -84,36 +84,37 @@ def find_site_file(environment: Mapping[str, str]) -> Path | None:
 
 
 def searched_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """The places where a site file is looked for, the first that exists counts."""
+    """Return the places of a site file, in order of precedence."""
     home = environment.get("HOME", "")
     config_home = environment.get("XDG_CONFIG_HOME", "")
-    if not config_home.startswith("/"):  # as the XDG base directory specification has it
+    if not config_home.startswith("/"):  # required by the XDG base directory specification
         config_home = f"{home}/.config" if home.startswith("/") else ""
     own = (Path(config_home, "csrun", "site.yaml"),) if config_home else ()
-    # The folder of the files that come with the toolkit, where an administrator may put one beside them.
+    # Last, the configuration folder of the toolkit, where an administrator may put a site file.
     return (*own, SYSTEM_FILE, config_file("site.example.yaml").with_name("site.yaml"))
 
 
-def _contradictions(settings: Mapping[str, Any], origins: Mapping[str, str]) -> list[str]:
-    """Faults of settings that are right one by one and cannot be used together."""
+def _conflicts(settings: Mapping[str, Any], origins: Mapping[str, str]) -> list[str]:
+    """Return the errors of settings that are valid separately but not together."""
     container = settings.get("container", "none")
     if container == "none" or container not in CONTAINERS:
         return []
-    faults = []
+    errors = []
     if not settings.get("container_image"):
-        faults.append(
-            f"{origins['container']}: container is '{container}' and there is no container_image; "
+        errors.append(
+            f"{origins['container']}: container is '{container}' but container_image is not set; "
             f"set it (environment: SINGULARITY_IMAGE), or set 'container: none'"
         )
     options = settings.get("container_options")
-    words = options if isinstance(options, (list, tuple)) and container in _SINGULARITY else ()
-    hiding = [word for word in words if word in _HIDE_ENVIRONMENT]
+    arguments = options if isinstance(options, (list, tuple)) and container in _SINGULARITY else ()
+    hiding = [argument for argument in arguments if argument in _HIDE_ENVIRONMENT]
     if hiding:
-        faults.append(
+        errors.append(
             f"{origins['container_options']}: container_options has {hiding[0]}, which hides the variables "
-            f"of the job (TF_CONFIG, CSRUN_*) from its tasks; remove it: what breaks programs is cleared"
+            f"of the job (TF_CONFIG, CSRUN_*) from its tasks; remove it: the launcher unsets "
+            f"variables that break programs"
         )
-    return faults
+    return errors
 
 
 def _notes(site: Site, origins: Mapping[str, str]) -> list[str]:

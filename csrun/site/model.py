@@ -11,7 +11,7 @@ Container = Literal["none", "singularity", "apptainer", "charliecloud"]
 CONTAINERS: tuple[Container, ...] = ("none", "singularity", "apptainer", "charliecloud")
 
 SITE_CONFIG_VARIABLE = "CSRUN_SITE_CONFIG"
-"""Names the site file, in front of all places that are searched."""
+"""Variable with the path of the site file, which precedes all searched places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +19,23 @@ class Site:
     """A site's settings. A field has the name of its key in the site file.
 
     Attributes:
-        launcher: where jobs run, a name of `csrun.schedulers.registry`; None: decided there by `choose`.
-        def_nodes: nodes of a job that does not say otherwise.
-        def_tasks_per_node: tasks on each of them; with one node, 2 is the smallest job with a role each.
-        def_cpus_per_task: CPUs of each task; None where the site leaves that open.
-        container: what programs run in; "none" is the environment of `python`.
-        python: absolute path of the interpreter of programs; empty: the toolkit's own.
+        launcher: name of a scheduler in `csrun.schedulers.registry`; None to let its `choose` decide.
+        def_nodes: default number of nodes of a job.
+        def_tasks_per_node: default number of tasks on each node; 2 are the smallest job with both roles.
+        def_cpus_per_task: default number of CPUs of each task; None to leave it open.
+        container: runtime of programs; "none" for the environment of `python`.
+        python: absolute path of the interpreter of programs; empty for the toolkit's.
         container_image: absolute path of the image: a file, for charliecloud a directory too.
         container_options: further arguments of the container runtime, in front of the image.
         mount_dirs: absolute directories that every container sees.
-        gres_resource: Slurm's name of the CS system without "--gres=" or "gres:", for example "cs:1".
-        gres_node: the node that owns it, kept free of CPU-only jobs.
-        licence: Slurm licence that stands for the CS system where it is no gres, for example "cs:1".
-        cs_ip: address of the CS system, as programs take it with --cs_ip.
-        partition: Slurm partition of all jobs; empty: the cluster's default.
+        gres_resource: Slurm's resource for the CS system, without "--gres=" or "gres:", for example "cs:1".
+        gres_node: the node that owns the resource, kept free of CPU-only jobs.
+        licence: Slurm license for the CS system if it is not a gres, for example "cs:1".
+        cs_ip: address of the CS system, in the form of the programs' --cs_ip.
+        partition: Slurm partition of all jobs; empty for the cluster's default.
         account: Slurm account.
         qos: Slurm quality of service.
-        time_limit: time limit in one of Slurm's forms, for example "4:00:00" or "90" (minutes).
+        time_limit: time limit in one of Slurm's formats, for example "4:00:00" or "90" (minutes).
         slurm_options: further arguments of srun and sbatch.
     """
 
@@ -60,7 +60,7 @@ class Site:
 
 
 class SiteError(CsrunError):
-    """Settings that cannot be used; the message lists all faults, one a line, each with its place."""
+    """The settings are invalid; the message lists all errors with their places, one per line."""
 
     exit_code = 2
 

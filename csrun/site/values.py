@@ -1,4 +1,7 @@
-"""The values of settings: what each may look like, and those that come from the environment."""
+"""Values of settings: checks of each value, and settings from environment variables.
+
+Every `check_*` returns the value or raises ValueError, whose message completes "KEY is VALUE: expected ...".
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ _NAME = re.compile(r"[^\s,]+")
 
 
 def parse_count(text: str, minimum: int = 1) -> int | None:
-    """The whole number that `text` spells in decimal digits; None if it is none or below `minimum`."""
-    # int() alone would also take "1_0", " 1" and digits of other scripts.
+    """Return the whole number in `text`; None if it is not one, or is below `minimum`."""
+    # int() also accepts "1_0", " 1" and digits of other scripts.
     if not (text.isascii() and text.isdigit()) or len(text) > len(str(MAX_COUNT)):
         return None
     value = int(text)
@@ -31,21 +34,22 @@ def parse_count(text: str, minimum: int = 1) -> int | None:
 
 
 def check_path(text: str) -> str:
-    """An absolute path; empty: not set. A relative one would mean another file in every directory."""
+    """Check an absolute path; empty if not set."""
+    # A relative path would name a different file in every directory.
     if text and (not text.startswith("/") or not text.isprintable()):
         raise ValueError("expected an absolute path, one that starts with '/'")
     return text
 
 
 def check_mount_dir(text: str) -> str:
-    """An absolute path that a comma list and a `-B` or `-b` argument can hold."""
+    """Check an absolute path that is valid in a comma-separated list and in a `-B` or `-b` argument."""
     if not check_path(text) or "," in text or ":" in text:
         raise ValueError("expected the absolute path of a directory, without ',' and ':'")
     return text
 
 
 def check_gres(text: str) -> str:
-    """A generic resource without the prefixes that sites put in front: "cs:1" for "--gres=gres:cs:1"."""
+    """Check a generic resource and remove prefixes that sites use: "cs:1" for "--gres=gres:cs:1"."""
     resource = text.strip().removeprefix("--gres=").removeprefix("gres:").removeprefix("gres/")
     if resource and not _GRES.fullmatch(resource):
         raise ValueError("expected a Slurm resource as NAME, NAME:COUNT or NAME:TYPE:COUNT, for example cs:1")
@@ -53,22 +57,22 @@ def check_gres(text: str) -> str:
 
 
 def check_licence(text: str) -> str:
-    """A Slurm licence with its count, without "--licenses="."""
+    """Check a Slurm license with its count, and remove "--licenses="."""
     licence = text.strip().removeprefix("--licenses=")
     if licence and not _LICENCE.fullmatch(licence):
-        raise ValueError("expected a Slurm licence as NAME or NAME:COUNT, for example cs:1")
+        raise ValueError("expected a Slurm license as NAME or NAME:COUNT, for example cs:1")
     return licence
 
 
 def check_name(text: str) -> str:
-    """One name as Slurm takes it; empty: not set."""
+    """Check a single name for Slurm; empty if not set."""
     if text and not _NAME.fullmatch(text):
         raise ValueError("expected one name, without blanks and commas")
     return text
 
 
 def check_address(text: str) -> str:
-    """`HOST` or `HOST:PORT`; empty: not set."""
+    """Check `HOST` or `HOST:PORT`; empty if not set."""
     host, colon, port = text.partition(":")
     if text and (not _NAME.fullmatch(host) or (colon and not 1 <= (parse_count(port) or 0) <= 65535)):
         raise ValueError("expected HOST or HOST:PORT, for example 192.0.2.7:9000")
@@ -76,7 +80,7 @@ def check_address(text: str) -> str:
 
 
 def check_time_limit(text: str) -> str:
-    """A time as srun --time takes it; empty: not set."""
+    """Check a time limit in a format of srun --time; empty if not set."""
     if text and not _TIME_LIMIT.fullmatch(text):
         raise ValueError(
             "expected a time limit as MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, "
@@ -86,25 +90,25 @@ def check_time_limit(text: str) -> str:
 
 
 def check_argument(text: str) -> str:
-    """One word of a command line: not empty, no control characters."""
+    """Check one argument of a command line: not empty, no control characters."""
     if not text or not text.isprintable():
         raise ValueError("expected one argument of a command line, without control characters")
     return text
 
 
-def check_options(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Arguments that may stand between a program's name and the command that it runs."""
-    for word in words:
-        check_argument(word)
-    if words and not words[0].startswith("-"):
-        raise ValueError(f"expected options: the first one, {words[0]!r}, does not start with '-'")
-    if "--" in words:
+def check_options(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """Check arguments that precede the command which a program runs."""
+    for argument in arguments:
+        check_argument(argument)
+    if arguments and not arguments[0].startswith("-"):
+        raise ValueError(f"expected options: the first one, {arguments[0]!r}, does not start with '-'")
+    if "--" in arguments:
         raise ValueError("expected options without '--', which would end them")
-    return words
+    return arguments
 
 
 def check_mount_dirs(directories: tuple[str, ...]) -> tuple[str, ...]:
-    """Absolute directories, each once, in their order."""
+    """Check absolute directories, and remove duplicates."""
     return tuple(dict.fromkeys(check_mount_dir(directory) for directory in directories))
 
 
@@ -128,19 +132,19 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "time_limit": ("CSRUN_TIME_LIMIT",),
     "slurm_options": ("CSRUN_SLURM_OPTIONS",),
 }
-"""The variables of every field of `Site`; the first one that is set counts."""
+"""The variables of every field of `Site`; the first one that is set is used."""
 
 
 def read_variables(
     environment: Mapping[str, str],
 ) -> tuple[dict[str, Any], dict[str, str], list[str]]:
-    """What the environment sets: values by field, the variable's name by field, and all faults.
+    """Return settings of the environment: values by field, names of variables by field, and all errors.
 
-    A variable that is empty or blank sets nothing.
+    Empty and blank variables are ignored.
     """
     settings: dict[str, Any] = {}
     names: dict[str, str] = {}
-    faults: list[str] = []
+    errors: list[str] = []
     for field, candidates in VARIABLES.items():
         name = next((name for name in candidates if environment.get(name, "").strip()), None)
         if name is None:
@@ -149,10 +153,10 @@ def read_variables(
         try:
             settings[field] = _PARSERS[field](text)
         except ValueError as error:
-            faults.append(f"the environment variable {name} is {text!r}; {error}: set it to one, or unset it")
+            errors.append(f"the environment variable {name} is {text!r}; {error}: set it to one, or unset it")
         else:
             names[field] = name
-    return settings, names, faults
+    return settings, names, errors
 
 
 def _count(text: str) -> int:
@@ -162,10 +166,10 @@ def _count(text: str) -> int:
     return value
 
 
-def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
+def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
     def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"expected one of: {', '.join(words)}")
+        if text not in choices:
+            raise ValueError(f"expected one of: {', '.join(choices)}")
         return text
 
     return parse
@@ -173,10 +177,10 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
 
 def _options(text: str) -> tuple[str, ...]:
     try:
-        words = shlex.split(text)
+        arguments = shlex.split(text)
     except ValueError as error:
         raise ValueError(f"expected arguments quoted as in a shell ({error})") from None
-    return check_options(tuple(words))
+    return check_options(tuple(arguments))
 
 
 def _directories(text: str) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def test_a_node_that_answers_no_more_is_noticed(cluster: Any, start: Any) -> Non
     job.wait_for(*ready(2))
     agent = agent_of(job, 1)
     os.kill(agent, signal.SIGSTOP)
-    job.wait_for("worker 0 on cs-node2 is lost: no word from it for")
+    job.wait_for("worker 0 on cs-node2 is lost: no heartbeat for")
     assert job.end() == 1
     assert not job.left()
 
@@ -322,4 +322,4 @@ def test_a_task_that_cannot_come_up_does_not_leave_the_others_waiting(
     cluster = make_cluster(2, extra=f"TaskProlog={prolog}")
     job = run(cluster, "--total-nodes=2", "--tasks-per-node=1", "sh", "-c", HANG)
     assert job.process.returncode == 1
-    assert "worker 0 did not come up beside the others" in job.stderr
+    assert "worker 0 did not start with the others" in job.stderr

@@ -22,21 +22,21 @@ from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 
-from csrun.agent.connection import Link
+from csrun.agent.connection import Connection
 from csrun.agent.log import write_record
 from csrun.agent.protocol import (
+    HEARTBEAT_TIMEOUT_S,
     MAX_AGENT_HEAD_BYTES,
-    SILENCE_LIMIT_S,
     WINDOW_BYTES,
-    Asked,
     Challenge,
     Credit,
     Ended,
-    Forsaken,
     Gone,
     Hello,
+    Interrupted,
     Message,
     Note,
+    Orphaned,
     Output,
     Refused,
     Signal,
@@ -61,34 +61,31 @@ from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe
 EXITS_DIR = "exits"
 POLL_S = 0.5
 ENDING_POLL_S = 0.05
-STRANGERS = 64
-"""So many connections of others than our agents are taken at a time."""
+MAX_UNAUTHENTICATED_PEERS = 64  # connections that have not yet proved that they belong to the job
 READ_BYTES = 65_536
 HANDSHAKE_LIMIT_S = 30.0
-ARRIVAL_LIMIT_S = 60.0
-"""From the first agent to the last one; Slurm starts all tasks of a step at about the same time."""
-ARRIVAL_AFTER_FAILURE_S = 5.0
-"""The same, once srun has said that a task has ended."""
-AFTER_SRUN_S = 3.0
-"""From srun's end until its tasks are ended too, if they do not end by themselves."""
-SUSPENDED_LIMIT_S = 3.0
-"""Nobody waits longer for an answer to whether Slurm has suspended a job."""
+ARRIVAL_LIMIT_S = (
+    60.0  # from the first to the last agent; Slurm starts all tasks of a step at about the same time
+)
+ARRIVAL_AFTER_FAILURE_S = 5.0  # the same after srun has reported the end of a task
+AFTER_SRUN_S = 3.0  # from the end of srun until its remaining tasks are ended
+SUSPENDED_LIMIT_S = 3.0  # of the query whether Slurm has suspended the job
+# From the last agent until scancel, if a task was lost: srun may then wait forever.
 AFTER_LOSS_S = 0.5
-"""From the last agent until we help srun with scancel, if a task was lost: then srun may wait for ever."""
 QUEUE_WATCH_AFTER_S = 1.0
 
 
 class _Agent:
-    """What is known of the agent of one task."""
+    """The connected agent of one task."""
 
-    def __init__(self, link: Link, hello: Hello, launcher_nonce: str, now_s: float) -> None:
-        self.link = link
+    def __init__(self, connection: Connection, hello: Hello, launcher_nonce: str, now_s: float) -> None:
+        self.connection = connection
         self.hello = hello
         self.launcher_nonce = launcher_nonce
         self.heard_at_s = now_s
         self.ended = False
-        self.owed_bytes = 0
-        self.told: int | None = None
+        self.uncredited_bytes = 0
+        self.signal_sent: int | None = None
 
 
 class SlurmRun:
@@ -116,27 +113,27 @@ class SlurmRun:
         )
         self._record = JobRecord.of(plan)
         self._record.scheduler_job_id = plan.allocation.job_id if plan.allocation else None
-        # Threads only from here on; srun has been started.
+        # Threads only from here on: srun has been forked.
         self._report = JobReport(plan, self._record)
         self._lines = SrunLines()
-        self._visitors: dict[Link, tuple[str, float]] = {}
+        self._unauthenticated: dict[Connection, tuple[str, float]] = {}
         self._agents: dict[int, _Agent] = {}
         self._started = False
         self._early_signals: list[signal.Signals] = []
-        self._first_at_s: float | None = None
-        self._began_at_s = time.monotonic()
-        self._looked_at_s = self._began_at_s
+        self._first_agent_at_s: float | None = None
+        self._started_at_s = time.monotonic()
+        self._looked_at_s = self._started_at_s
         self._srun_ended_at_s: float | None = None
-        self._srun_asked = False
-        self._alone_since_s: float | None = None
-        self._helped = False
+        self._srun_terminated = False
+        self._agents_gone_at_s: float | None = None
+        self._step_cancelled = False
         self._some_lost = False
         self._queue: QueueWatch | None = None
         self._system: SystemWatch | None = None
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Stays until nothing is left of the job; its exit code."""
+        """Run the loop until nothing of the job is left, and return its exit code."""
         os.set_blocking(self._srun_pipe, False)
         self._listener.setblocking(False)
         for source in (self._signals, self._listener, self._srun_pipe):
@@ -144,7 +141,7 @@ class SlurmRun:
         try:
             while not self._over():
                 self._wait()
-                self._turn(time.monotonic())
+                self._step(time.monotonic())
         finally:
             self._clean_up()
         self._explain_refusal()
@@ -153,10 +150,10 @@ class SlurmRun:
         self._report.conclude(self._supervisor, self._signals.read)
         return self._supervisor.exit_code
 
-    def _turn(self, now_s: float) -> None:
-        """Takes everything that has come, then looks at the clock."""
+    def _step(self, now_s: float) -> None:
+        """Handle all events that have arrived, then all limits of time."""
         self._admit(now_s)
-        self._read_visitors(now_s)
+        self._authenticate(now_s)
         for rank in list(self._agents):
             self._read_agent(rank, now_s)
         self._read_srun()
@@ -166,17 +163,17 @@ class SlurmRun:
             elif signum in PASSED_ON and not self._started:
                 self._early_signals.append(signum)
             elif signum in PASSED_ON:
-                self._tell_all(Signal(signum))
+                self._send_to_all(Signal(signum))
         if self._srun_ended_at_s is None and self._srun.poll() is not None:
             self._srun_ended_at_s = now_s
         self._check_arrival(now_s)
-        self._check_silence(now_s)
+        self._check_heartbeats(now_s)
         self._check_srun(now_s)
         self._watch_queue(now_s)
         self._watch_system(now_s)
         self._report.act(self._supervisor.tick(now_s))
         self._report.tick(now_s)
-        self._pass_on_the_end()
+        self._forward_ending_signal()
         self._grant_credit()
         self._looked_at_s = time.monotonic()
 
@@ -187,8 +184,8 @@ class SlurmRun:
 
     @property
     def _connected(self) -> list[int]:
-        """Ranks whose agents are there."""
-        return [rank for rank, agent in self._agents.items() if agent.link.is_open()]
+        """Ranks of the connected agents."""
+        return [rank for rank, agent in self._agents.items() if agent.connection.is_open()]
 
     def _wait(self) -> None:
         timeout_s = POLL_S
@@ -200,42 +197,42 @@ class SlurmRun:
             timeout_s = min(timeout_s, max(0.0, self._supervisor.deadline_s - time.monotonic()))
         self._selector.select(timeout_s)
         for agent in self._agents.values():
-            agent.link.flush()
+            agent.connection.flush()
 
     # --- agents
 
     def _admit(self, now_s: float) -> None:
-        with suppress(OSError):  # nobody is waiting (any more)
-            while len(self._visitors) < len(self._plan.tasks) + STRANGERS:
-                connection, _ = self._listener.accept()
-                link = Link(connection, MAX_AGENT_HEAD_BYTES)
+        with suppress(OSError):  # no connection is waiting
+            while len(self._unauthenticated) < len(self._plan.tasks) + MAX_UNAUTHENTICATED_PEERS:
+                accepted, _ = self._listener.accept()
+                connection = Connection(accepted, MAX_AGENT_HEAD_BYTES)
                 nonce = token_hex(16)
-                self._visitors[link] = (nonce, now_s + HANDSHAKE_LIMIT_S)
-                self._selector.register(link, selectors.EVENT_READ)
-                link.send(Challenge(nonce))
+                self._unauthenticated[connection] = (nonce, now_s + HANDSHAKE_LIMIT_S)
+                self._selector.register(connection, selectors.EVENT_READ)
+                connection.send(Challenge(nonce))
 
-    def _read_visitors(self, now_s: float) -> None:
-        """Whoever proves to be an agent of ours is one from now on; others are sent away without a word."""
-        for link, (nonce, limit_s) in list(self._visitors.items()):
-            messages = link.receive()
+    def _authenticate(self, now_s: float) -> None:
+        """Accept peers that prove to be agents of the job, and close the connections of others."""
+        for connection, (nonce, limit_s) in list(self._unauthenticated.items()):
+            messages = connection.receive()
             hello = messages[0] if messages else None
-            if isinstance(hello, Hello) and self._is_ours(hello, nonce):
-                del self._visitors[link]
-                self._welcome(_Agent(link, hello, nonce, now_s), now_s)
+            if isinstance(hello, Hello) and self._is_authentic(hello, nonce):
+                del self._unauthenticated[connection]
+                self._welcome(_Agent(connection, hello, nonce, now_s), now_s)
                 for message in messages[1:]:
-                    self._take(hello.rank, self._agents[hello.rank], message, now_s)
-            elif messages or not link.is_open() or now_s > limit_s:
-                del self._visitors[link]
-                self._forget(link)
+                    self._handle(hello.rank, self._agents[hello.rank], message, now_s)
+            elif messages or not connection.is_open() or now_s > limit_s:
+                del self._unauthenticated[connection]
+                self._close_connection(connection)
 
-    def _is_ours(self, hello: Hello, nonce: str) -> bool:
+    def _is_authentic(self, hello: Hello, nonce: str) -> bool:
         known = 0 <= hello.rank < len(self._plan.tasks) and hello.rank not in self._agents
         return known and same_proof(hello.proof, agent_proof(self._token, nonce, hello))
 
     def _welcome(self, agent: _Agent, now_s: float) -> None:
         self._agents[agent.hello.rank] = agent
-        if self._first_at_s is None:
-            self._first_at_s = now_s
+        if self._first_agent_at_s is None:
+            self._first_agent_at_s = now_s
             if self._queue is not None:
                 self._queue.stop()
             self._record.scheduler_job_id = self._record.scheduler_job_id or agent.hello.slurm_job
@@ -246,7 +243,7 @@ class SlurmRun:
             self._start_all()
 
     def _start_all(self) -> None:
-        """All tasks are there, and only now it is known where: every one learns all hosts."""
+        """Start all tasks: only now are the hosts of all of them known, for TF_CONFIG."""
         self._started = True
         self._guard.tasks_run()
         hosts = [self._agents[rank].hello.node for rank in range(len(self._plan.tasks))]
@@ -270,9 +267,9 @@ class SlurmRun:
                 proof="",
             )
             proof = launcher_proof(self._token, agent.launcher_nonce, agent.hello.nonce, start)
-            agent.link.send(replace(start, proof=proof))
+            agent.connection.send(replace(start, proof=proof))
         for signum in self._early_signals:
-            self._tell_all(Signal(signum))
+            self._send_to_all(Signal(signum))
         if self._plan.system is not None:
             self._system = SystemWatch(*self._plan.system)
             self._selector.register(self._system, selectors.EVENT_READ)
@@ -283,21 +280,21 @@ class SlurmRun:
 
     def _read_agent(self, rank: int, now_s: float) -> None:
         agent = self._agents[rank]
-        if not agent.link.is_open():
+        if not agent.connection.is_open():
             return
-        messages = agent.link.receive()
+        messages = agent.connection.receive()
         if messages:
             agent.heard_at_s = now_s
         for message in messages:
-            self._take(rank, agent, message, now_s)
-        if not agent.link.is_open():
-            self._forget(agent.link)
+            self._handle(rank, agent, message, now_s)
+        if not agent.connection.is_open():
+            self._close_connection(agent.connection)
             if not agent.ended:
-                self._lost(rank, agent.link.fault or "its connection broke", now_s)
+                self._handle_loss(rank, agent.connection.error or "its connection broke", now_s)
 
-    def _take(self, rank: int, agent: _Agent, message: Message, now_s: float) -> None:
+    def _handle(self, rank: int, agent: _Agent, message: Message, now_s: float) -> None:
         if isinstance(message, Output):
-            agent.owed_bytes += len(message.data)
+            agent.uncredited_bytes += len(message.data)
             self._report.output(rank, message.data, now_s)
         elif isinstance(message, Started):
             self._report.started(rank, message.pid, agent.hello.node)
@@ -308,23 +305,23 @@ class SlurmRun:
         elif isinstance(message, Refused):
             if self._supervisor.phase is Phase.RUNNING:
                 text, runtime = message.text, self._plan.executed[0]
-                if runtime != self._plan.command[0]:  # the user has typed another word
+                if runtime != self._plan.command[0]:  # the user has given another command
                     text += f" ({runtime} is the site's container runtime, which starts the command)"
                 self._report.act(self._supervisor.job_failed(text, message.exit_code, now_s))
             self._ended(rank, agent, message.exit_code, now_s)
         elif isinstance(message, Ended):
             self._ended(rank, agent, message.exit_code, now_s)
-        elif isinstance(message, Asked):
+        elif isinstance(message, Interrupted):
             signum = signal.Signals(message.signum)
             text = (
                 f"Slurm has asked {self._plan.tasks[rank].label} on {agent.hello.node} to end "
                 f"({signum.name}): scancel, a time limit or preemption; ending the job"
             )
             self._report.act(self._supervisor.cancelled(text, signum, now_s))
-        elif isinstance(message, Forsaken) and not agent.ended:
+        elif isinstance(message, Orphaned) and not agent.ended:
             agent.ended = True
-            self._lost(rank, "Slurm's step daemon there was killed", now_s)
-        elif isinstance(message, Gone):  # without an end before: it has never had a task
+            self._handle_loss(rank, "Slurm's step daemon there was killed", now_s)
+        elif isinstance(message, Gone):  # without Ended before, the agent never had a task
             self._ended(rank, agent, 128 + signal.SIGTERM, now_s)
 
     def _ended(self, rank: int, agent: _Agent, exit_code: int, now_s: float) -> None:
@@ -335,8 +332,8 @@ class SlurmRun:
         self._report.ended(rank, exit_code)
         self._report.act(self._supervisor.task_ended(rank, exit_code, now_s))
 
-    def _lost(self, rank: int, reason: str, now_s: float) -> None:
-        """Nobody will ever say how this task has ended."""
+    def _handle_loss(self, rank: int, reason: str, now_s: float) -> None:
+        """Handle the loss of a task, whose end will remain unknown."""
         agent = self._agents[rank]
         agent.ended = True
         self._some_lost = True
@@ -358,59 +355,59 @@ class SlurmRun:
             if not path.exists():
                 write_record(path, record)
 
-    def _forget(self, link: Link) -> None:
-        self._selector.unregister(link)
-        link.close()
+    def _close_connection(self, connection: Connection) -> None:
+        self._selector.unregister(connection)
+        connection.close()
 
-    def _tell_all(self, message: Message) -> None:
+    def _send_to_all(self, message: Message) -> None:
         for rank in self._connected:
-            self._agents[rank].link.send(message)
+            self._agents[rank].connection.send(message)
 
     def _grant_credit(self) -> None:
         if self._report.full:
             return
         for rank in self._connected:
             agent = self._agents[rank]
-            if agent.owed_bytes >= WINDOW_BYTES // 4:
-                agent.link.send(Credit(agent.owed_bytes))
-                agent.owed_bytes = 0
+            if agent.uncredited_bytes >= WINDOW_BYTES // 4:
+                agent.connection.send(Credit(agent.uncredited_bytes))
+                agent.uncredited_bytes = 0
 
-    # --- what nobody tells
+    # --- limits of time
 
     def _check_arrival(self, now_s: float) -> None:
-        if self._started or self._first_at_s is None or self._srun_ended_at_s is not None:
+        if self._started or self._first_agent_at_s is None or self._srun_ended_at_s is not None:
             return
         limit_s = ARRIVAL_AFTER_FAILURE_S if self._lines.task_failed else ARRIVAL_LIMIT_S
-        late = now_s - self._first_at_s > limit_s
+        late = now_s - self._first_agent_at_s > limit_s
         if late and self._supervisor.phase is Phase.RUNNING:
             missing = [task.label for task in self._plan.tasks if task.rank not in self._agents]
             text = (
-                f"{', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''} did not come up beside the "
-                f"others; expected all tasks at about the same time: see what srun says above, and whether "
-                f"the toolkit is visible on all nodes"
+                f"{', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''} did not start with the "
+                f"others; expected all tasks at about the same time: see the messages of srun above, and "
+                f"check that the toolkit is visible on all nodes"
             )
             self._report.act(self._supervisor.job_failed(text, 1, now_s))
 
-    def _check_silence(self, now_s: float) -> None:
+    def _check_heartbeats(self, now_s: float) -> None:
         connected = [self._agents[rank] for rank in self._connected]
-        if now_s - self._looked_at_s > SILENCE_LIMIT_S / 4:
-            # It was us who slept (Ctrl-Z, a debugger): everybody gets the time again.
+        if now_s - self._looked_at_s > HEARTBEAT_TIMEOUT_S / 4:
+            # This process was stopped (Ctrl-Z, a debugger): restart the timeout of all agents.
             for agent in connected:
                 agent.heard_at_s = now_s
             return
-        silent = [agent for agent in connected if now_s - agent.heard_at_s > SILENCE_LIMIT_S]
+        silent = [agent for agent in connected if now_s - agent.heard_at_s > HEARTBEAT_TIMEOUT_S]
         if silent and len(silent) == len(connected) and self._suspended():
             for agent in silent:
                 agent.heard_at_s = now_s
             return
         for agent in silent:
-            self._forget(agent.link)
+            self._close_connection(agent.connection)
             if not agent.ended:
-                reason = f"no word from it for {now_s - agent.heard_at_s:.0f} s"
-                self._lost(agent.hello.rank, reason, now_s)
+                reason = f"no heartbeat for {now_s - agent.heard_at_s:.0f} s"
+                self._handle_loss(agent.hello.rank, reason, now_s)
 
     def _suspended(self) -> bool:
-        """Whether Slurm has stopped all processes of the job for a while; asked when all are silent."""
+        """Ask Slurm whether it has suspended the job, when no agent sends heartbeats."""
         if not self._record.scheduler_job_id:
             return False
         try:
@@ -420,37 +417,37 @@ class SlurmRun:
         return any(job.state == "SUSPENDED" for job in jobs)
 
     def _check_srun(self, now_s: float) -> None:
-        """Srun that ends too early takes its tasks with it; srun that does not end is helped."""
+        """End the tasks if srun has ended too early, and srun if it does not end after them."""
         if self._srun_ended_at_s is not None:
             early = self._started and self._supervisor.phase in (Phase.RUNNING, Phase.WINDING_DOWN)
             if early and self._supervisor.tasks_running and now_s - self._srun_ended_at_s > AFTER_SRUN_S:
-                text = f"srun has ended before the tasks ({self._lines.last_words or 'without a word'})"
+                text = f"srun has ended before the tasks ({self._lines.summary or 'no message'})"
                 self._report.act(self._supervisor.job_failed(text, 1, now_s))
             return
         if self._connected or not self._started:
-            self._alone_since_s = None
+            self._agents_gone_at_s = None
             return
-        if self._alone_since_s is None:
-            self._alone_since_s = now_s
-        waited_s = now_s - self._alone_since_s
+        if self._agents_gone_at_s is None:
+            self._agents_gone_at_s = now_s
+        waited_s = now_s - self._agents_gone_at_s
         limit_s = AFTER_LOSS_S if self._some_lost else SRUN_LIMIT_S
-        if waited_s > limit_s and not self._helped:
-            self._helped = True
+        if waited_s > limit_s and not self._step_cancelled:
+            self._step_cancelled = True
             self._cancel()
         if waited_s > limit_s + SRUN_LIMIT_S:
             self._report.say(
                 f"srun does not end although all tasks have: killed; if 'squeue' still lists job "
-                f"{self._record.scheduler_job_id}, Slurm waits for a node that does not answer"
+                f"{self._record.scheduler_job_id}, Slurm is waiting for a node that does not answer"
             )
             self._srun.kill()
             self._srun.wait()
             self._srun_ended_at_s = now_s
 
     def _cancel(self) -> None:
-        """Tells Slurm that nothing of the step, or of the job that is ours alone, is left."""
-        what = self._record.scheduler_step_id or self._record.scheduler_job_id
+        """Cancel the step, or the job if it is only this step: its tasks have ended."""
+        target = self._record.scheduler_step_id or self._record.scheduler_job_id
         with suppress(SlurmError):
-            self._client.run("scancel", str(what), limit_s=SRUN_LIMIT_S)
+            self._client.run("scancel", str(target), limit_s=SRUN_LIMIT_S)
 
     # --- srun, the queue, the CS system
 
@@ -473,9 +470,9 @@ class SlurmRun:
             self._report.write_record()
 
     def _watch_queue(self, now_s: float) -> None:
-        if self._plan.allocation is not None or self._first_at_s is not None:
+        if self._plan.allocation is not None or self._first_agent_at_s is not None:
             return
-        if self._queue is None and now_s - self._began_at_s > QUEUE_WATCH_AFTER_S:
+        if self._queue is None and now_s - self._started_at_s > QUEUE_WATCH_AFTER_S:
             self._queue = QueueWatch(
                 self._client,
                 self._plan.job_name,
@@ -497,18 +494,18 @@ class SlurmRun:
 
     # --- the end
 
-    def _pass_on_the_end(self) -> None:
+    def _forward_ending_signal(self) -> None:
         signum = self._supervisor.ending_signal
         if signum is None:
             return
         for rank in self._connected:
             agent = self._agents[rank]
-            if agent.told != signum:
-                agent.told = signum
-                agent.link.send(Signal(signum))
-        if not self._started and not self._srun_asked and self._srun_ended_at_s is None:
-            # Nothing of the user's runs yet: srun withdraws the job, or ends the agents that are there.
-            self._srun_asked = True
+            if agent.signal_sent != signum:
+                agent.signal_sent = signum
+                agent.connection.send(Signal(signum))
+        if not self._started and not self._srun_terminated and self._srun_ended_at_s is None:
+            # No task runs yet: srun withdraws the job, or ends the agents that have started.
+            self._srun_terminated = True
             self._srun.terminate()
 
     def _over(self) -> bool:
@@ -524,16 +521,16 @@ class SlurmRun:
             self._queue.stop()
         if self._system is not None:
             self._system.close()
-        for link in [*self._visitors, *(agent.link for agent in self._agents.values())]:
-            link.close()
+        for connection in [*self._unauthenticated, *(agent.connection for agent in self._agents.values())]:
+            connection.close()
         self._end_srun()
         if self._srun.stdout is not None:
             self._srun.stdout.close()
         self._selector.close()
 
     def _end_srun(self) -> None:
-        """After an error of ours; else it has ended."""
-        if self._started:  # the agents end their tasks, and srun with that
+        """End srun after an error of the launcher; otherwise it has ended."""
+        if self._started:  # the agents end their tasks, and then srun ends
             with suppress(subprocess.TimeoutExpired):
                 self._srun.wait(AGENTS_LIMIT_S)
         if self._srun.poll() is None:
@@ -544,7 +541,7 @@ class SlurmRun:
         self._srun.wait()
 
     def _explain_refusal(self) -> None:
-        """Raises what srun has said if it ended before any task could be started, and nobody wanted that."""
+        """Raise the error of an srun that has ended by itself before any task was started."""
         if self._started or self._supervisor.phase is not Phase.RUNNING:
             return
         if self._lines.withdrawn:
@@ -560,15 +557,14 @@ class SlurmRun:
 
 
 def pin_tasks(wanted: Sequence[int | None], hellos: Sequence[Hello]) -> list[tuple[int, ...]]:
-    """The CPUs of every task, by rank; empty: left as Slurm has it.
-
-    On a node that belongs to the job as a whole and where all tasks may use the same CPUs, nobody has pinned
-    them. On a node that is shared with other jobs only Slurm can know whose CPUs are whose.
+    """Return the CPUs of every task, by rank; empty to leave the pinning to Slurm.
 
     Args:
-        wanted: by rank, how many CPUs the task shall have; None: not pinned.
-        hellos: by rank, what the agents say of node and CPUs.
+        wanted: number of CPUs of each task, by rank; None not to pin it.
+        hellos: nodes and CPUs that the agents have reported, by rank.
     """
+    # Slurm has pinned no task of a node on which all tasks may use the same CPUs. Only a node that belongs to
+    # the job as a whole is pinned here: on a shared one only Slurm knows the CPUs of other jobs.
     pins: list[tuple[int, ...]] = [()] * len(hellos)
     by_node: dict[str, list[int]] = defaultdict(list)
     for rank, hello in enumerate(hellos):

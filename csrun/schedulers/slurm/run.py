@@ -1,4 +1,7 @@
-"""Starts a planned job on a cluster: checks, a socket for the agents, srun. `job_loop` does the rest."""
+"""Starts a planned job on a cluster: checks, a socket for the agents, srun; requeues it after its end.
+
+`job_loop` supervises the job in between.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from csrun.jobs.record import known_job, prepare_log_dir
 from csrun.jobs.registry import read_record, register
 from csrun.schedulers.slurm.allocation import Allocation, read_allocation
 from csrun.schedulers.slurm.client import SlurmClient, SlurmError, submission_environment
-from csrun.schedulers.slurm.job_loop import EXITS_DIR, STRANGERS, SlurmRun
+from csrun.schedulers.slurm.job_loop import EXITS_DIR, MAX_UNAUTHENTICATED_PEERS, SlurmRun
 from csrun.schedulers.slurm.plan import HOST_FILE_NAME, SlurmPlan
 from csrun.schedulers.slurm.srun import SrunGuard
 from csrun.tasks.command import find_command
@@ -28,31 +31,33 @@ from csrun.tasks.processes import start_task
 from csrun.tasks.roles import EXIT_REQUEUE
 from csrun.tasks.signals import SignalPipe
 
-OTHER_FILES = 64
-"""Files that the launcher opens beside its connections."""
+OTHER_FILES = 64  # that the launcher opens in addition to its connections
+PROBE_LIMIT_S = 10.0
+POLL_S = 2.0
+PROGRAM = "csrun_wse"
 
 
 def run_job(plan: SlurmPlan, environment: Mapping[str, str]) -> int:
-    """Starts the job, streams its output, and waits until nothing of it is left on any node.
+    """Start the job, stream its output, and wait until nothing of it is left on any node.
 
-    A batch job that has to go on later is put back into the queue then.
+    A batch job that has to continue later is then put back into the queue.
 
     Args:
-        plan: the job.
-        environment: the launcher's own.
+        plan: of the job.
+        environment: of the launcher.
 
     Returns:
-        The exit code of the first task that failed, 128 + n after signal n, 1 for a lost task or CS system,
-        else 0.
+        The exit code of the first task that has failed, 128 + n after signal n, 1 for a lost task or CS
+        system, else 0.
 
     Raises:
-        CsrunError: the job cannot be started; nothing is left of it.
+        CsrunError: the job cannot be started; nothing of it is left running.
     """
     exit_code = _run_once(plan, environment)
     if plan.requeue_code is not None:
         record = read_record(known_job(plan))
-        if goes_back_into_queue(exit_code, record):
-            put_back(environment["SLURM_JOB_ID"], environment, record)
+        if should_requeue(exit_code, record):
+            requeue_job(environment["SLURM_JOB_ID"], environment, record)
     return exit_code
 
 
@@ -60,13 +65,13 @@ def _run_once(plan: SlurmPlan, environment: Mapping[str, str]) -> int:
     occupy_closed_descriptors()
     own = submission_environment(environment)
     path = plan.change.apply(environment).get("PATH", "")
-    if plan.executed == plan.command:  # what is in a container, and its runtime, only the nodes need to have
-        find_command(plan.executed[0], path)  # a typing error is not worth hours in the queue
+    if plan.executed == plan.command:  # only the nodes need a container runtime and image
+        find_command(plan.executed[0], path)  # a typo should not cost hours in the queue
     srun = find_command("srun", environment.get("PATH", ""))
-    connections = len(plan.tasks) + STRANGERS + OTHER_FILES
+    connections = len(plan.tasks) + MAX_UNAUTHENTICATED_PEERS + OTHER_FILES
     _check_open_files(connections)
     prepare_log_dir(plan.log_dir)
-    for record in (plan.log_dir / EXITS_DIR).glob("rank-*.json"):  # of a job before, in the same directory
+    for record in (plan.log_dir / EXITS_DIR).glob("rank-*.json"):  # of an earlier job in the same directory
         record.unlink(missing_ok=True)
     register(known_job(plan), environment)
     write_text(STDERR, f"Launching: {join(plan.command)} ({describe_tasks(plan)})\n")
@@ -81,14 +86,14 @@ def _run_once(plan: SlurmPlan, environment: Mapping[str, str]) -> int:
         process = start_task(plan.srun, srun, own, dies_with_us=False)
         guard = SrunGuard(process.pid, [listener.fileno()])
         try:
-            _allow_open_files(connections)  # only now: srun would pass the limit on to the tasks
+            _allow_open_files(connections)  # not earlier: srun would pass the limit on to the tasks
             return SlurmRun(plan, SlurmClient(environment), signals, listener, process, guard, token).run()
         finally:
             guard.dismiss()
 
 
 def _listen(plan: SlurmPlan) -> socket.socket:
-    """A socket that agents can connect to, at a port that the site has opened for srun if it has."""
+    """Listen for agents, on a port of the site's SrunPortRange if it has one."""
     address = "127.0.0.1" if plan.loopback else ""
     if plan.ports is None:
         return socket.create_server((address, 0), backlog=1024)
@@ -99,8 +104,8 @@ def _listen(plan: SlurmPlan) -> socket.socket:
         with suppress(OSError):
             return socket.create_server((address, port), backlog=1024)
     raise CsrunError(
-        f"no port from {first} to {last} (SrunPortRange of slurm.conf) is free on this machine; expected one "
-        f"that the tasks can connect to: end old jobs, or start this one with --use-sbatch"
+        f"no port from {first} to {last} (SrunPortRange of slurm.conf) is free on this machine; expected a "
+        f"port for connections of the tasks: end old jobs, or start this one with --use-sbatch"
     )
 
 
@@ -120,52 +125,45 @@ def _allow_open_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
-PROGRAM = "csrun_wse"
+def should_requeue(exit_code: int, record: Mapping[str, Any] | None) -> bool:
+    """Return True if a batch job with --requeue has to be put back into the queue.
 
-
-def goes_back_into_queue(exit_code: int, record: Mapping[str, Any] | None) -> bool:
-    """Whether a batch job that may be put back into the queue has ended in a way that asks for it.
-
-    That is a checkpoint before the time limit (the program leaves with `EXIT_REQUEUE`), and a task that was
-    lost with its node.
+    That is after a checkpoint before the time limit (exit code `EXIT_REQUEUE`), and after the loss of a task
+    with its node.
     """
     tasks = (record or {}).get("tasks") or ()
     return exit_code == EXIT_REQUEUE or any(task.get("state") == "lost" for task in tasks)
 
 
-def put_back(slurm_job_id: str, environment: Mapping[str, str], record: Mapping[str, Any] | None) -> None:
-    """Puts the batch job that this process is part of back into the queue; Slurm then ends the process.
+def requeue_job(slurm_job_id: str, environment: Mapping[str, str], record: Mapping[str, Any] | None) -> None:
+    """Put the batch job of this process back into the queue; Slurm then ends the process.
 
     Args:
         slurm_job_id: Slurm's number of the job.
         environment: of the batch script.
-        record: the job's own.
+        record: of the job.
 
     Raises:
-        SlurmError: Slurm does not put it back.
+        SlurmError: Slurm does not requeue it.
     """
-    say(PROGRAM, f"job {slurm_job_id} goes back into the queue, and on from its last checkpoint")
+    say(PROGRAM, f"job {slurm_job_id} goes back into the queue and will resume from its last checkpoint")
     tasks = (record or {}).get("tasks") or ()
     lost = {str(task.get("host")) for task in tasks if task.get("state") == "lost"}
-    await_lost_nodes(lost, environment, lambda text: say(PROGRAM, text))
+    wait_for_lost_nodes(lost, environment, lambda text: say(PROGRAM, text))
     SlurmClient(environment).requeue(slurm_job_id)
 
 
-PROBE_LIMIT_S = 10.0
-POLL_S = 2.0
-
-
-def await_lost_nodes(
+def wait_for_lost_nodes(
     names: Collection[str], environment: Mapping[str, str], say: Callable[[str], None]
 ) -> None:
-    """Returns when every one of these nodes either answers or is DOWN for Slurm.
+    """Wait until each of these nodes either answers or is DOWN in Slurm.
 
-    Slurm itself may put the job back into the queue meanwhile, which ends this process.
+    Slurm itself may requeue the job meanwhile, which ends this process.
 
     Args:
-        names: nodes of this process's job on which a task was lost.
-        environment: of a batch script.
-        say: tells the user one line.
+        names: nodes of this job on which a task was lost.
+        environment: of the batch script.
+        say: prints a line for the user.
 
     Raises:
         SlurmError: the controller does not answer.
@@ -174,15 +172,13 @@ def await_lost_nodes(
     allocation = read_allocation(environment)
     silent = {name for name in names if allocation is None or not _answers(client, allocation, name)}
     if silent:
-        say(
-            f"waiting until Slurm knows that {', '.join(sorted(silent))} is lost, which takes it some minutes"
-        )
+        say(f"waiting until Slurm notices the loss of {', '.join(sorted(silent))}, which takes some minutes")
     while silent - _down(client, silent):
         time.sleep(POLL_S)
 
 
 def _answers(client: SlurmClient, allocation: Allocation, name: str) -> bool:
-    """Whether a step can be run on the node: its daemon may be well though a task was lost."""
+    """Return True if a step runs on the node: its daemon may work although a task was lost."""
     group = next((number for number, nodes in enumerate(allocation.groups) if name in nodes), 0)
     where = [f"--jobid={allocation.job_id}", f"--nodelist={name}"]
     where += [f"--het-group={group}"] if allocation.heterogeneous else []

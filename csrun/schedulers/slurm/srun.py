@@ -1,4 +1,4 @@
-"""The srun of a job: the lines that it writes, and a guard that ends it when the launcher is killed."""
+"""The srun of a job: a parser of its messages, and a guard that ends it when the launcher is killed."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from csrun.jobs.record import start_ticks
 from csrun.schedulers.slurm.client import shortened_complaint
 from csrun.tasks.processes import detach
 
-AGENTS_LIMIT_S = 20.0
-"""Agents notice the launcher's death themselves, end their tasks properly, and srun with that."""
+AGENTS_LIMIT_S = 20.0  # agents notice the death of the launcher and end their tasks, after which srun ends
 SRUN_LIMIT_S = 5.0
 POLL_S = 0.1
+KEPT_LINES = 50
 
 
 class SrunGuard:
-    """A process that outlives a launcher that was killed. Start it before any thread.
-
-    srun itself must not get a signal then while tasks run: Slurm would kill all of their processes at once,
-    and the agents with them, so that what is born in that moment would survive.
+    """A process that ends srun when the launcher is killed. Create it before any thread.
 
     Args:
-        srun: pid of our child.
-        close: descriptors that the guard must not hold open.
+        srun: pid of srun, a child of the launcher.
+        close: descriptors that the guard must not keep open.
     """
+
+    # While tasks run, srun first gets time instead of a signal: on a signal Slurm kills all their processes
+    # and the agents at once, and processes that are forked at that moment survive.
 
     def __init__(self, srun: int, close: Iterable[int]) -> None:
         read_end, self._write_end = os.pipe()
@@ -47,11 +47,11 @@ class SrunGuard:
         os.close(read_end)
 
     def tasks_run(self) -> None:
-        """From now on agents have tasks to end."""
+        """Tell the guard that agents have tasks to end."""
         self._write(b"r")
 
     def dismiss(self) -> None:
-        """Ends the guard; srun has ended."""
+        """End the guard; srun has ended."""
         self._write(b".")
         os.close(self._write_end)
         with suppress(ChildProcessError):
@@ -64,13 +64,13 @@ class SrunGuard:
 
 def _guard(read_end: int, srun: int, ticks: int | None) -> None:
     running = False
-    while said := os.read(read_end, 1):
-        if said == b".":
+    while message := os.read(read_end, 1):
+        if message == b".":
             return
         running = True
 
     def lives() -> bool:
-        # A pid alone may belong to another process by now.
+        # The pid may have been reused.
         return ticks is not None and start_ticks(srun) == ticks
 
     if running:
@@ -88,29 +88,27 @@ def _wait_while(condition: Callable[[], bool], limit_s: float) -> None:
         time.sleep(POLL_S)
 
 
-KEPT_LINES = 50
-
 _JOB = re.compile(r"\bjob (\d+) (?:queued and waiting|has been allocated)|Granted job allocation (\d+)")
 _TASK_FAILED = re.compile(r"task[s ].*: (?:Exited with exit code|Killed|Terminated|Out Of Memory)|execve\(\)")
 _WITHDRAWN = re.compile(
     r"Job has been cancelled|has been revoked|Job cancelled|Force Terminated (?:job |JobId=)"
 )
 _REASON = re.compile(r"CANCELLED AT \S+ DUE TO (.+?)(?:, SEE .*)? \*\*\*")
-# The agents say better, and first, how their tasks have ended.
-_KNOWN_BETTER = re.compile(
+# The agents report the end of their tasks earlier and in more detail.
+_REPORTED_BY_AGENTS = re.compile(
     r"task[s ].*: (?:Exited with exit code|Terminated|Killed)|Job step aborted|Terminating \w*Step"
     r"|Force Terminated|forcing job termination|\*\*\* (?:STEP|JOB)|interrupt \(one more"
 )
 
 
 class SrunLines:
-    """Takes srun's stderr.
+    """Parser of srun's stderr.
 
     Attributes:
-        job_id: Slurm's number of the job; "" until srun has said it.
-        task_failed: it has reported the end of a task.
+        job_id: Slurm's number of the job; "" until srun has printed it.
+        task_failed: srun has reported the end of a task.
         withdrawn: the job was cancelled before it had nodes.
-        cancel_reason: why Slurm has ended the job, as far as it says that: "time limit".
+        cancel_reason: why Slurm has ended the job, such as "time limit"; "" if unknown.
     """
 
     def __init__(self) -> None:
@@ -127,27 +125,27 @@ class SrunLines:
         return "\n".join(self._kept)
 
     @property
-    def last_words(self) -> str:
-        """The last lines in short."""
+    def summary(self) -> str:
+        """The last lines, shortened."""
         return shortened_complaint(self.text)
 
     def feed(self, data: bytes, ending: bool) -> list[bytes]:
-        """Takes a piece of the stream; the lines to show, without srun's name.
+        """Parse a piece of the stream and return the lines to print, without the prefix "srun: ".
 
         Args:
-            data: what has come.
-            ending: the job is being ended, and srun's comments on that are of no use.
+            data: the next bytes.
+            ending: the job is being ended, so messages of srun about that are dropped.
         """
-        shown = []
+        printed = []
         for line, whole in self._splitter.feed(data):
             text = line.decode(errors="replace")
             self._kept.append(text)
-            self._learn(text)
-            if whole and not (_KNOWN_BETTER.search(text) and (ending or "exit code" in text)):
-                shown.append(line.removeprefix(b"srun: "))
-        return shown
+            self._parse(text)
+            if whole and not (_REPORTED_BY_AGENTS.search(text) and (ending or "exit code" in text)):
+                printed.append(line.removeprefix(b"srun: "))
+        return printed
 
-    def _learn(self, text: str) -> None:
+    def _parse(self, text: str) -> None:
         found = _JOB.search(text)
         if found and not self.job_id:
             self.job_id = found[1] or found[2]

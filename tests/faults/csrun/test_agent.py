@@ -18,16 +18,16 @@ from typing import TypeVar
 
 import pytest
 
-from csrun.agent.connection import Link
+from csrun.agent.connection import Connection
 from csrun.agent.protocol import (
     WINDOW_BYTES,
-    Asked,
-    Beat,
     Challenge,
     Credit,
     Ended,
     Gone,
+    Heartbeat,
     Hello,
+    Interrupted,
     Message,
     Note,
     Output,
@@ -74,7 +74,7 @@ class Launcher:
                 text=True,
             )
             server.settimeout(LIMIT_S)
-            self.link = Link(server.accept()[0])
+            self.link = Connection(server.accept()[0])
         self.link.send(Challenge(NONCE))
         self.hello = self.wait_for(Hello)
 
@@ -220,8 +220,8 @@ def test_a_slow_terminal_slows_the_task_and_nothing_is_lost(launch: Callable[...
     taken = b""
     while len(taken) < WINDOW_BYTES:
         taken += launcher.wait_for(Output).data
-    launcher.wait_for(Beat)  # the agent lives, and sends no more than it may
-    launcher.wait_for(Beat)
+    launcher.wait_for(Heartbeat)  # the agent lives, and sends no more than it may
+    launcher.wait_for(Heartbeat)
     assert not [each for each in launcher.messages if isinstance(each, Output)]
     assert len(taken) < WINDOW_BYTES + 65_536
     credit = len(taken)
@@ -263,7 +263,7 @@ def test_slurm_s_signal_is_told_and_obeyed(launch: Callable[..., Launcher]) -> N
     launcher.start("sh", "-c", "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.05; done")
     launcher.wait_for(Output)
     launcher.process.terminate()
-    assert launcher.wait_for(Asked).signum == signal.SIGTERM
+    assert launcher.wait_for(Interrupted).signum == signal.SIGTERM
     assert launcher.wait_for(Ended).exit_code == 0
     launcher.wait_for(Gone)
     assert launcher.record()["reason"] == "asked by Slurm (SIGTERM)"
@@ -278,7 +278,7 @@ def test_slurm_s_signal_to_all_processes_is_no_failure_of_the_task(launch: Calla
     time.sleep(0.1)
     launcher.process.terminate()
     assert launcher.wait_for(Ended).exit_code == 143
-    assert any(isinstance(each, Asked) for each in launcher.messages)  # it came before the end
+    assert any(isinstance(each, Interrupted) for each in launcher.messages)  # it came before the end
     launcher.wait_for(Gone)
 
 

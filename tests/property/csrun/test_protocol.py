@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csrun.agent.protocol import (
-    Asked,
-    Beat,
     Challenge,
     Credit,
     Decoder,
     Ended,
-    Forsaken,
     Gone,
+    Heartbeat,
     Hello,
+    Interrupted,
     Message,
     Note,
+    Orphaned,
     Output,
     ProtocolError,
     Refused,
@@ -53,11 +53,11 @@ messages = st.one_of(
     st.builds(Refused, text, number),
     st.builds(Output, st.binary(max_size=200)),
     st.builds(Note, text),
-    st.builds(Asked, number),
+    st.builds(Interrupted, number),
     st.builds(Ended, number),
     st.builds(Signal, number),
     st.builds(Credit, number),
-    st.sampled_from([Beat(), Gone(), Forsaken()]),
+    st.sampled_from([Heartbeat(), Gone(), Orphaned()]),
 )
 
 

@@ -10,9 +10,9 @@ import pytest
 from csrun.agent.protocol import (
     LENGTHS,
     MAX_PAYLOAD_BYTES,
-    Beat,
     Credit,
     Decoder,
+    Heartbeat,
     Hello,
     ProtocolError,
     Start,
@@ -55,8 +55,8 @@ def test_what_is_no_frame_of_ours_is_refused(data: bytes) -> None:
 
 
 def test_what_came_before_a_bad_frame_counts() -> None:
-    messages = Decoder().feed(encode(Beat()) + encode(Credit(3)) + frame(b"no json"))
-    assert next(messages) == Beat()
+    messages = Decoder().feed(encode(Heartbeat()) + encode(Credit(3)) + frame(b"no json"))
+    assert next(messages) == Heartbeat()
     assert next(messages) == Credit(3)
     with pytest.raises(ProtocolError):
         next(messages)

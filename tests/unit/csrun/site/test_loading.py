@@ -191,7 +191,7 @@ def test_all_faults_of_a_file_and_of_the_environment_come_at_once(tmp_path: Path
         "HOURS:MINUTES:SECONDS, DAYS-HOURS, DAYS-HOURS:MINUTES:SECONDS or UNLIMITED",
         "the environment variable DEF_CPUS is '-1'",
         "the environment variable CS_IP is 'host:0'",
-        "FILE:6: container is 'singularity' and there is no container_image",
+        "FILE:6: container is 'singularity' but container_image is not set",
     ]
 
 

@@ -67,4 +67,4 @@ def test_a_refusal_is_no_cancellation() -> None:
     lines, visible = shown("srun: error: invalid partition specified: nope\n")
     assert not lines.withdrawn
     assert visible == [b"error: invalid partition specified: nope"]
-    assert lines.last_words == "invalid partition specified: nope"
+    assert lines.summary == "invalid partition specified: nope"

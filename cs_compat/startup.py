@@ -20,8 +20,8 @@ from cs_toolkit.import_hooks import append_user_paths, on_import
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
+# Modules of the front end that are imported here.
 _OWN_IMPORTS = frozenset({"estimator", "estimator.startup"})
-"""Modules of the front end that are imported here."""
 
 
 def start(sitecustomize: str) -> None:

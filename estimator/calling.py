@@ -17,7 +17,6 @@ from estimator.spec import EstimatorSpec, metrics_of
 MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 INPUT_FN_ARGUMENTS = ("params", "mode", "config", "input_context")
 
-
 _GLOBAL_STEP_ASSIGNMENTS = ("AssignAddVariableOp", "AssignVariableOp")
 _BRANCHES = {"If": ("then_branch", "else_branch"), "StatelessIf": ("then_branch", "else_branch")}
 

@@ -237,7 +237,11 @@ class CheckpointWriter:
                     session, str(self._model_dir / CHECKPOINT_PREFIX), global_step=step, write_state=False
                 )
             kept = older[max(0, len(older) + 1 - self._keep_max) :] if self._keep_max else older
-            write_text(self._model_dir / "checkpoint", _checkpoint_file([*kept, prefix]))
+            # Names without directories, so that a model_dir can be moved.
+            names = [Path(known).name for known in (*kept, prefix)]
+            lines = [f'model_checkpoint_path: "{names[-1]}"']
+            lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+            write_text(self._model_dir / "checkpoint", "\n".join(lines) + "\n")
         except (tf.errors.OpError, OSError, ValueError, RuntimeError, ModelDirError) as error:
             if not rewritten:
                 _remove_checkpoint(prefix)
@@ -254,14 +258,6 @@ class CheckpointWriter:
             return False
         self._kept_at_s = written_s
         return True
-
-
-def _checkpoint_file(prefixes: Sequence[str]) -> str:
-    """Return the text of the `checkpoint` file, which lists checkpoints from the oldest to the newest."""
-    names = [Path(prefix).name for prefix in prefixes]  # without directories: a model_dir can be moved
-    lines = [f'model_checkpoint_path: "{names[-1]}"']
-    lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-    return "\n".join(lines) + "\n"
 
 
 def _remove_checkpoint(prefix: str) -> None:

@@ -186,8 +186,11 @@ class CSRunConfig(RunConfig):
         input_position: str | None = None,
         **fields: Any,
     ) -> None:
+        if cs_ip is None and os.environ.get("CSRUN_ROLE"):
+            # A job of csrun_wse exists to train on the CS system of the site.
+            cs_ip = os.environ.get("CS_IP") or None
         super().__init__(
-            cs_ip=_cs_ip_of_job() if cs_ip is None else cs_ip,
+            cs_ip=cs_ip,
             system_name=system_name,
             cs_config=cs_config,
             stack_params=stack_params,
@@ -204,11 +207,6 @@ class CSRunConfig(RunConfig):
         )
 
 
-def _cs_ip_of_job() -> str | None:
-    """Return the address of the site's CS system in a job of csrun_wse, which exists to train on it."""
-    return os.environ.get("CS_IP") or None if os.environ.get("CSRUN_ROLE") else None
-
-
 def as_cs_config(config: Any) -> CSRunConfig:
     """Convert any RunConfig-like object, or None, to a CSRunConfig.
 
@@ -223,6 +221,18 @@ def as_cs_config(config: Any) -> CSRunConfig:
     if not fields:
         raise CallError(f"config must be a CSRunConfig or RunConfig, got {type(config).__name__}: {config!r}")
     return CSRunConfig(**fields)
+
+
+def one_shot_session_config(config: CSRunConfig) -> Any:
+    """Return the configuration of sessions that run each part of a graph once, such as initializers."""
+    import tensorflow as tf
+
+    if config.session_config is not None:
+        return config.session_config
+    found = tf.compat.v1.ConfigProto()
+    # Optimizing a graph takes longer than running it once.
+    found.graph_options.rewrite_options.disable_meta_optimizer = True
+    return found
 
 
 def _default_precision(cs_config: Any) -> str:
@@ -290,15 +300,3 @@ def _check_fields(values: Mapping[str, Any]) -> None:
         raise CallError(
             f"execution must be one of {', '.join(EXECUTION_CHOICES)} or None, got {execution!r}{near}"
         )
-
-
-def one_shot_session_config(config: CSRunConfig) -> Any:
-    """Return the configuration of sessions that run each part of a graph once, such as initializers."""
-    import tensorflow as tf
-
-    if config.session_config is not None:
-        return config.session_config
-    found = tf.compat.v1.ConfigProto()
-    # Optimizing a graph takes longer than running it once.
-    found.graph_options.rewrite_options.disable_meta_optimizer = True
-    return found

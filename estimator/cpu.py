@@ -39,16 +39,16 @@ from estimator.spec import (
     EstimatorSpec,
     ModeKeys,
     WarmStartSettings,
+    apply_warm_start,
     predictions_by_name,
     validate_hooks,
-    warm_start,
 )
 from estimator.summaries import EventWriter, report_evaluation
 
 log = logging.getLogger("estimator")
 
+# Settings without effect on this CPU, and their defaults.
 _CS_ONLY_DEFAULTS = {"precision": "float32", "num_replicas": 1, "num_csx": 1, "micro_batch_size": "auto"}
-"""Settings without effect on this CPU, and their defaults."""
 
 _CAUSE_LENGTH = 160  # TensorFlow lists all labels of a batch
 _CHANNELS_FIRST = (b"NCHW", b"NCDHW")
@@ -102,7 +102,10 @@ class CpuBackend:
             return
         model_dir = self._setup.model_dir
         newest = latest_checkpoint(model_dir)
-        last_step = self._last_step(newest, steps, max_steps)
+        last_step = None  # to the end of the input
+        if steps is not None or max_steps is not None:
+            first_step = checkpoint_step(newest)
+            last_step = last_step_of_job(model_dir, tasks.current(), first_step, steps, max_steps)
         write_params(model_dir, self._setup.params)
         source = self._setup.whole_input(input_fn, ModeKeys.TRAIN)
         log_report(source, shared=False)
@@ -191,13 +194,6 @@ class CpuBackend:
         if concerning:
             log.info("%s: settings of the CS system, without effect on this CPU", ", ".join(concerning))
 
-    def _last_step(self, newest: str | None, steps: int | None, max_steps: int | None) -> int | None:
-        """Return the global step at which training ends, or None if it ends with the input."""
-        if steps is None and max_steps is None:
-            return None
-        first_step = checkpoint_step(newest)
-        return last_step_of_job(self._setup.model_dir, tasks.current(), first_step, steps, max_steps)
-
     def _checkpoint(self, given: str | None, doing: str) -> str | None:
         model_dir = self._setup.model_dir
         checkpoint = resolve_checkpoint(given, model_dir)
@@ -220,15 +216,21 @@ class CpuBackend:
         self, built: _ModelGraph, newest: str | None, saving_listeners: Sequence[Any]
     ) -> TrainingLoop:
         """Make the training loop, which adds its own ops to the graph."""
+        import tensorflow as tf
+
+        from cgc.importers.tensorflow import keras_layer_updates
+
         check_advances(built.spec.train_op, built.global_step)
         if newest is None and self._warm_start is not None:
-            warm_start(self._warm_start)
+            apply_warm_start(self._warm_start)
+        # Dropout seeds and moving averages of Keras layers are not part of the user's train op.
+        train_op = tf.group(built.spec.train_op, *keras_layer_updates(built.graph))
         return TrainingLoop(
             self._setup.config,
             self._setup.model_dir,
             built.features,
             built.spec.loss,
-            _with_layer_updates(built),
+            train_op,
             built.global_step,
             built.spec.scaffold,
             saving_listeners,
@@ -287,6 +289,8 @@ def _run_evaluation(
     built: _ModelGraph, metrics: Mapping[str, Any], session: Any, keeper: RawSessionHook, steps: int | None
 ) -> dict[str, Any]:
     """Update metrics over the batches of a session; return their values and the global step."""
+    import tensorflow as tf
+
     updates = [update for _, update in metrics.values()]
     values = {key: value for key, (value, _) in metrics.items()}
     started = time.perf_counter()
@@ -297,7 +301,7 @@ def _run_evaluation(
             while (steps is None or done < steps) and not session.should_stop():
                 session.run(updates)
                 done += 1
-        except _out_of_range():
+        except tf.errors.OutOfRangeError:
             pass
         if done == 0:
             raise CallError("the input of evaluate() has no batch; expected at least one")
@@ -309,23 +313,6 @@ def _run_evaluation(
         )
     log.info("evaluated %d batches in %.2f seconds", done, time.perf_counter() - started)
     return results
-
-
-def _with_layer_updates(built: _ModelGraph) -> Any:
-    """Group the train op with the updates of Keras layers: dropout seeds and moving averages."""
-    import tensorflow as tf
-
-    from cgc.importers.tensorflow import keras_layer_updates
-
-    return tf.group(built.spec.train_op, *keras_layer_updates(built.graph))
-
-
-def _out_of_range() -> type[Exception]:
-    """Return the exception class that TensorFlow raises at the end of the input."""
-    import tensorflow as tf
-
-    kind: type[Exception] = tf.errors.OutOfRangeError
-    return kind
 
 
 class RawSessionHook:
@@ -468,7 +455,11 @@ class TrainingLoop:
                 result = session.run({**self._fetches, **(self._summary_fetches if with_summary else {})})
             except tf.errors.OutOfRangeError:
                 break
-            loss = self._count(pace, result)
+            pace.step = int(result["step"])
+            pace.samples += int(result["samples"])
+            loss = float(result["loss"])
+            if not math.isfinite(loss):
+                raise NonFiniteLossError(pace.step, loss, self._model_dir)
             record_step(pace.step)
             if with_summary:
                 self._write_events(pace, loss, result.get("summary"))
@@ -490,14 +481,6 @@ class TrainingLoop:
         _log_end(pace, loss)
         end_training(pace.step)
         return pace.step if asked and stop_on_request and pace.step != last_step else None
-
-    def _count(self, pace: _Throughput, result: dict[str, Any]) -> float:
-        pace.step = int(result["step"])
-        pace.samples += int(result["samples"])
-        loss = float(result["loss"])
-        if not math.isfinite(loss):
-            raise NonFiniteLossError(pace.step, loss, self._model_dir)
-        return loss
 
     def _write_events(self, pace: _Throughput, loss: float, summary: bytes | None) -> None:
         if summary is not None:
@@ -579,7 +562,8 @@ def _explain_limit(error: Any, op: Any) -> tuple[str, str] | None:
             "has no labels of -1",
             "Off the CS system, which ignores such rows, give them the label 0 and a weight of 0",
         )
-    if _is_channels_first(op) and _CHANNELS_LAST.search(error.message):
+    channels_first = op.node_def.attr["data_format"].s in _CHANNELS_FIRST
+    if channels_first and _CHANNELS_LAST.search(error.message):
         return (
             f"has no {op.type} of {_op_dtype(op)} with channels first",
             "Off the CS system, build the model with channels last (data_format)",
@@ -601,10 +585,6 @@ def _failed_op(error: Any, graph: Any) -> Any:
         return graph.get_operation_by_name(named[1]) if named else None
     except KeyError:  # in the body of a branch or loop, or made by TensorFlow itself
         return None
-
-
-def _is_channels_first(op: Any) -> bool:
-    return op.node_def.attr["data_format"].s in _CHANNELS_FIRST
 
 
 def _op_dtype(op: Any) -> str:

@@ -158,7 +158,11 @@ class EstimatorFacade(ABC):
             ValueError: `steps` and `max_steps` are both given, or not positive.
             EstimatorError: The model, the input or a checkpoint cannot be used.
         """
-        _check_limits(steps, max_steps)
+        if steps is not None and max_steps is not None:
+            raise CallError(f"train() got both steps={steps} and max_steps={max_steps}; set one of them")
+        for name, value in (("steps", steps), ("max_steps", max_steps)):
+            if value is not None and value <= 0:
+                raise CallError(f"train() needs {name} > 0, got {value}")
         self._export_to_analyzer(input_fn, ModeKeys.TRAIN)
         done = 0 if max_steps is None else checkpoint_step(self.latest_checkpoint())
         if max_steps is not None and done >= max_steps:
@@ -260,14 +264,6 @@ def _model_dir(given: str | Path | None, config: CSRunConfig) -> Path:
         chosen = tempfile.mkdtemp(prefix="model_dir_")
         log.warning("no model_dir was given: using the temporary directory '%s'", chosen)
     return Path(chosen)
-
-
-def _check_limits(steps: int | None, max_steps: int | None) -> None:
-    if steps is not None and max_steps is not None:
-        raise CallError(f"train() got both steps={steps} and max_steps={max_steps}; give one of them")
-    for name, value in (("steps", steps), ("max_steps", max_steps)):
-        if value is not None and value <= 0:
-            raise CallError(f"train() needs {name} > 0, got {value}")
 
 
 class CerebrasEstimator(EstimatorFacade):

@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from estimator.input.dataset import InputSource
 
 
+log = logging.getLogger("estimator")
+
+watch_layers()  # before the program creates layers
+
+_STEP = "global_step"
+_LOSS = "loss"
+_PREDICTION = "prediction"
+_TRACED_MODES = {ModeKeys.TRAIN: "train", ModeKeys.EVAL: "eval", ModeKeys.PREDICT: "infer"}
+
+
 class KerasEstimator(EstimatorFacade):
     """Runs a compiled Keras model on the CS system: what `fit` does on a CPU.
 
@@ -155,13 +165,6 @@ class _KerasCpuBackend:
         return CpuBackend(self._setup, keras_model_fn(self._model))
 
 
-watch_layers()
-
-_LOSS = "loss"
-_PREDICTION = "prediction"
-_TRACED_MODES = {ModeKeys.TRAIN: "train", ModeKeys.EVAL: "eval", ModeKeys.PREDICT: "infer"}
-
-
 def keras_model_fn(keras_model: Any) -> Callable[..., EstimatorSpec]:
     """Make a `model_fn(features, labels, mode, params)` that runs the step of a Keras model.
 
@@ -206,8 +209,10 @@ class _KerasGraph:
     def spec(self) -> EstimatorSpec:
         """Build the step and return its EstimatorSpec."""
         if self._mode == ModeKeys.PREDICT:
-            predictions = _predictions(self._call(self._model.predict_step, self._batch))
-            return EstimatorSpec(self._mode, predictions=predictions)
+            outputs = self._call(self._model.predict_step, self._batch)
+            # A single tensor, or several by name or position.
+            several = {name.removeprefix(f"{_PREDICTION}/"): tensor for name, tensor in outputs.items()}
+            return EstimatorSpec(self._mode, predictions=outputs.get(_PREDICTION, several))
         if not _is_compiled(self._model):
             raise ModelFnError(
                 f"the Keras model '{self._model.name}' is not compiled; to train or evaluate it call "
@@ -342,18 +347,6 @@ def _loss(logs: Mapping[str, Any], step: str) -> Any:
             f"expected the loss among them, as '{_LOSS}'"
         )
     return logs[_LOSS]
-
-
-def _predictions(outputs: Mapping[str, Any]) -> Any:
-    """Return a single prediction as a tensor, several by name or position."""
-    if _PREDICTION in outputs:
-        return outputs[_PREDICTION]
-    return {name.removeprefix(f"{_PREDICTION}/"): tensor for name, tensor in outputs.items()}
-
-
-log = logging.getLogger("estimator")
-
-_STEP = "global_step"
 
 
 def load_checkpoint_into(model: Any, prefix: str) -> None:

@@ -16,8 +16,8 @@ from weakref import WeakKeyDictionary
 from cs_toolkit.import_hooks import on_import
 from cs_toolkit.source_files import is_users_file
 
+# Modules with the base class `Layer` of Keras 3 and of Keras 2.
 _BASES = ("keras.src.layers.layer", "tf_keras.src.engine.base_layer")
-"""Modules with the base class `Layer` of Keras 3 and of Keras 2."""
 
 _lines: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 

@@ -33,7 +33,6 @@ PROGRAM_MODES: Mapping[str, Mode] = {
 }
 """The compiler's names of the modes."""
 
-
 SINGLE_PREDICTION = ""
 """Key of the predictions if `model_fn` predicts a single tensor instead of a dict."""
 
@@ -306,7 +305,7 @@ def parse_warm_start(given: Any) -> WarmStartSettings | None:
     raise CallError(f"warm_start_from must be a path or WarmStartSettings, got {given!r}")
 
 
-def warm_start(settings: WarmStartSettings) -> None:
+def apply_warm_start(settings: WarmStartSettings) -> None:
     """Make the initializers of the default graph's variables read a checkpoint.
 
     Raises:

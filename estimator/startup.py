@@ -22,13 +22,13 @@ _START_UP_LINES = (b"All log messages before absl::InitializeLog()", b"oneDNN cu
 
 _KERAS = frozenset(["keras", "tf_keras"])
 
+# Modules that import large packages and that few programs use.
 _LATE_MODULES = frozenset(
     [
         *(f"{keras}.wrappers" for keras in ("keras", "keras._tf_keras.keras")),  # for scikit-learn and SciPy
         *(f"tensorflow._api.v2.{version}lite" for version in ("", "compat.v1.", "compat.v2.")),  # for JAX
     ]
 )
-"""Modules that import large packages and that few programs use."""
 
 
 def import_tensorflow() -> None:

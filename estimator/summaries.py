@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from math import gcd
 from pathlib import Path
@@ -16,6 +16,17 @@ import numpy as np
 
 from cs_runtime.errors import ModelDirError
 from cs_runtime.progress import SUMMARY_PREFIX
+
+log = logging.getLogger("estimator")
+
+HISTOGRAM_ELEMENTS = 16_384
+"""Maximum number of elements in a histogram; of a larger tensor a step outputs evenly spaced elements."""
+
+TENSOR_SUMMARIES = "output_shown/"
+"""Prefix of the names of step outputs for summaries of tensors: histograms, images and others."""
+
+# Attribute with the number of samples in a summary, by the type of its operation.
+_IMAGES = {"ImageSummary": "max_images", "AudioSummaryV2": "max_outputs"}
 
 _file_numbers = itertools.count()
 
@@ -82,9 +93,6 @@ class EventWriter:
         return self._writer
 
 
-log = logging.getLogger("estimator")
-
-
 def report_evaluation(model_dir: Path, results: Mapping[str, Any], name: str | None) -> dict[str, Any]:
     """Log the results of an evaluation and write them as events next to those of training."""
     step = int(results["global_step"])
@@ -100,16 +108,6 @@ def report_evaluation(model_dir: Path, results: Mapping[str, Any], name: str | N
 def eval_dir(model_dir: Path, name: str | None) -> Path:
     """Return the directory of the events of an evaluation."""
     return model_dir / (f"eval_{name}" if name else "eval")
-
-
-HISTOGRAM_ELEMENTS = 16_384
-"""Maximum number of elements in a histogram; of a larger tensor a step outputs evenly spaced elements."""
-
-TENSOR_SUMMARIES = "output_shown/"
-"""Prefix of the names of step outputs for summaries of tensors: histograms, images and others."""
-
-_IMAGES = {"ImageSummary": "max_images", "AudioSummaryV2": "max_outputs"}
-"""Attribute with the number of samples in a summary, by the type of its operation."""
 
 
 class Summaries:
@@ -137,7 +135,8 @@ class Summaries:
         # Name of a summary -> its tensor, and its placeholders by step output.
         self._made: dict[str, tuple[Any, dict[str, Any]]] = {}
         self._session: Any = None
-        refused = [op.name for op in _summary_ops(graph) if not self._add(op)]
+        summaries = graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
+        refused = [summary.op.name for summary in summaries if not self._add(summary.op)]
         if refused:
             log.warning(
                 "not written in a run on the CS system, as their values or sizes are known on a host only: "
@@ -218,13 +217,6 @@ class Summaries:
             )
         self._made[op.name] = made.outputs[0], placeholders
         return True
-
-
-def _summary_ops(graph: Any) -> Iterator[Any]:
-    import tensorflow as tf
-
-    for summary in graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES):
-        yield summary.op
 
 
 def _can_be_output(tensor: Any) -> bool:

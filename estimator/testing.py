@@ -14,24 +14,17 @@ def optimise_graphs(wanted: bool) -> None:
     Args:
         wanted: True for TensorFlow's default.
     """
+    import tensorflow as tf
     from tensorflow.python.client.session import BaseSession
 
-    BaseSession.__init__ = _plain(BaseSession.__init__) if wanted else _as_it_is(BaseSession.__init__)
+    own = getattr(BaseSession.__init__, "__wrapped__", BaseSession.__init__)
 
-
-def _as_it_is(plain: Any) -> Any:
-    import tensorflow as tf
-
-    def opened(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
+    def open_unoptimized(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
         chosen = tf.compat.v1.ConfigProto()
         if config is not None:
             chosen.CopyFrom(config)
         chosen.graph_options.rewrite_options.disable_meta_optimizer = True
-        plain(self, target, graph, chosen)
+        own(self, target, graph, chosen)
 
-    opened.__wrapped__ = plain  # type: ignore[attr-defined]
-    return opened
-
-
-def _plain(opened: Any) -> Any:
-    return getattr(opened, "__wrapped__", opened)
+    open_unoptimized.__wrapped__ = own  # type: ignore[attr-defined]
+    BaseSession.__init__ = own if wanted else open_unoptimized

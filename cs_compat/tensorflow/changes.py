@@ -80,11 +80,11 @@ def _convolution(module: ModuleType) -> None:
             layer.__init__ = _without(layer.__init__, position, default)
 
 
+# Where `groups` (TensorFlow 2.3) and `dilation_rate` (2.4) came in before the activation; their defaults.
 _ADDED: Mapping[str, tuple[int, Any]] = {
     **dict.fromkeys(("Conv1D", "Conv2D", "Conv3D"), (6, 1)),
     "DepthwiseConv2D": (5, (1, 1)),
 }
-"""Where `groups` (TensorFlow 2.3) and `dilation_rate` (2.4) came in before the activation; their defaults."""
 
 
 def _without(own: Callable[..., None], position: int, default: Any) -> Callable[..., None]:

@@ -19,9 +19,10 @@ from typing import Any
 
 NAME = "tensorflow.python.keras"
 
+# Packages that get the copy.
 _OWNERS = frozenset({"tensorflow", "tf_keras", "keras"})
-"""Packages that get the copy."""
 
+# Where `tf` has the public names of modules and of those below them.
 _PUBLIC: Mapping[str, tuple[str, ...]] = {
     "": ("keras",),
     "engine": ("keras.layers", "keras.models", "keras"),
@@ -31,11 +32,11 @@ _PUBLIC: Mapping[str, tuple[str, ...]] = {
     "optimizer_v2": ("keras.optimizers.legacy", "keras.optimizers.schedules", "keras.optimizers"),
     "saving": ("keras.models",),
 }
-"""Where `tf` has the public names of modules and of those below them."""
 
+# Modules, and all below them, that have another path in Keras 2.
 _MOVED = {"mixed_precision.experimental": "mixed_precision", "optimizer_v2": "optimizers.legacy"}
-"""Modules, and all below them, that have another path in Keras 2."""
 
+# Modules of former releases that the copy lacks; Keras 2 has not all of them. Their classes are public.
 _FORMER = frozenset(
     f"layers.{module}"
     for module in (
@@ -48,10 +49,9 @@ _FORMER = frozenset(
         "wrappers",
     )
 )
-"""Modules of former releases that the copy lacks; Keras 2 has not all of them. Their classes are public."""
 
+# The modules of TensorFlow's copy, by name.
 _copies: dict[str, ModuleType] = {}
-"""The modules of TensorFlow's copy, by name."""
 
 
 def install() -> None:

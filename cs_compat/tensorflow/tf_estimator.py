@@ -17,6 +17,7 @@ _TOOLKIT = (
     "WarmStartSettings",
     "train_and_evaluate",
 )
+# Names that tf.estimator took over from tf.compat.v1.train, where they still are.
 _TRAIN = (
     "CheckpointSaverHook",
     "CheckpointSaverListener",
@@ -37,7 +38,6 @@ _TRAIN = (
     "SummarySaverHook",
     "VocabInfo",
 )
-"""Names that tf.estimator took over from tf.compat.v1.train, where they still are."""
 
 _NAMES = ("Estimator", "experimental", *_TOOLKIT, *_TRAIN)
 

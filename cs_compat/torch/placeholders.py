@@ -17,11 +17,11 @@ from itertools import pairwise
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
+# Packages whose imports get placeholders: the Model Zoo, and what it was called before.
 _IMPORTERS = ("cerebras.modelzoo", "cerebras_reference_implementations", "modelzoo")
-"""Packages whose imports get placeholders: the Model Zoo, and what it was called before."""
 
+# Packages that no placeholder replaces: a missing name there is an error of a program, or of ours.
 _OURS = ("cerebras", "cerebras_appliance", "cerebras_pytorch", "cerebras_torch", "modelzoo")
-"""Packages that no placeholder replaces: a missing name there is an error of a program, or of ours."""
 
 
 def install() -> None:

@@ -14,6 +14,8 @@ from estimator.errors import ModelFnError, UnsupportedOnCsError
 from estimator.input.dataset import Element
 from estimator.spec import EstimatorSpec, ModeKeys
 
+_OUTPUT = "host_call"
+
 
 @dataclass(frozen=True)
 class TracedModel:
@@ -87,9 +89,6 @@ def _check_for_cs(spec: EstimatorSpec, mode: str, global_step: Any) -> None:
 def op_name(text: str) -> str:
     """Replace the characters that TensorFlow does not accept in the name of an op."""
     return re.sub(r"[^A-Za-z0-9_./-]", "_", text)
-
-
-_OUTPUT = "host_call"
 
 
 class HostMetrics:

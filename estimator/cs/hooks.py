@@ -28,11 +28,12 @@ log = logging.getLogger("estimator")
 HOOK_OUTPUTS = "output_hook/"
 """Prefix of the names of step outputs that only hooks use."""
 
+# The output name of the global step, which is not an output of the step.
 _STEP = ""
-"""The output name of the global step, which is not an output of the step."""
 
 _HOST_TYPES = ("string", "resource", "variant")
 
+# Advice for TensorFlow's hooks that do more than look at values, by class.
 _ALTERNATIVES: Mapping[str, str] = {
     "FeedFnHook": "Provide the tensors by input_fn",
     "FinalOpsHook": "Compute the values from the checkpoint, with evaluate() or predict()",
@@ -40,7 +41,6 @@ _ALTERNATIVES: Mapping[str, str] = {
     "ProfilerHook": "Remove it: compile_report.html has the time of every kernel, performance.json the rates",
     "SummarySaverHook": "Remove it: the run itself writes summaries, every save_summary_steps steps",
 }
-"""Advice for TensorFlow's hooks that do more than look at values, by class."""
 
 Values = Mapping[str, np.ndarray]
 
@@ -82,6 +82,8 @@ class StepHooks:
     """
 
     def __init__(self, hooks: Sequence[Any], scope: HookScope, model_dir: Path) -> None:
+        import tensorflow as tf
+
         self.outputs: dict[str, Any] = {}
         self.listeners: tuple[Any, ...] = ()
         self.first_step = scope.step
@@ -95,7 +97,13 @@ class StepHooks:
         self._stop_requested_by: str | None = None
         for hook in hooks:
             self._add(hook, model_dir)
-        self._begin()
+        with scope.graph.as_default():
+            for hook in self._hooks:
+                hook.begin()
+            for hook in self._hooks:
+                self._session.user = _name(hook)
+                hook.after_create_session(self._session, tf.compat.v1.train.Coordinator())
+                self._record_fetches(hook)
 
     @property
     def last_step(self) -> int | None:
@@ -194,17 +202,6 @@ class StepHooks:
             )
         self._savers.append(hook)
         self.listeners = tuple(hook._listeners)
-
-    def _begin(self) -> None:
-        import tensorflow as tf
-
-        with self._scope.graph.as_default():
-            for hook in self._hooks:
-                hook.begin()
-            for hook in self._hooks:
-                self._session.user = _name(hook)
-                hook.after_create_session(self._session, tf.compat.v1.train.Coordinator())
-                self._record_fetches(hook)
 
     def _record_fetches(self, hook: Any) -> None:
         """Add the tensors that a hook fetches to the outputs of the step."""

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("estimator")
 
+_READ_OF_CS_CONFIG = frozenset({"use_cbfloat16"})
+_READ_OF_STACK_PARAMS = frozenset({"config.target_num_replicas", MULTI_MODEL_STACK_KEY})
+
 
 class EstimatorFrontEnd(MeasuredFrontEnd, Protocol):
     """The TensorFlow side of a run: a `model_fn` or a Keras model, and its input."""
@@ -190,7 +193,8 @@ class CsBackend:
             with closing(cs_runtime.inference.run(front_end, settings, steps)) as every_output:
                 for outputs in every_output:
                     stop = front_end.hooks.show_step(front_end.hooks.first_step, outputs)
-                    yield _predictions(outputs)
+                    named = {prediction_name(name): np.asarray(value) for name, value in outputs.items()}
+                    yield {name: value for name, value in named.items() if name is not None}
                     if stop:
                         break
             if tasks.is_chief():
@@ -296,12 +300,6 @@ class _Observer:
                 self._writer.serialized(first + row * self._every_steps, summary)
 
 
-def _predictions(outputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the predictions among the outputs of a step, by name."""
-    named = {prediction_name(name): np.asarray(value) for name, value in outputs.items()}
-    return {name: value for name, value in named.items() if name is not None}
-
-
 def warn_of_unused_options(config: CSRunConfig) -> None:
     """Warn, once, of options of the original stack that a program sets and that have no effect here."""
     unused = [
@@ -310,10 +308,6 @@ def warn_of_unused_options(config: CSRunConfig) -> None:
     ]
     if unused:
         _warn_of_options(", ".join(unused))
-
-
-_READ_OF_CS_CONFIG = frozenset({"use_cbfloat16"})
-_READ_OF_STACK_PARAMS = frozenset({"config.target_num_replicas", MULTI_MODEL_STACK_KEY})
 
 
 def _unused_options(name: str, given: Any, read: Collection[str]) -> list[str]:

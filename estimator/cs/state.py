@@ -22,9 +22,17 @@ from estimator.checkpoints import (
 )
 from estimator.config import CSRunConfig, one_shot_session_config
 from estimator.errors import CheckpointReadError
-from estimator.spec import WarmStartSettings, warm_start
+from estimator.spec import WarmStartSettings, apply_warm_start
 
 log = logging.getLogger("estimator")
+
+LARGE_BYTES = 1 << 30
+"""From this size on, a state is held in parts; a smaller one is held whole, which is faster."""
+
+PART_BYTES = 128 << 20
+"""Size of a part, which is a file of the checkpoint; a larger tensor is a part by itself."""
+
+_VARIABLES = ("VarHandleOp", "Variable", "VariableV2")
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ class ModelState:
         v1 = tf.compat.v1
         with self._graph.as_default():
             if checkpoint is None and self._warm_start is not None:
-                warm_start(self._warm_start)
+                apply_warm_start(self._warm_start)
             self._session = v1.Session(graph=self._graph, config=self._session_config)
             self._session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
             self._session.run(v1.tables_initializer())
@@ -146,13 +154,6 @@ class ModelState:
                 self._writer.end(self._session, self._writer.last_step)
             self._session.close()
             self._session = None
-
-
-LARGE_BYTES = 1 << 30
-"""From this size on, a state is held in parts; a smaller one is held whole, which is faster."""
-
-PART_BYTES = 128 << 20
-"""Size of a part, which is a file of the checkpoint; a larger tensor is a part by itself."""
 
 
 class LargeState:
@@ -422,9 +423,6 @@ def can_initialize_in_parts(variables: Iterable[Any]) -> bool:
             return False
         taken |= stateful
     return True
-
-
-_VARIABLES = ("VarHandleOp", "Variable", "VariableV2")
 
 
 def _ancestors(op: Any) -> set[Any]:

@@ -17,6 +17,9 @@ from estimator.input.dataset import InputSource, describe, read, spec_component_
 from estimator.spec import ModeKeys
 from input_rules.input_export import InputProgram, Shard, export_input, export_requested
 
+PATIENCE_S = 2.0
+"""If a call of the input function takes longer, a run does not call it again as other workers would."""
+
 
 def export_to_analyzer(
     source: InputSource, artifact_dirs: tuple[Path, ...], *, compiles: bool = False
@@ -67,10 +70,6 @@ def _as_worker(source: InputSource, shard: Shard) -> InputSource:
     """Return the input as one worker of a job reads it."""
     config = worker_config(shard.count, shard.index)
     return replace(source, tf_config=config, num_shards=shard.count, shard=shard.index)
-
-
-PATIENCE_S = 2.0
-"""If a call of the input function takes longer, a run does not call it again as other workers would."""
 
 
 def log_report(source: InputSource, *, shared: bool = True) -> None:

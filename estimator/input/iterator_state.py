@@ -31,10 +31,10 @@ SAVE_EVERY_S = 10.0
 SHARE_OF_TIME = 0.01
 LARGEST_BYTES = 1 << 30
 """Largest memory of an input whose state is saved; saving needs about as much memory again."""
+# Number of newest states to keep: enough that the next checkpoint follows one of them.
 _NEWEST = 3
-"""Number of newest states to keep: enough that the next checkpoint follows one of them."""
+# Policy to fail on random numbers and Python functions, whose state TensorFlow does not save.
 _REFUSE_OUTER_STATE = 2
-"""Policy to fail on random numbers and Python functions, whose state TensorFlow does not save."""
 
 
 @dataclass(frozen=True)
@@ -216,18 +216,15 @@ def program_digest(graph: Any) -> str:
     for node in chain(definition.node, *(function.node_def for function in functions)):
         node.op = _without_count(node.op)
         for value in node.attr.values():
-            for named in chain([value.func], value.list.func) if _has_functions(value) else ():
-                named.name = _without_count(named.name)
+            if value.HasField("func") or (value.HasField("list") and value.list.func):
+                for named in chain([value.func], value.list.func):
+                    named.name = _without_count(named.name)
     found = hashlib.sha256(tf.__version__.encode())
     for node in definition.node:  # one at a time: they may hold a data set
         found.update(hashlib.sha256(node.SerializeToString(deterministic=True)).digest())
     for text in sorted(function.SerializeToString(deterministic=True) for function in functions):
         found.update(hashlib.sha256(text).digest())
     return found.hexdigest()[:16]
-
-
-def _has_functions(value: Any) -> bool:
-    return value.HasField("func") or bool(value.HasField("list") and value.list.func)
 
 
 def _without_count(name: str) -> str:

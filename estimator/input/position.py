@@ -22,8 +22,8 @@ _ONE_TO_ONE = frozenset(
 )
 _BATCHES = frozenset(["BatchDataset", "BatchDatasetV2", "ParallelBatchDataset"])
 _PADDED = frozenset(["PaddedBatchDataset", "PaddedBatchDatasetV2"])
+# Sources in which TensorFlow skips without reading: it counts, or copies from memory.
 _SOURCES = frozenset(["RangeDataset", "TensorSliceDataset"])
-"""Sources in which TensorFlow skips without reading: it counts, or copies from memory."""
 _SAME_EACH_TIME = (
     _ONE_TO_ONE | _BATCHES | _PADDED | _SOURCES | {"ShardDataset", "ZipDataset", "TakeDataset", "SkipDataset"}
 )

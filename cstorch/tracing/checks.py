@@ -1,12 +1,13 @@
 """Checks of values in a program: `assert (labels < n).all()`, `if y.max() >= n: raise ValueError(...)`.
 
-While a step is recorded its tensors have no values, so nobody knows which way such a statement goes. But only
-one way goes on without an error. The step is recorded on that one and puts out the condition, and the run
-ends with the program's own error at the first step where it does not hold.
+While a step is recorded its tensors have no values, so the branch that such a statement takes is not known.
+But only one branch continues without an error. The step is recorded on that one and outputs the condition,
+and the run ends with the program's own error at the first step where it does not hold.
 
-Some other statements compute the same on one way in any case, as with a mask that may hide nothing. And a
-library that asks whether there is anything of a rare kind, as `flag = mask.any().item()`, is recorded on the
-way without; that is checked in every step too. A program of a user's own can be written without the question.
+Some other statements compute the same on one branch in any case, as with a mask that may hide nothing, or
+with a selection that may be empty. And a library that asks for a rare case, as in `flag = mask.any().item()`,
+is recorded without it, which is checked in every step too. Users can write their programs without the
+question, so only libraries get that answer.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from cstorch.errors import TensorReadError
 from cstorch.tracing.statements import asking_frame, nodes_at, position_of, read_after, span, stored_names
 
 UNKNOWN = "(a value of the step)"
-"""Stands for the value of a tensor in a message that is made while the step is recorded."""
+"""The value of a tensor in a message that is formatted while the step is recorded."""
 
 _CANDIDATES = (0, 1, -1, 0.5, 2**31 - 1, -(2**31))
-"""Numbers that a program gets for a tensor, the first that its check holds for."""
+"""Numbers that a program may get for a tensor; it gets the first for which its check holds."""
 
 _MOST_UNKNOWN = 8
 
@@ -39,16 +40,16 @@ Names: TypeAlias = Mapping[str, Any]
 
 @dataclass
 class Checks:
-    """Answers a program that asks for the value of a tensor in a statement that raises, or may go one way.
+    """Answers a program that asks for the value of a tensor in a statement with one possible branch.
 
     Args:
-        keep: gets a truth of the device that must hold in every step, and the error where it does not, in
+        keep: gets a bool tensor of the device that must hold in every step, and the error if it does not, as
             text. It is called whenever such a statement is recorded.
-        guard: gets statements that run although a selection may be empty, their frame, and a truth of the
-            device that it is not.
+        guard: gets statements that run although a selection may be empty, their frame, and a bool tensor of
+            the device, True if it is not empty.
 
     Attributes:
-        evaluating: whether an expression of the program is evaluated to find out what it asks for.
+        evaluating: True while an expression of the program is evaluated to analyze its condition.
     """
 
     keep: Callable[[torch.Tensor, str], None]
@@ -57,14 +58,14 @@ class Checks:
     _answers: dict[tuple[int, ast.stmt], _Answers] = field(default_factory=dict)
 
     def answer(self, method: str, tensor: torch.Tensor) -> Any:
-        """What the program gets from a method of a tensor without a value.
+        """Answer a method of a tensor without a value.
 
         Args:
             method: "__bool__", "item", "__int__", "__float__" or "__format__".
             tensor: its tensor.
 
         Returns:
-            NotImplemented where the program asks for another reason than a check.
+            NotImplemented if the program does not ask for a check.
         """
         if self.evaluating:
             return tensor if method == "item" else NotImplemented
@@ -80,14 +81,14 @@ class Checks:
             return tensor
         key = id(frame), statement
         answers = self._answers.get(key)
-        if answers is None or not answers.go_on(frame.f_lasti):
+        if answers is None or not answers.includes(frame.f_lasti):
             answers = self._answers[key] = self._decide(frame, statement, tensor, method != "__bool__")
         return answers.next(frame.f_lasti)
 
     def _decide(
         self, frame: FrameType, statement: ast.Assert | ast.If, tensor: torch.Tensor, as_number: bool
     ) -> _Answers:
-        """Decides how a statement goes that begins to be executed, and keeps what it checks."""
+        """Choose the branch of a statement that starts to run, and keep its check."""
         around = list(nodes_at(frame))
         usual = _usual_truth(statement, around, frame.f_locals)
         raises = isinstance(statement, ast.Assert) or _raises(statement.orelse)
@@ -111,7 +112,7 @@ class Checks:
         return _Answers([] if as_number else list(guesses), number)
 
     def _assume_absent(self, frame: FrameType, tensor: torch.Tensor) -> Any:
-        """Whether a library finds anything of a kind: no, which is checked; else NotImplemented."""
+        """Answer False if a library looks for a rare case, and check that; NotImplemented otherwise."""
         asked, given = itertools.islice(itertools.chain(nodes_at(frame), (None, None)), 2)
         text = ast.unparse(asked).removesuffix(".item()") if isinstance(asked, ast.Call) else ""
         found = tensor.dtype == torch.bool and text.endswith(".any()") and isinstance(given, ast.Assign)
@@ -125,7 +126,7 @@ class Checks:
 
     @contextmanager
     def _evaluation(self) -> Iterator[None]:
-        """Expressions of the program are evaluated in the body, where tensors without values have none."""
+        """Evaluate expressions of the program in the body: tensors without values are not answered for."""
         self.evaluating = True
         try:
             with torch.no_grad():
@@ -136,23 +137,23 @@ class Checks:
 
 @dataclass
 class _Answers:
-    """What a statement gets while it is executed once.
+    """The answers to one execution of a statement.
 
     Attributes:
-        left: truths, in the order in which it will ask.
-        number: what it gets where it asks for numbers.
+        left: remaining bools, in the order in which it will ask.
+        number: the answer to questions for a number.
     """
 
     left: list[bool]
     number: Any
     _last: int = -1
 
-    def go_on(self, instruction: int) -> bool:
-        """Whether a question is another one of the same execution."""
+    def includes(self, instruction: int) -> bool:
+        """Return True if a question belongs to the same execution."""
         return instruction > self._last if self.number is not None else bool(self.left)
 
     def next(self, instruction: int) -> Any:
-        """The next answer."""
+        """Return the next answer."""
         self._last = instruction
         return self.left.pop(0) if self.left else self.number
 
@@ -162,12 +163,12 @@ class _Answers:
 
 @dataclass(frozen=True)
 class _Condition:
-    """A condition of Python: a value, or conditions that are joined by a word.
+    """A condition of Python: a value, or conditions joined by an operator.
 
     Attributes:
         word: "not", "and" or "or"; None for a value.
-        parts: what it joins.
-        value: what is asked for its truth.
+        parts: the operands of the word.
+        value: an object that Python converts to a bool.
     """
 
     word: str | None
@@ -175,18 +176,18 @@ class _Condition:
     value: Any = None
 
     def known(self) -> bool | None:
-        """The truth of the value; None where only a step knows it."""
+        """Return the truth of the value; None if only a step knows it."""
         try:
             return bool(self.value)
         except TensorReadError:
             return None
 
-    def unknown(self) -> int:
-        """How many truths only a step knows."""
-        return sum(part.unknown() for part in self.parts) if self.word else int(self.known() is None)
+    def count_unknown(self) -> int:
+        """Return the number of truths that only a step knows."""
+        return sum(part.count_unknown() for part in self.parts) if self.word else int(self.known() is None)
 
     def run(self, guesses: Iterator[bool]) -> bool:
-        """Evaluates it as Python does, up to where it is decided, with a guess for each unknown truth."""
+        """Evaluate it with short-circuiting, as Python does, with a guess for each unknown truth."""
         if self.word is None:
             known = self.known()
             return next(guesses) if known is None else known
@@ -194,8 +195,8 @@ class _Condition:
         return not next(found) if self.word == "not" else all(found) if self.word == "and" else any(found)
 
     def guesses(self, wanted: bool) -> Sequence[bool] | None:
-        """Truths that Python will ask for, in order, so that it is as wanted; None where there are none."""
-        count = self.unknown()
+        """Return answers, in the order of Python's questions, that make it as wanted; None if none do."""
+        count = self.count_unknown()
         uniform = [(truth,) * count for truth in (True, False)]
         others = itertools.product((True, False), repeat=count) if count <= _MOST_UNKNOWN else ()
         for guess in itertools.chain(uniform, others):
@@ -205,7 +206,7 @@ class _Condition:
         return None
 
     def truth(self) -> torch.Tensor | bool:
-        """Its truth, of the device where only a step knows it."""
+        """Return its truth: a tensor of the device if only a step knows it."""
         if self.word is None:
             known = self.known()
             return self.value.reshape(()).to(torch.bool) if known is None else known
@@ -229,7 +230,7 @@ def _invert(truth: torch.Tensor | bool) -> torch.Tensor | bool:
 
 
 def _condition(node: ast.expr, names: Names, asked: torch.Tensor | None) -> _Condition:
-    """The condition of an expression; `asked` is its only value, where it has one and that is known."""
+    """Return the condition of an expression; `asked` is its only value if that is given."""
 
     def joined(word: str, nodes: Sequence[ast.expr]) -> _Condition:
         return _Condition(word, [_condition(part, names, asked) for part in nodes])
@@ -255,13 +256,13 @@ _JOINING = {"all": "and", "any": "or"}
 
 
 def _called_name(node: ast.AST) -> str:
-    """The name of a function of one argument that is called, such as `int`; nothing for all other nodes."""
+    """Return the name of a function that is called with one argument, such as `int`; "" for other nodes."""
     one = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1
     return node.func.id if one else ""  # type: ignore[attr-defined]
 
 
 def _is_joined(node: ast.expr) -> bool:
-    """Whether a condition asks for several truths."""
+    """Return True if a condition asks for several truths."""
     return any(
         isinstance(part, ast.BoolOp)
         or (isinstance(part, ast.Compare) and len(part.ops) > 1)
@@ -279,13 +280,13 @@ def _value(node: ast.expr, names: Names) -> Any:
 
 
 class _Numbers(ast.NodeTransformer):
-    """Replaces `int(x)` and `float(x)` where only a step knows x: by a number, or by x itself."""
+    """Replaces `int(x)` and `float(x)` by a number, or by x, if only a step knows x."""
 
     def __init__(self, names: Names, number: float | None) -> None:
         self._names, self._number = names, number
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """A call, in its place what it is replaced by."""
+        """Return the replacement of a call."""
         if _called_name(node) in ("int", "float"):
             try:
                 _value(node, self._names)
@@ -295,7 +296,7 @@ class _Numbers(ast.NodeTransformer):
 
 
 def _number(test: ast.expr, names: Names, wanted: bool) -> Any:
-    """A number for which a condition is as wanted; NotImplemented where none is found."""
+    """Return a number for which a condition is as wanted; NotImplemented if there is none."""
     for number in _CANDIDATES:
         replaced = _Numbers(names, number).visit(_copy(test))
         if _condition(replaced, names, None).guesses(wanted) == ():
@@ -311,7 +312,7 @@ def _copy(test: ast.expr) -> ast.expr:
 
 
 def _statement(frame: FrameType) -> ast.Assert | ast.If | None:
-    """The statement whose condition a frame evaluates, if it raises on one of its ways."""
+    """Return the statement whose condition a frame evaluates, if one of its branches is not possible."""
     position = position_of(frame)
     for node in nodes_at(frame):
         if isinstance(node, ast.Lambda | ast.IfExp | ast.While):
@@ -319,7 +320,7 @@ def _statement(frame: FrameType) -> ast.Assert | ast.If | None:
         if not isinstance(node, ast.Assert | ast.If):
             continue
         inside = position is not None and span(node.test)[0] <= position[0] <= span(node.test)[1]
-        # Python 3.11 gives a jump of a joined condition the place of the whole statement.
+        # Python 3.11 gives a jump of a compound condition the position of the whole statement.
         if not inside and position != span(node):
             return None
         if (
@@ -337,10 +338,10 @@ _NOT_FINITE = re.compile(r"torch\.(isfinite|isinf)\((?P<name>\w+)\)\.(all|any)\(
 
 
 def _usual_truth(statement: ast.stmt, around: Sequence[ast.AST], values: Names) -> bool | None:
-    """The truth with which a statement computes the same in any case; None where there is none.
+    """Return the branch of a statement that gives the same result in any case; None if there is none.
 
     `if not mask.any(): mask = None` keeps the mask; `if not torch.isfinite(x).all(): x = torch.clamp(x, ...)`
-    clamps, which changes no numbers in the range; `if rows.numel() == 0: continue` does not continue.
+    clamps, which changes no number in the range; `if rows.numel() == 0: continue` does not continue.
     """
     if not isinstance(statement, ast.If) or statement.orelse:
         return None
@@ -361,7 +362,7 @@ def _raises(body: Sequence[ast.stmt]) -> bool:
 
 
 def _is_message(frame: FrameType) -> bool:
-    """Whether a frame makes text for a function that checks something, as `check(condition, f"got {x}")`."""
+    """Return True if a frame formats a message for a check, as in `check(condition, f"got {x}")`."""
     for node in nodes_at(frame):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func).rpartition(".")[2]
@@ -373,7 +374,7 @@ def _is_message(frame: FrameType) -> bool:
 
 
 def _error(statement: ast.Assert | ast.If, names: Names) -> str:
-    """What a statement raises: the class and the message."""
+    """Return class and message of the error that a statement raises."""
     if isinstance(statement, ast.Assert):
         return ": ".join(["AssertionError", *([_text(statement.msg, names)] if statement.msg else [])])
     body = statement.body if _raises(statement.body) else statement.orelse
@@ -388,7 +389,7 @@ def _error(statement: ast.Assert | ast.If, names: Names) -> str:
 
 
 def _text(node: ast.expr, names: Names) -> str:
-    """A message; what only a step knows in it is written as the program has it."""
+    """Return a message; expressions whose value only a step knows are shown as source."""
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(part, names) for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -409,10 +410,10 @@ _FULL = re.compile(f"{_ANY}|({_COUNT}|{_ROWS}) (>|!=) 0")
 
 @dataclass(frozen=True)
 class Guarded:
-    """Statements that run for a selection that is not empty.
+    """Statements that run only if a selection is not empty.
 
     Attributes:
-        truth: The condition with which they run.
+        truth: The value of the condition with which they run.
         first: Their first line.
         last: Their last line.
     """
@@ -423,7 +424,7 @@ class Guarded:
 
 
 def find_guarded(statement: ast.If, around: Sequence[ast.AST], values: Mapping[str, Any]) -> Guarded | None:
-    """Return the statements that an `if` without `else` guards against an empty selection; None for others.
+    """Return the statements that an `if` without `else` skips for an empty selection; None for others.
 
     Args:
         statement: The `if`.
@@ -446,7 +447,7 @@ def find_guarded(statement: ast.If, around: Sequence[ast.AST], values: Mapping[s
         return None
     kind, index = next((kind, name) for kind, name in match.groupdict().items() if name is not None)
     if kind not in ("rows", "listed") and getattr(values.get(index), "dtype", None) is not torch.bool:
-        return None  # of places `any` says that one is not 0, and not that there are some
+        return None  # `any` of indices says that one is not 0, not that there are some
     names = {name for part in statements for name in stored_names(part)}
     if (
         not _write_rows(statements, index, function)

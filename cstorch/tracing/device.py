@@ -81,7 +81,7 @@ class Tracer(Protocol):
         ...
 
     def assume(self, tensor: DeviceTensor, how: str) -> torch.Tensor | None:
-        """Return the elements of a tensor if they depend on state alone that the step has not changed."""
+        """Return the elements of a tensor if they depend only on state that the step has not changed."""
         ...
 
     def check(self, truth: Any, error: str) -> None:

@@ -1,12 +1,15 @@
-"""Lets a step look as one that a compiler of PyTorch traces, and keeps Dynamo, that compiler, out of it.
+"""Keeps Dynamo and DTensor, which are slow to import, out of programs that do not use them.
 
-Libraries ask `torch.compiler.is_compiling()` before they read values, as whether a mask hides anything, and
-take a branch without reads where it says yes. That is what a step needs, so it says yes here.
+A step also reports that a compiler of PyTorch traces it: libraries ask `torch.compiler.is_compiling()` before
+they read values, such as whether a mask hides anything, and take a branch without reads if it returns True.
 
-PyTorch imports Dynamo to tell it which of its own functions it shall not compile, a second of CPU time in a
-program that compiles nothing. Shape functions of `nn.Linear` and of softmax are among them. A function that
-was called without Dynamo is not skipped by `torch.compile` later in the same process. It is also imported
-by PyTorch's optimizers, when they are made.
+PyTorch imports Dynamo to mark its own functions that are not to be compiled, shape functions of `nn.Linear`
+and of softmax among them, and when an optimizer is made: a second of CPU time in a program that compiles
+nothing. A function that was called without Dynamo is not skipped by `torch.compile` later in the process.
+
+At the first operation on a tensor of any subclass PyTorch imports `torch.distributed.tensor`, and SymPy with
+it: up to 1.4 s of CPU time in every task of a job. It keeps the class that it finds there, and asks it about
+every tensor of a subclass from then on.
 """
 
 from __future__ import annotations
@@ -24,39 +27,39 @@ import torch
 _NAME = "torch._dynamo"
 
 _SKIPPED = "__dynamo_disable"
-"""Attribute in which `torch._compile` keeps a function as Dynamo skips it."""
+"""Attribute in which `torch._compile` keeps the version of a function that Dynamo skips."""
 
 
-class _Absent(ModuleType):
-    """Stands for Dynamo as long as nobody asks it for more than to skip a function, or whether it runs."""
+class _DynamoPlaceholder(ModuleType):
+    """A placeholder for Dynamo until a program asks for more than to skip a function, or whether it runs."""
 
     def disable(self, function: Callable[..., Any], *arguments: object, **keywords: object) -> Any:
-        """The function itself: nothing compiles it."""
+        """Return the function itself: nothing compiles it."""
         return function
 
     def is_compiling(self) -> bool:
-        """Whether a compiler traces the program."""
+        """Return True if a compiler traces the program."""
         return torch.compiler.is_compiling()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__path__":  # asked of all modules; the path is for submodules
+        if name.startswith("__") and name != "__path__":  # Python asks all modules; the path finds submodules
             raise AttributeError(name)
         self.leave()
         return getattr(import_module(_NAME), name)
 
     def leave(self) -> None:
-        """Whoever imports Dynamo from now on gets it."""
+        """Remove the placeholder: imports of Dynamo from now on get Dynamo."""
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
 
 
 @contextmanager
 def without_dynamo() -> Iterator[None]:
-    """PyTorch's own functions do not import Dynamo in the body; whoever uses it there gets it."""
+    """Keep PyTorch's own functions from importing Dynamo in the body; a program that uses it gets it."""
     if _NAME in sys.modules:
         yield
         return
-    absent = sys.modules[_NAME] = _Absent(_NAME)
+    absent = sys.modules[_NAME] = _DynamoPlaceholder(_NAME)
     try:
         yield
     finally:
@@ -64,20 +67,20 @@ def without_dynamo() -> Iterator[None]:
 
 
 def keep_out_of_optimizers() -> None:
-    """Let optimizers of PyTorch not import Dynamo; once a program has, they ask it to skip their methods."""
+    """Keep PyTorch's optimizers from importing Dynamo; once a program has, they let it skip their methods."""
     for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):
         function = getattr(vars(torch.optim.Optimizer)[name], "__wrapped__", None)
         if function is not None and not hasattr(function, _SKIPPED):
-            setattr(function, _SKIPPED, _skipped_late(function))
+            setattr(function, _SKIPPED, _skip_late(function))
 
 
-def _skipped_late(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what PyTorch calls instead of a function; it asks Dynamo to skip that once Dynamo is loaded."""
+def _skip_late(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a replacement of a function that asks Dynamo to skip the function once Dynamo is loaded."""
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         loaded = sys.modules.get(_NAME)
-        if loaded is None or isinstance(loaded, _Absent):
+        if loaded is None or isinstance(loaded, _DynamoPlaceholder):
             return function(*arguments, **keywords)
         skipped = loaded.disable(function, wrapping=False)
         setattr(function, _SKIPPED, skipped)
@@ -88,12 +91,13 @@ def _skipped_late(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def appearing_compiled() -> Iterator[None]:
-    """Answers yes to whoever asks whether a compiler traces the body, and compiles nothing there.
+    """Report in the body that a compiler traces it, and compile nothing there.
 
-    Functions that `torch.compile` has made before run as they were written. `torch.compiler.is_exporting()`
-    stays False: libraries answer it with slower code for runtimes that lack operations, such as loops instead
-    of `solve_triangular`. So does `torch.jit.is_tracing()`, which makes sizes tensors.
+    Functions that `torch.compile` has compiled before run as they were written.
     """
+    # torch.compiler.is_exporting() stays False: libraries respond to it with slower code for runtimes that
+    # lack operations, such as loops instead of solve_triangular. So does torch.jit.is_tracing(), which would
+    # make sizes tensors.
     replaced = {"_is_compiling_flag": True, "is_dynamo_compiling": _yes}
     originals = {name: getattr(torch.compiler, name) for name in replaced}, torch.compile
     with ExitStack() as entered:
@@ -114,7 +118,7 @@ def _yes() -> bool:
 
 
 def _as_written(model: Any = None, **_: object) -> Any:
-    """`torch.compile` in a step: what is compiled is the step."""
+    """Replace `torch.compile` in a step: it returns the model, since the whole step is compiled."""
     return _as_written if model is None else model
 
 
@@ -122,11 +126,11 @@ _DTENSOR = "torch.distributed.tensor"
 
 
 def keep_dtensor_out() -> None:
-    """Let PyTorch keep a class that stands for DTensor, and asks DTensor once a program has imported it."""
+    """Make PyTorch keep a placeholder for DTensor, which asks DTensor once a program has imported it."""
     if _DTENSOR in sys.modules:
         return
     module: Any = ModuleType(_DTENSOR)
-    module.DTensor = _LateDTensor
+    module.DTensor = _DTensorPlaceholder
     sys.modules[_DTENSOR] = module
     try:
         torch.Tensor._make_wrapper_subclass(_Probe, ()).detach()
@@ -134,23 +138,23 @@ def keep_dtensor_out() -> None:
         del sys.modules[_DTENSOR]
 
 
-class _Late(type):
-    """The class of DTensor's stand-in: whatever is asked of the stand-in is answered by DTensor."""
+class _PlaceholderType(type):
+    """The class of DTensor's placeholder: all attributes are those of DTensor."""
 
     def __instancecheck__(cls, tensor: object) -> bool:
-        real = getattr(sys.modules.get(_DTENSOR), "DTensor", cls)  # not there yet while the module is loaded
+        real = getattr(sys.modules.get(_DTENSOR), "DTensor", cls)  # missing while the module is being loaded
         return real is not cls and isinstance(tensor, real)
 
     def __getattr__(cls, name: str) -> Any:
         return getattr(sys.modules[_DTENSOR].DTensor, name)
 
 
-class _LateDTensor(metaclass=_Late):
+class _DTensorPlaceholder(metaclass=_PlaceholderType):
     pass
 
 
 class _Probe(torch.Tensor):
-    """A subclass with an operation, the first in the process, that PyTorch takes through Python."""
+    """A tensor subclass whose operation, the first in the process, makes PyTorch look for DTensor."""
 
     @classmethod
     def __torch_dispatch__(

@@ -1,4 +1,4 @@
-"""Layers and losses as operations that the compiler has kernels or gradients for."""
+"""Layers, losses and matrix functions as compositions that the compiler has kernels and gradients for."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def scaled_dot_product_attention(
 
     Args:
         query: `[..., heads, L, E]`.
-        key: `[..., heads, S, E]`; with `enable_gqa` of fewer heads, each for as many of the queries'.
-        value: `[..., heads, S, Ev]`, likewise.
-        attn_mask: broadcast to `[..., L, S]`; truth where a query sees a key, or numbers to add to scores.
+        key: `[..., heads, S, E]`; with `enable_gqa` fewer heads, each for several of the query.
+        value: `[..., heads, S, Ev]`, with as many heads as `key`.
+        attn_mask: broadcast to `[..., L, S]`: True where a query sees a key, or numbers added to scores.
         dropout_p: share of the probabilities that is dropped, in evaluation too.
         is_causal: a query sees no later keys; not together with a mask.
         scale: of the scores; 1 / sqrt(E) when None.
-        enable_gqa: see `key`.
+        enable_gqa: grouped-query attention.
 
     Raises:
         ValueError: a mask is given and `is_causal` says another one.
@@ -119,7 +119,7 @@ def embedding_bag(
         sparse: without meaning, as gradients are dense.
         per_sample_weights: factors of the shape of `input`, with "sum".
         include_last_offset: the last offset is the end of the last bag.
-        padding_idx: a row that counts as not there.
+        padding_idx: a row that is left out.
     """
     padding = None if padding_idx is None else padding_idx % weight.size(0)
     there = (
@@ -153,10 +153,8 @@ def _of_equal_bags(rows: torch.Tensor, there: torch.Tensor, factors: torch.Tenso
 
 
 def forward(self: _BatchNorm, input: torch.Tensor) -> torch.Tensor:  # noqa: A002
-    """`_BatchNorm.forward`: without a momentum the running moments are means over all batches so far.
-
-    PyTorch reads the number of batches, of which only a step knows the value.
-    """
+    """`_BatchNorm.forward`: without a momentum the running moments are means over all batches so far."""
+    # PyTorch reads the number of batches, and only a step knows its value.
     if self.momentum is not None or not self.training or self.running_mean is None:
         return _of_momentum(self, input)
     self._check_input_dim(input)
@@ -183,7 +181,7 @@ def gaussian_nll_loss(
         variance = variance.unsqueeze(-1)
     variance = variance + (variance.clamp(min=eps) - variance).detach()
     loss = 0.5 * (variance.log() + (input - target) ** 2 / variance)
-    return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+    return _reduce(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
 def multi_margin_loss(
@@ -207,7 +205,7 @@ def multi_margin_loss(
     excess = (margin - chosen + input).clamp(min=0) ** p * (1 - hot)
     if weight is not None:
         excess = excess * (hot * weight).sum(-1, keepdim=True)
-    return _reduced(excess.sum(-1) / classes, reduction)
+    return _reduce(excess.sum(-1) / classes, reduction)
 
 
 def multilabel_margin_loss(
@@ -217,7 +215,7 @@ def multilabel_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> torch.Tensor:
-    """`torch.nn.functional.multilabel_margin_loss`: labels stand before the first -1 of a row of `target`."""
+    """`torch.nn.functional.multilabel_margin_loss`: a row of `target` has labels up to the first -1."""
     if not input.dim():
         input, target = input.reshape(1), target.reshape(1)  # noqa: A001
     classes = input.size(-1)
@@ -227,10 +225,10 @@ def multilabel_margin_loss(
     chosen = (hot * input[..., None, :]).sum(-1)
     excess = (1 - chosen[..., None] + input[..., None, :]).clamp(min=0)
     excess = excess * counts[..., None] * (1 - labelled)[..., None, :]
-    return _reduced(excess.sum((-1, -2)) / classes, reduction)
+    return _reduce(excess.sum((-1, -2)) / classes, reduction)
 
 
-def _reduced(loss: torch.Tensor, reduction: str) -> torch.Tensor:
+def _reduce(loss: torch.Tensor, reduction: str) -> torch.Tensor:
     if reduction == "none":
         return loss
     return loss.mean() if reduction == "mean" else loss.sum()
@@ -264,12 +262,12 @@ def grid_sampler(
     """
     space, count, channels = input.shape[2:], input.shape[0], input.shape[1]
     rows = input.flatten(2).transpose(1, 2).flatten(0, 1)
-    # All neighbours of all places along one last axis, so that they are one gather.
+    # All neighbors of all places are along one last axis, so that one gather takes them.
     flat = torch.arange(count, device=input.device).view(-1, *(1,) * (grid.dim() - 1))
     weights = None
     for axis, size in enumerate(space):
         place = _place(grid[..., len(space) - 1 - axis], size, align_corners)
-        near, weight = _neighbours(place, size, interpolation_mode, padding_mode, align_corners)
+        near, weight = _neighbors(place, size, interpolation_mode, padding_mode, align_corners)
         weight = weight * ((near >= 0) & (near <= size - 1)).to(weight.dtype)
         weights = weight if weights is None else _outer(weights, weight, torch.mul)
         flat = _outer(flat * size, near.clamp(0, size - 1).long(), torch.add)
@@ -281,35 +279,35 @@ def grid_sampler(
 def _outer(
     a: torch.Tensor, b: torch.Tensor, combine: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """Each of the last axis of a combined with each of the last axis of b, in one last axis."""
+    """Combine each element of the last axis of a with each of b, along one last axis."""
     return combine(a.unsqueeze(-1), b.unsqueeze(-2)).flatten(-2)
 
 
 def _place(coordinate: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
-    """The place in an axis of a coordinate from -1 to 1."""
+    """Return the place along an axis of a coordinate from -1 to 1."""
     return (coordinate + 1) / 2 * (size - 1) if align_corners else ((coordinate + 1) * size - 1) / 2
 
 
-def _neighbours(
+def _neighbors(
     place: torch.Tensor, size: int, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the places of the neighbors of each place and their weights, both on a new last axis."""
     if interpolation_mode == _BICUBIC:
         low = place.detach().floor()
         near = torch.stack([low + step for step in range(-1, 3)], -1)
-        # Each neighbour is padded by itself, while the weights are those of the place as it is.
-        return _padded(near, size, padding_mode, align_corners), _cubic_weights(place - low)
-    place = _padded(place, size, padding_mode, align_corners)
+        # Each neighbor is padded by itself, while the weights are those of the unpadded place.
+        return _pad(near, size, padding_mode, align_corners), _cubic_weights(place - low)
+    place = _pad(place, size, padding_mode, align_corners)
     if interpolation_mode == _NEAREST:
         near = place.detach().round().unsqueeze(-1)
-        # The weight is 1 wherever the place is, whose gradient is zero: PyTorch's has one too.
+        # The weight is 1 everywhere, and its gradient is zero: PyTorch's has one too.
         return near, torch.where(torch.ones_like(near, dtype=torch.bool), 1.0, place.unsqueeze(-1))
     low = place.detach().floor()
     return torch.stack([low, low + 1], -1), torch.stack([low + 1 - place, place - low], -1)
 
 
 def _cubic_weights(part: torch.Tensor) -> torch.Tensor:
-    """Keys' weights of four neighbours for a place `part` of the way from the second to the third."""
+    """Return Keys' weights of four neighbors of a place at `part` of the way from the second to the third."""
 
     def near(distance: torch.Tensor) -> torch.Tensor:
         return ((_CUBIC + 2) * distance - (_CUBIC + 3)) * distance * distance + 1
@@ -320,18 +318,18 @@ def _cubic_weights(part: torch.Tensor) -> torch.Tensor:
     return torch.stack([far(part + 1), near(part), near(1 - part), far(2 - part)], -1)
 
 
-def _padded(place: torch.Tensor, size: int, mode: int, align_corners: bool) -> torch.Tensor:
-    """A place outside of an axis as one inside of it; with zeros it stays outside."""
+def _pad(place: torch.Tensor, size: int, mode: int, align_corners: bool) -> torch.Tensor:
+    """Map a place outside of an axis into it; with zeros it stays outside."""
     if mode == _ZEROS:
         return place
     if mode == _REFLECTION:
         edge = 0.0 if align_corners else -0.5
-        place = _reflected(place, edge, size - 1 - edge)
+        place = _reflect(place, edge, size - 1 - edge)
     inside = (place > 0) & (place < size - 1)
     return torch.where(inside, place, place.detach().clamp(0, size - 1))
 
 
-def _reflected(place: torch.Tensor, low: float, high: float) -> torch.Tensor:
+def _reflect(place: torch.Tensor, low: float, high: float) -> torch.Tensor:
     span = high - low
     if span == 0:
         return torch.zeros_like(place)
@@ -346,19 +344,19 @@ def _pack_padded_sequence(
     lengths: torch.Tensor,
     batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `torch.nn.utils.rnn.pack_padded_sequence` calls.
+    """The implementation of `torch.nn.utils.rnn.pack_padded_sequence`.
 
     Returns:
-        The rows of all sequences, step by step, and on this CPU how many of them each step has.
+        The rows of all sequences, time step by time step, and on this CPU the number of rows of each.
 
     Raises:
-        RuntimeError: the lengths do not fall.
+        RuntimeError: the lengths are not sorted in descending order.
         TensorReadError: only a step knows the lengths.
     """
     numbers = lengths.tolist()
     if numbers != sorted(numbers, reverse=True) or not numbers or numbers[-1] < 1:
         raise RuntimeError(
-            f"the lengths of a packed sequence are {numbers}, expected numbers from 1 on that do not rise; "
+            f"the lengths of a packed sequence are {numbers}, expected positive numbers in descending order; "
             "pass enforce_sorted=False to pack_padded_sequence to have them sorted"
         )
     steps = input.transpose(0, 1) if batch_first else input
@@ -370,10 +368,10 @@ def _pack_padded_sequence(
 def _pad_packed_sequence(
     data: torch.Tensor, batch_sizes: torch.Tensor, batch_first: bool, padding_value: float, total_length: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `torch.nn.utils.rnn.pad_packed_sequence` calls.
+    """The implementation of `torch.nn.utils.rnn.pad_packed_sequence`.
 
     Returns:
-        The sequences with padding behind them, and on this CPU their lengths.
+        The sequences followed by padding, and on this CPU their lengths.
     """
     sizes = batch_sizes.tolist()
     begins = [sum(sizes[:step]) for step in range(len(sizes))]
@@ -392,7 +390,7 @@ PACKING = (_pack_padded_sequence, _pad_packed_sequence)
 
 
 def frobenius_norm(x: torch.Tensor, dim: tuple[int, ...] = (), keepdim: bool = False) -> torch.Tensor:
-    """What `torch.norm` calls on devices that it does not know; PyTorch warns that its own goes away."""
+    """The function that `torch.norm` calls on unknown devices; PyTorch warns that its own is deprecated."""
     return torch.linalg.vector_norm(x, 2, dim or None, keepdim)
 
 

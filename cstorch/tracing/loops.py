@@ -1,8 +1,8 @@
 """Loops over the places where a mask is true: `for expert in (counts > 0).nonzero(): ...`.
 
-How many times such a loop runs depends on values, and steps have no such sizes. It runs for all places, and
-what its body writes in place is kept only where the mask is true. That is the same program if the body does
-nothing else: it may assign names that nothing reads later, and write into tensors. All else is refused.
+The number of iterations of such a loop depends on values, and a step has no such sizes. So the loop runs for
+all places, and the in-place writes of its body are kept only where the mask is true. That is the same program
+if the body only writes into tensors and assigns names that nothing reads later; other loops are refused.
 """
 
 from __future__ import annotations
@@ -22,33 +22,32 @@ from cstorch.tracing.statements import asking_frame, nodes_at, position_of, read
 if TYPE_CHECKING:
     from cstorch.tracing.recording import Recording
 
-MOST_PLACES = 1024
-"""A loop over more is refused: each place adds the operations of the body to the step."""
+MAX_PLACES = 1024  # each place adds the operations of the body to the step
 
 
 class UnrolledLoop:
-    """The rows of a selection of places, as a `for` statement asks for them.
+    """The rows of a selection of places, as a `for` statement iterates over them.
 
     Args:
-        rows: The place of each row, those that do not count included.
-        mask: Which rows count.
-        recording: Of the step.
+        rows: The place of each row, including those that do not count.
+        mask: True for rows that count.
+        recording: The recording of the step.
 
     Raises:
-        SelectionError: no `for` statement asks for them, or its body does more than write into tensors.
+        SelectionError: no `for` statement iterates over them, or its body does more than write into tensors.
     """
 
     def __init__(self, rows: torch.Tensor, mask: torch.Tensor, recording: Recording) -> None:
         self._rows, self._mask, self._recording = rows, mask, recording
         frame = asking_frame()
         loop = None if frame is None else _loop_at(frame)
-        if frame is None or loop is None or mask.size(0) > MOST_PLACES:
+        if frame is None or loop is None or mask.size(0) > MAX_PLACES:
             raise SelectionError("unbind() of a selection", user_line())
         body = _Body(loop)
         function = next((node for node in nodes_at(frame) if isinstance(node, _FUNCTIONS)), None)
         problem = body.problem or read_after(function, loop, body.assigned)
         if problem:
-            raise _refused(problem)
+            raise _loop_error(problem)
         self._frame, self._names = frame, body.written
         self._own: dict[int, Any] = {}
         self._number = 0
@@ -72,26 +71,24 @@ class UnrolledLoop:
                     tensor.copy_(torch.where(counts, tensor.clone(), before))
 
     def _targets(self) -> list[Any]:
-        """The tensors that the body writes into, each once."""
+        """Return the tensors that the body writes into, each once."""
         found = {name: self._frame.f_locals.get(name) for name in self._names}
         for name, value in found.items():
             if not hasattr(value, "base"):
-                raise _refused(f"writes into {name}, which is no tensor of the step")
+                raise _loop_error(f"writes into {name}, which is no tensor of the step")
         return list({id(value): value for value in found.values()}.values())
 
     def inside(self, place: int, size: int) -> int:
-        """An index of a body that fits a dimension.
-
-        A body that runs for every place may ask for one that a tensor does not have, as the experts of a
-        router that has one more for tokens without an expert. That such a place does not count is checked in
-        every step, and any element stands for the missing one.
+        """Return an index of a body that is within a dimension.
 
         Args:
             place: The index.
-            size: Of the dimension.
+            size: Size of the dimension.
         """
         if -size <= place < size:
             return place
+        # A body that runs for every place may use one that a tensor does not have: a router may have one more
+        # expert, for tokens without any. A check of the step asserts that such a place does not count.
         with torch._C.DisableTorchFunctionSubclass():
             unused = torch.logical_not(self._mask.select(0, self._number))
         self._recording.checks.keep(unused, f"IndexError: index {place} is out of bounds for size {size}")
@@ -105,19 +102,17 @@ class UnrolledLoop:
             made: Tensors that it makes, views of others not included.
 
         Raises:
-            SelectionError: it writes into one that was there before, and that the statements do not name.
+            SelectionError: it writes into one that existed before, and that the statements do not name.
         """
         if any(id(tensor.base) not in self._own for tensor in written):
-            raise _refused("writes into a tensor that it does not name, as the state of a layer")
+            raise _loop_error("writes into a tensor that it does not name, as the state of a layer")
         self._own.update((id(tensor.base), tensor.base) for tensor in made)
 
 
 def keep_unused(recording: Recording) -> None:
-    """Let parameters, and their optimizer's state, keep their elements in steps whose loops do not use them.
-
-    PyTorch has no gradient of the experts that no token is sent to, and optimizers skip those. Here their
-    gradient is zero, which momentum and weight decay would not skip.
-    """
+    """Keep parameters, and their optimizer's state, unchanged in steps whose loops do not use them."""
+    # In PyTorch the experts that get no token have no gradient, and optimizers skip those. Here their
+    # gradient is zero, which momentum and weight decay would not skip.
     forward = recording.graph.nodes[: recording.forward_nodes]
     inside = {number for numbers, _ in recording.bodies for number in numbers}
     outside = {t.id for place, node in enumerate(forward) if place not in inside for t in node.tensors()}
@@ -144,7 +139,7 @@ def _optimizer_state(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
             yield from (x for x in holder.state[parameter].values() if isinstance(x, torch.Tensor))
 
 
-def _refused(problem: str) -> SelectionError:
+def _loop_error(problem: str) -> SelectionError:
     return SelectionError(
         f"a loop over the places of a mask, whose body {problem}, expected one that only writes into tensors "
         "of its function, as x.index_add_(...) does",
@@ -156,22 +151,22 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def _loop_at(frame: FrameType) -> ast.For | None:
-    """The `for` statement that begins in a frame."""
+    """Return the `for` statement that starts in a frame."""
     position = position_of(frame)
     statement = next((node for node in nodes_at(frame) if isinstance(node, ast.stmt)), None)
     if position is None or not isinstance(statement, ast.For) or statement.orelse:
         return None
-    # Python 3.11 gives the beginning of a loop the place of the whole statement.
+    # Python 3.11 gives the start of a loop the position of the whole statement.
     return statement if position in (span(statement), span(statement.iter)) else None
 
 
 class _Body:
-    """What the body of a loop does.
+    """The body of a loop, and the reason why it cannot run for all places.
 
     Attributes:
         written: Names of tensors that it writes into.
-        assigned: Names that it gives values.
-        problem: What it does that a loop which runs for all places must not; nothing if it may run so.
+        assigned: Names that it assigns.
+        problem: The reason; "" if it can.
     """
 
     def __init__(self, loop: ast.For) -> None:
@@ -179,24 +174,24 @@ class _Body:
         self.assigned = stored_names(loop.target)
         self.problem = ""
         every = {name for statement in loop.body for name in stored_names(statement)} | self.assigned
-        self._carried = every  # names that have no value of this iteration yet
+        self._carried = every  # names without a value of this iteration so far
         self._run(loop.body, set(self.assigned))
         self.assigned = every
 
     def _run(self, statements: Sequence[ast.stmt], known: set[str]) -> None:
-        """Follows statements in order; `known` are the names that this iteration has given values."""
+        """Analyze statements in order; `known` are the names that this iteration has assigned."""
         for statement in statements:
             self._step(statement, known)
 
     def _step(self, statement: ast.stmt, known: set[str]) -> None:
         if isinstance(statement, ast.If):
             self._read(statement.test, known)
-            ways = [set(known), set(known)]
-            self._run(statement.body, ways[0])
-            self._run(statement.orelse, ways[1])
-            ends = [not _continues(part) for part in (statement.body, statement.orelse)]
+            branches = [set(known), set(known)]
+            self._run(statement.body, branches[0])
+            self._run(statement.orelse, branches[1])
+            falls_through = [not _ends_in_continue(part) for part in (statement.body, statement.orelse)]
             known |= set.intersection(
-                *[way for way, goes_on in zip(ways, ends, strict=True) if goes_on] or ways
+                *[branch for branch, falls in zip(branches, falls_through, strict=True) if falls] or branches
             )
         elif isinstance(statement, ast.With):
             for item in statement.items:
@@ -226,7 +221,7 @@ class _Body:
             self._write(target, known)
 
     def _call(self, value: ast.expr, known: set[str]) -> None:
-        """A statement that is an expression: a method that writes in place, or a comment."""
+        """Analyze an expression statement: a method that writes in place, or a docstring."""
         if isinstance(value, ast.Constant):
             return
         method = value.func if isinstance(value, ast.Call) else None
@@ -257,5 +252,5 @@ class _Body:
         self.problem = self.problem or problem
 
 
-def _continues(statements: Sequence[ast.stmt]) -> bool:
+def _ends_in_continue(statements: Sequence[ast.stmt]) -> bool:
     return bool(statements) and isinstance(statements[-1], ast.Continue)

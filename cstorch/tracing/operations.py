@@ -1,4 +1,4 @@
-"""ATen operations as others that the importer has, where PyTorch describes no composition itself."""
+"""Decompositions of ATen operations for which PyTorch has none, or none that the importer can use."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch._decomp import get_decompositions
 def addbmm(
     x: torch.Tensor, batch1: torch.Tensor, batch2: torch.Tensor, *, beta: float = 1, alpha: float = 1
 ) -> torch.Tensor:
-    """`torch.addbmm`: the sum of the products of a batch, added to x."""
+    """`torch.addbmm`: x plus the sum of the products of a batch."""
     return beta * x + alpha * torch.bmm(batch1, batch2).sum(0)
 
 
 def _signbit(x: torch.Tensor) -> torch.Tensor:
-    """Truth where a number is negative, or minus zero."""
+    """Return True where a number is negative, or minus zero."""
     if not x.is_floating_point():
         return x < 0
     return torch.logical_or(x < 0, torch.logical_and(x == 0, x.reciprocal() < 0))
 
 
 def _ignoring_nan(extremum: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """`torch.fmax` and `torch.fmin`: NaN only where both are."""
+    """Return `torch.fmax` or `torch.fmin`: NaN only where both operands are."""
 
     def found(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         if not (x.is_floating_point() or other.is_floating_point()):
@@ -38,7 +38,7 @@ def _ignoring_nan(extremum: Callable[..., torch.Tensor]) -> Callable[..., torch.
 def fractional_max_pool(
     x: torch.Tensor, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pooling over windows at drawn distances: the largest elements, and their places in the image.
+    """Pool over windows at random distances: return the largest elements and their places in the image.
 
     Args:
         x: `[N, C, *space]` or `[C, *space]`.
@@ -67,7 +67,7 @@ def fractional_max_pool(
 
 
 def _window_starts(sample: torch.Tensor, size: int, kernel: int, windows: int) -> torch.Tensor:
-    """`[..., windows]` for samples `[...]`; the last window ends where the axis does."""
+    """Return starts `[..., windows]` for samples `[...]`; the last window ends at the end of the axis."""
     place = torch.arange(windows, device=sample.device)
     step = (size - kernel) / (windows - 1) if windows > 1 else 0.0
     drawn = sample.unsqueeze(-1)
@@ -98,7 +98,7 @@ def _multinomial(
 
 
 def _nanmedian_along(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """`torch.nanmedian` along a dimension: the lower median of what is a number, and its place."""
+    """`torch.nanmedian` along a dimension: the lower median of the numbers, and its place."""
     last = x.movedim(dim, -1) if x.dim() else x.reshape(1)
     valid = last.isnan().logical_not()
     ordered, places = torch.sort(torch.where(valid, last, torch.inf), dim=-1, stable=True)
@@ -117,7 +117,7 @@ def _nanmedian(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -
 
 
 def _nonzero_static(x: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
-    """`torch.nonzero_static`: the first places that are not zero, in as many rows as are asked for."""
+    """`torch.nonzero_static`: the first `size` places that are not zero."""
     flat = (x != 0).reshape(-1)
     order = torch.argsort(flat.logical_not().int(), stable=True)[:size]
     columns = []
@@ -131,7 +131,7 @@ def _nonzero_static(x: torch.Tensor, *, size: int, fill_value: int = -1) -> torc
 
 
 def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None) -> Any:
-    """`torch.repeat_interleave` of places: each as often as its number says, `output_size` in all."""
+    """`torch.repeat_interleave` of places: each repeated by its number, `output_size` in total."""
     if output_size is None:
         return NotImplemented
     places = torch.arange(output_size, device=repeats.device)
@@ -141,17 +141,17 @@ def _repeat_interleave(repeats: torch.Tensor, *, output_size: int | None = None)
 def _put(
     x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    """`torch.put`: elements put, or added, where a tensor says that is taken as a row."""
+    """`torch.put`: put, or add, elements at indices of the flattened tensor."""
     return x.reshape(-1).index_put((index.reshape(-1),), source.reshape(-1), accumulate).view(x.shape)
 
 
 def _zeros(size: Sequence[int], **settings: Any) -> torch.Tensor:
-    """Zeros that PyTorch need not store."""
+    """`torch._efficientzerotensor`: zeros without memory in PyTorch."""
     return torch.zeros(size, dtype=settings.get("dtype"), device=settings.get("device"))
 
 
 def _unfold(x: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tensor:
-    """`Tensor.unfold`: PyTorch composes it by strides, which are those of no view that is recorded."""
+    """`Tensor.unfold`: PyTorch composes it by strides, which no recorded view has."""
     if not x.dim():
         return x.reshape(1)[:size]
     axis = dimension % x.dim()
@@ -164,14 +164,14 @@ def _unfold(x: torch.Tensor, dimension: int, size: int, step: int) -> torch.Tens
     return windows.reshape(*x.shape[:axis], count, size, *x.shape[axis + 1 :]).movedim(axis + 1, -1)
 
 
-def _resized(op: Any, *ratios: int) -> Callable[..., torch.Tensor]:
-    """An operation that resizes images, without the scales that ATen's kernels for CPUs ignore.
+def _resize_op(op: Any, *ratios: int) -> Callable[..., torch.Tensor]:
+    """Return an operation that resizes images, without the scales that ATen's CPU kernels ignore.
 
-    PyTorch's composition uses them.
+    PyTorch's decomposition uses them.
 
     Args:
-        op: Of ATen. Its last arguments are a scale for each axis of space, or None.
-        ratios: An axis that becomes so many times as long is resized without regard to its scale.
+        op: An ATen operation whose last arguments are a scale for each spatial axis, or None.
+        ratios: Integer factors; an axis that grows by one of them is resized without its scale.
     """
 
     def found(x: torch.Tensor, output_size: Sequence[int], *options: Any) -> torch.Tensor:
@@ -192,19 +192,21 @@ def grouped_mm(
     bias: torch.Tensor | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """`torch.nn.functional.grouped_mm`: one product of matrices for every group.
+    """`torch.nn.functional.grouped_mm`: one matrix product for each group.
 
     Args:
         a: `[rows, K]` with groups of rows, `[M, K]` with groups along K, or `[groups, M, K]`.
         b: `[groups, K, N]`; `[K, N]` with groups along K, or, where `a` has three dimensions, along N.
-        offs: the ends of the groups, rising; what lies behind the last one counts as zero. None where both
+        offs: the ascending ends of the groups; rows after the last one count as zero. None if both operands
             have three dimensions.
         bias: added to the result.
-        out_dtype: of the result.
+        out_dtype: element type of the result.
 
     Returns:
         `[rows, N]`, `[groups, M, N]` or `[M, N]`.
     """
+    # The sizes of groups, as of tokens by their experts, depend on values. So one dense product has each row
+    # in the block of its group, with zeros elsewhere: sizes follow from shapes, for `groups` times the work.
     if offs is None:
         found = torch.bmm(a, b)
     elif a.dim() == 2 and b.dim() == 3:
@@ -220,14 +222,14 @@ def grouped_mm(
 
 
 def _members(offs: torch.Tensor, rows: int) -> torch.Tensor:
-    """Truth `[rows, groups]` where a row belongs to a group."""
+    """Return `[rows, groups]`, True where a row belongs to a group."""
     places = torch.arange(rows, device=offs.device, dtype=offs.dtype)[:, None]
     begins = torch.cat([torch.zeros_like(offs[:1]), offs[:-1]])
     return torch.logical_and(places >= begins, places < offs)
 
 
 def _spread(rows: torch.Tensor, members: torch.Tensor) -> torch.Tensor:
-    """`[rows, groups * K]` of `[rows, K]`: the row where its group is, zeros elsewhere."""
+    """Expand `[rows, K]` to `[rows, groups * K]`: each row in the block of its group, zeros elsewhere."""
     return (rows[:, None, :] * members.to(rows.dtype)[:, :, None]).reshape(rows.size(0), -1)
 
 
@@ -238,7 +240,7 @@ def _grouped_mm_backward(
 
 
 def histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> torch.Tensor:  # noqa: A002
-    """`torch.histc`: how many elements lie in each of equal bins; in those of the extremes if both are 0."""
+    """`torch.histc`: counts in equal bins from `min` to `max`, or between the extremes if both are 0."""
     x = x.reshape(-1)
     low: Any = min
     high: Any = max
@@ -251,15 +253,6 @@ def histc(x: torch.Tensor, bins: int = 100, min: float = 0, max: float = 0) -> t
     places = ((x.to(torch.float32) - low) * bins / (high - low)).floor()
     places = torch.where(x == high, bins - 1, places)
     return (places[:, None] == torch.arange(bins, device=x.device)).sum(0).to(x.dtype)
-
-
-_OF_GROUPS: Mapping[str, Callable[..., Any]] = {
-    "aten::_grouped_mm": grouped_mm,
-    "aten::histc": histc,
-    "transformers::grouped_mm_fallback": grouped_mm,
-    "transformers::grouped_mm_fallback_backward": _grouped_mm_backward,
-}
-"""What operations are composed of, by the names of their schemas."""
 
 
 def lstsq(
@@ -292,7 +285,7 @@ def lstsq(
 
 
 DECOMPOSED: Mapping[str, Callable[..., Any]] = {
-    **_OF_GROUPS,
+    "aten::_grouped_mm": grouped_mm,
     "aten::_efficientzerotensor": _zeros,
     "aten::addbmm": addbmm,
     "aten::fmax": _ignoring_nan(torch.maximum),
@@ -301,6 +294,7 @@ DECOMPOSED: Mapping[str, Callable[..., Any]] = {
     "aten::fractional_max_pool2d_backward": _fractional_max_pool_backward,
     "aten::fractional_max_pool3d": fractional_max_pool,
     "aten::fractional_max_pool3d_backward": _fractional_max_pool_backward,
+    "aten::histc": histc,
     "aten::linalg_lstsq": lstsq,
     "aten::multinomial": _multinomial,
     "aten::nanmedian": _nanmedian,
@@ -310,13 +304,15 @@ DECOMPOSED: Mapping[str, Callable[..., Any]] = {
     "aten::signbit": _signbit,
     "aten::unfold": _unfold,
     "aten::unfold_copy": _unfold,
-    "aten::upsample_bilinear2d": _resized(torch.ops.aten.upsample_bilinear2d.default, 1),
-    "aten::upsample_linear1d": _resized(torch.ops.aten.upsample_linear1d.default, 1),
-    "aten::upsample_nearest1d": _resized(torch.ops.aten.upsample_nearest1d.default, 1, 2),
-    "aten::upsample_nearest2d": _resized(torch.ops.aten.upsample_nearest2d.default, 1, 2),
-    "aten::upsample_nearest3d": _resized(torch.ops.aten.upsample_nearest3d.default, 1, 2),
-    "aten::upsample_trilinear3d": _resized(torch.ops.aten.upsample_trilinear3d.default, 1),
+    "aten::upsample_bilinear2d": _resize_op(torch.ops.aten.upsample_bilinear2d.default, 1),
+    "aten::upsample_linear1d": _resize_op(torch.ops.aten.upsample_linear1d.default, 1),
+    "aten::upsample_nearest1d": _resize_op(torch.ops.aten.upsample_nearest1d.default, 1, 2),
+    "aten::upsample_nearest2d": _resize_op(torch.ops.aten.upsample_nearest2d.default, 1, 2),
+    "aten::upsample_nearest3d": _resize_op(torch.ops.aten.upsample_nearest3d.default, 1, 2),
+    "aten::upsample_trilinear3d": _resize_op(torch.ops.aten.upsample_trilinear3d.default, 1),
     "prims::signbit": _signbit,
     "prims::where": torch.where,
+    "transformers::grouped_mm_fallback": grouped_mm,
+    "transformers::grouped_mm_fallback_backward": _grouped_mm_backward,
 }
-"""What operations are composed of, by the names of their schemas."""
+"""Decompositions by the names of the operations' schemas."""

@@ -1,8 +1,8 @@
-"""Records what a step does with tensors of the device: functions of PyTorch, then ATen operations.
+"""Records operations on tensors of the device in a step: functions of PyTorch, then ATen operations.
 
 Functions of selected rows are replaced first (`selections`, `masks`), then those that are composed otherwise
-than by PyTorch (`replacements`). What is left reaches the recording as ATen operations, through
-functionalization. Importing this module loads no compiler.
+than by PyTorch (`replacements`). All others reach the recording as ATen operations, through functionalization.
+Importing this module loads no compiler.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Recorder(Mode):
         if keywords.get("device") in (DEVICE, META):  # operations that are made of others see META
             return self._make(func, args, keywords)
         if torch.Tag.nondeterministic_seeded in func.tags:
-            # Numbers that a program draws on this CPU are drawn on the device, anew in every step.
+            # Random numbers of this CPU are drawn on the device instead: every step draws others.
             if any(isinstance(x, torch.Tensor | torch.Generator) for x in leaves((args, keywords))):
                 raise RandomOutsideError(str(func), user_line())
             return self._make(func, args, keywords)
@@ -184,7 +184,7 @@ class Recorder(Mode):
         return self.recording.known(value_of(tensor)) if self._is_recorded(tensor) else None
 
     def assume(self, tensor: DeviceTensor, how: str) -> torch.Tensor | None:
-        """Return the elements of a tensor if they depend on state alone that the step has not changed."""
+        """Return the elements of a tensor if they depend only on state that the step has not changed."""
         recording = self.recording
         if recording.checks.evaluating or recording.is_changing:
             return None

@@ -1,7 +1,7 @@
-"""Functions of PyTorch that a step replaces: checks of values, counts, sums, makers, sparse matrices.
+"""Functions of PyTorch that a step replaces: checks of values, counts, sums, factories, sparse matrices.
 
-Kernels are found by the operations that a program would write by hand, and PyTorch's own composition differs
-between its devices, or has no gradient that it describes. Layers and losses are in `functional`.
+The compiler finds kernels by the operations that a program would write by hand. PyTorch's own composition
+differs between its devices, or its gradient is opaque. Layers and losses are in `functional`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _check_tensor_all_with(error_type: type[Exception], cond: torch.Tensor, mess
 
 
 def _message_of_caller() -> str | None:
-    """The message of a function that checks something and leaves it out while a compiler traces it."""
+    """Return the message of the calling check, which omits it while a compiler traces the program."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in (__file__, torch.__file__):
         frame = frame.f_back
@@ -78,7 +78,7 @@ def _message_of_caller() -> str | None:
 
 @contextmanager
 def unchecked_distributions() -> Iterator[None]:
-    """Distributions do not check their arguments in the body, unless a program asks them to."""
+    """Make distributions not check their arguments in the body, unless a program asks them to."""
     kind = torch.distributions.Distribution
     kept = kind._validate_args
     kind.set_default_validate_args(False)
@@ -126,10 +126,10 @@ def repeat_interleave(
     output_size: int | None = None,
     **named: Any,
 ) -> torch.Tensor:
-    """`torch.repeat_interleave`, whose result has a size that numbers decide which every step shares.
+    """`torch.repeat_interleave`, the size of whose result depends on the repeats.
 
     Raises:
-        StepError: they differ from step to step, and `output_size` is not given.
+        StepError: these differ from step to step, and `output_size` is not given.
     """
     repeats, dim = (*given, None, None)[:2]
     repeats, dim = named.get("repeats", repeats), named.get("dim", dim)
@@ -151,10 +151,10 @@ def repeat_interleave(
 
 
 def tensor_split(input: torch.Tensor, *where: Any, **named: Any) -> tuple[torch.Tensor, ...]:  # noqa: A002
-    """`torch.tensor_split`, which reads the places that are a tensor.
+    """`torch.tensor_split`, which reads its indices if they are a tensor.
 
     Raises:
-        TensorReadError: they differ from step to step.
+        TensorReadError: these differ from step to step.
     """
     if where and isinstance(where[0], torch.Tensor):
         where = (where[0].tolist(), *where[1:])
@@ -171,16 +171,16 @@ _FACTORS = ("alpha", "value")
 
 
 def _with_factor(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function; a factor that is a tensor multiplies the operand that it belongs to."""
+    """Return a function whose factor may be a tensor in a step, as in `p.add_(g, alpha=-lr)`."""
 
-    def summed(tensor: Any, operand: Any, *others: Any, **named: Any) -> Any:
+    def add(tensor: Any, operand: Any, *others: Any, **named: Any) -> Any:
         for name in _FACTORS:
             if isinstance(named.get(name), torch.Tensor):
                 operand = operand * named.pop(name)
         with torch._C.DisableTorchFunctionSubclass():
             return function(tensor, operand, *others, **named)
 
-    return summed
+    return add
 
 
 _ORIGINALS = [
@@ -189,7 +189,10 @@ _ORIGINALS = [
 ]
 
 SUMS: Mapping[Any, Callable[..., Any]] = {function: _with_factor(function) for function in _ORIGINALS}
-"""By the functions that they stand for."""
+"""Sums by the functions that they replace."""
+
+
+# Factories: PyTorch copies numbers of Python into tensors past `__torch_function__` of the device's tensors.
 
 
 _tensor, _as_tensor = torch.tensor, torch.as_tensor
@@ -197,30 +200,30 @@ _tensor, _as_tensor = torch.tensor, torch.as_tensor
 
 def tensor(data: Any, *, device: Any = None, **settings: Any) -> torch.Tensor:
     """`torch.tensor`."""
-    return _placed(_tensor(data, **settings), device)
+    return _move(_tensor(data, **settings), device)
 
 
 def as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
     """`torch.as_tensor`."""
     if isinstance(data, torch.Tensor):
         return data.to(device=device or data.device, dtype=dtype or data.dtype)
-    return _placed(_as_tensor(data, dtype=dtype), device)
+    return _move(_as_tensor(data, dtype=dtype), device)
 
 
 def new_tensor(like: torch.Tensor, data: Any, *, device: Any = None, **settings: Any) -> torch.Tensor:
-    """`Tensor.new_tensor`: of the type and on the device of another one."""
+    """`Tensor.new_tensor`, of the type and on the device of another tensor."""
     made = data if isinstance(data, torch.Tensor) else _tensor(data, **{"dtype": like.dtype, **settings})
-    return _placed(made, like.device if device is None else device)
+    return _move(made, like.device if device is None else device)
 
 
-def _placed(made: torch.Tensor, device: Any) -> torch.Tensor:
+def _move(made: torch.Tensor, device: Any) -> torch.Tensor:
     grad = made.requires_grad
     moved = made if device is None else made.detach().to(device)
     return moved.requires_grad_() if grad else moved
 
 
 def _sized(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Let a function make a tensor with as many rows as a selection has."""
+    """Return a factory that can make as many rows as a selection has."""
 
     def made(*args: Any, **settings: Any) -> torch.Tensor:
         if "size" in settings:
@@ -256,7 +259,7 @@ def addmm(
 def sparse_coo_tensor(
     indices: Any, values: Any = None, size: Any = None, *, device: Any = None, **settings: Any
 ) -> torch.Tensor:
-    """`torch.sparse_coo_tensor`: a dense tensor where its elements are of the device.
+    """`torch.sparse_coo_tensor`: a dense tensor if its elements are on the device.
 
     Raises:
         ValueError: the step computes the elements, and the size is missing.
@@ -280,17 +283,21 @@ def _dense(matrix: torch.Tensor) -> torch.Tensor:
     return matrix if matrix.layout is torch.strided else matrix.to_dense()
 
 
+# Gradient checkpointing: the compiler sees forward and backward pass together and decides which activations
+# are kept, so a checkpointed function runs once. A second run would draw other random numbers.
+
+
 class CheckpointFunction:
-    """In the place of the one in `torch.utils.checkpoint`, which `use_reentrant=True` applies."""
+    """Replaces the class of this name in `torch.utils.checkpoint`, which `use_reentrant=True` applies."""
 
     @staticmethod
     def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
-        """What the function returns."""
+        """Call the function and return its results."""
         return function(*args)
 
 
 def _checkpoint_without_reentrant_generator(*_: Any, **__: Any) -> Iterator[None]:
-    """Of `use_reentrant=False`: what stands around the function's run is nothing."""
+    """Replace the context of `use_reentrant=False` by an empty one."""
     yield
 
 
@@ -344,12 +351,12 @@ COMPOSED: Mapping[Any, Callable[..., Any]] = {
     torch.Tensor.new_tensor: new_tensor,
     **SUMS,
 }
-"""By the functions that they stand for."""
+"""Replacements by the functions that they replace."""
 
 
 @contextmanager
 def composing() -> Iterator[None]:
-    """Puts them where PyTorch's own layers and programs look, past `__torch_function__`."""
+    """Patch the replacements into PyTorch's modules, for calls past `__torch_function__`."""
     originals = [(module, name, getattr(module, name)) for module, name, _ in _FUNCTIONS]
     try:
         for module, name, function in _FUNCTIONS:

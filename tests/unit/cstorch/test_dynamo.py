@@ -78,7 +78,7 @@ def test_a_step_looks_as_if_it_were_compiled() -> None:
         assert torch._dynamo.is_compiling() is True
         assert torch.compile(len) is len
         assert torch.compile(fullgraph=True)(len) is len
-        assert isinstance(sys.modules[NAME], dynamo._Absent)
+        assert isinstance(sys.modules[NAME], dynamo._DynamoPlaceholder)
     assert not any(answers())
     assert torch.compile is compiles
 

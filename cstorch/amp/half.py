@@ -25,7 +25,7 @@ from cstorch.tracing.recorder import current_recording
 
 
 def set_half_dtype(value: str | torch.dtype) -> torch.dtype:
-    """Chooses the 16-bit type, and that steps are computed in it; `autocast` says which part of a step.
+    """Choose the 16-bit type, and that steps are computed in it; `autocast` says which part of a step.
 
     Arguments, result and errors are those of `cstorch.precision.name_half_dtype`.
     """
@@ -35,7 +35,7 @@ def set_half_dtype(value: str | torch.dtype) -> torch.dtype:
 
 
 def use_bfloat16(value: bool = True) -> torch.dtype:
-    """Chooses bfloat16 as `set_half_dtype` does, or says that the type is float16; of releases before 2.0."""
+    """Choose bfloat16 as `set_half_dtype` does, or says that the type is float16; of releases before 2.0."""
     return set_half_dtype("bfloat16") if value else name_half_dtype("float16")
 
 

@@ -127,7 +127,7 @@ class GradScaler(nn.Module):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divides the gradients of an optimizer by the scale; a second call before `update` does nothing."""
+        """Divide the gradients of an optimizer by the scale; a second call before `update` does nothing."""
         if id(optimizer) in self._finite:
             return
         inverse = 1.0 / self.loss_scale
@@ -139,7 +139,7 @@ class GradScaler(nn.Module):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-        """Steps an optimizer, after `unscale_` where the program has not called it.
+        """Step an optimizer, after `unscale_` where the program has not called it.
 
         A dynamic scaler puts back what a step with inf or nan changed, and leaves in `optimizer.step_applied`
         whether it counts, a bool tensor, for schedules.
@@ -194,7 +194,7 @@ class GradScaler(nn.Module):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def update(self, new_scale: float | None = None) -> None:
-        """Changes a dynamic scale after all optimizers have stepped.
+        """Change a dynamic scale after all optimizers have stepped.
 
         Raises:
             ValueError: a new scale is given.
@@ -214,7 +214,7 @@ class GradScaler(nn.Module):
             self._rescale([self._finite[id(optimizer)] for optimizer in optimizers])
 
     def _rescale(self, finite: list[torch.Tensor]) -> None:
-        """Halves and doubles; a step that did the one begins to count again before it may do the other."""
+        """Halve and doubles; a step that did the one begins to count again before it may do the other."""
         overflowed = (~torch.stack(finite).all()).float()
         steps, overflows = self.steps_since_rescale + 1, self.overflows_since_rescale + overflowed
         halve = overflows / steps > self.overflow_tolerance
@@ -285,7 +285,7 @@ def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def clip_by_norm(grads: list[torch.Tensor], limit: float) -> None:
-    """Scales gradients so that the norm of all together is at most the limit.
+    """Scale gradients so that the norm of all together is at most the limit.
 
     The factor is min(1, limit / (norm + 1e-6)), with a norm in float32, as in `torch.nn.utils`.
     """
@@ -298,7 +298,7 @@ def clip_by_norm(grads: list[torch.Tensor], limit: float) -> None:
 
 
 def clip_by_value(grads: list[torch.Tensor], limit: float) -> None:
-    """Limits every entry to [-limit, limit]."""
+    """Limit every entry to [-limit, limit]."""
     for grad in grads:
         grad.clamp_(-limit, limit)
 
@@ -311,7 +311,7 @@ def optimizer_step(
     max_gradient_val: float | None = None,
     max_gradient_value: float | None = None,
 ) -> None:
-    """Takes one step down the gradient of a loss.
+    """Take one step down the gradient of a loss.
 
     Args:
         loss: a tensor without dimensions.

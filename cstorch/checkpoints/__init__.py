@@ -24,7 +24,7 @@ MapLocation: TypeAlias = str | torch.device | Mapping[str, str] | Callable[[Any,
 
 
 def save(state: Any, path: PathLike) -> None:
-    """Writes a nest of dicts, lists, tuples and deques.
+    """Write a nest of dicts, lists, tuples and deques.
 
     Its leaves are tensors, arrays, numbers, strings, None, sets of such values, sizes and types of elements.
 
@@ -56,7 +56,7 @@ def load(
     weights_only: bool | None = None,
     mmap: bool | None = None,
 ) -> Any:
-    """Reads what `save` wrote, files of `torch.save`, and safetensors.
+    """Read what `save` wrote, files of `torch.save`, and safetensors.
 
     Tensors of an HDF5 file are mapped: their elements are read when they are used, and writing into one
     changes no file. Compressed ones, as other writers of the format make them, are read at once. A file that

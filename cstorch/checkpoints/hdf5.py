@@ -61,12 +61,12 @@ _PLACED.set_fill_time(h5d.FILL_TIME_NEVER)
 
 
 def put_text(place: Any, name: str, value: str) -> None:
-    """Writes a text as an attribute of an open file or data set, given by its `id`."""
+    """Write a text as an attribute of an open file or data set, given by its `id`."""
     h5a.create(place, name.encode(), _STORED_TEXT, _SCALAR).write(np.array(value, _TEXT))
 
 
 def put_mark(place: Any, name: str) -> None:
-    """Writes an attribute that is true."""
+    """Write an attribute that is true."""
     h5a.create(place, name.encode(), _STORED_TRUTH, _SCALAR).write(_TRUE)
 
 
@@ -78,7 +78,7 @@ def make_bytes(file: h5py.File, name: str, kind: str, mark: str, content: bytes)
 
 
 def make_array(file: h5py.File, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """Makes a contiguous data set without writing its elements; a slash in the name makes a group.
+    """Make a contiguous data set without writing its elements; a slash in the name makes a group.
 
     Returns:
         Its `id`; `get_offset()` is where its elements belong in the file, None where it has none.
@@ -136,7 +136,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_elements(path: Path, placed: Iterable[tuple[int, Elements]], end: int) -> None:
-    """Writes elements at byte offsets of a file, in rising order.
+    """Write elements at byte offsets of a file, in rising order.
 
     Args:
         path: the file; others may write its other parts meanwhile.
@@ -187,7 +187,7 @@ def _write(file: int, content: memoryview, offset: int) -> int:
 
 
 def _reserve(file: int, size: int) -> None:
-    """Gives a file its blocks, where its file system can; glibc's own way out would write into each."""
+    """Give a file its blocks, where its file system can; glibc's own way out would write into each."""
     if size and _libc().fallocate(file, 0, _long(0), _long(size)):
         number = ctypes.get_errno()
         if number in _NO_SPACE:
@@ -195,7 +195,7 @@ def _reserve(file: int, size: int) -> None:
 
 
 def _send(file: int, start: int, end: int) -> None:
-    """Begins to write a part of a file to the disk; a hint, since the file is synchronized at the end."""
+    """Begin to write a part of a file to the disk; a hint, since the file is synchronized at the end."""
     _libc().sync_file_range(file, _long(start), _long(end - start), _SYNC_FILE_RANGE_WRITE)
 
 

@@ -150,7 +150,7 @@ class _Reader:
 
 
 def _data_sets(file: h5py.File) -> list[str]:
-    """Names of all data sets; a slash in a key makes a group."""
+    """Name of all data sets; a slash in a key makes a group."""
     found: list[str] = []
     file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
     return found

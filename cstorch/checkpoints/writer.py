@@ -47,7 +47,7 @@ _ALIGNMENT = 64
 
 
 def write(state: Any, path: Path) -> None:
-    """Writes a nest beside the path, waits until it is on the disk, and renames it."""
+    """Write a nest beside the path, waits until it is on the disk, and renames it."""
     entries = list(tree_leaves(state))
     if not isinstance(state, dict | list | tuple):
         raise CheckpointError(
@@ -100,7 +100,7 @@ class _Writer:
         self._described: dict[str, dict[str, Any]] = {}
 
     def put(self, key: str, leaf: Any) -> None:
-        """Makes room for the elements of one leaf."""
+        """Make room for the elements of one leaf."""
         try:
             self._described[key] = self._describe(key, leaf)
         except (ValueError, TypeError) as error:  # what h5py raises for names that it does not take
@@ -110,7 +110,7 @@ class _Writer:
             ) from error
 
     def put_descriptions(self) -> None:
-        """Writes what all leaves are; behind their data sets, because HDF5 takes longer in between."""
+        """Write what all leaves are; behind their data sets, because HDF5 takes longer in between."""
         for key, described in self._described.items():
             spec = {SPEC: leaf_spec(key), "__objects__": [key], key + METADATA: described}
             put_text(self._file.id, key + METADATA, json.dumps(spec))

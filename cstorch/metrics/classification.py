@@ -96,7 +96,7 @@ class _OverlapMetric(_ConfusionMetric):
         weights: torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Adds a batch of classes, of any shape; weights have the same.
+        """Add a batch of classes, of any shape; weights have the same.
 
         Raises:
             ValueError: shapes differ.
@@ -162,7 +162,7 @@ class FBetaScoreMetric(_ConfusionMetric):
     def update(
         self, labels: torch.Tensor, predictions: torch.Tensor, dtype: torch.dtype | None = None
     ) -> None:
-        """Adds a batch of classes, of any shape.
+        """Add a batch of classes, of any shape.
 
         Raises:
             ValueError: shapes differ, or there are other classes, where values can be read.
@@ -199,7 +199,7 @@ class MeanPerClassAccuracyMetric(Metric):
         weights: torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Adds a batch of classes, of any shape; weights have the same.
+        """Add a batch of classes, of any shape; weights have the same.
 
         Raises:
             ValueError: shapes differ.
@@ -265,7 +265,7 @@ class PrecisionAtKMetric(_AtKMetric):
     def update(
         self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | float | None = None
     ) -> None:
-        """Adds a batch.
+        """Add a batch.
 
         Args:
             labels: [samples] or [samples, labels] classes.
@@ -295,7 +295,7 @@ class RecallAtKMetric(_AtKMetric):
     def update(
         self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | float | None = None
     ) -> None:
-        """Adds a batch, as `PrecisionAtKMetric.update` takes it."""
+        """Add a batch, as `PrecisionAtKMetric.update` takes it."""
         hits, weight, labelled = self._hits(labels, predictions, weights)
         self.true_positive_at_k.add_((hits * weight).sum())
         self.false_negative_at_k.add_(((labelled - hits) * weight).sum())
@@ -346,7 +346,7 @@ class AUCMetric(Metric):
     def update(
         self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | None = None
     ) -> None:
-        """Adds a batch.
+        """Add a batch.
 
         Args:
             labels: 0 and 1, of any shape.

@@ -87,12 +87,12 @@ class Metric(nn.Module):
         return int(self._updates)
 
     def reset(self) -> None:
-        """Forgets all batches."""
+        """Forget all batches."""
         for name, tensor in self._initial.items():
             self.get_buffer(name).copy_(tensor)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Adds a batch to the states."""
+        """Add a batch to the states."""
         raise NotImplementedError(f"{type(self).__name__} defines no update")
 
     def compute(self) -> torch.Tensor | float:
@@ -100,7 +100,7 @@ class Metric(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} defines no compute")
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor | float:
-        """Adds a batch and returns the value over all so far."""
+        """Add a batch and returns the value over all so far."""
         self.update(*args, **kwargs)
         with torch.no_grad():
             return self.compute()
@@ -184,7 +184,7 @@ class AccuracyMetric(Metric):
         weights: torch.Tensor | float | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Adds a batch.
+        """Add a batch.
 
         Args:
             labels: classes, of any shape.
@@ -224,7 +224,7 @@ class PerplexityMetric(Metric):
         weights: torch.Tensor | float | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Adds a batch.
+        """Add a batch.
 
         Args:
             labels: says how many tokens there are; of any shape.
@@ -257,7 +257,7 @@ class MeanMetric(Metric):
         weight: torch.Tensor | float | None = 1.0,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Adds values.
+        """Add values.
 
         Args:
             value: a number, or a tensor of any shape.
@@ -276,7 +276,7 @@ class MeanMetric(Metric):
 
 
 def same_shapes(**tensors: torch.Tensor | None) -> None:
-    """Refuses tensors of different shapes; None is left out.
+    """Refuse tensors of different shapes; None is left out.
 
     Raises:
         ValueError: two shapes differ.
@@ -317,7 +317,7 @@ def refuse_outside(name: str, tensor: torch.Tensor, low: float, high: float, exp
 
 
 def positive_count(name: str, value: int) -> int:
-    """Refuses counts below 1.
+    """Refuse counts below 1.
 
     Raises:
         ValueError: the count is not at least 1.

@@ -1,4 +1,4 @@
-"""Optimizers whose steps run on the CS system, and schedules of what they go by."""
+"""Optimizers whose steps run on the CS system, and schedules of learning rates and weight decays."""
 
 from cstorch.optim import lr_scheduler, scheduler, weight_decay_scheduler
 from cstorch.optim.adam import Adam, Adamax, AdamW, Lamb, NAdam, RAdam

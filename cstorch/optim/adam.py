@@ -1,4 +1,4 @@
-"""Adam and what was made of it."""
+"""Adam and its variants."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -157,7 +157,7 @@ class Adam(AdamW):
         super().__init__(params, lr, betas, eps, 0.0, True, amsgrad, weight_decay)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters; a weight decay of their own is part of the gradient, too."""
+        """Add a parameter group; its weight decay is part of the gradient, too."""
         super().add_param_group(self.handle_weight_decay([param_group])[0])
 
     def handle_weight_decay(self, param_groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -335,7 +335,7 @@ class RAdam(_Moments):
     """
 
     _ENOUGH = 5
-    """Length of the average from which on its variance is known."""
+    """Length of the average above which its variance is known."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Optimizers that divide gradients by what their squares were."""
+"""Optimizers that divide gradients by the root of their accumulated squares."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -121,7 +121,7 @@ class RMSprop(PerParameter):
     Args:
         params: see `Optimizer`.
         lr: learning rate.
-        momentum: rate at which steps go on.
+        momentum: decay rate of the accumulated steps.
         alpha: rate of the averages.
         eps: is added to the root.
         centered: takes the variance instead of the squares (Graves, 2013, arXiv:1308.0850).
@@ -190,15 +190,15 @@ class Adafactor(PerParameter):
 
     Args:
         params: see `Optimizer`.
-        lr: learning rate; None with `relative_step`, and where a schedule sets it before the first step.
+        lr: learning rate; None with `relative_step`, or if a schedule sets it before the first step.
         eps: is added to the squares of the gradient; least root mean square of a parameter.
         clip_threshold: root mean square of the longest step.
         decay_rate: exponent of the rate of the averages.
-        beta1: None, the only value that there is: no average of gradients is kept.
+        beta1: None, the only supported value: no average of gradients is kept.
         weight_decay: rate of the decay.
         scale_parameter: the learning rate counts in root mean squares of the parameter.
         relative_step: the learning rate is `min(1e-2, 1 / sqrt(t))`.
-        warmup_init: the first learning rates are `1e-6 * t`; with `relative_step` alone.
+        warmup_init: the first learning rates are `1e-6 * t`; only with `relative_step`.
 
     Raises:
         OptimizerArgumentError: `lr` and `relative_step` both, a `beta1`, an `eps` that is no pair; in a step
@@ -280,7 +280,7 @@ class Adafactor(PerParameter):
 
 
 def _inverse_root(squares: Tensor, state: Mapping[str, Tensor], new: Tensor) -> Tensor:
-    """Updates the averages of squares by a part `new` of these; one over the root of what they stand for."""
+    """Update the averages of squares with weight `new`, and return one over their root."""
     for name, value in (
         ("exp_avg_sq", squares),
         ("exp_avg_sq_row", squares.mean(-1) if squares.dim() > 1 else None),

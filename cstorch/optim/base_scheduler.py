@@ -1,8 +1,8 @@
-"""What schedules of learning rates and of weight decays have in common.
+"""The base class of schedules of learning rates and weight decays.
 
-A step is recorded once, so a schedule is a formula of its epoch: a tensor that each `step()` counts on, in
-place. The value goes into the parameter groups of the optimizer, in place too. So the epoch and the groups'
-values are state of the step, and nothing of a schedule is decided by Python while steps run.
+A step is recorded once, so a schedule is a formula of its epoch: a tensor that each `step()` increments in
+place. The value is written into the parameter groups of the optimizer, in place too. So the epoch and the
+groups' values are state of the step, and Python decides nothing about a schedule while steps run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cstorch.tracing.device import DeviceTensor, is_tracing, to_device
 from cstorch.tracing.state import place_with_models, register
 
 Tags = str | list[str] | set[str] | None
-"""Tags of parameter groups; None stands for all groups."""
+"""Tags of parameter groups; None means all groups."""
 
 _OF_THIS_OBJECT = frozenset({"optimizer"})
 _BOOKKEEPING = frozenset({"_get_called_within_step", "_last_value", "_step_count"})
@@ -34,10 +34,10 @@ class Scheduler(ABC):
     A subclass names the entry in `param_group_key` and computes its value in `_get_closed_form_value`.
 
     Attributes:
-        optimizer: whose groups get the values. An entry that is a Python number becomes a float32 tensor
-            without dimensions beside the group's parameters.
-        total_iters: steps that the schedule is made for; None where it has no end.
-        last_epoch: steps taken so far, an int64 tensor without dimensions.
+        optimizer: the optimizer whose groups get the values. An entry that is a Python number becomes a
+            float32 scalar on the device of the group's parameters.
+        total_iters: length of the schedule in steps; None if it has no end.
+        last_epoch: steps taken so far, an int64 scalar.
         param_group_tags: only groups whose `tags` have one of these get values; None for all groups.
     """
 
@@ -63,14 +63,18 @@ class Scheduler(ABC):
             )
         for group in self._groups():
             given = group[self.param_group_key]
-            given = 0.0 if given is None else given  # this schedule sets it before the first step
-            group[self.param_group_key] = _beside(group, torch.as_tensor(given, dtype=torch.float32).clone())
-        self.last_epoch = _beside(optimizer.param_groups[0], torch.tensor(last_epoch, dtype=torch.int64))
+            given = 0.0 if given is None else given  # replaced before the first step
+            group[self.param_group_key] = _move_to_group(
+                group, torch.as_tensor(given, dtype=torch.float32).clone()
+            )
+        self.last_epoch = _move_to_group(
+            optimizer.param_groups[0], torch.tensor(last_epoch, dtype=torch.int64)
+        )
         self._step_count = 1
         self._get_called_within_step = False
         with torch.no_grad():
             self._go_to(self.last_epoch + 1)
-            # its own tensors: a schedule around this one writes other values into the groups
+            # These are separate tensors: an enclosing schedule writes other values into the groups.
             self._last_value: list[torch.Tensor | None] = self.get()
             self.update_groups(self._last_value)
         register(f"{OPTIMIZER_STATE}{self.param_group_key}_scheduler.", self)
@@ -82,34 +86,34 @@ class Scheduler(ABC):
         """Name of the entry of a parameter group that is scheduled, such as `lr`."""
 
     def _get_closed_form_value(self) -> torch.Tensor:
-        """The value at `last_epoch`, float32 without dimensions, with torch operations alone."""
+        """Return the value at `last_epoch`, a float32 scalar, computed only with torch operations."""
         raise NotImplementedError(
             f"{type(self).__name__} has no schedule: expected a method that returns the value at "
             "self.last_epoch as a tensor"
         )
 
     def _closed_form(self) -> torch.Tensor:
-        """The value at `last_epoch`, from the method that a program may override."""
+        """Return the value at `last_epoch`, from the method that a program may override."""
         return self._get_closed_form_value()
 
     def _initial(self) -> float:
-        """The value that the schedule counts from; a chain divides by it."""
+        """Return the value at which the schedule begins; a chain divides by it."""
         initial = getattr(self, "initial_val", None)
         if initial is not None:
             return float(initial)
         raise ScheduleError(
-            f"{type(self).__name__} does not say what it begins with, so it can only be the first of a "
-            "chain; put it first, or let its constructor set self.initial_val"
+            f"{type(self).__name__} has no initial value, so it can only be the first of a chain; put it "
+            "first, or let its constructor set self.initial_val"
         )
 
     def _group_values(self) -> list[torch.Tensor]:
-        """The value of each group that this schedule is for."""
+        """Return the value of each scheduled group."""
         return [self._closed_form()] * len(list(self._groups()))
 
     def step(self) -> None:
-        """Counts a step and writes the next values into the parameter groups; also inside a traced step.
+        """Count a step and write the next values into the parameter groups; also inside a traced step.
 
-        A step that a dynamic `GradScaler` has taken back does not count.
+        A step that a dynamic `GradScaler` has undone does not count.
         """
         with torch.no_grad():
             self._step_count += 1
@@ -138,9 +142,9 @@ class Scheduler(ABC):
         self._last_value = self._entries()
 
     def get_last_value(self) -> list[torch.Tensor | None]:
-        """What this schedule wrote last into each group; None for groups that it is not for.
+        """Return the values that this schedule wrote last; None for groups that it does not schedule.
 
-        In a step these are other tensors than those of the groups, which a later `step` writes in place.
+        In a step these are separate from the tensors of the groups, which a later `step` writes in place.
         """
         if is_tracing():
             return self.get()
@@ -150,22 +154,22 @@ class Scheduler(ABC):
         ]
 
     def named_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors that `step` replaces besides those of the groups: `last_epoch`, of inner ones too."""
+        """Yield the tensors that `step` writes outside of the groups: `last_epoch`, of inner ones too."""
         yield "last_epoch", self.last_epoch
         for name, inner in self._inner():
             for path, tensor in inner.named_state():
                 yield f"{name}.{path}", tensor
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer, by the names of the constructor's arguments.
+        """Return all attributes but the optimizer, by the names of the constructor's arguments.
 
-        Tensors are the schedule's own. `_step_count` counts calls of `step` on this object: it starts over
-        in the process that loads the state.
+        Tensors are not copied. `_step_count` counts calls of `step` on this object: it starts again in the
+        process that loads the state.
         """
-        return {name: _stored(value) for name, value in vars(self).items() if name not in _OF_THIS_OBJECT}
+        return {name: _to_state(value) for name, value in vars(self).items() if name not in _OF_THIS_OBJECT}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where a saved schedule was, and writes the value that it had into the groups.
+        """Continue from a saved schedule, and write its value into the groups.
 
         Raises:
             ScheduleError: the state has other entries, so it was saved by a schedule of another kind.
@@ -180,18 +184,18 @@ class Scheduler(ABC):
         self.go_to(epoch, [group[self.param_group_key].clone() for group in self._groups()])
 
     def go_to(self, epoch: int, saved: Sequence[Any] | None = None) -> None:
-        """Goes on behind so many steps, and writes the value into the groups.
+        """Continue after a number of steps, and write the value into the groups.
 
         Args:
             epoch: steps taken.
-            saved: what stood in the groups there, where that is known.
+            saved: the values of the groups at that step, if they are known.
         """
         with torch.no_grad():
             self._go_to(torch.full_like(self.last_epoch, epoch))
             self._write_values(saved or ())
 
     def _write_values(self, saved: Sequence[Any]) -> None:
-        """Saved values as they are: this CPU may round a cosine otherwise than the system has."""
+        # Saved values are written as they are: this CPU may round a cosine differently than the system did.
         groups = list(self._groups())
         values = saved if len(saved) == len(groups) else self._group_values()
         for group, value in zip(groups, values, strict=True):
@@ -202,7 +206,7 @@ class Scheduler(ABC):
         self._check_entries(state)
         for name, kept in vars(self).items():
             if name in state and name not in _BOOKKEEPING | _OF_THIS_OBJECT:
-                self.__dict__[name] = _loaded(kept, state[name])
+                self.__dict__[name] = _from_state(kept, state[name])
         last = state.get("_last_value", self._last_value)
         self._last_value = [None if x is None else torch.as_tensor(x).clone() for x in last]
 
@@ -216,19 +220,19 @@ class Scheduler(ABC):
             )
 
     def _go_to(self, epoch: torch.Tensor) -> None:
-        """Set the epoch of this schedule, and of those that it is made of."""
+        """Set the epoch of this schedule, and of its inner schedules."""
         self._set_epoch(epoch)
 
     def _set_epoch(self, epoch: torch.Tensor) -> None:
-        """Set the epoch as a schedule around this one does."""
+        """Set the epoch on behalf of an enclosing schedule."""
         self.last_epoch.copy_(epoch)
 
     def _inner(self) -> Iterator[tuple[str, Scheduler]]:
-        """Schedules that this one is made of, by name."""
+        """Return the inner schedules by name."""
         return iter(())
 
     def _epoch(self) -> torch.Tensor:
-        """`last_epoch` in float32, which counts up to 2**24 steps exactly."""
+        """Return `last_epoch` in float32, which counts up to 2**24 steps exactly."""
         return self.last_epoch.float()
 
     def _constant(self, value: float) -> torch.Tensor:
@@ -250,7 +254,7 @@ class Scheduler(ABC):
 
 
 def stored_as(name: str) -> Any:
-    """Return a property that is kept, and saved, under another name.
+    """Return a property that is stored, and saved, under another name.
 
     A learning rate schedule has `initial_learning_rate` where the formula reads `initial_val`.
     """
@@ -276,15 +280,15 @@ def _tags(tags: Tags) -> set[str] | None:
     return set(listed)
 
 
-def _beside(group: Mapping[str, Any], tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor on the device of a group's parameters; of an empty group on that of the models."""
+def _move_to_group(group: Mapping[str, Any], tensor: torch.Tensor) -> torch.Tensor:
+    """Move a tensor to the device of a group's parameters; of an empty group, to that of the models."""
     parameters: Sequence[torch.Tensor] = group["params"]
     if any(isinstance(x, DeviceTensor) for x in parameters):
         return to_device(tensor)
     return tensor.to(parameters[0].device) if parameters else place_with_models(tensor)
 
 
-def _stored(value: Any) -> Any:
+def _to_state(value: Any) -> Any:
     if isinstance(value, Scheduler):
         return value.state_dict()
     if isinstance(value, list) and value and isinstance(value[0], Scheduler):
@@ -292,8 +296,8 @@ def _stored(value: Any) -> Any:
     return value
 
 
-def _loaded(kept: Any, stored: Any) -> Any:
-    """A saved attribute; tensors and inner schedules stay the same objects."""
+def _from_state(kept: Any, stored: Any) -> Any:
+    """Load a saved attribute; tensors and inner schedules stay the same objects."""
     if isinstance(kept, torch.Tensor):
         return kept.copy_(torch.as_tensor(stored))
     if isinstance(kept, Scheduler):
@@ -302,8 +306,8 @@ def _loaded(kept: Any, stored: Any) -> Any:
     if isinstance(kept, list) and kept and isinstance(kept[0], Scheduler):
         if len(stored) != len(kept):
             raise ScheduleError(
-                f"the state has {len(stored)} schedules one after the other, expected {len(kept)}; make the "
-                "schedule with the arguments that it was saved with"
+                f"the state has a sequence of {len(stored)} schedules, expected {len(kept)}; make the "
+                "schedule with the arguments with which it was saved"
             )
         for inner, saved in zip(kept, stored, strict=True):
             inner._load(saved)

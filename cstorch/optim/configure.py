@@ -33,14 +33,14 @@ _OPTIMIZER_ALIASES = {"learning_rate": "lr", "weight_decay_rate": "weight_decay"
 
 
 def configure_optimizer(optimizer_type: str, params: Iterable[Any], **kwargs: Any) -> Optimizer:
-    """Makes an optimizer by its name.
+    """Make an optimizer by its name.
 
     Args:
         optimizer_type: name of a class, in small or capital letters; also one that the program defines.
         params: parameters, or groups of them.
         kwargs: arguments of the class, also by the names `learning_rate`, `weight_decay_rate`, and `beta1`
-            with `beta2`. What the class does not take is left out: programs pass all that their
-            configuration says of the optimizer, of which schedules and loss scales are others' business.
+            with `beta2`. Arguments that the class does not take are left out: the optimizer section of a
+            configuration also has settings of schedules and loss scales.
 
     Raises:
         OptimizerArgumentError: there is no such optimizer, or an argument is given by two names.
@@ -52,9 +52,9 @@ def configure_optimizer(optimizer_type: str, params: Iterable[Any], **kwargs: An
 def configure_optimizer_params(
     optimizer_type: str, kwargs: dict[str, Any]
 ) -> tuple[type[Optimizer], dict[str, Any]]:
-    """Return the class of an optimizer, and those of some arguments that it takes, by its own names.
+    """Return the class of an optimizer, and the arguments that it takes under its own names.
 
-    Args and errors are those of `configure_optimizer`.
+    Arguments and errors are those of `configure_optimizer`.
     """
     made = OPTIMIZERS.get(optimizer_type.lower()) or find_program_class(Optimizer, optimizer_type)
     if made is None:
@@ -90,18 +90,18 @@ def configure_param_groups(
     optimizer_params: dict[str, Any],
     no_decay: Callable[[str, nn.Parameter], bool] | None = None,
 ) -> list[dict[str, Any]]:
-    """The parameters of a model in two groups: with the weight decay that is given, and without.
+    """Return the parameters of a model in two groups: with the given weight decay, and without.
 
     Args:
         model: its parameters that have gradients.
-        optimizer_params: says `weight_decay` or `weight_decay_rate`; without it no parameter decays. With
+        optimizer_params: has `weight_decay` or `weight_decay_rate`; without it no parameter decays. With
             `adjust_learning_rate`, factors by kind of layer, `embedding` or `decoder_kernel` (weights of
-            linear layers), each group is split by its factor, which is its entry of that name.
-        no_decay: whether a parameter of a name does not decay; biases and the parameters of normalization
-            layers do not where it is left out.
+            linear layers), each group is split by factor, which becomes its entry of that name.
+        no_decay: returns True if a parameter of a name does not decay; by default biases and the parameters
+            of normalization layers do not.
 
     Returns:
-        Groups for an optimizer; one that would be empty is left out.
+        Groups for an optimizer; empty ones are left out.
     """
     rate = optimizer_params.get("weight_decay", optimizer_params.get("weight_decay_rate", 0.0))
     groups: tuple[list[nn.Parameter], list[nn.Parameter]] = [], []
@@ -140,7 +140,7 @@ _KINDS: dict[str, Callable[[str], bool]] = {
     "decoder_kernel": lambda name: "weight" in name and ("linear" in name or "dense" in name),
     "embedding": lambda name: "weight" in name and "embedding" in name,
 }
-"""Kinds of layers that have factors of their own, by the names of their parameters."""
+"""Kinds of layers with their own factors, by the names of their parameters."""
 
 
 def _is_bias_or_norm(model: nn.Module, name: str) -> bool:
@@ -163,18 +163,17 @@ def configure_lr_scheduler(
     learning_rate: float | Mapping[str, Any] | Sequence[Mapping[str, Any]],
     adjust_learning_rate: Mapping[str, float] | None = None,
 ) -> LRScheduler:
-    """The schedule that a configuration describes.
+    """Make the learning rate schedule that a configuration describes.
 
     Args:
-        optimizer: whose learning rates are scheduled.
-        learning_rate: a number for a rate that stays. The vendor's package makes no schedule of it, the
-            document of the interface says `ConstantLR`, and so it is here. Or a dictionary: `scheduler` is
-            the name of a class, in any case, with or without `LR`; the rest are its arguments, also by
-            older names (`steps` and `decay_steps` for `total_iters`, `boundaries` for `milestones`, `values`
-            for `learning_rates`, `learning_rate` and `base_lr` for `initial_learning_rate`). Or a list of
-            dictionaries: one schedule after the other, each but the last for its `total_iters` steps, or
-            multiplied where one of them has `main_scheduler: ChainedLR`.
-        adjust_learning_rate: given where the groups have factors; see `configure_param_groups`.
+        optimizer: the optimizer whose learning rates are scheduled.
+        learning_rate: a number for a constant rate. Or a dictionary: `scheduler` is the name of a class, in
+            any case, with or without `LR`; the rest are its arguments, also by older names (`steps` and
+            `decay_steps` for `total_iters`, `boundaries` for `milestones`, `values` for `learning_rates`,
+            `learning_rate` and `base_lr` for `initial_learning_rate`). Or a list of dictionaries: schedules
+            in sequence, each but the last for its `total_iters` steps, or multiplied if one of them has
+            `main_scheduler: ChainedLR`.
+        adjust_learning_rate: given if the groups have factors, as `configure_param_groups` makes them.
 
     Raises:
         ScheduleTypeError: the configuration is none of these.
@@ -222,7 +221,7 @@ def _is_chained(entries: Sequence[Mapping[str, Any]]) -> bool:
     if named - {"chained", "chainedscheduler", "sequential"}:
         raise ScheduleError(
             f"main_scheduler is {', '.join(sorted(named))}, expected ChainedLR or SequentialLR; leave it out "
-            "for schedules one after the other"
+            "for schedules in sequence"
         )
     return bool(named - {"sequential"})
 
@@ -281,7 +280,7 @@ def _class(name: str) -> type[LRScheduler]:
 
 
 def _classes() -> dict[str, type[LRScheduler]]:
-    """The schedules that arguments alone describe, by plain name."""
+    """Return the schedules that a dictionary can describe, by plain name."""
     composed = SequentialScheduler, ChainedScheduler, ScalePerParamScheduler
     return {
         _plain(name): cls

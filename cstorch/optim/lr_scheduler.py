@@ -1,7 +1,7 @@
-"""Learning rate schedules: `LRScheduler` for a program's own ones, and those that come with the toolkit.
+"""Learning rate schedules: the base class `LRScheduler` for programs, and those of the toolkit.
 
-The formulas are in `schedules` and `scheduler`; here they have the names of arguments, and of
-entries of their states, that programs know.
+The formulas are in `schedules` and `scheduler`; here they have the names of arguments, and of entries of
+their states, that programs use.
 """
 
 from collections.abc import Callable
@@ -40,14 +40,14 @@ from cstorch.optim.scheduler import (
 class LRScheduler(Scheduler):
     """A schedule of the learning rate.
 
-    A program's own one overrides `_get_closed_form_lr`; it may only use torch operations on
+    Subclasses of programs override `_get_closed_form_lr`, which may only use torch operations on
     `self.last_epoch`, because a step is recorded once.
     """
 
     param_group_key = "lr"
 
     def __new__(cls, optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Make the schedule of releases 1.x for an optimizer of their API, where both have one name."""
+        """Make the schedule of releases 1.x for an optimizer of their API, if both have one name."""
         if cls.__module__ == __name__ and cls.__name__ in _NAMED_ALIKE and _declares(optimizer):
             cls = getattr(import_module("cstorch.v1.session.optim.lr_scheduler"), cls.__name__)
         return super().__new__(cls)
@@ -60,7 +60,7 @@ class LRScheduler(Scheduler):
     adjustment_scalars = stored_as("lr_adjustment_scalars")
 
     def _get_closed_form_lr(self) -> torch.Tensor:
-        """The learning rate at `last_epoch`, float32 without dimensions."""
+        """Return the learning rate at `last_epoch`, a float32 scalar."""
         return self._get_closed_form_value()
 
     def _closed_form(self) -> torch.Tensor:
@@ -71,7 +71,7 @@ class LRScheduler(Scheduler):
         return self.get()
 
     def get_last_lr(self) -> list[torch.Tensor | None]:
-        """The learning rates that this schedule wrote last, by parameter group."""
+        """Return the learning rates that this schedule wrote last, by parameter group."""
         return self.get_last_value()
 
 
@@ -289,11 +289,11 @@ class LambdaLR(LambdaScheduler, LRScheduler):
         super().__init__(optimizer, initial_learning_rate, param_group_tags, last_epoch)
 
     def set_lr_lambda(self) -> list[Callable[[torch.Tensor], Any]]:
-        """Functions of the epoch, a float32 tensor without dimensions; for subclasses to override."""
+        """Return functions of the epoch, a float32 scalar; for subclasses to override."""
         return super().set_value_lambda()
 
     def set_value_lambda(self) -> list[Callable[[torch.Tensor], Any]]:
-        """The functions of `set_lr_lambda`."""
+        """Return the functions of `set_lr_lambda`."""
         return self.set_lr_lambda()
 
 
@@ -409,7 +409,7 @@ class ChainedLR(BaseChainedScheduler, LRScheduler):
 
 
 class ChainedScheduler(ChainedLR):
-    """`ChainedLR` by the name that torch has for it."""
+    """`ChainedLR` under its name in torch."""
 
 
 class ScalePerParamLR(ScalePerParamScheduler, LRScheduler):
@@ -426,11 +426,11 @@ class ScalePerParamLR(ScalePerParamScheduler, LRScheduler):
 
 
 _NAMED_ALIKE = ("CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR", "ScalePerParamLR")
-"""Schedules that releases 1.x have under the same name, with other arguments."""
+"""Schedules of releases 1.x with the same names and other arguments."""
 
 
 def _declares(optimizer: Any) -> bool:
-    """Return whether an optimizer counts the steps of its schedules, as one of the session API does."""
+    """Return True if an optimizer counts the steps of its schedules, as one of the session API does."""
     return getattr(optimizer, "declares_schedules", False)
 
 

@@ -1,4 +1,4 @@
-"""What all optimizers are: a `torch.optim.Optimizer` whose step is recorded once."""
+"""The base class of optimizers: a `torch.optim.Optimizer` whose step is recorded once."""
 
 import math
 from abc import ABC, abstractmethod
@@ -21,32 +21,31 @@ STEP = "step"
 """Name of the state that counts the steps of one parameter."""
 
 GLOBAL_STEP = "global_step"
+"""Key of a saved state: the number of steps after which it was saved."""
 SCHEDULES = "_schedules"
 """Attribute of an optimizer: weak references to its schedules, those within others first."""
-"""Under this key a saved state says after how many steps it was saved."""
 
+# Without the wrappers that keep `torch.compile` out: they import Dynamo, a second at the start of a program.
 _add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
 _state_dict = unwrap(torch.optim.Optimizer.state_dict)
 _zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
-"""Without what keeps `torch.compile` out: that imports Dynamo, a second at the start of every program."""
 
 Closure = Callable[[], Tensor]
 Hook = Callable[["Optimizer", tuple[Any, ...], dict[str, Any]], None]
 
 
 class Optimizer(torch.optim.Optimizer, ABC):
-    """Base of the optimizers that a traced step can use.
+    """Base class of the optimizers that a traced step can use.
 
-    All state that a step changes is made in `preinitialize`, as tensors on the devices of their parameters,
-    and is written in place from there on. A step has no Python condition on the value of a tensor; `lr` and
-    the other entries of a group may be numbers, which do not change once a step is traced, or tensors
-    without dimensions.
+    `preinitialize` creates all state that a step changes, as tensors on the devices of their parameters;
+    steps write it in place. A step has no Python condition on the value of a tensor. `lr` and the other
+    entries of a group are numbers, which are constants of a traced step, or scalar tensors.
 
     Args:
-        params: tensors, or groups of them with entries of their own, as for `torch.optim.Optimizer`.
-        defaults: entries of the groups that do not say otherwise.
-        enable_global_step: every parameter gets the state `step`, float32 without dimensions, which
-            `increment_global_step` counts up.
+        params: tensors, or groups of them with their own entries, as for `torch.optim.Optimizer`.
+        defaults: entries of groups that do not have them.
+        enable_global_step: every parameter gets the state `step`, a float32 scalar that
+            `increment_global_step` increments.
     """
 
     def __init__(
@@ -65,18 +64,18 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def preinitialize(self) -> None:
-        """Makes the state of all parameters."""
+        """Make the state of all parameters."""
 
     @abstractmethod
     def step(self, closure: Closure | None = None) -> Tensor | None:
-        """Updates the parameters that have gradients; returns what the closure returned."""
+        """Update the parameters that have gradients, and return the result of the closure."""
 
     @abstractmethod
     def state_names_to_sparsify(self) -> list[str]:
-        """Names of the states that have an element for each element of their parameter."""
+        """Return the names of the states that have the shape of their parameter."""
 
     def increment_global_step(self, p: Tensor) -> Tensor:
-        """Counts a step of a parameter; returns the number of its steps, this one included.
+        """Count a step of a parameter, and return the number of its steps, this one included.
 
         Raises:
             OptimizerStateError: the optimizer was made without `enable_global_step`.
@@ -94,11 +93,11 @@ class Optimizer(torch.optim.Optimizer, ABC):
                 self.state[parameter].setdefault(STEP, scalar(parameter, 0))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters with entries of their own; see `torch.optim.Optimizer.add_param_group`."""
+        """Add a parameter group."""
         _add_param_group(self, param_group)
 
     def named_state(self) -> Iterator[tuple[str, Tensor]]:
-        """All tensors that a step may change, by name.
+        """Yield all tensors that a step may change, by name.
 
         Yields:
             `state.<i>.<name>` for the state of parameter i, as `state_dict` counts them, and
@@ -113,7 +112,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
                     yield f"{store}.{name}", value
 
     def visit_state(self, fn: Callable[[Tensor], Tensor | None]) -> None:
-        """Calls a function on every tensor of the state; what it returns, if anything, takes its place."""
+        """Call a function on every tensor of the state; a tensor that it returns replaces it."""
         for state in self.state.values():
             for name, value in state.items():
                 if isinstance(value, torch.Tensor):
@@ -122,20 +121,20 @@ class Optimizer(torch.optim.Optimizer, ABC):
                         state[name] = replaced
 
     def apply(self, f: Callable[["Optimizer"], object]) -> "Optimizer":
-        """Calls a function on the optimizer, as `nn.Module.apply` does on a module; returns the optimizer."""
+        """Call a function on the optimizer, as `nn.Module.apply` on a module, and return the optimizer."""
         f(self)
         return self
 
     def register_zero_grad_pre_hook(self, hook: Hook) -> RemovableHandle:
-        """Calls a hook with the optimizer and the arguments before each `zero_grad`."""
+        """Register a hook that is called with the optimizer and the arguments before each `zero_grad`."""
         return _registered(self._before_zero_grad, hook)
 
     def register_zero_grad_post_hook(self, hook: Hook) -> RemovableHandle:
-        """Calls a hook with the optimizer and the arguments after each `zero_grad`."""
+        """Register a hook that is called with the optimizer and the arguments after each `zero_grad`."""
         return _registered(self._after_zero_grad, hook)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Drops the gradients of all parameters; see `torch.optim.Optimizer.zero_grad`."""
+        """Clear the gradients of all parameters."""
         for hook in tuple(self._before_zero_grad.values()):
             hook(self, args, kwargs)
         _zero_grad(self, *args, **kwargs)
@@ -150,21 +149,21 @@ class Optimizer(torch.optim.Optimizer, ABC):
         self._forget_hooks()
 
     def _forget_hooks(self) -> None:
-        """A copy has no hooks, as PyTorch's optimizers."""
+        # A copy has no hooks, as in PyTorch.
         self._before_zero_grad: OrderedDict[int, Hook] = OrderedDict()
         self._after_zero_grad: OrderedDict[int, Hook] = OrderedDict()
 
     def state_dict(self) -> dict[str, Any]:
-        """State and groups, and under `global_step` the number of steps that this process has done.
+        """Return state and groups, and under `global_step` the number of steps of this process.
 
-        A process that loads them goes on from there: masks of dropout and the input depend on it.
+        A process that loads them continues from there: dropout masks and the input depend on the number.
         """
         return {**_state_dict(self), GLOBAL_STEP: state_steps()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Writes a saved state into the tensors of this one, which stay the same tensors.
+        """Copy a saved state into the tensors of this one, in place.
 
-        Where it says after how many steps it was saved, this process goes on from there.
+        If it contains the number of steps, this process continues from there.
 
         Raises:
             OptimizerStateError: the saved groups or states are not those of this optimizer.
@@ -197,10 +196,9 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
 
 def continue_schedules(optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Continue the schedules of an optimizer after a step; one whose state is loaded afterwards has its own.
-
-    Programs of release 1.8 and before save none: there the system counts the steps of the optimizer.
-    """
+    """Continue the schedules of an optimizer after a step."""
+    # A schedule whose state is loaded afterwards uses that. Programs up to release 1.8 save none: there the
+    # system counts the steps of the optimizer.
     for known in vars(optimizer).get(SCHEDULES, ()):
         schedule = known()
         if schedule is not None:
@@ -208,27 +206,27 @@ def continue_schedules(optimizer: torch.optim.Optimizer, step: int) -> None:
 
 
 class PerParameter(Optimizer):
-    """An optimizer whose rule is the same for each parameter, and looks at no other one."""
+    """An optimizer that updates each parameter by itself, with one rule."""
 
     @abstractmethod
     def _initial(self, parameter: nn.Parameter, group: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The state of a parameter before its first step, without the count of its steps."""
+        """Return the state of a parameter before its first step, without the count of its steps."""
 
     @abstractmethod
     def _update(
         self, parameter: nn.Parameter, gradient: Tensor, state: dict[str, Tensor], group: Mapping[str, Any]
     ) -> None:
-        """Updates a parameter and its state in place."""
+        """Update a parameter and its state in place."""
 
     def preinitialize(self) -> None:
-        """Makes the state of all parameters."""
+        """Make the state of all parameters."""
         for group in self.param_groups:
             self._start(group)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds parameters with entries of their own, and makes their state."""
+        """Add a parameter group, and make its state."""
         super().add_param_group(param_group)
-        if hasattr(self, "enable_global_step"):  # the groups of the constructor get their state after it
+        if hasattr(self, "enable_global_step"):  # groups of the constructor get their state at its end
             self._start(self.param_groups[-1])
             self._count_steps(self.param_groups[-1])
 
@@ -238,13 +236,13 @@ class PerParameter(Optimizer):
                 self.state[parameter].update(self._initial(parameter, group))
 
     def step(self, closure: Closure | None = None) -> Tensor | None:
-        """Updates the parameters that have gradients.
+        """Update the parameters that have gradients.
 
         Args:
             closure: computes the loss and its gradients.
 
         Returns:
-            What the closure returned.
+            The result of the closure.
         """
         loss = None
         if closure is not None:
@@ -260,42 +258,42 @@ class PerParameter(Optimizer):
 
 
 def _in_reals(value: Any) -> Any:
-    """Complex numbers as pairs of real ones, which share their memory: rules update each part by itself."""
+    """View complex numbers as pairs of real ones, in the same memory: rules update each part by itself."""
     return torch.view_as_real(value) if isinstance(value, torch.Tensor) and value.is_complex() else value
 
 
 def scalar(like: Tensor, value: float) -> Tensor:
-    """A float32 number on the device of a tensor."""
+    """Return a float32 scalar on the device of a tensor."""
     return like.new_full((), value, dtype=torch.float32)
 
 
 def is_off(value: float | Tensor | None) -> bool:
-    """Whether an entry of a group is a number that switches a term off; a tensor may change, and never is."""
+    """Return True if an entry of a group is zero or None, so that its term is left out; a tensor never is."""
     return not isinstance(value, torch.Tensor) and not value
 
 
 def add_weight_decay(gradient: Tensor, parameter: Tensor, rate: float | Tensor) -> Tensor:
-    """A gradient with that of `rate / 2 * |parameter|^2`."""
+    """Return a gradient plus that of `rate / 2 * |parameter|^2`."""
     return gradient if is_off(rate) else gradient + rate * parameter
 
 
 def apply_maximize(gradient: Tensor, group: Mapping[str, Any]) -> Tensor:
-    """A gradient, with the other sign where the group says `maximize`."""
+    """Return a gradient, negated if the group has `maximize`."""
     return -gradient if group["maximize"] else gradient
 
 
 def update_average(average: Tensor, value: Tensor, rate: float) -> Tensor:
-    """`average = rate * average + (1 - rate) * value`, in place."""
+    """Compute `average = rate * average + (1 - rate) * value` in place."""
     return average.mul_(rate).add_(value, alpha=1 - rate)
 
 
 def update_average_square(average: Tensor, value: Tensor, rate: float) -> Tensor:
-    """`average = rate * average + (1 - rate) * value^2`, in place."""
+    """Compute `average = rate * average + (1 - rate) * value^2` in place."""
     return average.mul_(rate).addcmul_(value, value, value=1 - rate)
 
 
 def bias_correction(rate: float, step: Tensor) -> Tensor:
-    """`1 - rate^step`, exact also where the power is nearly 1."""
+    """Return `1 - rate^step`, accurate even if the power is close to 1."""
     return -torch.expm1(step * (math.log(rate) if rate else -math.inf))
 
 
@@ -322,7 +320,7 @@ def _check_names(optimizer: str, index: int, state: Mapping[str, Any], saved: Ma
 
 
 def _write(target: dict[str, Any], name: str, value: Any) -> None:
-    """Writes into the tensor that is there, so that a step that was traced with it sees the value."""
+    """Write into the existing tensor, so that a step that was traced with it sees the value."""
     kept = target.get(name)
     if isinstance(kept, torch.Tensor) and value is not None:
         kept.copy_(torch.as_tensor(value))
@@ -331,7 +329,7 @@ def _write(target: dict[str, Any], name: str, value: Any) -> None:
 
 
 def check_not_negative(optimizer: object, **given: float | Tensor) -> None:
-    """Refuses negative numbers; a tensor is not read.
+    """Raise an error for negative numbers; tensors are not read.
 
     Raises:
         OptimizerArgumentError: names the argument and its value.
@@ -342,7 +340,7 @@ def check_not_negative(optimizer: object, **given: float | Tensor) -> None:
 
 
 def check_betas(optimizer: object, name: str, given: Sequence[float]) -> None:
-    """Refuses rates of averages that do not forget.
+    """Raise an error for decay rates outside of [0, 1).
 
     Raises:
         OptimizerArgumentError: names the argument and its value.
@@ -353,5 +351,5 @@ def check_betas(optimizer: object, name: str, given: Sequence[float]) -> None:
 
 
 def argument_error(optimizer: object, name: str, value: object, expected: str) -> OptimizerArgumentError:
-    """The error of an argument that cannot be used."""
+    """Return the error for an argument that cannot be used."""
     return OptimizerArgumentError(f"{type(optimizer).__name__} got {name} = {value}, expected {expected}")

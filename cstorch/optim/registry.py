@@ -1,4 +1,4 @@
-"""The optimizers by name, and checks that a recorded step can use the one that it is given."""
+"""The optimizers by name, and checks that a recorded step can use an optimizer."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {
 
 
 def replacement(optimizer: type[torch.optim.Optimizer]) -> type[Optimizer] | None:
-    """The optimizer that takes the place of one of `torch.optim`; None where there is none.
+    """Return the optimizer that replaces one of `torch.optim`; None if there is none.
 
-    `eps` is 1e-6 by default in most of them, where PyTorch has 1e-8.
+    The default of `eps` is 1e-6 in most of them, and 1e-8 in PyTorch.
     """
     for ancestor in optimizer.__mro__:
         if ancestor.__module__.startswith("torch.optim"):
@@ -51,10 +51,10 @@ def replacement(optimizer: type[torch.optim.Optimizer]) -> type[Optimizer] | Non
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuses an optimizer of `torch.optim` that is for a compiled model, unless a session has prepared it.
+    """Raise an error for an optimizer of `torch.optim` with a compiled model, unless a session prepared it.
 
     Raises:
-        OptimizerInStepError: it is one.
+        OptimizerInStepError: the optimizer is one of these.
     """
     if getattr(optimizer, "is_prepared", False):
         return
@@ -65,7 +65,7 @@ def check_optimizer(optimizer: Any) -> None:
         cure = (
             f"make cstorch.optim.{found.__name__} with the same arguments; its eps has another default"
             if found
-            else "choose one of cstorch.optim, or derive your own from cstorch.optim.Optimizer"
+            else "choose one of cstorch.optim, or derive one from cstorch.optim.Optimizer"
         )
         raise OptimizerInStepError(
             f"torch.optim.{kind.__name__} cannot be in a recorded step: it makes state while it steps and "
@@ -75,22 +75,23 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def _before_step(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """Sessions prepare optimizers of any kind, and look after schedules by themselves (`is_prepared`)."""
+    """Check the optimizer of a recorded step, and keep the numbers of its groups as constants."""
     recording = current_recording()
+    # Sessions prepare optimizers of any kind, and update schedules themselves.
     if recording is None or getattr(optimizer, "is_prepared", False):
         return
     check_optimizer(optimizer)
     if not all(isinstance(p, DeviceTensor) for p in _parameters(optimizer)):
         raise OptimizerInStepError(
             f"{type(optimizer).__name__} has parameters of this CPU, so the step would train nothing: it was "
-            "made before cstorch.compile, or for another model; make it behind compile, from the parameters "
+            "made before cstorch.compile, or for another model; make it after compile, from the parameters "
             "of the compiled model",
             user_line(),
         )
-    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):  # torch's schedulers mark their optimizers so
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):  # set by torch's schedulers on their optimizers
         raise OptimizerInStepError(
-            f"{type(optimizer).__name__} has a schedule of torch.optim.lr_scheduler, whose Python numbers a "
-            "recorded step would keep at their first value; take the schedule of that name from "
+            f"{type(optimizer).__name__} has a schedule of torch.optim.lr_scheduler, whose Python numbers "
+            "would keep their first value in a recorded step; take the schedule of that name from "
             "cstorch.optim.lr_scheduler, and call its step() inside the step",
             user_line(),
         )

@@ -59,8 +59,8 @@ __all__ = [
 log = logging.getLogger("cstorch")
 
 
-class Several(Scheduler):
-    """Made of schedules of the same groups of one optimizer."""
+class CompositeScheduler(Scheduler):
+    """A schedule that is made of schedules of the same groups of one optimizer."""
 
     _schedulers: list[Any]
 
@@ -85,31 +85,31 @@ class Several(Scheduler):
             )
         if any(isinstance(inner, ScalePerParamScheduler) for inner in schedulers):
             raise ScheduleError(
-                f"{type(self).__name__} got a schedule of the kind {ScalePerParamScheduler.__name__}, whose "
-                "values differ by group; expected it around the whole"
+                f"{type(self).__name__} got a {ScalePerParamScheduler.__name__}, whose values differ by "
+                "group; expected it as the outermost schedule"
             )
         for inner in schedulers:
             if isinstance(inner, SequentialScheduler) and not isinstance(inner, PiecewiseConstantScheduler):
                 log.warning(
-                    "%s has a %s, whose schedules stay at their first values there, as on the CS software; "
+                    "%s has a %s, whose schedules keep their first values there, as on the CS software; "
                     "give one list of schedules to change that",
                     type(self).__name__,
                     type(inner).__name__,
                 )
         self._schedulers = list(schedulers)
         super().__init__(optimizer, None, last_epoch, param_group_tags)
-        _same_tags(self, *self._schedulers)
+        _check_tags(self, *self._schedulers)
 
 
-class SequentialScheduler(Several):
-    """One schedule after the other: the next begins, at its own epoch 0, at each milestone.
+class SequentialScheduler(CompositeScheduler):
+    """Schedules in sequence: the next begins, at its own epoch 0, at each milestone.
 
-    One of them that is a sequence itself changes at its own milestones, but its schedules stay at their first
-    values, as in the vendor's package (2.10.0, measured).
+    An inner sequence changes at its own milestones, but its schedules keep their first values, as in the
+    vendor's package (2.10.0, measured).
 
     Raises:
         ScheduleTypeError: milestones is no list.
-        ScheduleError: there is not one milestone less than schedules, or they do not rise.
+        ScheduleError: the number of milestones is not that of schedules minus one, or they do not ascend.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class SequentialScheduler(Several):
         last_epoch: int = -1,
         param_group_tags: Tags = None,
     ) -> None:
-        self._milestones = _milestones(type(self).__name__, milestones, len(schedulers))
+        self._milestones = _check_milestones(type(self).__name__, milestones, len(schedulers))
         super().__init__(optimizer, schedulers, last_epoch, param_group_tags)
 
     def _go_to(self, epoch: torch.Tensor) -> None:
@@ -136,19 +136,19 @@ class SequentialScheduler(Several):
 
 
 class PiecewiseConstantScheduler(SequentialScheduler):
-    """One of `vals` after the other; the next begins at each milestone.
+    """The values of `vals` in sequence; the next begins at each milestone.
 
     Args:
-        optimizer: see `Scheduler`.
+        optimizer: the optimizer whose groups get the values.
         constant_cls: class of the pieces, which are schedules of the same entry.
         vals: values of the pieces.
         milestones: epochs at which each piece but the first begins.
-        param_group_tags: see `Scheduler`.
-        last_epoch: see `Scheduler`.
+        param_group_tags: only groups whose `tags` have one of these get values; None for all groups.
+        last_epoch: steps taken so far, minus one.
 
     Raises:
         ScheduleTypeError: milestones is no list.
-        ScheduleError: there is not one milestone less than values, or they do not rise.
+        ScheduleError: the number of milestones is not that of values minus one, or they do not ascend.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class PiecewiseConstantScheduler(SequentialScheduler):
         param_group_tags: Tags = None,
         last_epoch: int = -1,
     ) -> None:
-        ends = _milestones(type(self).__name__, milestones, len(vals))
+        ends = _check_milestones(type(self).__name__, milestones, len(vals))
         lengths = [*(after - before for before, after in pairwise([0, *ends])), None]
         pieces = [
             constant_cls(optimizer, val, length, param_group_tags=param_group_tags)
@@ -169,8 +169,8 @@ class PiecewiseConstantScheduler(SequentialScheduler):
         super().__init__(optimizer, pieces, milestones, last_epoch, param_group_tags)
 
 
-class ChainedScheduler(Several):
-    """The first schedule, multiplied by what each other one has become of its initial value.
+class ChainedScheduler(CompositeScheduler):
+    """The first schedule, multiplied by the ratio of each other one to its initial value.
 
     Raises:
         ScheduleError: there are no schedules, or one after the first begins at 0.
@@ -184,8 +184,8 @@ class ChainedScheduler(Several):
         for inner in schedulers[1:]:
             if inner._initial() == 0:
                 raise ScheduleError(
-                    f"{type(self).__name__}: {type(inner).__name__} begins at 0, but counts by its part of "
-                    "the value that it begins with; put it first"
+                    f"{type(self).__name__}: {type(inner).__name__} begins at 0, and a chain divides by the "
+                    "initial value; put it first"
                 )
         super().__init__(schedulers[0].optimizer, schedulers, last_epoch, param_group_tags)
 
@@ -202,7 +202,7 @@ class ChainedScheduler(Several):
 
 
 class ScalePerParamScheduler(Scheduler):
-    """A schedule, times what each parameter group says in `adjust_learning_rate` (1 where it says nothing).
+    """A schedule, multiplied by `adjust_learning_rate` of each parameter group (1 if it has none).
 
     Raises:
         ScheduleError: the schedule is for groups with other tags.
@@ -218,10 +218,10 @@ class ScalePerParamScheduler(Scheduler):
         self._scheduler = scheduler
         self.adjustment_scalars = [group.get("adjust_learning_rate", 1.0) for group in optimizer.param_groups]
         super().__init__(optimizer, None, last_epoch, param_group_tags)
-        _same_tags(self, scheduler)
+        _check_tags(self, scheduler)
 
     def state_dict(self) -> dict[str, Any]:
-        """As of every schedule; the inner state is without `_get_called_within_step`, as in vendor files."""
+        """Return all attributes; the inner ones lack `_get_called_within_step`, as in vendor files."""
         found = super().state_dict()
         del found["_scheduler"]["_get_called_within_step"]
         return found
@@ -239,8 +239,8 @@ class ScalePerParamScheduler(Scheduler):
         return [value * scale for group, scale in groups if self._is_for(group)]
 
 
-def _milestones(name: str, milestones: Any, count: int) -> list[int]:
-    """The milestones between `count` schedules, checked."""
+def _check_milestones(name: str, milestones: Any, count: int) -> list[int]:
+    """Check the milestones between `count` schedules."""
     if not isinstance(milestones, list | tuple):
         raise ScheduleTypeError(
             f"{name}: milestones is {milestones!r}, expected a list with the step at which each but the "
@@ -252,11 +252,11 @@ def _milestones(name: str, milestones: Any, count: int) -> list[int]:
             "at which each but the first begins"
         )
     if any(after <= before for before, after in pairwise(milestones)):
-        raise ScheduleError(f"{name}: milestones are {list(milestones)}, expected steps that rise")
+        raise ScheduleError(f"{name}: milestones are {list(milestones)}, expected ascending steps")
     return list(milestones)
 
 
-def _same_tags(outer: Scheduler, *schedulers: Scheduler) -> None:
+def _check_tags(outer: Scheduler, *schedulers: Scheduler) -> None:
     for inner in schedulers:
         if inner.param_group_tags != outer.param_group_tags:
             raise ScheduleError(

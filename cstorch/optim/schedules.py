@@ -1,7 +1,7 @@
-"""The formulas of schedules, for learning rates and for weight decays alike.
+"""The formulas of schedules, for learning rates and weight decays.
 
-`e` stands for the epoch (`last_epoch`), `v0` for the initial value, `v1` for the final one. What the vendor's
-package does beyond its documents (2.10.0, measured) is told where a formula follows it.
+`e` is the epoch (`last_epoch`), `v0` the initial value, `v1` the final one. Formulas that follow undocumented
+behavior of the vendor's package (2.10.0, measured) say so.
 """
 
 import math
@@ -244,8 +244,7 @@ class CosineAnnealingScheduler(Scheduler):
 class CosineAnnealingWarmRestartsScheduler(Scheduler):
     """Half a cosine from `v0` to `eta_min` in `T_0` steps; then `v0` and `eta_min`, for `T_0` steps each.
 
-    That there are no more cosines after the first follows the vendor's package, whose numbers programs
-    compare with.
+    There are no more cosines after the first, as in the vendor's package, whose numbers programs compare.
 
     Raises:
         ScheduleError: `T_mult` is not 1.
@@ -280,7 +279,7 @@ class CosineAnnealingWarmRestartsScheduler(Scheduler):
 class LambdaScheduler(Scheduler):
     """The product of `v0 * f(e)` over the functions of `set_value_lambda`.
 
-    Without functions of one's own: `v0 * (e / 30)` times `v0 * 0.95 ** e`, as in the vendor's package.
+    The default functions give `v0 * (e / 30)` times `v0 * 0.95 ** e`, as in the vendor's package.
     """
 
     def __init__(
@@ -294,16 +293,16 @@ class LambdaScheduler(Scheduler):
         super().__init__(optimizer, None, last_epoch, param_group_tags)
 
     def set_value_lambda(self) -> list[Callable[[torch.Tensor], Any]]:
-        """Functions of the epoch, a float32 tensor without dimensions; for subclasses to override."""
+        """Return functions of the epoch, a float32 scalar; for subclasses to override."""
         return [lambda epoch: epoch / 30, lambda epoch: 0.95**epoch]
 
     def _get_closed_form_value(self) -> torch.Tensor:
         value = self._constant(1.0)
         for function in self.set_value_lambda():
-            value = value * self.initial_val * self._called(function)
+            value = value * self.initial_val * self._evaluate(function)
         return value
 
-    def _called(self, function: Callable[[torch.Tensor], Any]) -> Any:
+    def _evaluate(self, function: Callable[[torch.Tensor], Any]) -> Any:
         try:
             with state_changes():
                 return function(self._epoch())
@@ -336,11 +335,11 @@ class MultiplicativeScheduler(Scheduler):
 
 
 class CyclicScheduler(Scheduler):
-    """From `base_val` to `max_val` in `step_size_up` steps and back in `step_size_down`, again and again.
+    """From `base_val` to `max_val` in `step_size_up` steps and back in `step_size_down`, periodically.
 
-    The height of a cycle is the whole in mode `triangular`, half of the one before in `triangular2`, and
-    `gamma ** e` of the whole in `exp_range`. `scale_mode` says whether the height changes with the cycle or
-    with every step; the mode decides that.
+    The amplitude is constant in mode `triangular`, halved after each cycle in `triangular2`, and scaled by
+    `gamma ** e` in `exp_range`. `scale_mode`, whether it changes with the cycle or with every step, follows
+    from the mode.
     """
 
     _SCALE_MODES = {"triangular": "cycle", "triangular2": "cycle", "exp_range": "iterations"}
@@ -391,7 +390,7 @@ class OneCycleScheduler(Scheduler):
     """Up from `v0` to `max_val`, and down to `v0 / final_div_factor` at `total_steps - 1`.
 
     The way up takes `pct_start` of the steps. In three phases it comes back to `v0` in as many steps and goes
-    down from there. After the end the last phase goes on, as in the vendor's package.
+    down from there. After the end the last phase continues, as in the vendor's package.
 
     Attributes:
         anneal_strategy: `cos` for halves of cosines, `linear` for straight lines.

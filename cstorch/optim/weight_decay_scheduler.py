@@ -28,12 +28,12 @@ from cstorch.optim.scheduler import (
 
 
 class WeightDecayScheduler(Scheduler):
-    """A schedule of `weight_decay`; a program's own one overrides `_get_closed_form_value`."""
+    """A schedule of `weight_decay`; subclasses of programs override `_get_closed_form_value`."""
 
     param_group_key = "weight_decay"
 
     def get_last_wd(self) -> list[torch.Tensor | None]:
-        """The weight decays that this schedule wrote last, by parameter group."""
+        """Return the weight decays that this schedule wrote last, by parameter group."""
         return self.get_last_value()
 
 

@@ -1,8 +1,8 @@
 """Records operations on tensors of the device in a step: functions of PyTorch, then ATen operations.
 
 Functions of selected rows are replaced first (`selections`, `masks`), then those that are composed otherwise
-than by PyTorch (`replacements`). All others reach the recording as ATen operations, through functionalization.
-Importing this module loads no compiler.
+than by PyTorch (`replacements`). All others reach the recording as ATen operations, through
+functionalization. Importing this module loads no compiler.
 """
 
 from __future__ import annotations

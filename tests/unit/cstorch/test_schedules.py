@@ -238,7 +238,7 @@ def test_a_program_s_own_schedule_says_a_closed_form() -> None:
         seen.append(own.get_last_lr()[0].item())
         own.step()
     assert seen == [0.25, 0.25, 0.5, 0.25, 1.0, 1.0]
-    with pytest.raises(ScheduleError, match=r"Sawtooth does not say .* put it first"):
+    with pytest.raises(ScheduleError, match=r"Sawtooth has no initial value, .* put it first"):
         lr_scheduler.ChainedLR([lr_scheduler.ConstantLR(optimizer, 1.0), Sawtooth(optimizer)])
     with pytest.raises(NotImplementedError, match=r"LRScheduler has no schedule"):
         lr_scheduler.LRScheduler(optimizer, 5)

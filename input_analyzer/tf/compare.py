@@ -18,8 +18,8 @@ from input_analyzer.tf.private_files import with_own_files
 from input_analyzer.tf.rebuild import as_dataset, create, initializers, rebuild, with_arguments
 from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import files_at_once, most_cpus_for
-from input_rules.tf.operations import constant, input_lists, library_of, traits
-from input_rules.tf.pipeline import called, trace
+from input_rules.tf.operations import constant_input, function_library, function_traits, named_inputs
+from input_rules.tf.pipeline import call_in_graph, trace
 
 
 def compare(
@@ -37,7 +37,9 @@ def compare(
         None where nothing changes in the graph, or batches are too slow for the time.
     """
     traced = trace(
-        lambda: program.build(Shard(1, 0)), program.seed, in_graph=in_graph if program.eager else called
+        lambda: program.build(Shard(1, 0)),
+        program.seed,
+        in_graph=in_graph if program.eager else call_in_graph,
     )
     other = changed(traced.dataset, findings)
     if other is None:
@@ -88,7 +90,7 @@ class _Change:
 
     def __init__(self, findings: frozenset[str], last: Any) -> None:
         self.findings = findings
-        self._functions = library_of(last)
+        self._functions = function_library(last)
 
     def change(self, node: Any, datasets: list[Any]) -> Any:
         """What becomes of an operation; None where it stays as it is."""
@@ -101,14 +103,14 @@ class _Change:
     def _parallel(self, node: Any, datasets: list[Any]) -> Any:
         """A parallel operation in the place of one that is not."""
         if node.type == "MapDataset" and "parallel-calls-missing" in self.findings:
-            if traits(node, self._functions).get("free"):
+            if function_traits(node, self._functions).get("free"):
                 return None
-            inputs = [*datasets, *input_lists(node)["other_arguments"], _auto()]
+            inputs = [*datasets, *named_inputs(node)["other_arguments"], _auto()]
             return create(node.graph, "ParallelMapDatasetV2", inputs, _kept(node) | _IN_ORDER)
         if node.type == "InterleaveDataset" and "parallel-calls-missing" in self.findings:
-            return _parallel_interleave(node, datasets, input_lists(node)["cycle_length"][0])
+            return _parallel_interleave(node, datasets, named_inputs(node)["cycle_length"][0])
         of_files = self.findings & {"flat-map-of-files", "parallel-reads-missing"}
-        if node.type == "FlatMapDataset" and of_files and traits(node, self._functions).get("reads"):
+        if node.type == "FlatMapDataset" and of_files and function_traits(node, self._functions).get("reads"):
             return _parallel_interleave(node, datasets, _files())
         return None
 
@@ -116,11 +118,15 @@ class _Change:
         """Those of an operation that get other values."""
         found: dict[str, Any] = {}
         asked = self.findings
-        calls = constant(node, "num_parallel_calls")
-        if "prefetch-empty" in asked and node.type == "PrefetchDataset" and not constant(node, "buffer_size"):
+        calls = constant_input(node, "num_parallel_calls")
+        if (
+            "prefetch-empty" in asked
+            and node.type == "PrefetchDataset"
+            and not constant_input(node, "buffer_size")
+        ):
             found["buffer_size"] = _auto()
         if "parallel-calls-fixed" in asked and calls not in (None, tf.data.AUTOTUNE):
-            kind = input_lists(node)["num_parallel_calls"][0].dtype
+            kind = named_inputs(node)["num_parallel_calls"][0].dtype
             found["num_parallel_calls"] = tf.constant(tf.data.AUTOTUNE, kind)
         if "cycle-length-fixed" in asked and _reads_few(node):
             found["cycle_length"] = _files()
@@ -128,7 +134,7 @@ class _Change:
 
 
 def _parallel_interleave(node: Any, datasets: list[Any], cycle: Any) -> Any:
-    lists = input_lists(node)
+    lists = named_inputs(node)
     block = lists.get("block_length", [tf.constant(1, tf.int64)])[0]
     inputs = [*datasets, *lists["other_arguments"], cycle, block, _auto(), _auto(), _auto()]
     return create(node.graph, "ParallelInterleaveDatasetV4", inputs, _kept(node) | _IN_ORDER)
@@ -147,7 +153,7 @@ def _files() -> Any:
 
 def _reads_few(node: Any) -> bool:
     """Whether an interleave reads fewer files at once than this process may."""
-    length = constant(node, "cycle_length") if node.type.startswith("ParallelInterleave") else None
+    length = constant_input(node, "cycle_length") if node.type.startswith("ParallelInterleave") else None
     if length in (None, tf.data.AUTOTUNE):
         return False
     wanted = files_at_once(_cpus())

@@ -27,7 +27,7 @@ from tensorflow.python.framework import op_callbacks, op_def_registry
 from input_analyzer.tf.private_files import mapped
 from input_analyzer.tf.rebuild import as_dataset
 from input_rules.errors import WrongTypeError
-from input_rules.tf.operations import Frames, remember, source_of
+from input_rules.tf.operations import Frames, set_origin, source_of
 
 _STATELESS = frozenset({"DummyMemoryCache", "DummySeedGenerator", "DummyIterationCounter"})
 """Resources that hold nothing."""
@@ -145,7 +145,7 @@ class _Copies:
         else:
             made_now = _make(by.kind, inputs, by.attributes)
             copy = made_now[by.output] if isinstance(made_now, list | tuple) else made_now
-        remember(copy.op, by.frames)
+        set_origin(copy.op, by.frames)
         return copy
 
     def _start_variable(self, tensor: Any, copy: Any, attributes: Mapping[str, Any]) -> None:

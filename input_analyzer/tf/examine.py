@@ -24,8 +24,8 @@ from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Pipeline
 from input_rules.rules import find
 from input_rules.rules.base import Context
-from input_rules.tf.inspection import SHARING_UNKNOWN, inspect, random_numbers_alike
-from input_rules.tf.pipeline import Traced, called, trace
+from input_rules.tf.inspection import SHARING_UNKNOWN, equal_random_numbers, inspect
+from input_rules.tf.pipeline import TracedDataset, call_in_graph, trace
 
 _UNSHARED = {
     None: "batches are all alike, others each time, or could not be read",
@@ -45,7 +45,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
             make,
             seed=program.seed,
             memory_bytes=order.memory_bytes or node.memory().available_bytes,
-            in_graph=in_graph if program.eager else called,
+            in_graph=in_graph if program.eager else call_in_graph,
             names=None if order.source_only else lambda spec: program.component_names(),
         )
     except NeedsEagerError as error:
@@ -73,7 +73,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
 
 def _with_records(program: InputProgram, context: Context) -> tuple[Context, tuple[str, ...]]:
     """What two workers are seen to share where Python code decides about it, and notes."""
-    convert = in_graph if program.eager else called
+    convert = in_graph if program.eager else call_in_graph
     seed = SEED if program.seed is None else program.seed
     found = None
     with suppress(Exception):  # what the input raises is shown where it is read in earnest
@@ -105,7 +105,7 @@ Role = Callable[[int], AbstractContextManager[None]]
 """Opens what the process of a worker, by its index, finds in its environment."""
 
 
-def overlap_of_workers(trace: Callable[[int], Traced], role: Role) -> Overlap | None:
+def overlap_of_workers(trace: Callable[[int], TracedDataset], role: Role) -> Overlap | None:
     """What two workers have in common.
 
     Args:
@@ -114,13 +114,13 @@ def overlap_of_workers(trace: Callable[[int], Traced], role: Role) -> Overlap | 
     """
 
     def read(index: int) -> Reading:
-        with role(index), random_numbers_alike():
+        with role(index), equal_random_numbers():
             return _of_traced(trace(index))
 
     return overlap(read(0), read(1), read(0))
 
 
-def _of_traced(traced: Traced) -> Reading:
+def _of_traced(traced: TracedDataset) -> Reading:
     with traced.graph.as_default():
         # One worker must not read what another has put into a cache.
         plain = rebuild(tf.data.experimental.to_variant(traced.dataset).op, without_caches)

@@ -25,7 +25,7 @@ from tensorflow.python.ops import gen_dataset_ops, gen_experimental_dataset_ops
 
 from cs_toolkit.files import replace_file
 from input_analyzer.tf.rebuild import as_dataset, rebuild, with_arguments
-from input_rules.tf.operations import input_lists, kind_of
+from input_rules.tf.operations import kind_of, named_inputs
 
 _MAKING = {
     **dict.fromkeys(("cache_dataset", "cache_dataset_v2"), (gen_dataset_ops, "filename")),
@@ -75,7 +75,7 @@ def with_own_files(dataset: Any) -> Any:
         name = _PATHS.get(kind_of(node.type))
         if name is None:
             return None
-        (path,) = input_lists(node)[name]
+        (path,) = named_inputs(node)[name]
         own = tf.where(tf.equal(path, ""), path, tf.strings.join([path, mark]))
         return with_arguments(node, datasets, {name: own})
 

@@ -8,7 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from input_rules.tf.operations import dataset_inputs, has_control_flow, in_order, input_lists, is_dataset
+from input_rules.tf.operations import (
+    dataset_inputs,
+    has_control_flow,
+    is_dataset,
+    named_inputs,
+    topological_order,
+)
 
 Change = Callable[[Any, list[Any]], Any]
 """Gets an operation and the tensors of the datasets that it is to read; returns the tensor of the dataset to
@@ -44,7 +50,7 @@ def needed(last: Any, known: Mapping[str, Any]) -> list[Any]:
         if node.name not in wanted and node.name not in known:
             wanted.add(node.name)
             waiting += dataset_inputs(node)
-    return [node for node in in_order(last) if node.name in wanted]
+    return [node for node in topological_order(last) if node.name in wanted]
 
 
 def copied(node: Any, datasets: Sequence[Any]) -> Any:
@@ -65,7 +71,7 @@ def with_arguments(
     fresh = iter(datasets)
     inputs = [
         next(fresh) if is_dataset(tensor) else arguments.get(name, tensor)
-        for name, tensors in input_lists(node).items()
+        for name, tensors in named_inputs(node).items()
         for tensor in tensors
     ]
     return create(node.graph, node.type, inputs, dict(node.node_def.attr) | dict(attributes))
@@ -112,7 +118,7 @@ def plain_options() -> Any:
 
 def sequential(node: Any, datasets: list[Any]) -> Any:
     """The Change that does everything in the calling thread: neither parallel calls nor anything ahead."""
-    lists = input_lists(node)
+    lists = named_inputs(node)
     if node.type in ("MapDataset", "ParallelMapDataset", "ParallelMapDatasetV2"):
         inputs = [*datasets, *lists["other_arguments"]]
         # In the calling thread, where TensorFlow can: its executor for that knows no loops and branches.

@@ -35,7 +35,7 @@ from input_analyzer.tf.rebuild import (
 )
 from input_rules.pipeline import Stage, StageTime
 from input_rules.tf.operations import dataset_inputs
-from input_rules.tf.pipeline import Traced
+from input_rules.tf.pipeline import TracedDataset
 
 CHUNK_S = 0.02
 """A measurement draws as many elements as take about so long."""
@@ -53,7 +53,9 @@ class Timing:
     notes: tuple[str, ...] = ()
 
 
-def time_stages(traced: Traced, seconds: float = 10.0, say: Callable[[str], None] | None = None) -> Timing:
+def time_stages(
+    traced: TracedDataset, seconds: float = 10.0, say: Callable[[str], None] | None = None
+) -> Timing:
     """Measures the self time of every stage in about so many seconds.
 
     Args:
@@ -156,7 +158,7 @@ def _take_turns(probes: Sequence[_Probe], end: float, tell: Callable[[str], None
 class _Workbench:
     """The probes of a pipeline: one for every stage that does something itself, one for what it reads."""
 
-    def __init__(self, traced: Traced, session: Any, counts: Counts) -> None:
+    def __init__(self, traced: TracedDataset, session: Any, counts: Counts) -> None:
         self.probes: list[_Probe] = []
         self.notes: list[str] = []
         self._traced = traced
@@ -247,7 +249,7 @@ def _alone(node: Any, datasets: list[Any]) -> Any:
     return sequential(node, datasets)
 
 
-def _times(traced: Traced, counts: Counts, workbench: _Workbench) -> tuple[StageTime, ...]:
+def _times(traced: TracedDataset, counts: Counts, workbench: _Workbench) -> tuple[StageTime, ...]:
     costs = {probe.name: probe.cost() for probe in workbench.probes}
     pipeline = traced.pipeline
     cached = {
@@ -295,7 +297,7 @@ class Counts:
         return self.read[reader, name]
 
 
-def count(traced: Traced, seconds: float) -> Counts:
+def count(traced: TracedDataset, seconds: float) -> Counts:
     """Runs the pipeline for a few elements, with a counter on every edge between stages.
 
     Shuffles and caches hand on, so that what fills their buffers is not counted.
@@ -326,7 +328,7 @@ def count(traced: Traced, seconds: float) -> Counts:
     return _counts(totals, traced)
 
 
-def _counts(totals: Mapping[tuple[str, str], float], traced: Traced) -> Counts:
+def _counts(totals: Mapping[tuple[str, str], float], traced: TracedDataset) -> Counts:
     pipeline = traced.pipeline
     samples = totals["", pipeline.last.name] * pipeline.samples_per_element
     made: dict[str, float] = {}
@@ -341,7 +343,7 @@ def _counts(totals: Mapping[tuple[str, str], float], traced: Traced) -> Counts:
 class _Edges:
     """Counters in the graph for what one stage reads from another."""
 
-    def __init__(self, traced: Traced) -> None:
+    def __init__(self, traced: TracedDataset) -> None:
         self._stage_of = {node.name: name for name, nodes in traced.nodes.items() for node in nodes}
         self._edges: list[tuple[str, str]] = []
         most = sum(len(dataset_inputs(node)) for nodes in traced.nodes.values() for node in nodes) + 1

@@ -1,4 +1,4 @@
-"""Dataset operations of a graph: kinds, inputs, constants, functions, and the lines that made them."""
+"""Dataset operations of a graph: kinds, inputs, constants, functions, and the user's lines that made them."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _VALUES = re.compile("Ragged|Serialize|TensorList|EmptyTensor|TensorMap|Optional
 
 
 def kind_of(operation: str) -> str:
-    """The name of an operation without its version."""
+    """Return the name of an operation without its version."""
     return re.sub(r"V\d+$", "", operation)
 
 
-def constant(node: Any, name: str) -> int | None:
-    """A number that an operation is given; None where it is computed, or the operation has none so named."""
-    lists = input_lists(node)
+def constant_input(node: Any, name: str) -> int | None:
+    """Return an integer argument of an operation; None if it is computed or does not exist."""
+    lists = named_inputs(node)
     value = tf.get_static_value(lists[name][0]) if name in lists else None
     return None if value is None else int(value)
 
 
 def dataset_inputs(node: Any) -> list[Any]:
-    """The operations of the datasets that a dataset reads, in the order of its arguments."""
+    """Return the operations of the datasets that a dataset reads, in the order of its arguments."""
     return [tensor.op for tensor in node.inputs if is_dataset(tensor)]
 
 
 def is_dataset(tensor: Any) -> bool:
-    """Whether a tensor is a dataset, and no variant of another kind."""
+    """Return True if a tensor is a dataset and not a variant of another kind."""
     return tensor.dtype == tf.variant and not _VALUES.match(tensor.op.type)
 
 
-def in_order(last: Any) -> Iterator[Any]:
-    """All dataset operations that one depends on, and itself, inputs first."""
+def topological_order(last: Any) -> Iterator[Any]:
+    """Yield all dataset operations that an operation depends on, and itself, inputs first."""
     seen: set[str] = set()
     stack: list[tuple[Any, bool]] = [(last, False)]
     while stack:
@@ -59,8 +59,8 @@ def in_order(last: Any) -> Iterator[Any]:
             stack.extend((other, False) for other in reversed(dataset_inputs(node)))
 
 
-def input_lists(node: Any) -> dict[str, list[Any]]:
-    """The inputs of an operation by the names of its definition; each is a list."""
+def named_inputs(node: Any) -> dict[str, list[Any]]:
+    """Return the inputs of an operation by their names in its definition; each is a list."""
     tensors = list(node.inputs)
     result = {}
     for argument in node.op_def.input_arg:
@@ -73,47 +73,47 @@ def input_lists(node: Any) -> dict[str, list[Any]]:
     return result
 
 
-def allow_any_order(node: Any) -> bool:
-    """Whether the options of an operation say that the order of elements does not matter."""
+def allows_any_order(node: Any) -> bool:
+    """Return True if the options of an operation allow elements in any order."""
     options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
     return bool(options.WhichOneof("optional_deterministic")) and not options.deterministic
 
 
 PYTHON = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc", "GeneratorDataset"})
+# Matches kinds of operations that read files.
 FILES = re.compile(r"File|Record|TextLine|FixedLength|Csv|CSV|SQL|LMDB|Reader|Load|Restore|Snapshot")
-"""In the kinds of operations that read files."""
-# Operations that only hand on, name or reshape what they get.
+# Operations that only pass on, name or reshape their input.
 _FREE = frozenset(
     {
         *("Identity", "IdentityN", "NoOp", "Const", "Placeholder", "Reshape", "ExpandDims", "Squeeze"),
         *("EnsureShape", "Shape", "Pack", "Unpack", "StridedSlice"),
     }
 )
-# What works on one record at a time and has no form for a batch of them.
+# Operations on single records that have no batched form.
 _SINGLE = re.compile(
     r"Decode(Jpeg|Png|Gif|Bmp|Image|WebP|Wav|AndCrop|Compressed)|ExtractJpeg|ReadFile|(Stateless)?(If|While)$|"
     r"(Stateless)?SampleDistorted|EncodeJpeg|EncodePng|MatchingFiles|Unique|Where$|Dataset"
 )
 
 
-# Call their function once for a dataset, which they then read in threads of their own.
-_READING = ("FlatMap", "Interleave", "ParallelInterleave", "LegacyParallelInterleave")
-_CALLING = re.compile(r"(Parallel)?(Map|Filter|Scan|TakeWhile|GroupBy)\w*Dataset")
+# Operations that call their function once for each dataset, which they then read in their own threads.
+_READING_KINDS = ("FlatMap", "Interleave", "ParallelInterleave", "LegacyParallelInterleave")
+_CALLING_KINDS = re.compile(r"(Parallel)?(Map|Filter|Scan|TakeWhile|GroupBy)\w*Dataset")
 
 
-def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
-    """What the functions of a dataset operation do; empty where it has none.
+def function_traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
+    """Return what the functions of a dataset operation do; empty if it has none.
 
     Args:
         node: The operation.
-        functions: The graph's library: FunctionDef by name.
+        functions: The function library of the graph: FunctionDef by name.
 
     Returns:
-        `function` (the Python function's name), `python` (calls Python for every element), `random` (draws
-        numbers that depend on how often it was called), `stateful` (TensorFlow takes care not to call it in
-        another order), `pooled` (functions are called in TensorFlow's pool, not only datasets read), `free`
+        `function` (name of the Python function), `python` (calls Python for every element), `random` (draws
+        numbers that depend on how often it was called), `stateful` (TensorFlow preserves the order of its
+        calls), `pooled` (functions run in TensorFlow's thread pool, not only datasets are read), `free`
         (computes nothing), `single` (works on one record at a time), `reads` (kind of the files that it
-        reads), `opens` (files of any kind).
+        reads), `opens` (reads files of any kind).
     """
     names = [name for value in node.node_def.attr.values() for name in _named(value)]
     if not names:
@@ -124,7 +124,8 @@ def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
         "function": _python_name(names[0]),
         "python": bool(kinds & PYTHON),
         "random": any(is_random(kind) for kind in kinds) or _draws_from_variable(kinds),
-        "pooled": not node.type.startswith(_READING) or any(_CALLING.match(kind) for kind in kinds),
+        "pooled": not node.type.startswith(_READING_KINDS)
+        or any(_CALLING_KINDS.match(kind) for kind in kinds),
         "stateful": any(is_stateful(kind) for kind in kinds),
         "free": kinds <= _FREE,
         "single": any(_SINGLE.match(kind) or kind in PYTHON for kind in kinds),
@@ -136,22 +137,24 @@ def traits(node: Any, functions: Mapping[str, Any]) -> dict[str, Value]:
     return found
 
 
-def functions_of(node: Any, functions: Mapping[str, Any]) -> Iterator[Any]:
-    """The functions of a dataset operation, and those that they call, from the graph's library by name."""
-    yield from _called([name for value in node.node_def.attr.values() for name in _named(value)], functions)
+def called_functions(node: Any, functions: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the functions of a dataset operation, and those that they call, from the function library."""
+    yield from _transitive_functions(
+        [name for value in node.node_def.attr.values() for name in _named(value)], functions
+    )
 
 
-def library_of(last: Any) -> dict[str, Any]:
-    """The functions that a dataset uses, FunctionDef by name.
+def function_library(last: Any) -> dict[str, Any]:
+    """Return the functions that a dataset uses, FunctionDef by name.
 
-    Its graph may have others, of datasets that the analyzer has made beside it, which count for instance.
+    Its graph may have others, of datasets that the analyzer has added, for example to count elements.
     """
     whole = {f.signature.name: f for f in last.graph.as_graph_def().library.function}
     found: dict[str, Any] = {}
     waiting, seen = [last], {last.name}
     while waiting:
         node = waiting.pop()
-        found |= {one.signature.name: one for one in functions_of(node, whole)}
+        found |= {one.signature.name: one for one in called_functions(node, whole)}
         fresh = [tensor.op for tensor in node.inputs if tensor.op.name not in seen]
         seen |= {other.name for other in fresh}
         waiting += fresh
@@ -159,18 +162,18 @@ def library_of(last: Any) -> dict[str, Any]:
 
 
 def calls_python(graph: Any) -> bool:
-    """Whether a dataset of a graph calls Python for its records."""
+    """Return True if a dataset of a graph calls Python for its records."""
     definition = graph.as_graph_def()
     functions = [function.node_def for function in definition.library.function]
     return any(node.op in PYTHON for nodes in (definition.node, *functions) for node in nodes)
 
 
 def has_control_flow(node: Any) -> bool:
-    """Whether a function of a dataset operation has a loop or a branch in it."""
+    """Return True if a function of a dataset operation has a loop or a branch."""
     names = [name for value in node.node_def.attr.values() for name in _named(value)]
     functions = _LIBRARIES.get(node.graph, {})
     if not functions.keys() >= set(names):
-        # Only here: with it the graph's data, which may be large, is copied.
+        # Serialized only if needed: the graph's data, which may be large, is copied with it.
         functions = {f.signature.name: f for f in node.graph.as_graph_def().library.function}
         _LIBRARIES[node.graph] = functions
     return any(_CONTROL_FLOW.match(kind) for kind in _operations(names, functions))
@@ -188,14 +191,14 @@ def _named(value: Any) -> Iterator[str]:
 
 
 def _operations(names: list[str], functions: Mapping[str, Any]) -> Iterator[str]:
-    """Kinds of all operations of some functions and of those that they call."""
-    for function in _called(names, functions):
+    """Yield the kinds of all operations of some functions and of those that they call."""
+    for function in _transitive_functions(names, functions):
         for node in function.node_def:
             if node.op not in functions and "PartitionedCall" not in node.op:
                 yield node.op
 
 
-def _called(names: list[str], functions: Mapping[str, Any]) -> Iterator[Any]:
+def _transitive_functions(names: list[str], functions: Mapping[str, Any]) -> Iterator[Any]:
     waiting, seen = list(names), set()
     while waiting:
         name = waiting.pop()
@@ -211,7 +214,7 @@ def _called(names: list[str], functions: Mapping[str, Any]) -> Iterator[Any]:
 
 @cache
 def is_random(kind: str) -> bool:
-    """Whether an operation draws random numbers out of a state, and not as a function of a key."""
+    """Return True if an operation draws random numbers from a state, and not as a function of a key."""
     definition = op_def_registry.get(kind)
     if definition is None or not definition.is_stateful or kind.endswith("Dataset"):
         return False
@@ -220,7 +223,7 @@ def is_random(kind: str) -> bool:
 
 
 def _draws_from_variable(kinds: Collection[str]) -> bool:
-    """Whether a state of random numbers is in a variable, as of Keras layers and `tf.random.Generator`."""
+    """Return True if the random state is a variable, as for Keras layers and `tf.random.Generator`."""
     if any(_GENERATING.match(kind) for kind in kinds):
         return True
     return bool(_ASSIGNING & {*kinds}) and any(_BY_KEY.match(kind) for kind in kinds)
@@ -235,8 +238,11 @@ _ASSIGNING = frozenset({"AssignVariableOp", "AssignAddVariableOp"})
 
 @cache
 def is_stateful(kind: str) -> bool:
-    """As TensorFlow judges before it makes calls parallel (core/grappler/optimizers/data/function_utils.cc):
-    an assertion is let pass, and what a branch or a loop does shows in its functions."""
+    """Return True if TensorFlow treats an operation as stateful before it makes calls parallel.
+
+    Assertions are allowed, and branches and loops are judged by their functions
+    (core/grappler/optimizers/data/function_utils.cc).
+    """
     if kind in _JUDGED_BY_CONTENT:
         return False
     definition = op_def_registry.get(kind)
@@ -247,7 +253,7 @@ _JUDGED_BY_CONTENT = frozenset({"Assert", "If", "While", "Case"})
 
 
 def _python_name(name: str) -> str | None:
-    """`__inference_Dataset_map_convert_12` -> `convert`; None for names of another form."""
+    """Extract `convert` from `__inference_Dataset_map_convert_12`; None for names of another form."""
     match = re.match(r"__inference_Dataset_[a-z]+(?:_[a-z]+)*?_(.+?)_\d+$", name)
     return match.group(1) if match and match.group(1).isidentifier() else None
 
@@ -255,8 +261,8 @@ def _python_name(name: str) -> str | None:
 # Functions that TensorFlow wraps others in.
 _DECORATORS = frozenset({"new_func", "wrapper", "tf_method_wrapper", "error_handler"})
 
+# A traceback: `(file, line, function)` of each call, outermost first.
 Frames = tuple[tuple[str, int, str], ...]
-"""A traceback: `(file, line, function)` of each call, the outermost first."""
 
 
 @dataclass(frozen=True)
@@ -264,11 +270,10 @@ class Origin:
     """Where an operation comes from.
 
     Attributes:
-        source: The user's line, `file:line`; None where no user's code is involved.
-        function: The function or class of a library that this line called; None where the operation was made
-            there.
-        frames: The whole traceback, `(file, line, function)`, the outermost first.
-        call: Equal for operations that one call on one line made.
+        source: The user's line, `file:line`; None if no user's code is involved.
+        function: The library function or class that this line called; None if the operation was made there.
+        frames: The whole traceback, `(file, line, function)`, outermost first.
+        call: Equal for operations that the same call on the same line made.
     """
 
     source: str | None
@@ -280,25 +285,25 @@ class Origin:
 _FRAMES: WeakKeyDictionary[Any, dict[str, Frames]] = WeakKeyDictionary()
 
 
-def remember(operation: Any, frames: Frames) -> None:
-    """Says who has called what an operation of a graph stands for, where that is not who has made it."""
+def set_origin(operation: Any, frames: Frames) -> None:
+    """Set the traceback of an operation that stands for another one."""
     _FRAMES.setdefault(operation.graph, {})[operation.name] = frames
 
 
-def origin(operation: Any) -> Origin:
-    """Reads the traceback of an operation of a graph."""
+def find_origin(operation: Any) -> Origin:
+    """Read the traceback of an operation of a graph."""
     frames = _FRAMES.get(operation.graph, {}).get(operation.name)
     if frames is None:
         frames = tuple((frame.filename, frame.lineno, frame.name) for frame in operation.traceback)
-    return _origin(frames, operation.name)
+    return _origin_of_frames(frames, operation.name)
 
 
 def source_of(frames: Frames) -> str | None:
-    """The user's line, `file:line`, that has made a call; None where no user's code is involved."""
-    return _origin(frames, "").source
+    """Return the user's line in a traceback, `file:line`; None if no user's code is involved."""
+    return _origin_of_frames(frames, "").source
 
 
-def _origin(frames: Frames, name: str) -> Origin:
+def _origin_of_frames(frames: Frames, name: str) -> Origin:
     own = [index for index, frame in enumerate(frames) if is_users_file(frame[0])]
     if not own:
         return Origin(None, None, frames, (name,))
@@ -307,14 +312,14 @@ def _origin(frames: Frames, name: str) -> Origin:
     path, line, _ = frames[last]
     return Origin(
         f"{display_path(path)}:{line}",
-        _name_of(called) if called else None,
+        _callable_name(called) if called else None,
         frames,
         (frames[: last + 1], called[0] if called else None, called[2] if called else name),
     )
 
 
-def _name_of(called: tuple[str, int, str]) -> str:
-    """What a user has called: of a constructor the class."""
+def _callable_name(called: tuple[str, int, str]) -> str:
+    """Return the name of what a user has called: for a constructor, that of the class."""
     path, line, name = called
     if name != "__init__":
         return name
@@ -324,7 +329,7 @@ def _name_of(called: tuple[str, int, str]) -> str:
 
 @cache
 def _classes(path: str) -> tuple[tuple[int, int, str], ...]:
-    """First and last line and name of all classes of a file; none where it cannot be read."""
+    """Return first line, last line and name of all classes of a file; nothing if it cannot be read."""
     try:
         tree = ast.parse(Path(path).read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -1,8 +1,8 @@
-"""The Pipeline of a tf.data Dataset, read from the graph that its input function builds.
+"""Read the Pipeline of a tf.data Dataset from the graph that its input function builds.
 
-In a graph every dataset is an operation: its inputs are the datasets that it reads, its constants the
-arguments of the call, its traceback says who made it. One call may make several operations (`enumerate` makes
-three); they are one stage, named after the call.
+In a graph every dataset is an operation: its inputs are the datasets that it reads, its constants are the
+arguments of the call, and its traceback shows who made it. A call may make several operations (`enumerate`
+makes three); they form one stage, which is named after the call.
 """
 
 from __future__ import annotations
@@ -21,47 +21,46 @@ from input_rules.pipeline import Pipeline, Stage, Tensor, Value
 from input_rules.rules.base import READERS, is_batched
 from input_rules.tf.elements import (
     UnknownSizes,
-    batch_facts,
-    length,
-    random_numbers,
-    record_path,
-    source_size,
-    unknown_sizes,
+    count_elements,
+    count_source,
+    find_random_sources,
+    find_record_path,
+    find_unknown_sizes,
+    read_batch_arguments,
 )
 from input_rules.tf.operations import (
     Origin,
-    allow_any_order,
+    allows_any_order,
     dataset_inputs,
-    in_order,
-    input_lists,
+    find_origin,
+    function_traits,
     kind_of,
-    origin,
-    traits,
+    named_inputs,
+    topological_order,
 )
 
 _READERS = tuple(READERS)
+# Calls that make a single operation: several of them on one line are several stages.
 _MAKE_ONE = frozenset(
     {
         *("map", "filter", "batch", "padded_batch", "shuffle", "repeat", "take", "skip", "cache", "prefetch"),
         *("shard", "interleave", "flat_map", "zip", "concatenate", "scan", "window", "take_while"),
     }
 )
-"""Calls that make one operation each: several of them on one line are several stages."""
 _DATA = frozenset({"components", "other_arguments", "input_dataset", "filenames"})
+# Constants with more elements are data and not settings.
 _SMALL = 16
-"""Constants of more elements are data, not settings."""
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedDataset:
     """A dataset in the graph that it was built in.
 
     Attributes:
-        graph: Holds the dataset and what it captured.
-        dataset: What the input function returned.
+        graph: The graph with the dataset and its captured values.
+        dataset: The result of the input function.
         pipeline: Its stages.
-        nodes: The operations of each stage by its name, in pipeline order; the last one is what later
-            stages read.
+        nodes: The operations of each stage by its name, in pipeline order; later stages read the last one.
     """
 
     graph: Any
@@ -70,16 +69,16 @@ class Traced:
     nodes: Mapping[str, tuple[Any, ...]]
 
 
-InGraph = Callable[[Callable[[], Any], int | None], tuple[Any, Any]]
-"""Calls an input function with the seed of a graph; the graph, and the dataset in it."""
+# Calls an input function with the seed of a graph; returns the graph and the dataset in it.
+GraphBuilder = Callable[[Callable[[], Any], int | None], tuple[Any, Any]]
 
 
-def called(make: Callable[[], Any], seed: int | None) -> tuple[Any, Any]:
-    """Calls an input function in a graph of its own.
+def call_in_graph(make: Callable[[], Any], seed: int | None) -> tuple[Any, Any]:
+    """Call an input function in a new graph.
 
     Raises:
         WrongTypeError: the result is no Dataset.
-        Exception: whatever the function raises, unchanged.
+        Exception: anything that the function raises, unchanged.
     """
     graph = tf.Graph()
     with graph.as_default():
@@ -95,38 +94,38 @@ def trace(
     seed: int | None = None,
     samples_per_element: int | None = None,
     *,
-    in_graph: InGraph = called,
-) -> Traced:
-    """Calls an input function and reads what it built, in a graph of its own.
+    in_graph: GraphBuilder = call_in_graph,
+) -> TracedDataset:
+    """Call an input function in a new graph and read the dataset that it builds.
 
     Args:
         make: Returns a Dataset.
-        seed: Of the graph; operations without a seed of their own get one from it.
-        samples_per_element: Records of an element; by default the first size of its first tensor where some
-            stage makes batches, else 1.
+        seed: Graph seed, for operations without their own seed.
+        samples_per_element: Records of an element; by default the first size of its first tensor if a stage
+            makes batches, else 1.
         in_graph: Makes the dataset in a graph.
 
     Raises:
         WrongTypeError: the result is no Dataset.
-        Exception: whatever the function raises, unchanged.
+        Exception: anything that the function raises, unchanged.
     """
     graph, dataset = in_graph(make, seed)
-    return read(graph, dataset, samples_per_element)
+    return read_dataset(graph, dataset, samples_per_element)
 
 
-def read(graph: Any, dataset: Any, samples_per_element: int | None = None) -> Traced:
-    """Reads what makes a dataset of a graph; for the arguments see `trace`."""
+def read_dataset(graph: Any, dataset: Any, samples_per_element: int | None = None) -> TracedDataset:
+    """Read the pipeline of a dataset in a graph; for the arguments see `trace`."""
     with graph.as_default():
         last = tf.data.experimental.to_variant(dataset).op
-    groups = _groups(last)
+    groups = _group_by_call(last)
     functions = {f.signature.name: f for f in graph.as_graph_def().library.function}
-    stages = _stages(groups, functions, unknown_sizes(last, functions))
+    stages = _make_stages(groups, functions, find_unknown_sizes(last, functions))
     element = _tensors(dataset.element_spec)
     if samples_per_element is None:
         samples_per_element = _batch_size(stages, element)
     pipeline = Pipeline("tensorflow", stages, element, samples_per_element)
     nodes = {stage.name: tuple(group.nodes) for stage, group in zip(stages, groups, strict=True)}
-    return Traced(graph, dataset, pipeline, nodes)
+    return TracedDataset(graph, dataset, pipeline, nodes)
 
 
 @dataclass(eq=False)
@@ -137,23 +136,23 @@ class _Group:
     nodes: list[Any] = field(default_factory=list)
 
     def takes(self, node: Any, made_by: Origin) -> bool:
-        """Whether the call that made this group made the node too.
+        """Return True if the call that made this group made the node, too.
 
-        A call in a loop makes the same operations again, with the same traceback: another stage.
+        A call in a loop makes the same operations again, with the same traceback: that is another stage.
         """
         if made_by.function in _MAKE_ONE:
             return False
         return self.origin.call == made_by.call and all(
-            origin(other).frames != made_by.frames for other in self.nodes
+            find_origin(other).frames != made_by.frames for other in self.nodes
         )
 
 
-def _groups(last: Any) -> list[_Group]:
-    """Groups in pipeline order."""
+def _group_by_call(last: Any) -> list[_Group]:
+    """Group operations by the call that made them, in pipeline order."""
     of_node: dict[str, _Group] = {}
     groups: list[_Group] = []
-    for node in in_order(last):
-        made_by = origin(node)
+    for node in topological_order(last):
+        made_by = find_origin(node)
         group = _Group(made_by)
         for part in dict.fromkeys(of_node[other.name] for other in dataset_inputs(node)):
             if part.takes(node, made_by):
@@ -165,14 +164,16 @@ def _groups(last: Any) -> list[_Group]:
     return groups
 
 
-def _stages(groups: list[_Group], functions: Mapping[str, Any], unknown: UnknownSizes) -> tuple[Stage, ...]:
+def _make_stages(
+    groups: list[_Group], functions: Mapping[str, Any], unknown: UnknownSizes
+) -> tuple[Stage, ...]:
     name_of_node: dict[str, str] = {}
     counts: dict[str, int] = {}
     stages = []
     last = groups[-1].nodes[-1]
-    path, aside = record_path(last, functions), random_numbers(last)
+    path, random_sources = find_record_path(last, functions), find_random_sources(last)
     for position, group in enumerate(groups):
-        attributes = _merged(group.nodes, functions, unknown, aside)
+        attributes = _read_attributes(group.nodes, functions, unknown, random_sources)
         attributes |= {"batched": True} if group.nodes[-1].name in path.batched else {}
         attributes |= {"part": True} if group.nodes[-1].name in path.parts else {}
         attributes |= {"makes_record": True} if path.makers & {node.name for node in group.nodes} else {}
@@ -180,52 +181,52 @@ def _stages(groups: list[_Group], functions: Mapping[str, Any], unknown: Unknown
         counts[op] = counts.get(op, 0) + 1
         name = op if counts[op] == 1 else f"{op}_{counts[op]}"
         inside = {node.name for node in group.nodes}
-        read = [other.name for node in group.nodes for other in dataset_inputs(node)]
-        inputs = tuple(name_of_node[other] for other in read if other not in inside)
+        read_dataset = [other.name for node in group.nodes for other in dataset_inputs(node)]
+        inputs = tuple(name_of_node[other] for other in read_dataset if other not in inside)
         name_of_node.update(dict.fromkeys(inside, name))
         stages.append(Stage(name, op, position, inputs, group.origin.source, attributes))
     return tuple(stages)
 
 
 def _op_name(group: _Group, attributes: Mapping[str, Value]) -> str:
-    """Name of the call; that of the class where a class was called."""
-    called = group.origin.function
-    if called and called != "apply" and not called.startswith("_"):
-        return re.sub(r"_v\d+$", "", called)
+    """Return the name of the call, or of the class that was called."""
+    function = group.origin.function
+    if function and function != "apply" and not function.startswith("_"):
+        return re.sub(r"_v\d+$", "", function)
     reads = str(attributes.get("reads") or "")
-    if called == "__init__" and reads:
+    if function == "__init__" and reads:
         return reads
     kind = group.nodes[-1].type
     stem = re.sub(r"(Dataset)?(V\d+)?$", "", kind)
     return kind if not stem else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
 
 
-def _merged(
-    nodes: Sequence[Any], functions: Mapping[str, Any], unknown: UnknownSizes, aside: Collection[str]
+def _read_attributes(
+    nodes: Sequence[Any], functions: Mapping[str, Any], unknown: UnknownSizes, random_sources: Collection[str]
 ) -> dict[str, Value]:
-    """Arguments of the operation that delivers, and what the others read and do."""
+    """Merge the arguments of the last operation with what the other operations read and do."""
     merged: dict[str, Value] = {}
     for node in nodes:
-        merged.update(_merged_traits(merged, traits(node, functions)))
-        if node.name not in aside or nodes[-1].name in aside:
-            merged.update(batch_facts(node))
+        merged.update(_merge_traits(merged, function_traits(node, functions)))
+        if node.name not in random_sources or nodes[-1].name in random_sources:
+            merged.update(read_batch_arguments(node))
         if node.type == "OptionsDataset":
-            merged["optimized"] = _optimized(node)
-            merged["any_order"] = allow_any_order(node) or None
+            merged["optimized"] = _allows_rewrites(node)
+            merged["any_order"] = allows_any_order(node) or None
         if node.type.startswith(_READERS):
             merged["reads"] = kind_of(node.type)
-    merged.update(_sizes(nodes, reads="reads" in merged))
-    merged.update(arguments(nodes[-1]))
+    merged.update(_read_counts(nodes, reads="reads" in merged))
+    merged.update(read_arguments(nodes[-1]))
     merged["kinds"] = tuple(node.type for node in nodes)
-    merged.update(_shape(nodes[-1]))
+    merged.update(_read_element_type(nodes[-1]))
     names = {node.name for node in nodes}
     merged["smaller_batch"] = bool(names & unknown.smaller) or None
     merged["unknown_size"] = bool(names & unknown.others) or None
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def _merged_traits(before: Mapping[str, Value], more: Mapping[str, Value]) -> dict[str, Value]:
-    """What several operations of a call do: nothing (`free`) if none does, else what one of them does."""
+def _merge_traits(before: Mapping[str, Value], more: Mapping[str, Value]) -> dict[str, Value]:
+    """Merge traits of operations of a call: `free` if all are free, other flags if any has them."""
     merged = dict(more)
     for name, value in more.items():
         if isinstance(value, bool) and isinstance(before.get(name), bool):
@@ -233,12 +234,12 @@ def _merged_traits(before: Mapping[str, Value], more: Mapping[str, Value]) -> di
     return merged
 
 
-def _sizes(nodes: Sequence[Any], *, reads: bool) -> dict[str, Value]:
-    """`records`: how many elements an epoch has; `files` that are read; `endless`."""
+def _read_counts(nodes: Sequence[Any], *, reads: bool) -> dict[str, Value]:
+    """Return `records` of an epoch, the number of `files` that are read, and `endless`."""
     first = next((node for node in nodes if not dataset_inputs(node)), None)
-    count = None if first is None else source_size(first)
-    whole = length(nodes)
-    has_names = first is not None and first.type.startswith("TensorSlice") and _is_paths(first)
+    count = None if first is None else count_source(first)
+    whole = count_elements(nodes)
+    has_names = first is not None and first.type.startswith("TensorSlice") and _holds_paths(first)
     return {
         "records": None if reads else whole.epoch,
         "files": count if reads or has_names else None,
@@ -246,8 +247,8 @@ def _sizes(nodes: Sequence[Any], *, reads: bool) -> dict[str, Value]:
     }
 
 
-def _optimized(node: Any) -> bool:
-    """Whether options let TensorFlow make calls parallel that were not written so."""
+def _allows_rewrites(node: Any) -> bool:
+    """Return True if options let TensorFlow make calls parallel that were not written so."""
     options = dataset_options_pb2.Options.FromString(node.get_attr("serialized_options"))
     tuned, changed = options.autotune_options, options.optimization_options
     rewriting = (changed, "apply_default_optimizations"), (changed, "map_parallelization")
@@ -255,31 +256,31 @@ def _optimized(node: Any) -> bool:
     return all(getattr(message, name) for message, name in switches if message.HasField(name))
 
 
-def arguments(node: Any) -> dict[str, Value]:
-    """The constant arguments of a dataset operation by their names in its definition; no data."""
+def read_arguments(node: Any) -> dict[str, Value]:
+    """Return the constant arguments of a dataset operation by name, without data."""
     found: dict[str, Value] = {}
-    for name, tensors in input_lists(node).items():
+    for name, tensors in named_inputs(node).items():
         if name in _DATA or len(tensors) != 1 or tensors[0].dtype == tf.variant:
             continue
         value = tf.get_static_value(tensors[0])
         if value is not None and value.size <= _SMALL:
-            found[name] = _plain(value.tolist())
+            found[name] = _to_plain_value(value.tolist())
     for attribute in node.op_def.attr:
         if attribute.name in (
             *("deterministic", "sloppy", "reshuffle_each_iteration", "stop_on_empty_dataset"),
         ):
-            found[attribute.name] = _plain(node.get_attr(attribute.name))
+            found[attribute.name] = _to_plain_value(node.get_attr(attribute.name))
     return found
 
 
-def _is_paths(source: Any) -> bool:
-    """Whether the slices of tensors are names of files, in folders."""
-    tensor = input_lists(source)["components"][0]
+def _holds_paths(source: Any) -> bool:
+    """Return True if the slices of tensors are paths with folders."""
+    tensor = named_inputs(source)["components"][0]
     value = tf.get_static_value(tensor) if tensor.dtype == tf.string else None
     return value is not None and value.size > 0 and b"/" in bytes(value.reshape(-1)[0])
 
 
-def _plain(value: Any) -> Value:
+def _to_plain_value(value: Any) -> Value:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, list):
@@ -287,8 +288,8 @@ def _plain(value: Any) -> Value:
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
-def _shape(node: Any) -> dict[str, Value]:
-    """`element_bytes`: size of one element; `fixed_shape`: whether it is known; `types` of its components."""
+def _read_element_type(node: Any) -> dict[str, Value]:
+    """Return `element_bytes`, `fixed_shape` if all sizes are known, and the `types` of the components."""
     known = {attribute.name for attribute in node.op_def.attr}
     kinds = next((name for name in ("output_types", "Toutput_types") if name in known), None)
     if kinds is None:
@@ -312,7 +313,7 @@ def _tensors(spec: Any) -> tuple[Tensor, ...]:
 
 
 def named_specs(spec: Any, name: str = "element") -> Iterator[tuple[str, Any]]:
-    """The specs of the tensors of an element by what a Python expression calls them, `element['x'][0]`."""
+    """Yield the specs of the tensors of an element by their Python expressions, `element['x'][0]`."""
     if isinstance(spec, Mapping):
         for key in sorted(spec):
             yield from named_specs(spec[key], f"{name}[{key!r}]")

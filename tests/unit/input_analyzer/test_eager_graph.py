@@ -21,7 +21,7 @@ from input_analyzer.tf.rebuild import initializers
 from input_analyzer.tf.timing import count
 from input_rules.input_export import Shard
 from input_rules.tf.inspection import fingerprint
-from input_rules.tf.pipeline import Traced, trace
+from input_rules.tf.pipeline import TracedDataset, trace
 
 OUTSIDE = tf.constant(2, tf.int64)
 
@@ -42,7 +42,7 @@ def test_functions_for_eager_execution_mean_what_they_say() -> None:
 COUNTER = tf.Variable(1, dtype=tf.int64)
 
 
-def first_of(traced: Traced) -> Any:
+def first_of(traced: TracedDataset) -> Any:
     """The first element that a session reads, as lists."""
     with traced.graph.as_default():
         iterator = tf.compat.v1.data.make_initializable_iterator(traced.dataset)

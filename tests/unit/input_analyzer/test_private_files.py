@@ -24,7 +24,7 @@ from input_analyzer.tf.examine import overlap_of_workers
 from input_analyzer.tf.rebuild import initializers
 from input_rules.input_export import InputProgram
 from input_rules.tf.inspection import fingerprint
-from input_rules.tf.pipeline import Traced, trace
+from input_rules.tf.pipeline import TracedDataset, trace
 
 Make = Callable[[str], Any]
 
@@ -118,7 +118,7 @@ def test_every_process_of_an_analysis_has_a_folder_of_its_own(tmp_path: Path, ow
 def test_records_of_two_workers_are_told_apart_though_both_keep_them_in_one_file(
     tmp_path: Path, own: Path, kind: str
 ) -> None:
-    def traced(index: int) -> Traced:
+    def traced(index: int) -> TracedDataset:
         def make() -> Any:
             spec = tf.TensorSpec([], tf.int64)
             mine = tf.data.Dataset.from_generator(lambda: iter(range(index, 20, 2)), output_signature=spec)

@@ -71,6 +71,6 @@ def test_records_tell_what_python_reads(make: Callable[[int, int], Any], expecte
         program, Order(purpose="examine", socket="", stage_seconds=0.0), lambda doing: None
     )
     assert found.sharded is expected
-    assert any("cannot be told" in note for note in found.notes) is (expected is None)
+    assert any("It is unknown" in note for note in found.notes) is (expected is None)
     assert random.getstate() == state
     assert inspect(make, workers=2).context.sharded is None

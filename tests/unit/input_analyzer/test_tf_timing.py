@@ -24,7 +24,7 @@ from input_analyzer.measure.examine import stage_costs
 from input_analyzer.tf import timing as tf_timing
 from input_analyzer.tf.eager_graph import in_graph
 from input_analyzer.tf.timing import count, time_stages
-from input_rules.tf.pipeline import called, trace
+from input_rules.tf.pipeline import call_in_graph, trace
 
 AUTOTUNE = tf.data.AUTOTUNE
 TOLERANCE = 0.15
@@ -249,7 +249,7 @@ def test_functions_with_loops_and_branches_are_timed(eager: bool) -> None:
     def make() -> Any:
         return numbers().map(looped).map(burn(1000)).repeat().batch(2, drop_remainder=True)
 
-    timing = time_stages(trace(make, in_graph=in_graph if eager else called), seconds=0.1)
+    timing = time_stages(trace(make, in_graph=in_graph if eager else call_in_graph), seconds=0.1)
     assert {"map", "map_2"} <= {time.stage for time in timing.times}
 
 

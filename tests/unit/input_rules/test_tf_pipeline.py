@@ -176,7 +176,7 @@ def test_what_was_not_compared_is_said() -> None:
     assert inspect(slow).context.sharded is False
     impatient = inspect(slow, patience_s=0.01)
     assert impatient.context.sharded is None
-    assert "not looked at" in impatient.notes[0]
+    assert "not checked" in impatient.notes[0]
     assert "0.01 s" in impatient.notes[0]
     assert "as one of 9 workers it raises IndexError" in inspect(alone, workers=9).notes[0]
 

@@ -1,4 +1,4 @@
-"""Addresses of CS systems as users and existing programs write them."""
+"""Addresses of CS systems, in the forms that users and existing programs use."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class SystemAddress:
 
 
 def host_port(host: str, port: int) -> str:
-    """`HOST:PORT`, an IPv6 host in brackets."""
+    """Format `HOST:PORT`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server on `host`."""
+    """Return True if only this machine reaches a server on `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -38,17 +38,16 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(value: str) -> SystemAddress:
-    """Reads `IP`, `IP:PORT` or `IP:PORT:9000`; a host name is as good as an IP, IPv6 goes in brackets.
-
-    Existing programs append `:9000` to whatever they are given, so a second port is allowed and ignored.
+    """Parse `IP`, `IP:PORT` or `IP:PORT:9000`; a host name may replace the IP, and IPv6 needs brackets.
 
     Raises:
         BadAddressError: any other form.
     """
+    # Existing programs append `:9000` to any address they are given, so a second port is ignored.
     host, ports = _split(value)
     if len(ports) > 2:
         raise BadAddressError(value, f"{len(ports)} ports")
-    numbers = [_port(value, text) for text in ports]
+    numbers = [_parse_port(value, text) for text in ports]
     return SystemAddress(host, numbers[0] if numbers else DEFAULT_PORT)
 
 
@@ -61,11 +60,11 @@ def _split(value: str) -> tuple[str, list[str]]:
         inside, bracket, rest = value[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
             raise BadAddressError(value, "the brackets of an IPv6 address do not close before the port")
-        return _ipv6(value, inside), rest[1:].split(":") if rest else []
+        return _check_ipv6(value, inside), rest[1:].split(":") if rest else []
     host, *ports = value.split(":")
     if _is_ipv6(value):
         raise BadAddressError(value, f"put the IPv6 address in brackets: [{value}]:{DEFAULT_PORT}")
-    return _host(value, host), ports
+    return _check_host(value, host), ports
 
 
 def _is_ipv6(text: str) -> bool:
@@ -76,18 +75,18 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-def _ipv6(value: str, inside: str) -> str:
+def _check_ipv6(value: str, inside: str) -> str:
     if not _is_ipv6(inside):
         raise BadAddressError(value, f"'{inside}' is not an IPv6 address")
     return inside
 
 
-def _host(value: str, host: str) -> str:
+def _check_host(value: str, host: str) -> str:
     if not host:
         raise BadAddressError(value, "no host before the port")
     if host.isdigit():
         raise BadAddressError(value, f"'{host}' is a number, not a host")
-    # A name of digits and dots only is a mistyped IPv4 address; a resolver would search long for it.
+    # A name of only digits and dots is a mistyped IPv4 address; a resolver would look it up for long.
     if re.fullmatch(r"[0-9.]+", host):
         try:
             ipaddress.IPv4Address(host)
@@ -98,7 +97,7 @@ def _host(value: str, host: str) -> str:
     return host
 
 
-def _port(value: str, text: str) -> int:
+def _parse_port(value: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
         raise BadAddressError(value, f"'{text}' is not a port number (1 to 65535)")
     return int(text)

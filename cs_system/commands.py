@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 
 ASKING = ("status",)
-"""Commands that ask a system, which they find by --cs_ip or CS_IP."""
+"""Commands that query a system, whose address is --cs_ip or CS_IP."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(TOOLKIT_VERSION, prog_name="cs_system")
 def main() -> None:
-    """A simulated CS system: it is reached by IP and port, and really trains."""
-    search_seldom()  # a system and its parts stay, and compile
+    """A simulated CS system, reached by IP and port, that really trains models."""
+    search_seldom()  # the processes of a system are long-lived, and compile
     leave_at_exit()
 
 
@@ -52,10 +52,10 @@ def main() -> None:
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Written (JSON with address and pid) once the system accepts calls, removed at its end.",
+    help="JSON with address and pid, written once the system accepts calls, removed when it ends.",
 )
 @click.option("--fabric", default="cs2", show_default=True, help="Name of a fabric, or its YAML file.")
-@click.option("--threads", type=click.IntRange(1), help="Threads that compute.  [default: all CPUs]")
+@click.option("--threads", type=click.IntRange(1), help="Number of compute threads.  [default: all CPUs]")
 @click.option(
     "--cache-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -75,7 +75,7 @@ def main() -> None:
     default=1024,
     show_default=True,
     metavar="MIB",
-    help="Host memory for batches that wait to be computed on.",
+    help="Host memory for batches that wait to be computed.",
 )
 @click.option(
     "--reconnect-s",
@@ -83,7 +83,7 @@ def main() -> None:
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long a run waits for a lost worker to come back.",
+    help="How long a run waits for a lost worker to reconnect.",
 )
 @click.option(
     "--input-patience-s",
@@ -98,30 +98,30 @@ def main() -> None:
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="CS systems of the group, which can share the batch of a program with weight streaming.",
+    help="Number of CS systems in the group; with weight streaming they can share the batch of a program.",
 )
 @click.option(
     "--group-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The other systems of the group are on other hosts, which find this one by the file; it is written "
-    "here, and holds a secret.  [default in a Slurm step of several tasks: one in the working directory]",
+    help="File by which the other systems of the group, on other hosts, find this one, which writes it; it "
+    "contains a secret.  [default in a Slurm step of several tasks: one in the working directory]",
 )
 @click.option(
     "--memoryx",
     metavar="HOST:PORT,...",
-    help="MemoryX for weight streaming; several share out the layers.  [default: its own, while needed]",
+    help="MemoryX processes for weight streaming, which share the layers.  [default: started when needed]",
 )
 @click.option(
     "--wgt-servers",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Processes of a MemoryX of its own; a program may ask for fewer (max_wgt_servers).",
+    help="Number of MemoryX processes to start; a program may ask for fewer (max_wgt_servers).",
 )
 @click.option(
     "--memoryx-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where a MemoryX of its own keeps weights and gradients.  [default: that of temporary files]",
+    help="Where these store weights and gradients.  [default: the directory of temporary files]",
 )
 def serve(
     host: str,
@@ -142,10 +142,10 @@ def serve(
     wgt_servers: int,
     memoryx_dir: Path | None,
 ) -> None:
-    """Run a CS system until SIGTERM or Ctrl-C; a second signal ends it at once.
+    """Run a CS system until SIGTERM or Ctrl-C; a second signal ends it immediately.
 
     \b
-    Example, a group of four systems behind one address, a host each:
+    Example, a group of four systems with a single address, each on its own host:
       srun --nodes=4 --ntasks-per-node=1 cs_system serve --num-csx=4 --host=0.0.0.0
     """
     from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_addresses
@@ -200,7 +200,7 @@ def serve(
     except (CsSystemError, FabricError) as error:
         _fail(error, error.exit_code)
     except KeyboardInterrupt:
-        # Before the server has set up its own handling of signals.
+        # It arrived before the server had set up its own handling of signals.
         code = 130
     raise SystemExit(code)
 
@@ -210,10 +210,10 @@ def serve(
     "--group-file",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The one that `cs_system serve --num-csx=N --group-file=FILE` writes.",
+    help="The file that `cs_system serve --num-csx=N --group-file=FILE` writes.",
 )
 def member(group_file: Path) -> None:
-    """Be one of the CS systems of a group whose address is on another host, until that ends.
+    """Join a group of CS systems that is led by a system on another host, until that ends.
 
     \b
     Example, a group of two systems; FILE is in a directory that both hosts share:
@@ -227,10 +227,10 @@ def member(group_file: Path) -> None:
 
 
 def _be_member(group_file: Path, number: int = 1) -> NoReturn:
-    from cs_system.swarmx.membership import serve as follow
+    from cs_system.swarmx.membership import run_member
 
     try:
-        code = follow(group_file, number)
+        code = run_member(group_file, number)
     except CsSystemError as error:
         _fail(error, error.exit_code)
     raise SystemExit(code)
@@ -238,7 +238,7 @@ def _be_member(group_file: Path, number: int = 1) -> NoReturn:
 
 @main.group(name="memoryx")
 def memoryx_group() -> None:
-    """MemoryX: keeps the weights of a model that the wafer holds a layer at a time."""
+    """MemoryX: stores the weights of a model that the wafer holds a layer at a time."""
 
 
 @memoryx_group.command(name="serve")
@@ -253,10 +253,12 @@ def memoryx_group() -> None:
 @click.option(
     "--memoryx-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where weights and gradients lie while a model trains.  [default: that of temporary files]",
+    help="Where weights and gradients are stored.  [default: the directory of temporary files]",
 )
-@click.option("--threads", type=click.IntRange(1), help="Threads that compute.  [default: all CPUs]")
-@click.option("--xla-cache", type=click.Path(file_okay=False, path_type=Path), help="For compiled functions.")
+@click.option("--threads", type=click.IntRange(1), help="Number of compute threads.  [default: all CPUs]")
+@click.option(
+    "--xla-cache", type=click.Path(file_okay=False, path_type=Path), help="Directory of compiled functions."
+)
 def memoryx_serve(
     host: str,
     port: int,
@@ -288,14 +290,14 @@ def memoryx_serve(
 
 @main.command(hidden=True)
 def fork_server() -> None:
-    """Forks wafers and MemoryX for a CS system, which starts this itself."""
+    """Fork the wafers and MemoryX of a CS system, which starts this command itself."""
     from cs_system.processes import run_fork_server as run_fork_server
 
     run_fork_server()
 
 
 def _fail(error: Exception, exit_code: int) -> NoReturn:
-    """Ends with the message of an expected failure and no traceback."""
+    """Exit with the message of an expected failure and no traceback."""
     click.echo(f"cs_system: error: {error}", err=True)
     raise SystemExit(exit_code) from error
 
@@ -316,7 +318,7 @@ def _data_port(port: int) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 @click.option("--watch", is_flag=True, help="Print again every second until Ctrl-C.")
 def status(cs_ip: str | None, as_json: bool, watch: bool) -> None:
-    """Show what a CS system is doing."""
+    """Show the status of a CS system."""
     from cs_system.client import SystemClient, parse_address
 
     if cs_ip is None:
@@ -340,7 +342,7 @@ def _show(info: SystemInfo, as_json: bool, again: bool = False) -> None:
         click.echo(json.dumps(info.to_json()))
         return
     if again:
-        # Clears a terminal, so that the display stays in place; in a file the blocks follow each other.
+        # Clears a terminal, so that the display stays in place; in a file the blocks are appended.
         click.clear()
         click.echo()
     click.echo(render(info, time.time()))

@@ -1,6 +1,6 @@
-"""What can go wrong between a client and a CS system.
+"""Errors between a client and a CS system.
 
-An error that happens on the server travels as (code, message, fields) and is raised in the client as the same
+An error that occurs on the server is sent as (code, message, fields) and raised in the client as the same
 class with the same message. Exit codes: 1 an expected failure, 2 bad input of the caller, 3 a bug.
 """
 
@@ -13,11 +13,11 @@ from cs_toolkit.errors import EXIT_BUG, ToolkitError
 
 
 class CsSystemError(ToolkitError):
-    """Base class; raised itself for a failure on the server that has no class of its own.
+    """Base class; raised itself for a failure on the server that has no class.
 
     Attributes:
         code: Name of the class on the wire.
-        fields: What the message says, for programs.
+        fields: The facts in the message, for programs.
     """
 
     code = "failed"
@@ -28,14 +28,14 @@ class CsSystemError(ToolkitError):
 
 
 class BadAddressError(CsSystemError):
-    """An address that has not the form of one."""
+    """A malformed address."""
 
     exit_code = 2
     code = "bad_address"
 
-    def __init__(self, value: str, fault: str) -> None:
+    def __init__(self, value: str, problem: str) -> None:
         super().__init__(
-            f"cs_ip={value!r}: {fault}; expected IP, IP:PORT or IP:PORT:9000 "
+            f"cs_ip={value!r}: {problem}; expected IP, IP:PORT or IP:PORT:9000 "
             "(examples: 10.0.0.5, 127.0.0.1:9000, [::1]:9000)",
             value=value,
         )
@@ -48,7 +48,7 @@ class SystemUnreachableError(CsSystemError):
 
     @classmethod
     def at(cls, address: object, tried: str, cause: str) -> SystemUnreachableError:
-        """`tried` is what was done, `cause` what the network answered."""
+        """Make the error; `tried` is the failed operation, `cause` the answer of the network."""
         return cls(
             f"no CS system answers at {address}: {tried}: {cause}; check cs_ip, "
             "and that the system runs (`cs_system serve` starts a simulated one)",
@@ -57,22 +57,22 @@ class SystemUnreachableError(CsSystemError):
 
 
 class NotACsSystemError(CsSystemError):
-    """Something listens at the address, and it is no control plane of a CS system."""
+    """Something listens at the address, but it is not the control plane of a CS system."""
 
     code = "not_a_cs_system"
 
     @classmethod
     def at(cls, address: object, got: str) -> NotACsSystemError:
-        """`got` says what the listener did."""
+        """Make the error; `got` describes the listener's answer."""
         return cls(
-            f"{address} speaks something else than a CS system's control plane: {got}; check the port "
+            f"{address} is not the control plane of a CS system: {got}; check the port "
             "in cs_ip (`cs_system serve` prints the address of a simulated system)",
             address=str(address),
         )
 
 
 class ProtocolMismatchError(CsSystemError):
-    """Client and server come from toolkits that do not understand each other."""
+    """Client and server have toolkits of incompatible versions."""
 
     code = "protocol_mismatch"
 
@@ -80,7 +80,7 @@ class ProtocolMismatchError(CsSystemError):
     def between(
         cls, client: object, client_toolkit: str, server: object, server_toolkit: str
     ) -> ProtocolMismatchError:
-        """The protocol and toolkit versions of both sides."""
+        """Make the error, from the protocol and toolkit versions of both sides."""
         return cls(
             f"the client speaks control protocol {client} (toolkit {client_toolkit}), the CS system speaks "
             f"{server} (toolkit {server_toolkit}); install the same version of the toolkit on both sides"
@@ -100,7 +100,13 @@ class SystemBusyError(CsSystemError):
 
     @classmethod
     def held(cls, job: str, since_s: float, queued_s: float | None = None) -> SystemBusyError:
-        """`since_s` is in seconds since the epoch; `queued_s` is how long the caller has queued for it."""
+        """Make the error.
+
+        Args:
+            job: The job that holds the system.
+            since_s: When it got the system, in seconds since the epoch.
+            queued_s: How long the caller has queued; None if it has not.
+        """
         since = clock_text(since_s)
         queued = "" if queued_s is None else f" and still after {queued_s:g} s in the queue"
         advice = "try again later" + (", or queue for it with csrun_wse --wait" if queued_s is None else "")
@@ -117,7 +123,7 @@ class SystemBusyError(CsSystemError):
 
 
 class ReservationLostError(CsSystemError):
-    """The reservation has ended, so the call cannot be done."""
+    """The reservation has ended, so the call is refused."""
 
     code = "reservation_lost"
 
@@ -147,39 +153,39 @@ class StateMismatchError(CsSystemError):
     code = "state_mismatch"
 
     @classmethod
-    def of(cls, faults: Iterable[str]) -> StateMismatchError:
-        """One fault a line."""
+    def of(cls, problems: Iterable[str]) -> StateMismatchError:
+        """Make the error; lists one problem a line."""
         return cls(
             "the state does not fit the compiled program:\n  "
-            + "\n  ".join(faults)
+            + "\n  ".join(problems)
             + "\nrestore a checkpoint of this model, or compile again"
         )
 
 
 class WireFormatError(CsSystemError):
-    """A peer sent chunks that do not make up tensors."""
+    """A peer sent chunks that do not form tensors."""
 
     code = "wire_format"
 
 
 class InputRefusedError(CsSystemError):
-    """The input of the run cannot be opened or joined as asked for."""
+    """The input of the run cannot be opened or joined as requested."""
 
     code = "input_refused"
 
 
 class InputMismatchError(CsSystemError):
-    """A worker's input is not the one that the chief has opened; told to both, and it ends the job."""
+    """A worker's input is not the one that the chief has opened; raised in both, it ends the job."""
 
     code = "input_mismatch"
 
     @classmethod
     def of(cls, worker: str, differences: Iterable[str]) -> InputMismatchError:
-        """`worker` is what messages call it; `differences` says one thing each."""
+        """Make the error; `worker` is the worker's name in messages."""
         return cls(
             f"{worker} has another input than the chief: {'; '.join(differences)}. All tasks of a job must "
-            "make the same calls with the same program; look for what depends on the task, the machine or "
-            "the files that are there at the moment",
+            "make the same calls with the same program; look for anything that depends on the task, the "
+            "machine or the current files",
             worker=worker,
         )
 
@@ -187,14 +193,14 @@ class InputMismatchError(CsSystemError):
 class JoinTimeoutError(CsSystemError):
     """The chief of a worker's job did not open the input in time.
 
-    `fields["state"]` says what the worker waits for.
+    `fields["state"]` says what the worker is waiting for.
     """
 
     code = "join_timeout"
 
     @classmethod
     def after(cls, job: str, timeout_s: float, state: str) -> JoinTimeoutError:
-        """`state` is why the input is not open."""
+        """Make the error; `state` is the reason why the input is not open."""
         return cls(
             f"no input of job {job} to join within {timeout_s:g} s: {state}; look at the chief's log",
             state=state,
@@ -208,13 +214,13 @@ class WorkersTimeoutError(CsSystemError):
 
 
 class WorkerLostError(CsSystemError):
-    """A worker's connection broke before the end of its input and did not come back."""
+    """A worker's connection broke before the end of its input, and it did not reconnect."""
 
     code = "worker_lost"
 
 
 class InputFailedError(CsSystemError):
-    """The input of the run failed, on a worker or on the way."""
+    """The input of the run failed, on a worker or in transit."""
 
     code = "input_failed"
 
@@ -232,28 +238,34 @@ class DeviceMemoryError(CsSystemError):
 
 
 class MemoryxError(CsSystemError):
-    """MemoryX has gone, cannot be reached, or does not understand the wafer; the state there is lost."""
+    """MemoryX is gone, unreachable, or does not understand the wafer; the state there is lost."""
 
     code = "memoryx_failed"
 
 
 class WaferLostError(CsSystemError):
-    """One of the CS systems of a group has gone; the state is lost."""
+    """A CS system of a group is gone; the state is lost."""
 
     code = "wafer_lost"
 
     @classmethod
     def of(cls, rank: int, count: int, host: str = "") -> WaferLostError:
-        """The number of the system in its group, from 0, and its host where that is another one."""
+        """Make the error.
+
+        Args:
+            rank: Number of the system in its group, from 0.
+            count: Number of systems.
+            host: Its host, if that is another one.
+        """
         place = f" ({host})" if host else ""
         return cls(
-            f"CS system {rank + 1} of {count}{place} has gone; the state is lost, start the job again: a "
-            "training continues from its last checkpoint"
+            f"CS system {rank + 1} of {count}{place} has gone; the state is lost, start the job again: "
+            "training resumes from its last checkpoint"
         )
 
     @classmethod
     def at_start(cls, rank: int, count: int, code: int | None, host: str = "") -> WaferLostError:
-        """One that ended before it was there; `code` is its exit code if known, of a signal negative."""
+        """Make the error for one that ended before it was ready; `code` is its exit code, -N for signal N."""
         where = f"on {host or 'this machine'}"
         how = where if code is None else f"signal {-code}" if code < 0 else f"exit code {code}"
         return cls(
@@ -263,35 +275,35 @@ class WaferLostError(CsSystemError):
 
     @classmethod
     def silent(cls, rank: int, count: int, seconds: float) -> WaferLostError:
-        """One that is there and says nothing."""
+        """Make the error for one that is connected but does not answer."""
         return cls(
             f"CS system {rank + 1} of {count} has not answered for {seconds:.0f} s and is ended; the state "
-            "is lost, start the job again: a training continues from its last checkpoint"
+            "is lost, start the job again: training resumes from its last checkpoint"
         )
 
 
 class GroupError(CsSystemError):
-    """Systems of a group on several hosts do not find each other, or not all of them are there."""
+    """Systems of a group on several hosts do not find each other, or some are missing."""
 
     code = "group_failed"
 
 
 class StorageFullError(CsSystemError):
-    """MemoryX has no room for state and gradients."""
+    """MemoryX has no space for state and gradients."""
 
     code = "storage_full"
 
     @classmethod
-    def of(cls, directory: object, wanted_bytes: int, free_bytes: int) -> StorageFullError:
-        """How much was asked for in a directory, and how much there is."""
+    def of(cls, directory: object, required_bytes: int, free_bytes: int) -> StorageFullError:
+        """Make the error, from the size required in a directory and the size available."""
         return cls(
-            f"MemoryX needs {wanted_bytes:,} bytes in {directory}, where {free_bytes:,} are free; free some, "
-            "or name another directory with --memoryx-dir"
+            f"MemoryX needs {required_bytes:,} bytes in {directory}, where {free_bytes:,} are free; free "
+            "some, or name another directory with --memoryx-dir"
         )
 
 
 class SystemBugError(CsSystemError):
-    """The system's own code raised what it never should; its log has the traceback."""
+    """An unexpected exception in the system's own code; its log has the traceback."""
 
     code = "bug"
     exit_code = EXIT_BUG
@@ -304,13 +316,13 @@ class SystemStoppingError(CsSystemError):
 
 
 class PortInUseError(CsSystemError):
-    """The server cannot listen where it was told to."""
+    """The server cannot listen on the requested address."""
 
     code = "cannot_listen"
 
     @classmethod
     def at(cls, host: str, port: int, option: str, cause: str) -> PortInUseError:
-        """`option` is the flag that chose the port."""
+        """Make the error; `option` is the flag that sets the port."""
         return cls(
             f"cannot listen on {host}:{port}: {cause}; stop the program that uses the port, or "
             f"choose another with {option} (0: any free port)"
@@ -318,14 +330,14 @@ class PortInUseError(CsSystemError):
 
 
 class BadOptionError(CsSystemError):
-    """A value of a command-line option that cannot be used."""
+    """An unusable value of a command-line option."""
 
     exit_code = 2
     code = "bad_option"
 
 
 def clock_text(seconds: float) -> str:
-    """Local date and time of a moment in seconds since the epoch."""
+    """Format seconds since the epoch as local date and time."""
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
@@ -335,7 +347,7 @@ def _classes() -> dict[str, type[CsSystemError]]:
 
 
 def from_wire(code: str, message: str, fields: Mapping[str, str]) -> CsSystemError:
-    """The error that the server raised; an unknown code (a newer server) becomes the base class."""
+    """Return the error that the server raised; an unknown code (from a newer server) gives the base class."""
     kind = _classes().get(code, CsSystemError)
     error = kind.__new__(kind)
     CsSystemError.__init__(error, message, **fields)

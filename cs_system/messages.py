@@ -1,4 +1,4 @@
-"""Plain values as messages of the control plane, and back: compiled steps, input identities, tensors."""
+"""Plain values as protocol buffer messages, and back: compiled steps, input identities, tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 
 def step_to_wire(step: CompiledStep) -> pb.ArtifactOffer:
-    """What a client tells the system of a step."""
+    """Convert a step to the message in which a client offers it."""
     return pb.ArtifactOffer(
         key=step.key,
         fabric=step.fabric,
@@ -40,7 +40,7 @@ def step_to_wire(step: CompiledStep) -> pb.ArtifactOffer:
 
 
 def step_from_wire(offer: pb.ArtifactOffer) -> CompiledStep:
-    """The inverse of `step_to_wire`; nothing is checked."""
+    """Convert the message of a step back, without any checks."""
     return CompiledStep(
         key=str(offer.key),
         fabric=str(offer.fabric),
@@ -60,23 +60,23 @@ def step_from_wire(offer: pb.ArtifactOffer) -> CompiledStep:
 
 
 def samples_per_step(interface: StepInterface) -> int:
-    """The batch size: the leading dimension of the first input; 1 when there is none."""
+    """Return the batch size: the leading dimension of the first input, or 1 if there is none."""
     shapes = [spec.shape for spec in interface.inputs]
     return shapes[0][0] if shapes and shapes[0] else 1
 
 
 def state_problems(specs: Sequence[TensorSpec], got: Mapping[str, tuple[str, tuple[int, ...]]]) -> list[str]:
-    """What is wrong with a state of the given (dtype, shape) by name; all of it at once."""
+    """List all differences between the specs of a state and the given (dtype, shape) by name."""
     expected = {spec.name: (spec.dtype, spec.shape) for spec in specs}
-    faults = [f"'{name}' is missing" for name in expected if name not in got]
-    faults += [f"'{name}' is not state of the program" for name in got if name not in expected]
+    problems = [f"'{name}' is missing" for name in expected if name not in got]
+    problems += [f"'{name}' is not state of the program" for name in got if name not in expected]
     for name, (dtype, shape) in expected.items():
         if name not in got:
             continue
         got_dtype, got_shape = got[name]
         if (got_dtype, tuple(got_shape)) != (dtype, shape):
-            faults.append(f"'{name}' is {got_dtype}{list(got_shape)}, expected {dtype}{list(shape)}")
-    return faults
+            problems.append(f"'{name}' is {got_dtype}{list(got_shape)}, expected {dtype}{list(shape)}")
+    return problems
 
 
 def _interface_to_wire(interface: StepInterface) -> pb.Interface:
@@ -107,12 +107,14 @@ def _specs_from_wire(specs: Iterable[pb.TensorSpec]) -> tuple[TensorSpec, ...]:
 
 @dataclass(frozen=True)
 class InputIdentity:
-    """The input of one run as one task sees it.
+    """The input of a run as a task sees it; all tasks of a job must agree on it before any batch is sent.
 
     Attributes:
-        run: Number of the run among all that the program makes on the system, from 1: `train` and `evaluate`
-            after it are 1 and 2. It tells a worker that is ahead of the chief from one with another input.
-        facts: Name -> text of what must be equal in all tasks, in the order in which differences are told.
+        run: Number of the run among all runs of the program on the system, from 1: `train` and `evaluate`
+            after it are 1 and 2. It distinguishes a worker that is ahead of the chief from one with another
+            input.
+        facts: Name -> text of properties that must be equal in all tasks, in the order in which differences
+            are reported.
     """
 
     run: int
@@ -125,7 +127,7 @@ class InputIdentity:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def differences(self, worker: InputIdentity) -> list[str]:
-        """What a worker has else than the chief, whose identity this is; empty where they agree."""
+        """List the differences of a worker from the chief, whose identity this is; empty if they agree."""
         names = [*self.facts, *(name for name in worker.facts if name not in self.facts)]
         return [
             f"{name}: {worker.facts.get(name, 'nothing')} in the worker, "
@@ -136,21 +138,21 @@ class InputIdentity:
 
 
 def identity_to_wire(identity: InputIdentity) -> pb.InputIdentity:
-    """The message of an identity."""
+    """Convert an identity to its message."""
     facts = [pb.Fact(name=name, text=text) for name, text in identity.facts.items()]
     return pb.InputIdentity(run=identity.run, facts=facts)
 
 
 def identity_from_wire(message: pb.InputIdentity) -> InputIdentity:
-    """The reverse of `identity_to_wire`."""
+    """Convert the message of an identity back."""
     return InputIdentity(message.run, {str(fact.name): str(fact.text) for fact in message.facts})
 
 
-# Bytes of tensor data in one message. gRPC in Python is fastest near 1 MiB and collapses with tens of MiB.
+# Bytes of tensor data in a message. gRPC in Python is fastest near 1 MiB and collapses with tens of MiB.
 CHUNK_BYTES = 1 << 20
-# Limit of a message, with room for names and shapes beside the data.
+# Limit of a message, with room for names and shapes in addition to the data.
 MESSAGE_BYTES = 4 << 20
-# Tensors of one message: their names take room too.
+# Limit of tensors in a message, because their names take space too.
 MAX_TENSORS = 2048
 
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -163,10 +165,10 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a name on the wire.
+    """Return the numpy dtype for a name on the wire.
 
     Raises:
-        WireFormatError: a dtype that does not travel.
+        WireFormatError: a dtype that cannot be sent.
     """
     try:
         return _DTYPES[name]
@@ -179,7 +181,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
 def pack_tensors(
     tensors: Mapping[str, np.ndarray], chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[list[pb.TensorChunk]]:
-    """Groups of chunks with at most `chunk_bytes` of data each; no group for no tensors."""
+    """Pack tensors into groups of chunks with at most `chunk_bytes` of data; no tensors give no group."""
     group: list[pb.TensorChunk] = []
     room = chunk_bytes
     for name, array in tensors.items():
@@ -194,7 +196,7 @@ def pack_tensors(
             group.append(chunk)
             room -= len(chunk.data)
             offset += len(chunk.data)
-            # Many small tensors must not add up to a huge message of names.
+            # The limit on tensors keeps the names of many small ones from adding up to a huge message.
             if room == 0 or len(group) == MAX_TENSORS:
                 yield group
                 group, room = [], chunk_bytes
@@ -218,7 +220,7 @@ class TensorAssembler:
         accept: Called with (name, dtype, shape) before a tensor's memory is allocated; raises to refuse it.
 
     Attributes:
-        complete_bytes: Of the tensors that `take` gives.
+        complete_bytes: Size of the tensors that `take` would return.
     """
 
     def __init__(self, accept: Callable[[str, str, tuple[int, ...]], None] | None = None) -> None:
@@ -229,7 +231,7 @@ class TensorAssembler:
         self.complete_bytes = 0
 
     def add(self, chunks: Iterable[pb.TensorChunk]) -> None:
-        """Takes the chunks of one message.
+        """Add the chunks of a message.
 
         Raises:
             WireFormatError: a gap, an overlap, a part without its beginning, an unknown dtype.
@@ -271,17 +273,17 @@ class TensorAssembler:
         return name, room, done
 
     def take(self) -> dict[str, np.ndarray]:
-        """The tensors that have arrived whole since the last call, by name, in the order of their arrival."""
-        coming = self._open[0] if self._open is not None else None
-        taken = {name: array for name, array in self._tensors.items() if name != coming}
-        self._tensors = {name: array for name, array in self._tensors.items() if name == coming}
+        """Return the tensors completed since the last call, by name, in the order of their arrival."""
+        incomplete = self._open[0] if self._open is not None else None
+        complete = {name: array for name, array in self._tensors.items() if name != incomplete}
+        self._tensors = {name: array for name, array in self._tensors.items() if name == incomplete}
         self.complete_bytes = 0
         if sys.byteorder == "big":
-            return {name: array.byteswap() for name, array in taken.items()}
-        return taken
+            return {name: array.byteswap() for name, array in complete.items()}
+        return complete
 
     def finish(self) -> dict[str, np.ndarray]:
-        """The tensors that nobody has taken, by name, in the order of their arrival.
+        """Return the tensors that have not been taken, by name, in the order of their arrival.
 
         Raises:
             WireFormatError: the last tensor is not complete.

@@ -1,9 +1,7 @@
-"""Processes that a CS system starts for itself: wafers of a group, and MemoryX.
+"""Child processes of a CS system: wafers of a group, and MemoryX.
 
-They are forked from one process (`cs_system.processes`), which begins with the first of them, imports JAX,
-and ends with the CS system: those that follow begin at once, where a start of their own takes half a second
-of a CPU. The fork server of `multiprocessing` would do the same, but it needs a path for a socket that is
-shorter than many a TMPDIR, leaves it behind when it is killed, and lets whoever asks wait for its imports.
+They are forked from a fork server, a process that is started with the first of them, imports JAX, and ends
+with the CS system. So the following ones start immediately, instead of after half a second of CPU time each.
 """
 
 from __future__ import annotations
@@ -31,23 +29,26 @@ from typing import Any, NoReturn
 from cs_system.errors import CsSystemError, SystemBugError
 from cs_toolkit.garbage import search_seldom
 
+# The fork server of `multiprocessing` is no alternative: it needs a path for a socket that is shorter than
+# many a TMPDIR, leaves it behind when it is killed, and lets its clients wait for its imports.
+
 END_TIMEOUT_S = 5.0
 
 NUMBER_BYTES = 4
-"""A process tells its number, and at its end its exit code, by so many bytes each, signed, low ones first."""
+"""Size of the two messages of a child process, its pid and its exit code: signed, little-endian."""
 
 Json = str | int
 
 
 class _ForkServer:
-    """The process that forks the others."""
+    """The client of the fork server, which it starts when it is needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def fork(self, request: bytes, descriptors: Sequence[int]) -> None:
-        """Lets it fork a process, which gets the descriptors; does not wait for that."""
+        """Fork a process that gets the descriptors; does not wait for it."""
         with self._lock:
             if self._process is None or self._process.poll() is not None:
                 self._start()
@@ -55,7 +56,7 @@ class _ForkServer:
 
     def _start(self) -> None:
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, _sigint_blocked():
+        with theirs, _block_sigint():
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "cs_system", "fork-server"],
                 stdin=theirs.fileno(),
@@ -65,10 +66,10 @@ class _ForkServer:
 
 
 @contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    """What is started in the body does not hear Ctrl-C, not even before it has a session of its own.
+def _block_sigint() -> Iterator[None]:
+    """Start processes in the body that ignore Ctrl-C, even before they have their own session.
 
-    It is for the CS system, which ends what it has started.
+    The CS system handles it, and ends the processes that it has started.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -87,13 +88,13 @@ _fork_server = _ForkServer()
 
 
 class ChildProcess:
-    """A process in a session of its own. It ends with `end`, and with this process, however that ends.
+    """A process in its own session. It ends with `end`, and with this process, however that ends.
 
     Args:
-        name: What `ps -o comm` and `top` call it; of more than 15 characters Linux keeps the first ones.
-        run: What it does, a function of a module; returns the exit code.
-        arguments: Of the function.
-        descriptors: More arguments: it gets duplicates of these.
+        name: Name in `ps -o comm` and `top`; Linux keeps the first 15 characters.
+        run: The function of a module that it runs; returns the exit code.
+        arguments: Arguments of the function.
+        descriptors: File descriptors, whose duplicates are appended to the arguments.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class ChildProcess:
         lifeline, self._lifeline = os.pipe()
         os.set_blocking(self._status, False)
         weakref.finalize(self, os.close, self._status)
-        self._let_go = weakref.finalize(self, os.close, self._lifeline)
+        self._close_lifeline = weakref.finalize(self, os.close, self._lifeline)
         request = {"name": name, "run": [run.__module__, run.__qualname__], "arguments": list(arguments)}
         try:
             _fork_server.fork(json.dumps(request).encode(), [lifeline, status, *descriptors])
@@ -117,50 +118,50 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process; waits until it is there.
+        """Process id; waits until the process has started.
 
         Raises:
             ChildProcessError: it could not be started.
         """
-        self._hear(lambda: self._pid is not None or self._has_ended, None)
+        self._wait_until(lambda: self._pid is not None or self._has_ended, None)
         if self._pid is None:
             raise ChildProcessError("the process could not be started; its reason is on stderr")
         return self._pid
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has, or nobody knows it any more, because the fork server is gone."""
+        """True if it has ended, or is unknown because the fork server is gone."""
         return self.wait(0.0)
 
     @property
     def exit_code(self) -> int | None:
-        """Of one that has ended, that of a signal negative; None where nobody knows it."""
+        """Exit code of a process that has ended, -N for signal N; None if it is not known."""
         self.wait(0.0)
         return self._exit_code
 
     def kill(self) -> None:
-        """Ends it, whatever it does, and does not wait."""
+        """Kill it without waiting."""
         if not self.has_ended:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until it has ended; whether it has in time."""
-        return self._hear(lambda: self._has_ended, timeout_s)
+        """Wait until it has ended; return False if it does not end in time."""
+        return self._wait_until(lambda: self._has_ended, timeout_s)
 
     def end(self, timeout_s: float = END_TIMEOUT_S) -> None:
-        """Tells it to end, and waits; kills it when that takes too long."""
-        self._let_go()
+        """Ask it to end, and wait; kill it if that takes too long."""
+        self._close_lifeline()
         if not self.wait(timeout_s):
             self.kill()
             self.wait()
 
-    def _hear(self, enough: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Reads the status of the process until that is enough; whether it is in time."""
+    def _wait_until(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Read the messages of the process until the condition holds; return False if it does not in time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        readable = select.poll()  # one for each thread; `select.select` takes no descriptor above 1023
+        readable = select.poll()  # one for each thread; `select.select` cannot use descriptors above 1023
         readable.register(self._status, select.POLLIN)
-        while not enough():
+        while not condition():
             left_ms = None if deadline is None else 1000 * max(0.0, deadline - time.monotonic())
             if not readable.poll(left_ms):
                 return False
@@ -184,7 +185,7 @@ class ChildProcess:
 
 
 def end_process(code: int) -> NoReturn:
-    """Ends at once: threads that still wait, in XLA too, would abort a Python that takes itself apart."""
+    """Exit immediately: at a normal exit, threads that still wait, in XLA for example, would abort Python."""
     logging.shutdown()
     os._exit(code)
 
@@ -196,7 +197,7 @@ _MOST_BYTES, _MOST_DESCRIPTORS = 1 << 16, 8
 
 
 def run_fork_server() -> None:
-    """Forks a process for each request on the socket at its standard input, until that is closed."""
+    """Fork a process for each request on the socket at standard input, until that is closed."""
     search_seldom()
     set_up_logging()
     requests = socket.socket(fileno=os.dup(0))
@@ -204,47 +205,47 @@ def run_fork_server() -> None:
     os.dup2(nothing, 0)
     for module in _IMPORTED:
         import_module(module)
-    gc.freeze()  # what the processes share stays shared
+    gc.freeze()  # keeps the memory pages shared with the forked processes
     with selectors.DefaultSelector() as selector:
         selector.register(requests, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
                 if key.fileobj is not requests:
                     selector.unregister(key.fileobj)
-                    _tell_end(key.fd, *key.data)
+                    _report_end(key.fd, *key.data)
                     continue
                 request, descriptors, *_ = socket.recv_fds(requests, _MOST_BYTES, _MOST_DESCRIPTORS)
-                if not request:  # the CS system is gone, and all that it has started ends by itself
+                if not request:  # the CS system is gone, and its child processes end by themselves
                     return
                 pid, status = _fork(json.loads(request), descriptors)
                 selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
 
 
 def _fork(request: dict[str, Any], descriptors: list[int]) -> tuple[int, int]:
-    """The new process, and where its end is told."""
+    """Fork a process; return its pid, and the descriptor to which its end is reported."""
     lifeline, status, *own = descriptors
     pid = os.fork()
     if not pid:
         _run(request, lifeline, own)
     for descriptor in (lifeline, *own):
         os.close(descriptor)
-    _tell(status, pid)
+    _report(status, pid)
     return pid, status
 
 
-def _tell_end(process: int, pid: int, status: int) -> None:
+def _report_end(process: int, pid: int, status: int) -> None:
     os.close(process)
-    _tell(status, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    _report(status, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     os.close(status)
 
 
-def _tell(status: int, number: int) -> None:
-    with contextlib.suppress(BrokenPipeError):  # nobody wants to know
+def _report(status: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the CS system has dropped the process
         os.write(status, number.to_bytes(NUMBER_BYTES, "little", signed=True))
 
 
 def _run(request: dict[str, Any], lifeline: int, own: list[int]) -> NoReturn:
-    """What the new process does."""
+    """Run the function of a request in the new process."""
     try:
         _close_all_but({0, 1, 2, lifeline, *own})
         os.setsid()
@@ -263,18 +264,18 @@ def _run(request: dict[str, Any], lifeline: int, own: list[int]) -> NoReturn:
 def _close_all_but(kept: set[int]) -> None:
     for entry in list(Path("/proc/self/fd").iterdir()):
         if int(entry.name) not in kept:
-            with contextlib.suppress(OSError):  # the one of the list
+            with contextlib.suppress(OSError):  # the descriptor of the directory itself
                 os.close(int(entry.name))
 
 
 def _end_with_owner(lifeline: int) -> None:
-    """Ends this process, whatever it waits for, when the one that wanted it is gone, or says so."""
+    """End this process, whatever it is doing, when its owner is gone or has closed the lifeline."""
     os.read(lifeline, 1)
     end_process(0)
 
 
 class _Formatter(logging.Formatter):
-    """`2026-01-31 12:00:00.123 INFO    job-17  text`; `-` stands for lines that belong to no job."""
+    """Formats `2026-01-31 12:00:00.123 INFO    job-17  text`, with `-` for lines that belong to no job."""
 
     default_msec_format = "%s.%03d"
 
@@ -285,7 +286,7 @@ class _Formatter(logging.Formatter):
 
 
 def set_up_logging(level: int = logging.INFO) -> None:
-    """Sends the lines of this toolkit, and warnings of everything else, to stderr."""
+    """Log the lines of this toolkit, and warnings of everything else, to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)-7s %(job)s  %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -1,4 +1,4 @@
-"""A CS system in its own process, for tests and benchmarks of programs that need one."""
+"""A CS system in a separate process, for tests and benchmarks of programs that need one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 START_TIMEOUT_S = 60.0
 CACHE_VARIABLE = "CS_SYSTEM_TESTING_CACHE"
-"""Names a directory in which all systems of `running_system` keep what they have compiled."""
+"""Environment variable with a directory in which all systems of `running_system` store compiled programs."""
 _PARTS = ("cs_memoryx", "cs_wafer_")
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.02
@@ -26,8 +26,8 @@ class RunningSystem:
     """A system that accepts calls.
 
     Attributes:
-        address: For `--cs_ip`.
-        data_address: Of the data plane.
+        address: Address for `--cs_ip`.
+        data_address: Address of the data plane.
         process: The server.
         log_file: Its stderr.
     """
@@ -38,12 +38,12 @@ class RunningSystem:
     log_file: Path
 
     def log(self) -> str:
-        """What the server has logged so far."""
+        """Return the server's log so far."""
         return self.log_file.read_text()
 
 
 def parts_of(pid: int) -> dict[int, str]:
-    """Process and name of the wafers and MemoryX that a process has started and that have not ended."""
+    """Return pid and name of the running wafers and MemoryX processes that a process has started."""
     found = {}
     queue = [pid]
     while queue:
@@ -63,7 +63,7 @@ def _children(pid: int) -> list[int]:
 
 
 def read_ready_file(path: Path, process: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any]:
-    """Waits for the ready file of a server.
+    """Wait for the ready file of a server, and read it.
 
     Raises:
         RuntimeError: the process ended.
@@ -82,11 +82,11 @@ def read_ready_file(path: Path, process: subprocess.Popen[bytes], timeout_s: flo
 
 @contextmanager
 def running_system(directory: Path, flags: Sequence[str] = ()) -> Iterator[RunningSystem]:
-    """Starts a system on free ports of loopback; ends it with the body, in every case.
+    """Run a system on free ports of loopback for the body.
 
     Args:
-        directory: For its ready file and log, and its cache where `CACHE_VARIABLE` names none.
-        flags: More flags of `cs_system serve`; they win over those given here.
+        directory: For its ready file and log, and its cache unless `CACHE_VARIABLE` names another.
+        flags: More flags of `cs_system serve`, which override those given here.
     """
     ready, log_file = directory / "ready.json", directory / "cs_system.log"
     cache = os.environ.get(CACHE_VARIABLE) or directory / "cache"

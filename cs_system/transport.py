@@ -1,4 +1,4 @@
-"""gRPC as client and server use it: protocol version, channel options, metadata, errors."""
+"""The use of gRPC by client and server: protocol version, channel options, metadata, errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cs_system.messages import MESSAGE_BYTES
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
-# Raised by every change of the control plane that the other side cannot ignore.
+# Incremented by every change of the control plane that the other side cannot ignore.
 PROTOCOL_VERSION = 7
 
 PROTOCOL_KEY = "cs-protocol"
@@ -26,10 +26,10 @@ TOOLKIT_KEY = "cs-toolkit"
 RESERVATION_KEY = "cs-reservation"
 ERROR_KEY = "cs-error-bin"
 
-# A killed process closes its connections at once. Keepalive finds those whose machine or network has gone.
+# A killed process closes its connections immediately; keepalive detects a lost machine or network.
 KEEPALIVE_MS = 10_000
 _METADATA_BYTES = 64 << 10
-# Text of an error on the wire; the beginning and the end of a longer one are kept.
+# Limit of an error's text on the wire; of a longer one the middle is left out.
 _ERROR_CHARS = 12_000
 
 _COMMON = (
@@ -39,21 +39,21 @@ _COMMON = (
     ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
-    # For pings of gRPC itself; with its default of a minute one of them would hold up the keepalive.
+    # For gRPC's own pings; with its default of a minute one of them would delay the keepalive.
     ("grpc.http2.ping_timeout_ms", KEEPALIVE_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
 SERVER_OPTIONS = (
     *_COMMON,
-    # Without this two servers could listen on one port and share its connections.
+    # Otherwise two servers could listen on the same port and share its connections.
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
     ("grpc.http2.max_ping_strikes", 0),
 )
 CLIENT_OPTIONS = (
     *_COMMON,
-    # A site's http_proxy must not stand between a chief and its CS system.
+    # A chief must reach its CS system directly even if the site sets http_proxy.
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -61,13 +61,13 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 def client_metadata(reservation: str | None = None) -> Metadata:
-    """What every call carries."""
+    """Return the metadata of every call."""
     common = ((PROTOCOL_KEY, str(PROTOCOL_VERSION)), (TOOLKIT_KEY, TOOLKIT_VERSION))
     return common if reservation is None else (*common, (RESERVATION_KEY, reservation))
 
 
 def check_client(metadata: Mapping[str, str]) -> None:
-    """Refuses a client of another protocol.
+    """Refuse a client with another protocol version.
 
     Raises:
         ProtocolMismatchError: the client's protocol is not this one.
@@ -80,15 +80,15 @@ def check_client(metadata: Mapping[str, str]) -> None:
 
 
 def shorten(text: str, limit: int = _ERROR_CHARS) -> str:
-    """`text`, without its middle when it is longer than `limit` characters."""
+    """Return `text`, without its middle if it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
     half = (limit - 40) // 2
     return f"{text[:half]}\n... ({len(text) - 2 * half} characters left out) ...\n{text[-half:]}"
 
 
-def status_of(error: CsSystemError) -> grpc.StatusCode:
-    """The gRPC status for programs that know nothing but gRPC."""
+def status_code(error: CsSystemError) -> grpc.StatusCode:
+    """Return the gRPC status of an error, for programs that know only gRPC."""
     if isinstance(error, SystemBusyError | ReservationLostError):
         return grpc.StatusCode.FAILED_PRECONDITION
     if isinstance(error, SystemStoppingError):
@@ -97,13 +97,13 @@ def status_of(error: CsSystemError) -> grpc.StatusCode:
 
 
 def error_metadata(error: CsSystemError) -> tuple[tuple[str, bytes], ...]:
-    """The trailing metadata of a failed call."""
+    """Return the trailing metadata of a failed call."""
     detail = pb.ErrorDetail(code=error.code, message=shorten(str(error)), fields=error.fields)
     return ((ERROR_KEY, detail.SerializeToString()),)
 
 
 def error_from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> CsSystemError | None:
-    """The error that `error_metadata` wrote; None when there is none."""
+    """Return the error that `error_metadata` wrote, or None."""
     for key, value in metadata or ():
         if key == ERROR_KEY and isinstance(value, bytes):
             detail = pb.ErrorDetail.FromString(value)

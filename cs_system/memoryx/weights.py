@@ -253,7 +253,7 @@ class WeightStream:
         self._fail(
             MemoryxError(
                 f"MemoryX at {self._name} has not answered for {silent_s:.0f} s; the state is lost, start "
-                "the job again: a training continues from its last checkpoint"
+                "the job again: training resumes from its last checkpoint"
             )
         )
         shut_down(self._sock)
@@ -319,8 +319,8 @@ def connect(address: tuple[str, int]) -> socket.socket:
 def loss_error(name: str, error: ConnectionError) -> MemoryxError:
     """Return the error for a lost connection to MemoryX."""
     return MemoryxError(
-        f"MemoryX at {name} has gone ({error}); the state is lost, start the job again: a training "
-        "continues from its last checkpoint"
+        f"MemoryX at {name} has gone ({error}); the state is lost, start the job again: training "
+        "resumes from its last checkpoint"
     )
 
 

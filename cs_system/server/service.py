@@ -40,7 +40,7 @@ from cs_system.transport import (
     check_client,
     error_metadata,
     shorten,
-    status_of,
+    status_code,
 )
 from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
@@ -338,7 +338,7 @@ def _wrap_handler(handler: Handler) -> Handler:
                 f"internal error of the CS system: {type(error).__name__}: {error}; its log has the details"
             )
         await context.abort(
-            status_of(failure), shorten(str(failure).replace("\n", " "), 1000), error_metadata(failure)
+            status_code(failure), shorten(str(failure).replace("\n", " "), 1000), error_metadata(failure)
         )
         return None
 

@@ -299,7 +299,7 @@ class System:
         """End the current run and all waiting calls; every caller gets `cause`."""
         self.stopping = SystemStoppingError(
             f"the CS system is shutting down ({cause}); start the job again when it is back, "
-            "a training continues from its last checkpoint"
+            "training resumes from its last checkpoint"
         )
         self._changes.notify()
         holder = self.book.holder

@@ -1,1 +1,1 @@
-"""SwarmX: several CS systems share a batch: weights go to all, gradients are summed on their way back."""
+"""SwarmX: CS systems share a batch: weights are broadcast to all, gradients are reduced on their way back."""

@@ -52,26 +52,26 @@ from cs_toolkit.step import CompiledStep
 
 log = logging.getLogger("cs_system.server")
 
-_LOOK_S = 0.5
-_STRANGERS = 64
-"""Connections of others that may wait beside those of the wafers."""
-_CAUSE_S = 1.0
-"""The death of a wafer makes others fail, maybe before it is seen: so long the cause is waited for."""
+_WATCH_INTERVAL_S = 0.5
+_MAX_UNAUTHENTICATED_PEERS = 64
+"""Extra backlog for connections of peers that have not proved to be wafers."""
+_CAUSE_TIMEOUT_S = 1.0
+"""How long to wait for the cause of a failure: when a wafer dies, others may fail before its death shows."""
 
-_CODE_S = 0.5
-"""So long the exit code of a wafer that has hung up is waited for."""
+_EXIT_CODE_TIMEOUT_S = 0.5
+"""How long to wait for the exit code of a wafer that has disconnected."""
 
-_ACCEPT_S = 0.2
+_ACCEPT_TIMEOUT_S = 0.2
 
-_WORD_S = 1.0
-"""A stranger that connects and says nothing holds the others up for so long."""
+_TOKEN_TIMEOUT_S = 1.0
+"""A peer that connects and sends nothing holds up the others for this long."""
 
 Arrays = list[np.ndarray]
-_Arriving = queue.SimpleQueue[Arrays | CsSystemError]
+_Arrivals = queue.SimpleQueue[Arrays | CsSystemError]
 
 
 class GroupSteps:
-    """A step that the wafers have been told to compute; see `PendingSteps`."""
+    """A step that was dispatched to the wafers."""
 
     count = 1
 
@@ -79,23 +79,23 @@ class GroupSteps:
         self._engine = engine
 
     def is_ready(self) -> bool:
-        """Whether its outputs are here."""
+        """Return True if its outputs have arrived."""
         return self._engine.has_outputs
 
     def wait(self) -> dict[str, np.ndarray]:
-        """See `PendingSteps`."""
+        """Wait for the step, and return its outputs by name."""
         return self._engine.outputs()
 
 
 class GroupEngine(LayeredEngine):
-    """A step in layers on several wafers; see `Engine`.
+    """The engine of a step in layers on several wafers.
 
     Args:
-        step: What to run.
-        schedule: Of the step.
+        step: The step.
+        schedule: Schedule of the step.
         data: Bytes of its executables, by their names.
-        memoryx: Where weights and optimizer state are kept.
-        count: Of wafers.
+        memoryx: Where weights and optimizer state are stored.
+        count: Number of wafers.
         machines: Where they are started.
         heartbeat_timeout_s: Silence after which a wafer is ended.
 
@@ -122,25 +122,25 @@ class GroupEngine(LayeredEngine):
                 f"batch size that {count * parts} divides, or another num_csx"
             )
         super().__init__(step.interface, schedule)
-        self._step, self._data, self._place = step, data, memoryx
+        self._step, self._data, self._config = step, data, memoryx
         self._count, self._heartbeat_timeout_s = count, heartbeat_timeout_s
         self._heartbeats: HeartbeatMonitor | None = None
         self._stragglers: StragglerMonitor | None = None
-        self._watched = threading.Event()
+        self._stop_watching = threading.Event()
         self._machines = machines or LocalHost()
-        self._cut = split_inputs(step)
+        self._is_split = split_inputs(step)
         self._traffic = traffic(schedule)
-        self._own: list[MemoryxProcess] = []
+        self._started_processes: list[MemoryxProcess] = []
         self.wafers: list[Wafer] = []
         self._socks: list[socket.socket] = []
-        self._failed = threading.Condition()
+        self._failures_changed = threading.Condition()
         self._failures: list[tuple[int, CsSystemError]] = []
         self._ready: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._reader: ShardedReader | None = None
-        self._outputs: _Arriving = queue.SimpleQueue()
+        self._outputs: _Arrivals = queue.SimpleQueue()
 
     def program(self) -> float:
-        """See `Engine`."""
+        """Start the wafers, which compile their calls; return the seconds that it took."""
         started = time.monotonic()
         if not self._socks:
             try:
@@ -151,13 +151,13 @@ class GroupEngine(LayeredEngine):
         return time.monotonic() - started
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> GroupSteps:
-        """See `Engine`."""
+        """Send each wafer its share of the batch, without waiting for the step."""
         inputs = self._batch(chunk, offset, count)
         plan, whole = self._schedule, [inputs[position] for position in self._schedule.micro.whole.values()]
         for rank in range(self._count):
             shares = [
-                share(array, plan.parts_of(number), self._count, rank) if is_cut else array
-                for number, array, is_cut in zip(plan.inputs, inputs, self._cut, strict=True)
+                share(array, plan.parts_of(number), self._count, rank) if is_split else array
+                for number, array, is_split in zip(plan.inputs, inputs, self._is_split, strict=True)
             ]
             more = for_memory(plan, self._traffic, inputs) if rank == 0 else []
             self._send(rank, FrameType.BEGIN, 0, [*shares, *whole, *more])
@@ -165,35 +165,37 @@ class GroupEngine(LayeredEngine):
 
     @property
     def has_outputs(self) -> bool:
-        """Whether those of the oldest step are here."""
+        """True if the outputs of the oldest step have arrived."""
         return not self._outputs.empty()
 
     def outputs(self) -> dict[str, np.ndarray]:
-        """Waits for those of the oldest step."""
+        """Wait for the outputs of the oldest step."""
         numbers = dict.fromkeys(self._schedule.outputs)
-        values = dict(zip(numbers, self._result(self._outputs), strict=True)) if numbers else {}
+        values = dict(zip(numbers, self._wait_for(self._outputs), strict=True)) if numbers else {}
         return {
             spec.name: from_device(values[number][None], spec)
             for spec, number in zip(self.interface.outputs, self._schedule.outputs, strict=True)
         }
 
     def unresponsive(self) -> str | None:
-        """See `Engine`."""
-        heartbeats, pace = self._heartbeats, self._stragglers
+        """Describe a wafer, or a part that a wafer waits for, that has not answered for seconds; or None."""
+        heartbeats, stragglers = self._heartbeats, self._stragglers
         return (
-            None if heartbeats is None or pace is None else heartbeats.unresponsive() or pace.unresponsive()
+            None
+            if heartbeats is None or stragglers is None
+            else heartbeats.unresponsive() or stragglers.unresponsive()
         )
 
     def stragglers(self) -> StragglerMonitor | None:
-        """See `Engine`."""
+        """Return the work times of the wafers."""
         return self._stragglers
 
     def free(self) -> None:
-        """See `Engine`."""
+        """End the wafers, and the MemoryX processes that were started for them."""
         self._lose_state()
-        self._watched.set()
+        self._stop_watching.set()
         self._heartbeats = self._stragglers = None
-        # The first one last: the others would take its end for a fault.
+        # The first wafer last: the others would report its end as a failure.
         for group in (slice(1, None), slice(0, 1)):
             for sock in self._socks[group]:
                 shut_down(sock)
@@ -205,66 +207,69 @@ class GroupEngine(LayeredEngine):
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
-        own, self._own = self._own, []
+        own, self._started_processes = self._started_processes, []
         for memoryx in own:
             memoryx.end()
 
-    # Inside
-
     def _start(self) -> None:
         hosts = self._machines.gather(self._count)
-        addresses, self._own = start_memoryx(self._place, self._schedule, hosts.listen, hosts.address)
+        addresses, self._started_processes = start_memoryx(
+            self._config, self._schedule, hosts.listen, hosts.address
+        )
         token = secrets.token_hex(16)
         family = socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET
-        waiting = self._count + _STRANGERS
+        waiting = self._count + _MAX_UNAUTHENTICATED_PEERS
         with socket.create_server((hosts.listen, 0), family=family, backlog=waiting) as listener:
             for wafer in hosts.start(listener.getsockname()[1], token, self._count):
                 self.wafers.append(wafer)
             self._heartbeats = heartbeats = HeartbeatMonitor(self._count, self._heartbeat_timeout_s)
             self._stragglers = StragglerMonitor(self._count)
-            self._watched = watched = threading.Event()
+            self._stop_watching = stop = threading.Event()
             threading.Thread(
-                target=self._watch, args=(heartbeats, self._stragglers, watched), daemon=True
+                target=self._watch, args=(heartbeats, self._stragglers, stop), daemon=True
             ).start()
             self._socks = accept_wafers(listener, token, self.wafers, heartbeats)
-        with _held_port(hosts) as port:
-            self._order(host_port(hosts.address, port), addresses, token)
+        with _reserve_port(hosts) as port:
+            self._assign(host_port(hosts.address, port), addresses, token)
 
-    def _order(self, coordinator: str, memoryx: tuple[tuple[str, int], ...], token: str) -> None:
-        """Tells the wafers what to compute, and waits until they can."""
+    def _assign(self, coordinator: str, memoryx: tuple[tuple[str, int], ...], token: str) -> None:
+        """Send the wafers their assignments, and wait until they are ready."""
         assert self._heartbeats is not None
         assert self._stragglers is not None
         for rank in range(self._count):
             arguments = (rank, self._heartbeats, self._stragglers)
             threading.Thread(target=self._receive, args=arguments, daemon=True).start()
         for rank, sock in enumerate(self._socks):
-            order = WaferAssignment(rank, self._count, coordinator, memoryx, token)
+            assignment = WaferAssignment(rank, self._count, coordinator, memoryx, token)
             try:
-                send_frame(sock, FrameType.OPEN, 0, order.to_bytes(self._step))
+                send_frame(sock, FrameType.OPEN, 0, assignment.to_bytes(self._step))
                 for number, executable in enumerate(self._step.executables):
                     send_frame(sock, FrameType.FUNCTION, number, self._data[executable.name])
             except ConnectionError:
-                raise self._cause() from None
+                raise self._find_cause() from None
         for _ in range(self._count):
             if self._ready.get() < 0:
-                raise self._cause()
+                raise self._find_cause()
         self._reader = ShardedReader(self._schedule, memoryx, token)
 
-    def _watch(self, heartbeats: HeartbeatMonitor, pace: StragglerMonitor, watched: threading.Event) -> None:
-        """Names wafers that are silent or slow, and ends one that is silent for too long."""
-        while not watched.wait(_LOOK_S):
+    def _watch(
+        self, heartbeats: HeartbeatMonitor, stragglers: StragglerMonitor, stop: threading.Event
+    ) -> None:
+        """Log silent and slow wafers, and end a wafer that has been silent for too long."""
+        while not stop.wait(_WATCH_INTERVAL_S):
             heartbeats.log_changes()
-            pace.log_changes()
+            stragglers.log_changes()
             overdue, wafers, socks = heartbeats.overdue(), self.wafers, self._socks
             if overdue is not None and socks:
-                rank, silent_s = overdue
-                self._note(WaferLostError.silent(rank, self._count, silent_s))
-                # Wakes whoever waits for it; others may wait for it in a sum.
+                rank, silence_s = overdue
+                self._record_failure(WaferLostError.silent(rank, self._count, silence_s))
+                # Both are needed: shutting the socket down wakes the thread that reads it, and killing the
+                # process ends sums in which other wafers wait for it.
                 wafers[rank].kill()
                 shut_down(socks[rank])
                 return
 
-    def _receive(self, rank: int, heartbeats: HeartbeatMonitor, pace: StragglerMonitor) -> None:
+    def _receive(self, rank: int, heartbeats: HeartbeatMonitor, stragglers: StragglerMonitor) -> None:
         sock, wafer, values = self._socks[rank], self.wafers[rank], self._schedule.values
         outputs = [values[number] for number in dict.fromkeys(self._schedule.outputs)]
         try:
@@ -272,7 +277,7 @@ class GroupEngine(LayeredEngine):
                 header = receive_header(sock)
                 heartbeats.record(rank)
                 if header.type is FrameType.ALIVE:
-                    pace.record(
+                    stragglers.record(
                         rank, WorkReport.from_json(bytes(receive_payload(sock, header, MAX_TEXT_BYTES)))
                     )
                     continue
@@ -284,24 +289,26 @@ class GroupEngine(LayeredEngine):
                     fields = json.loads(receive_payload(sock, header, MAX_TEXT_BYTES))
                     raise from_wire(fields["code"], fields["message"], {})
         except CsSystemError as error:
-            self._note(error)
+            self._record_failure(error)
         except ConnectionError:
-            self._note(WaferLostError.of(rank, self._count, wafer.host), _has_aborted(wafer))
+            self._record_failure(WaferLostError.of(rank, self._count, wafer.host), _has_aborted(wafer))
         self._ready.put(-1)
-        self._outputs.put(self._cause())
+        self._outputs.put(self._find_cause())
 
-    def _note(self, error: CsSystemError, has_aborted: bool = False) -> None:
-        with self._failed:
-            self._failures.append((_doubt(error, has_aborted), error))
-            self._failed.notify_all()
+    def _record_failure(self, error: CsSystemError, has_aborted: bool = False) -> None:
+        with self._failures_changed:
+            self._failures.append((_rank_cause(error, has_aborted), error))
+            self._failures_changed.notify_all()
         reader = self._reader
         if reader is not None:
             reader.end_all()
 
-    def _cause(self) -> CsSystemError:
-        """The failure that is least in doubt of being what another one did; of several the first."""
-        with self._failed:
-            self._failed.wait_for(lambda: any(doubt == 0 for doubt, _ in self._failures), _CAUSE_S)
+    def _find_cause(self) -> CsSystemError:
+        """Return the failure that most likely caused the others; of several the first."""
+        with self._failures_changed:
+            self._failures_changed.wait_for(
+                lambda: any(rank_of_cause == 0 for rank_of_cause, _ in self._failures), _CAUSE_TIMEOUT_S
+            )
             if not self._failures:
                 return ExecutionError("the wafers do not answer")
             return min(self._failures, key=lambda item: item[0])[1]
@@ -311,7 +318,7 @@ class GroupEngine(LayeredEngine):
             send_tensors(self._socks[rank], kind, index, arrays)
         except ConnectionError:
             self._lose_state()
-            raise self._cause() from None
+            raise self._find_cause() from None
 
     def _put(self, number: int, array: np.ndarray) -> None:
         self._send(0, FrameType.PUT, number, [array])
@@ -320,23 +327,23 @@ class GroupEngine(LayeredEngine):
         self._send(0, FrameType.SNAPSHOT, len(numbers), [np.array(numbers, np.uint32)])
         if self._ready.get() < 0:
             self._lose_state()
-            raise self._cause()
+            raise self._find_cause()
         assert self._reader is not None
         return self._reader
 
-    def _result(self, arrived: _Arriving) -> Arrays:
+    def _wait_for(self, arrived: _Arrivals) -> Arrays:
         found = arrived.get()
         if isinstance(found, CsSystemError):
-            arrived.put(found)  # for whoever asks again
+            arrived.put(found)  # for the next caller
             self._lose_state()
             raise found
         return found
 
 
-def _doubt(error: CsSystemError, has_aborted: bool) -> int:
-    """How likely a failure is only what another one did; 0: it is not.
+def _rank_cause(error: CsSystemError, has_aborted: bool) -> int:
+    """Rank how likely a failure is only the consequence of another one; 0: it is not.
 
-    When a wafer ends, sums fail on the others, MemoryX hangs up, and JAX aborts their processes.
+    When a wafer ends, sums fail on the others, MemoryX disconnects, and JAX aborts their processes.
     """
     if isinstance(error, WaferLostError):
         return 2 if has_aborted else 0
@@ -346,16 +353,16 @@ def _doubt(error: CsSystemError, has_aborted: bool) -> int:
 
 
 def _has_aborted(wafer: Wafer) -> bool:
-    """Whether a wafer that has hung up has ended itself, as JAX does where another one has gone."""
-    deadline = time.monotonic() + _CODE_S
+    """Return True if a wafer that has disconnected has aborted, as JAX does when another one is gone."""
+    deadline = time.monotonic() + _EXIT_CODE_TIMEOUT_S
     while not wafer.has_ended and time.monotonic() < deadline:
-        time.sleep(_CODE_S / 50)
+        time.sleep(_EXIT_CODE_TIMEOUT_S / 50)
     return wafer.exit_code == -signal.SIGABRT
 
 
 @contextlib.contextmanager
-def _held_port(hosts: RunHosts) -> Iterator[int]:
-    """A free port that nobody but the first wafer's coordinator, which shares ports, takes in the body."""
+def _reserve_port(hosts: RunHosts) -> Iterator[int]:
+    """Reserve a free port in the body, which only the first wafer's coordinator can share."""
     with socket.socket(socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind((hosts.listen, 0))
@@ -365,27 +372,27 @@ def _held_port(hosts: RunHosts) -> Iterator[int]:
 def accept_wafers(
     listener: socket.socket, token: str, wafers: Sequence[Wafer], heartbeats: HeartbeatMonitor
 ) -> list[socket.socket]:
-    """The connections of all wafers, in their order; whoever else connects is sent away.
+    """Accept the connections of all wafers, and return them in the order of their ranks.
 
     Args:
-        listener: Where they come to.
+        listener: Socket that the wafers connect to.
         token: Their secret.
-        wafers: Which have been started.
-        heartbeats: Is told of each one that has come.
+        wafers: The wafers that have been started.
+        heartbeats: Records wafers that have connected.
 
     Raises:
-        WaferLostError: one has ended, or does not come.
+        WaferLostError: one has ended, or does not connect.
     """
     found: dict[int, socket.socket] = {}
-    listener.settimeout(_ACCEPT_S)
+    listener.settimeout(_ACCEPT_TIMEOUT_S)
     try:
         while len(found) < len(wafers):
-            _check(wafers, found, heartbeats)
+            _check_wafers(wafers, found, heartbeats)
             try:
                 sock, address = listener.accept()
             except TimeoutError:
                 continue
-            rank = _rank_of(sock, name_of(address), token)
+            rank = _authenticate(sock, name_of(address), token)
             if rank is None or rank in found or rank >= len(wafers):
                 sock.close()
             else:
@@ -397,30 +404,32 @@ def accept_wafers(
     return [found[rank] for rank in range(len(wafers))]
 
 
-def _check(wafers: Sequence[Wafer], found: dict[int, socket.socket], heartbeats: HeartbeatMonitor) -> None:
+def _check_wafers(
+    wafers: Sequence[Wafer], found: dict[int, socket.socket], heartbeats: HeartbeatMonitor
+) -> None:
     for rank, wafer in enumerate(wafers):
         if wafer.has_ended:
             raise WaferLostError.at_start(rank, len(wafers), wafer.exit_code, wafer.host)
         if rank in found:
-            heartbeats.record(rank)  # it speaks, and nobody listens before all are here
+            heartbeats.record(rank)  # nobody reads its heartbeats before all have connected
     overdue = heartbeats.overdue()
     if overdue is not None:
-        rank, silent_s = overdue
-        raise WaferLostError.silent(rank, len(wafers), silent_s)
+        rank, silence_s = overdue
+        raise WaferLostError.silent(rank, len(wafers), silence_s)
 
 
-def _rank_of(sock: socket.socket, address: str, token: str) -> int | None:
-    """The place of a wafer in its group; None for a stranger."""
+def _authenticate(sock: socket.socket, address: str, token: str) -> int | None:
+    """Return the rank of a wafer; None for a peer that is not a wafer of this group."""
     tune(sock)
     detect_loss(sock)
     try:
-        set_time_limit(sock, socket.SO_RCVTIMEO, _WORD_S)
+        set_time_limit(sock, socket.SO_RCVTIMEO, _TOKEN_TIMEOUT_S)
         header = receive_header(sock)
-        word = bytes(receive_payload(sock, header, len(token)))
-        # A model is compiled for minutes, in which nothing comes; `HeartbeatMonitor` looks for what is late.
+        token_sent = bytes(receive_payload(sock, header, len(token)))
+        # No time limit from here on: `HeartbeatMonitor` finds wafers that are silent.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
     except (ConnectionError, MemoryxError) as error:
         log.warning("%s is no wafer of the group: %s", address, error)
         return None
-    is_known = header.type is FrameType.JOIN and hmac.compare_digest(word, token.encode())
+    is_known = header.type is FrameType.JOIN and hmac.compare_digest(token_sent, token.encode())
     return header.index if is_known else None

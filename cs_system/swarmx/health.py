@@ -1,9 +1,9 @@
-"""The health of the wafers of a group: which are silent, and which are slow.
+"""The health of the wafers of a group: which are silent, and which are stragglers.
 
-All wafers wait for the last one, so only their own work tells them apart. Each says every second how long it
-has computed what needs no other wafer, and how long its weights have travelled, since its start. One is slow
-that takes much longer than the others for either, and so long that a good part of the time is spent waiting
-for it.
+All wafers wait for the last one in every step, so only the time each spends on its own work tells them apart.
+Every second each reports how long it has computed work that needs no other wafer, and how long it has
+received weights, since its start. A straggler takes much longer than the others for either, and long enough
+that a good part of the time is spent waiting for it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from cs_system.memoryx.protocol import UNRESPONSIVE_S
 log = logging.getLogger("cs_system.server")
 
 WINDOW_S, LEAST_S = 10.0, 4.0
-"""So many of the last seconds are compared, at least so many."""
+"""The reports of this many seconds are compared, and at least of this many."""
 
 CONFIRMED_S = 2.0
-"""A wafer is told of when it has been slow for so long: one that shares its CPU is slow now and then."""
+"""A straggler is reported after this time: a wafer that shares its CPU is slow now and then."""
 
 NOT_SLOW = "no CS system of the group is slow any more"
 
 SLOWER, SHARE = 1.5, 0.05
-"""How many times as long as the others a slow wafer takes, and by which part of the time it takes longer.
+"""A straggler takes this many times as long as the median of the others, and longer by this part of the time.
 
-Of computing only the part is seen that has no sums over wafers, a third or less of a step.
+The part is small because only computing without sums over wafers is measured, a third or less of a step.
 """
 
 
 class HeartbeatMonitor:
-    """When each wafer was heard last. Any thread may ask.
+    """When each wafer was last heard from. Thread-safe.
 
     Args:
-        count: Of wafers.
-        heartbeat_timeout_s: Silence that ends a wafer.
+        count: Number of wafers.
+        heartbeat_timeout_s: Silence after which a wafer is ended.
     """
 
     def __init__(self, count: int, heartbeat_timeout_s: float) -> None:
@@ -51,32 +51,32 @@ class HeartbeatMonitor:
         self._named: set[int] = set()
 
     def record(self, rank: int) -> None:
-        """A wafer has said something."""
+        """Record a message of a wafer."""
         with self._lock:
-            silent_s = time.monotonic() - self._heard_s[rank]
+            silence_s = time.monotonic() - self._heard_s[rank]
             self._heard_s[rank] = time.monotonic()
             was_named = rank in self._named
             self._named.discard(rank)
         if was_named:
-            log.info("%s answers again after %.0f s", self._name(rank), silent_s)
+            log.info("%s answers again after %.0f s", self._name(rank), silence_s)
 
     def unresponsive(self) -> str | None:
-        """Who has been silent for seconds; None: nobody."""
-        rank, silent_s = self._longest()
-        if silent_s < UNRESPONSIVE_S:
+        """Describe the wafer that has been silent for seconds, or None."""
+        rank, silence_s = self._longest()
+        if silence_s < UNRESPONSIVE_S:
             return None
         return (
-            f"{self._name(rank)} has not answered for {silent_s:.0f} s; "
+            f"{self._name(rank)} has not answered for {silence_s:.0f} s; "
             f"the run ends after {self._heartbeat_timeout_s:g} s"
         )
 
     def overdue(self) -> tuple[int, float] | None:
-        """A wafer that is to be ended, and for how many seconds it has been silent."""
-        rank, silent_s = self._longest()
-        return (rank, silent_s) if silent_s >= self._heartbeat_timeout_s else None
+        """Return the wafer that is to be ended, with the seconds of its silence, or None."""
+        rank, silence_s = self._longest()
+        return (rank, silence_s) if silence_s >= self._heartbeat_timeout_s else None
 
     def log_changes(self) -> None:
-        """Names in the log whoever has become late."""
+        """Log wafers that have become silent."""
         with self._lock:
             now_s = time.monotonic()
             new = {rank for rank, heard_s in enumerate(self._heard_s) if now_s - heard_s >= UNRESPONSIVE_S}
@@ -101,12 +101,12 @@ class HeartbeatMonitor:
 
 @dataclass(frozen=True)
 class WorkReport:
-    """What a wafer has done since its start.
+    """A wafer's report of its work since its start.
 
     Attributes:
-        computing_s: seconds of computing, without what needs the other wafers.
-        receiving_s: seconds in which weights travelled to it.
-        late: what it waits for that does not answer; empty: nothing.
+        computing_s: Seconds of computing, without work that needs the other wafers.
+        receiving_s: Seconds in which weights arrived.
+        late: Sentence about something it waits for that does not answer; empty: nothing.
     """
 
     computing_s: float = 0.0
@@ -114,68 +114,70 @@ class WorkReport:
     late: str = ""
 
     def to_json(self) -> bytes:
-        """As text."""
+        """Encode the report."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> WorkReport:
-        """The inverse."""
+        """Decode a report."""
         return cls(**json.loads(text))
 
 
 @dataclass(frozen=True)
 class Utilization:
-    """What part of the last seconds a wafer has computed, and its weights have travelled."""
+    """Fractions of the last seconds in which a wafer has computed, and received weights."""
 
     computing: float
     receiving: float
 
 
 class StragglerMonitor:
-    """What the wafers of a group say of their work. Any thread may ask.
+    """The work reports of the wafers of a group. Thread-safe.
 
     Args:
-        count: Of wafers.
+        count: Number of wafers.
 
     Attributes:
-        told: The sentence on the wafer that is slow by the last `tell`; None: none is.
+        report: Sentence about the straggler that was last logged; None: there is none.
     """
 
     def __init__(self, count: int) -> None:
         self._lock = threading.Lock()
-        self._said: list[deque[tuple[float, WorkReport]]] = [deque() for _ in range(count)]
+        self._reports: list[deque[tuple[float, WorkReport]]] = [deque() for _ in range(count)]
         self._named: str | None = None
         self._changed_s: float | None = None
         self.report: str | None = None
 
     def record(self, rank: int, work: WorkReport, now_s: float | None = None) -> None:
-        """A wafer has said what it has done until now, a monotonic time."""
+        """Record a wafer's report, received at a monotonic time."""
         now_s = time.monotonic() if now_s is None else now_s
         with self._lock:
-            said = self._said[rank]
-            said.append((now_s, work))
-            while said[0][0] < now_s - WINDOW_S:
-                said.popleft()
+            reports = self._reports[rank]
+            reports.append((now_s, work))
+            while reports[0][0] < now_s - WINDOW_S:
+                reports.popleft()
 
     def unresponsive(self) -> str | None:
-        """What wafers wait for that does not answer; None: nothing."""
+        """Describe what wafers wait for that does not answer, or None."""
         with self._lock:
-            return next((said[-1][1].late for said in self._said if said and said[-1][1].late), None)
+            return next(
+                (reports[-1][1].late for reports in self._reports if reports and reports[-1][1].late), None
+            )
 
     def utilization(self) -> list[Utilization] | None:
-        """Of each wafer; None where too little is known."""
+        """Return the utilization of each wafer, or None if there are too few reports."""
         with self._lock:
-            if any(not said or said[-1][0] - said[0][0] < LEAST_S for said in self._said):
+            if any(not reports or reports[-1][0] - reports[0][0] < LEAST_S for reports in self._reports):
                 return None
-            return [_shares(said[0], said[-1]) for said in self._said]
+            return [_utilization(reports[0], reports[-1]) for reports in self._reports]
 
     def straggler(self) -> str | None:
-        """Which wafer is slow, and by how much; None: none is, or too little is known."""
-        shares = self.utilization()
-        if shares is None or len(shares) < 2:
+        """Describe the straggler; None if there is none, or there are too few reports."""
+        utilization = self.utilization()
+        if utilization is None or len(utilization) < 2:
             return None
         for kind, doing in (("computing", "computes"), ("receiving", "gets its weights")):
-            values = [getattr(share, kind) for share in shares]
+            values = [getattr(one, kind) for one in utilization]
             rank = max(range(len(values)), key=values.__getitem__)
             others = statistics.median(values[:rank] + values[rank + 1 :])
             if values[rank] > SLOWER * others and values[rank] - others > SHARE:
@@ -186,7 +188,7 @@ class StragglerMonitor:
         return None
 
     def log_changes(self, now_s: float | None = None) -> None:
-        """Names in the log a wafer that has become slow; the chief's log has it from `told`."""
+        """Log a new straggler, or the end of one; `report` has the sentence for the chief's log."""
         now_s = time.monotonic() if now_s is None else now_s
         slow = self.straggler()
         name = slow and slow.partition(" is ")[0]
@@ -199,7 +201,7 @@ class StragglerMonitor:
             log.log(logging.WARNING if slow else logging.INFO, "%s", slow or NOT_SLOW)
 
 
-def _shares(first: tuple[float, WorkReport], last: tuple[float, WorkReport]) -> Utilization:
+def _utilization(first: tuple[float, WorkReport], last: tuple[float, WorkReport]) -> Utilization:
     seconds = last[0] - first[0]
     before, now = first[1], last[1]
     return Utilization(

@@ -1,4 +1,4 @@
-"""Where the wafers of a run are started: on this machine, or on the hosts of the members of a group."""
+"""The hosts on which the wafers of a run are started: this machine, or those of the members of a group."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ _LOOPBACK = "127.0.0.1"
 
 
 class Wafer(Protocol):
-    """One that has been started."""
+    """A wafer that has been started."""
 
     @property
     def host(self) -> str:
-        """What messages call its machine; empty: this one."""
+        """Name of its machine in messages; empty: this one."""
         ...
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has, or its machine has gone."""
+        """True if it has ended, or its machine is gone."""
         ...
 
     @property
     def exit_code(self) -> int | None:
-        """Of one that has ended, that of a signal negative; None where nobody knows it."""
+        """Exit code of a wafer that has ended, -N for signal N; None if it is not known."""
         ...
 
     def end(self) -> None:
-        """Ends it, and waits until it has ended."""
+        """End it, and wait until it has ended."""
         ...
 
     def kill(self) -> None:
-        """Ends it, whatever it does, and does not wait."""
+        """Kill it without waiting."""
         ...
 
 
@@ -42,18 +42,18 @@ class Member(Protocol):
     """A host of the group."""
 
     def start(self, port: int, token: str, rank: int) -> Wafer:
-        """Starts a wafer there; see `WaferProcess`."""
+        """Start a wafer there, which connects to `port` of the leader."""
         ...
 
 
 @dataclass(frozen=True)
 class RunHosts:
-    """The machines of one run.
+    """The hosts of a run.
 
     Attributes:
-        listen: Address of this one to listen on.
-        address: The one under which all reach it.
-        members: The others, a wafer each; none: all wafers are here.
+        listen: Address of this machine to listen on.
+        address: The address under which all hosts reach it.
+        members: The other hosts, with a wafer each; none: all wafers are on this machine.
     """
 
     listen: str = _LOOPBACK
@@ -61,7 +61,7 @@ class RunHosts:
     members: Sequence[Member] = ()
 
     def start(self, port: int, token: str, count: int) -> Iterator[Wafer]:
-        """Starts so many wafers, in the order of their ranks; they come to `port`."""
+        """Start `count` wafers, in the order of their ranks; they connect to `port`."""
         leader = self.address, port
         yield WaferProcess(leader, token, 0)
         for rank in range(1, count):
@@ -72,10 +72,10 @@ class RunHosts:
 
 
 class HostPool(Protocol):
-    """The machines that a CS system has for its wafers."""
+    """The hosts that a CS system has for its wafers."""
 
     def gather(self, count: int) -> RunHosts:
-        """Those for a run of so many wafers.
+        """Return the hosts for a run with this number of wafers.
 
         Raises:
             GroupError: some are missing.
@@ -84,32 +84,32 @@ class HostPool(Protocol):
 
 
 class LocalHost:
-    """See `HostPool`: all wafers are processes of this one."""
+    """The host pool of a system without a group: all wafers are processes on this machine."""
 
     def gather(self, count: int) -> RunHosts:
-        """See `HostPool`."""
+        """Return this machine."""
         return RunHosts()
 
 
 class WaferProcess(ChildProcess):
-    """A wafer of a group. It ends with `end`, when the CS system hangs up, and with this process.
+    """A wafer of a group on this machine; it ends with the connection to its system, and with this process.
 
     Args:
         leader: Host and port where the CS system waits for its wafers.
-        token: Its secret.
-        rank: Of the wafer in its group.
+        token: Secret of the run.
+        rank: Rank of the wafer in its group.
 
     Attributes:
-        host: Empty: it is on the machine of whoever asks.
+        host: Empty: it is on this machine.
     """
 
     host = ""
 
     def __init__(self, leader: tuple[str, int], token: str, rank: int) -> None:
-        super().__init__(f"cs_wafer_{rank}", _compute, [*leader, token, rank])
+        super().__init__(f"cs_wafer_{rank}", _run_wafer, [*leader, token, rank])
 
 
-def _compute(host: str, port: int, token: str, rank: int) -> int:
+def _run_wafer(host: str, port: int, token: str, rank: int) -> int:
     from cs_system.engine.device import limit_threads
     from cs_system.swarmx.member import serve
 

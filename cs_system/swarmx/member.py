@@ -1,4 +1,4 @@
-"""The process of one wafer of a group: it computes its share of every batch as the CS system tells it to."""
+"""The process of a wafer of a group: it computes its share of every batch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _AXIS = "csx"
 
 _POLL_S = 0.01
 
-# JAX does not annotate it.
+# JAX has no annotation for it.
 _block_until_ready: Callable[[Any], Any] = jax.block_until_ready
 
 _PartitionSpec: Callable[..., Any] = PartitionSpec
@@ -69,12 +69,12 @@ _make_gloo: Callable[..., Any] = _jax.make_gloo_tcp_collectives
 
 
 def serve(address: tuple[str, int], token: str, rank: int) -> int:
-    """Serves a CS system until it hangs up; returns the exit code.
+    """Serve a CS system until it disconnects; return the exit code.
 
     Args:
         address: Host and port where the system waits for its wafers.
-        token: Its secret.
-        rank: Of this wafer in its group.
+        token: Secret of the run.
+        rank: Rank of this wafer in its group.
     """
     with socket.create_connection(address) as sock:
         tune(sock)
@@ -82,7 +82,7 @@ def serve(address: tuple[str, int], token: str, rank: int) -> int:
         send_frame(sock, FrameType.JOIN, rank, token.encode())
         sending = threading.Lock()
         wafer = _Wafer(sock, sending)
-        threading.Thread(target=_stay_alive, args=(sock, sending, wafer.work), daemon=True).start()
+        threading.Thread(target=_send_heartbeats, args=(sock, sending, wafer.work), daemon=True).start()
         try:
             wafer.start()
             wafer.serve()
@@ -91,7 +91,7 @@ def serve(address: tuple[str, int], token: str, rank: int) -> int:
     return 0
 
 
-def _stay_alive(sock: socket.socket, sending: threading.Lock, work: Callable[[], WorkReport]) -> None:
+def _send_heartbeats(sock: socket.socket, sending: threading.Lock, work: Callable[[], WorkReport]) -> None:
     with contextlib.suppress(ConnectionError):
         while True:
             with sending:
@@ -100,7 +100,7 @@ def _stay_alive(sock: socket.socket, sending: threading.Lock, work: Callable[[],
 
 
 def _fail(sock: socket.socket, sending: threading.Lock, error: Exception) -> int:
-    """Tells the CS system, where it still listens, and hangs up; the exit code of the process."""
+    """Send the error to the CS system, if it is still connected; return the exit code of the process."""
     if isinstance(error, ConnectionError):
         return 0
     if not isinstance(error, CsSystemError):
@@ -119,27 +119,27 @@ class _Wafer:
     def __init__(self, sock: socket.socket, sending: threading.Lock) -> None:
         self._sock, self._sending = sock, sending
         self._address = str(sock.getsockname()[0])
-        self._clock = CallClock()
+        self._timer = ComputeTimer()
         self._stream: ShardedMemoryx | ShardedListener | None = None
 
     def work(self) -> WorkReport:
-        """What this wafer has done until now; any thread may ask."""
+        """Return a report of this wafer's work so far; thread-safe."""
         stream = self._stream
         if stream is None:
             return WorkReport()
         receiving_s = sum(transfer.seconds for transfer in stream.transfers())
-        return WorkReport(self._clock.computing_s, receiving_s, stream.unresponsive() or "")
+        return WorkReport(self._timer.computing_s, receiving_s, stream.unresponsive() or "")
 
     def start(self) -> None:
-        """Is told what to compute, and gets ready for it.
+        """Receive the assignment, and prepare for it.
 
         Raises:
-            ConnectionError: the system hangs up.
+            ConnectionError: the system disconnects.
             CsSystemError: the device or MemoryX failed.
         """
         sock = self._sock
         header = receive_header(sock)
-        self._order, self._step = WaferAssignment.from_bytes(
+        self._assignment, self._step = WaferAssignment.from_bytes(
             bytes(receive_payload(sock, header, MAX_TEXT_BYTES))
         )
         self._data = {}
@@ -153,10 +153,10 @@ class _Wafer:
         self._outputs: queue.SimpleQueue[dict[int, Any]] = queue.SimpleQueue()
 
     def serve(self) -> None:
-        """Computes until the system hangs up.
+        """Compute until the system disconnects.
 
         Raises:
-            ConnectionError: it has.
+            ConnectionError: it has disconnected.
             CsSystemError: the device or MemoryX failed.
         """
         if isinstance(self._stream, ShardedMemoryx):
@@ -174,26 +174,28 @@ class _Wafer:
                 self._run_step(header)
 
     def _connect(self) -> ShardedMemoryx | ShardedListener:
-        order = self._order
-        if order.rank:
-            return ShardedListener(self._schedule, order.memoryx, order.token)
-        client = ShardedMemoryx(self._schedule, order.memoryx)
+        assignment = self._assignment
+        if assignment.rank:
+            return ShardedListener(self._schedule, assignment.memoryx, assignment.token)
+        client = ShardedMemoryx(self._schedule, assignment.memoryx)
         functions = select_executables(self._step, self._data, self._schedule.memory_calls())
-        client.open(functions, order.token, order.count - 1)
+        client.open(functions, assignment.token, assignment.count - 1)
         return client
 
     def _compile(self) -> Layers:
-        order = self._order
+        assignment = self._assignment
         with device_errors(ProgramError, "programming"):
-            self._devices = GroupDevices(order.coordinator, order.count, order.rank, self._address)
-            cut = zip(self._schedule.inputs, split_inputs(self._step), strict=True)
-            places = {number: self._devices.by_sample for number, is_cut in cut if is_cut}
+            self._devices = GroupDevices(
+                assignment.coordinator, assignment.count, assignment.rank, self._address
+            )
+            split = zip(self._schedule.inputs, split_inputs(self._step), strict=True)
+            places = {number: self._devices.by_sample for number, is_split in split if is_split}
             executables = select_executables(self._step, self._data, self._traffic.calls)
             return Layers(
-                self._schedule, self._traffic, executables, self._devices, places, self._clock.called
+                self._schedule, self._traffic, executables, self._devices, places, self._timer.add_call
             )
 
-    # State goes through the first wafer
+    # State, which goes through the first wafer
 
     def _take_state(self, header: Header) -> None:
         assert isinstance(self._stream, ShardedMemoryx)
@@ -211,26 +213,29 @@ class _Wafer:
     # Steps
 
     def _run_step(self, header: Header) -> None:
-        schedule, count = self._schedule, self._order.count
-        specs, cut = self._step.interface.inputs, split_inputs(self._step)
-        shares = [_share(spec, count) if is_cut else spec for spec, is_cut in zip(specs, cut, strict=True)]
+        schedule, count = self._schedule, self._assignment.count
+        specs, split = self._step.interface.inputs, split_inputs(self._step)
+        shares = [
+            _share_spec(spec, count) if is_split else spec
+            for spec, is_split in zip(specs, split, strict=True)
+        ]
         whole = [specs[position] for position in schedule.micro.whole.values()]
-        for_memory = [schedule.values[n] for n in self._traffic.inputs] if not self._order.rank else []
+        for_memory = [schedule.values[n] for n in self._traffic.inputs] if not self._assignment.rank else []
         arrays = receive_arrays(self._sock, header, [*shares, *whole, *for_memory])
         end = len(specs) + len(whole)
         batches = micro_batches(schedule, arrays[: len(specs)], arrays[len(specs) : end])
         for batch in batches:
-            for number, is_cut in zip(schedule.inputs, cut, strict=True):
-                if is_cut:
+            for number, is_split in zip(schedule.inputs, split, strict=True):
+                if is_split:
                     batch[number] = self._devices.put_share(batch[number], schedule.values[number].shape)
         assert self._stream is not None
         with device_errors(ExecutionError, "running the steps"):
             values = self._layers.run(batches, arrays[end:], self._stream)
-        if not self._order.rank:
+        if not self._assignment.rank:
             self._outputs.put(values)
 
     def _answer(self) -> None:
-        """Sends the outputs of steps, in their order."""
+        """Send the outputs of steps, in their order."""
         assert self._stream is not None
         try:
             while True:
@@ -242,15 +247,18 @@ class _Wafer:
             _fail(self._sock, self._sending, error)
 
 
-def _share(spec: TensorSpec, count: int) -> TensorSpec:
+def _share_spec(spec: TensorSpec, count: int) -> TensorSpec:
     return TensorSpec(spec.name, spec.dtype, (spec.shape[0] // count, *spec.shape[1:]))
 
 
-class CallClock:
-    """Notes when calls of the device have ended, in a thread of its own: who makes them waits for others.
+class ComputeTimer:
+    """Measures how long the device computes calls that need no other wafer.
+
+    It waits for the calls in a separate thread, because the thread that makes them also waits for other
+    wafers.
 
     Attributes:
-        computing_s: seconds of all calls so far that have no sums over wafers.
+        computing_s: Total seconds of the calls without sums over wafers.
     """
 
     def __init__(self) -> None:
@@ -258,12 +266,12 @@ class CallClock:
         self._calls: queue.SimpleQueue[tuple[float, Sequence[Any], bool]] = queue.SimpleQueue()
         threading.Thread(target=self._watch, name="clock", daemon=True).start()
 
-    def called(self, began_s: float, results: Sequence[Any], has_sums: bool) -> None:
-        """A call has been made.
+    def add_call(self, began_s: float, results: Sequence[Any], has_sums: bool) -> None:
+        """Add a call that has been started.
 
         Args:
             began_s: Monotonic time before it.
-            results: Of the call.
+            results: Results of the call.
             has_sums: Whether it waits for other wafers.
         """
         self._calls.put((began_s, results, has_sums))
@@ -275,23 +283,22 @@ class CallClock:
             try:
                 _block_until_ready(results)
             except Exception:
-                return  # told by whoever reads the results
+                return  # reported by the thread that reads the results
             del results
             before_s, ended_s = ended_s, time.monotonic()
             if not has_sums:
                 self.computing_s += ended_s - max(began_s, before_s)
 
 
-def _meet_at(address: str) -> None:
-    """Where gloo listens; it would take what the name of the machine stands for, which may be its loopback.
-
-    No public name of JAX says it.
-    """
+def _set_gloo_host(address: str) -> None:
+    """Set the address on which gloo listens; by default it uses the machine's name, which may be loopback."""
+    # JAX has no public name for this setting.
     _jax.make_gloo_tcp_collectives = partial(_make_gloo, hostname=address)
 
 
 def wait_for_listener(address: SystemAddress, timeout_s: float = 60.0) -> bool:
-    """Whether somebody listens there in time. JAX, where nobody does yet, calls again only after a second."""
+    """Wait until somebody listens at the address; return False if nobody does in time."""
+    # JAX itself would retry only after a second.
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         with suppress(OSError), socket.create_connection((address.host, address.port), timeout_s):
@@ -300,46 +307,46 @@ def wait_for_listener(address: SystemAddress, timeout_s: float = 60.0) -> bool:
     return False
 
 
-def _join(coordinator: str, count: int, rank: int) -> None:
-    """The first process lets the others come to it, on loopback alone if that is where they are."""
+def _initialize_jax(coordinator: str, count: int, rank: int) -> None:
+    """Join the distributed JAX runtime; the first process is the coordinator."""
     address = parse_address(coordinator)
     options = {}
     if rank:
-        wait_for_listener(address)  # JAX says what is wrong where nobody does
+        wait_for_listener(address)  # if nobody listens, the error comes from JAX
     elif is_loopback(address.host):
         options["coordinator_bind_address"] = coordinator
     _initialize(coordinator, count, rank, **options)
 
 
 class GroupDevices:
-    """See `cs_system.engine.executable.Devices`: the sums over the batch are XLA's, in an order that stays.
+    """The devices of a group, one process each; XLA computes the sums over the batch in a fixed order.
 
     Args:
         coordinator: HOST:PORT where the processes of the group meet; the first one listens there.
-        count: Of wafers.
-        rank: Of this one, from 0.
-        address: Of this machine, under which the others reach it.
+        count: Number of wafers.
+        rank: Rank of this wafer, from 0.
+        address: Address of this machine under which the others reach it.
     """
 
     def __init__(self, coordinator: str, count: int, rank: int, address: str) -> None:
         settings: Any = jax.config
-        _meet_at(address)
+        _set_gloo_host(address)
         settings.update("jax_cpu_collectives_implementation", "gloo")
-        _join(coordinator, count, rank)
+        _initialize_jax(coordinator, count, rank)
         mesh = Mesh(np.array(_devices()), (_AXIS,))
         self.whole: Any = NamedSharding(mesh, _PartitionSpec())
         self.by_sample: Any = NamedSharding(mesh, _PartitionSpec(_AXIS))
         (self._device,) = _local_devices()
 
     def put(self, array: np.ndarray) -> Any:
-        """A value that is the same on all."""
+        """Return a replicated value."""
         return _from_parts(array.shape, self.whole, [jax.device_put(array, self._device)])
 
     def put_share(self, share: np.ndarray, shape: tuple[int, ...]) -> Any:
-        """A value of which each wafer has the samples of its own.
+        """Return a value that is sharded along its samples.
 
         Args:
-            share: Those of this one.
-            shape: Of all.
+            share: The samples of this wafer.
+            shape: Shape of the whole value.
         """
         return _from_parts(shape, self.by_sample, [jax.device_put(share, self._device)])

@@ -18,18 +18,18 @@ from typing import Any, NoReturn
 from cs_stream.sockets import name_of, shut_down
 from cs_system.errors import BadOptionError, GroupError, PortInUseError
 from cs_system.swarmx.hosts import RunHosts, WaferProcess
-from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, greet, welcome
+from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, admit_member, join_leader
 from cs_toolkit.files import replace_file
 
 log = logging.getLogger("cs_system.server")
 
 _BACKLOG = 64
 
-_MISSING_S = 5.0
-"""So long a run waits for a member that has gone and may come back."""
+_REJOIN_TIMEOUT_S = 5.0
+"""How long a run waits for a lost member to come back."""
 
 _END_TIMEOUT_S = 7.0
-"""A member takes up to 5 s to end a wafer."""
+"""More than the 5 s that a member may take to end a wafer."""
 
 JOIN_TIMEOUT_S = 120.0
 
@@ -41,10 +41,10 @@ class GroupConfig:
     """A group whose systems are on several hosts.
 
     Attributes:
-        count: Of systems, the leader among them.
-        number: Of the process in its Slurm step; 0 leads.
+        count: Number of systems, including the leader.
+        number: Number of the process in its Slurm step; 0 leads.
         file: Written by the leader, read by the others.
-        step_nodes: Nodes of the Slurm step; 0 where there is none.
+        step_nodes: Number of nodes of the Slurm step; 0 if there is none.
     """
 
     count: int
@@ -55,11 +55,11 @@ class GroupConfig:
 
 @dataclass(frozen=True)
 class GroupFile:
-    """What is in the file.
+    """The content of the group's file.
 
     Attributes:
         host, port: Where the leader waits for the others.
-        token: Of the group: who knows it may join, and is obeyed.
+        token: Secret of the group: a process that knows it may join, and is obeyed.
     """
 
     host: str
@@ -67,7 +67,7 @@ class GroupFile:
     token: str
 
     def write(self, file: Path) -> None:
-        """For the user alone.
+        """Write the file, readable by the user only.
 
         Raises:
             BadOptionError: the file cannot be written.
@@ -82,30 +82,30 @@ class GroupFile:
 
     @classmethod
     def read(cls, file: Path) -> GroupFile:
-        """The inverse.
+        """Read the file.
 
         Raises:
-            OSError: the file cannot be read; it may come yet.
-            GroupError: it has something else.
+            OSError: the file cannot be read; the leader may not have written it yet.
+            GroupError: it has another content.
         """
         text = file.read_text()
         try:
             fields = json.loads(text)
             return cls(str(fields["host"]), int(fields["port"]), str(fields["token"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise GroupError(f"{file}: this is no file of a group of CS systems") from error
+            raise GroupError(f"{file}: this is not the file of a group of CS systems") from error
 
 
 def find_group(num_csx: int, file: Path | None, environment: Mapping[str, str]) -> GroupConfig | None:
-    """The group that `cs_system serve` belongs to; None where all its systems are on this machine.
+    """Return the group that `cs_system serve` belongs to; None if all its systems are on this machine.
 
     Args:
-        num_csx: Systems of the group.
-        file: Where its hosts meet, if the user says it.
-        environment: With Slurm's variables in a task of a step.
+        num_csx: Number of systems in the group.
+        file: The group's file, if the user names one.
+        environment: Environment, with Slurm's variables in a task of a step.
 
     Raises:
-        BadOptionError: the numbers of systems and tasks differ; a single system has no group.
+        BadOptionError: the numbers of systems and tasks differ, or a single system was given a file.
     """
     if num_csx == 1:
         if file is not None:
@@ -125,43 +125,43 @@ def find_group(num_csx: int, file: Path | None, environment: Mapping[str, str]) 
 
 
 class GroupLeader:
-    """See `HostPool`: a wafer of a run is on this machine, the others are on the hosts that have joined.
+    """The leader's host pool: a run has its first wafer on this machine, the others on the members' hosts.
 
     Args:
-        place: Of the group, whose file is written.
+        config: The group, whose file is written.
         host: Address to listen on, on any free port.
-        name: The host that the others use.
+        name: The host that the others use to connect.
 
     Raises:
         PortInUseError: it cannot be listened on.
         BadOptionError: the file cannot be written.
     """
 
-    def __init__(self, place: GroupConfig, host: str, name: str) -> None:
-        self._place, self._host = place, host
+    def __init__(self, config: GroupConfig, host: str, name: str) -> None:
+        self._config, self._host = config, host
         self._token = secrets.token_hex(32)
         self._changed = threading.Condition()
-        self._members: list[_Member] = []
+        self._members: list[_RemoteMember] = []
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listener = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
         except OSError as error:
             raise PortInUseError.at(host, 0, "--host", error.strerror or str(error)) from error
         try:
-            GroupFile(name, self._listener.getsockname()[1], self._token).write(place.file)
+            GroupFile(name, self._listener.getsockname()[1], self._token).write(config.file)
         except BaseException:
             self._listener.close()
             raise
         threading.Thread(target=self._accept, daemon=True).start()
-        log.info("waiting for %d more CS systems of the group: %s", place.count - 1, place.file)
+        log.info("waiting for %d more CS systems of the group: %s", config.count - 1, config.file)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all systems of the group are there."""
-        return len(self._members) >= self._place.count - 1
+        """True if all systems of the group have joined."""
+        return len(self._members) >= self._config.count - 1
 
     def missing(self, count: int) -> GroupError:
-        """Not so many systems are there."""
+        """Return the error for systems that have not joined."""
         here = ["this one", *(member.host for member in self._members)]
         return GroupError(
             f"{len(here)} of {count} CS systems of the group are there ({', '.join(here)}); look at the logs "
@@ -169,16 +169,16 @@ class GroupLeader:
         )
 
     def gather(self, count: int) -> RunHosts:
-        """See `HostPool`."""
+        """Return the hosts for a run with this number of wafers; wait a moment for lost members."""
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._members) >= count - 1, _MISSING_S):
+            if not self._changed.wait_for(lambda: len(self._members) >= count - 1, _REJOIN_TIMEOUT_S):
                 raise self.missing(count)
             members = sorted(self._members, key=lambda member: member.number)[: count - 1]
         return RunHosts(self._host, members[0].channel.own_host, members)
 
     def close(self) -> None:
-        """Lets the members go; removes the file."""
-        _remove(self._place.file)
+        """Dismiss the members, and remove the file."""
+        _remove(self._config.file)
         shut_down(self._listener)
         self._listener.close()
         with self._changed:
@@ -188,52 +188,52 @@ class GroupLeader:
                 member.channel.send("bye")
             member.channel.close()
 
-    # The threads
+    # Threads
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
                 sock, address = self._listener.accept()
                 arguments = (sock, name_of(address))
-                threading.Thread(target=self._serve, args=arguments, daemon=True).start()
+                threading.Thread(target=self._serve_member, args=arguments, daemon=True).start()
 
-    def _serve(self, sock: socket.socket, address: str) -> None:
+    def _serve_member(self, sock: socket.socket, address: str) -> None:
         channel = Channel(sock)
-        channel.limit(HANDSHAKE_S)
+        channel.set_time_limit(HANDSHAKE_S)
         try:
-            host, number = welcome(channel, self._token)
+            host, number = admit_member(channel, self._token)
         except (ConnectionError, ValueError, TypeError) as error:
             log.warning("%s is no member of the group: %s", address, error)
             channel.close()
             return
-        channel.limit(None)
-        member = _Member(channel, host, number)
-        self._add(member)
+        channel.set_time_limit(None)
+        member = _RemoteMember(channel, host, number)
+        self._add_member(member)
         try:
             while True:
-                member.take(channel.receive())
+                member.handle(channel.receive())
         except ConnectionError as error:
-            member.lost()
-            self._lose(member, error)
+            member.mark_lost()
+            self._remove_member(member, error)
         channel.close()
 
-    def _add(self, member: _Member) -> None:
+    def _add_member(self, member: _RemoteMember) -> None:
         with self._changed:
             self._members.append(member)
             self._changed.notify_all()
-            log.info("CS system %d of %d: %s", len(self._members) + 1, self._place.count, member.host)
-            if self.is_complete and self._place.step_nodes:
-                _remove(self._place.file)  # tasks of a step do not come back
+            log.info("CS system %d of %d: %s", len(self._members) + 1, self._config.count, member.host)
+            if self.is_complete and self._config.step_nodes:
+                _remove(self._config.file)  # tasks of a Slurm step do not rejoin
 
-    def _lose(self, member: _Member, error: ConnectionError) -> None:
+    def _remove_member(self, member: _RemoteMember, error: ConnectionError) -> None:
         with self._changed:
             if member in self._members:
                 self._members.remove(member)
                 log.error("the CS system on %s has gone: %s", member.host, error)
 
 
-class _Member:
-    """See `Member`; and the wafer there, of which there is one at a time: see `Wafer`."""
+class _RemoteMember:
+    """A member, and the wafer on its host, of which there is one at a time."""
 
     exit_code = None
 
@@ -242,21 +242,21 @@ class _Member:
         self._token = ""
         self._ended = threading.Event()
 
-    def take(self, message: dict[str, Any]) -> None:
-        """What the member says."""
+    def handle(self, message: dict[str, Any]) -> None:
+        """Handle a message of the member."""
         if message["kind"] == "ended" and message.get("token") == self._token:
             self._ended.set()
 
-    def lost(self) -> None:
-        """Says that the host has gone, and the wafer with it."""
+    def mark_lost(self) -> None:
+        """Record that the host is gone, and the wafer with it."""
         self._token = ""
         self._ended.set()
 
-    def start(self, port: int, token: str, rank: int) -> _Member:
-        """See `Member`.
+    def start(self, port: int, token: str, rank: int) -> _RemoteMember:
+        """Start a wafer on the host.
 
         Raises:
-            GroupError: the host has gone.
+            GroupError: the host is gone.
         """
         self._token = token
         self._ended.clear()
@@ -268,16 +268,16 @@ class _Member:
 
     @property
     def has_ended(self) -> bool:
-        """See `Wafer`."""
+        """True if the wafer has ended, or its host is gone."""
         return self._ended.is_set()
 
     def kill(self) -> None:
-        """See `Wafer`."""
+        """End the wafer without waiting."""
         with contextlib.suppress(ConnectionError):
             self.channel.send("end")
 
     def end(self) -> None:
-        """See `Wafer`."""
+        """End the wafer, and wait until it has ended."""
         with contextlib.suppress(ConnectionError):
             self.channel.send("end")
             self._ended.wait(_END_TIMEOUT_S)
@@ -288,30 +288,30 @@ def _remove(file: Path) -> None:
         file.unlink()
 
 
-class _EndedError(Exception):
-    """By a signal."""
+class _SignalError(Exception):
+    """Raised by the handler of SIGTERM and SIGINT."""
 
     def __init__(self, number: int) -> None:
         self.code = 130 if number == signal.SIGINT else 0
 
 
-def serve(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -> int:
-    """Is a member of a group until its leader ends, or SIGTERM or SIGINT comes.
+def run_member(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -> int:
+    """Be a member of a group until its leader ends, or SIGTERM or SIGINT arrives.
 
     Args:
-        file: Of the group.
-        number: By which the members are in order.
-        timeout_s: How long the leader is waited for.
+        file: The group's file.
+        number: Number that determines the order of the members.
+        timeout_s: How long to wait for the leader.
 
     Returns:
         The exit code: 0 at the leader's end and after SIGTERM, 130 after SIGINT.
 
     Raises:
-        GroupError: there is no leader, it refuses this host, or it has gone without a word.
+        GroupError: there is no leader, it refuses this host, or its connection broke.
     """
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, _on_signal)
-    wafer = _Wafer()
+    wafer = _CurrentWafer()
     try:
         channel, leader = join_group(file, number, timeout_s)
         log.info("a member of the group of CS systems that %s leads", leader)
@@ -323,8 +323,8 @@ def serve(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -> int
                 "its members"
             ) from error
         log.info("the group has ended")
-    except _EndedError as ended:
-        return ended.code
+    except _SignalError as signalled:
+        return signalled.code
     finally:
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_IGN)
@@ -333,42 +333,41 @@ def serve(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -> int
 
 
 def join_group(file: Path, number: int, timeout_s: float) -> tuple[Channel, str]:
-    """A connection to the leader, and its host.
-
-    The file is read again and again: a job that was requeued may have left an old one, of the same name.
+    """Connect to the leader; return the channel and the leader's host.
 
     Raises:
-        GroupError: there is none in time, or it refuses this host.
+        GroupError: there is no leader in time, or it refuses this host.
     """
+    # The file is read in every attempt, because a requeued job may have left an old one with the same name.
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            meeting = GroupFile.read(file)
-            return _connected(meeting, number), meeting.host
+            group = GroupFile.read(file)
+            return _connect(group, number), group.host
         except OSError as error:
-            fault = f"{file}: {error.strerror or error}"
+            problem = f"{file}: {error.strerror or error}"
         if time.monotonic() > deadline:
             raise GroupError(
-                f"no group of CS systems to join within {timeout_s:g} s: {fault}; look at the log of its "
+                f"no group of CS systems to join within {timeout_s:g} s: {problem}; look at the log of its "
                 "leader (`cs_system serve --num-csx=N`); --group-file must be a file that all hosts share"
             )
         time.sleep(_POLL_S)
 
 
-def _connected(meeting: GroupFile, number: int) -> Channel:
-    channel = Channel(socket.create_connection((meeting.host, meeting.port), HANDSHAKE_S))
+def _connect(group: GroupFile, number: int) -> Channel:
+    channel = Channel(socket.create_connection((group.host, group.port), HANDSHAKE_S))
     try:
-        channel.limit(HANDSHAKE_S)
-        greet(channel, meeting.token, socket.gethostname(), number)
-        channel.limit(None)
+        channel.set_time_limit(HANDSHAKE_S)
+        join_leader(channel, group.token, socket.gethostname(), number)
+        channel.set_time_limit(None)
     except BaseException:
         channel.close()
         raise
     return channel
 
 
-def _follow(channel: Channel, leader: str, wafer: _Wafer) -> None:
-    """Does what the leader says until its end; raises ConnectionError where it has gone."""
+def _follow(channel: Channel, leader: str, wafer: _CurrentWafer) -> None:
+    """Follow the leader's messages until it ends; raises ConnectionError if it is lost."""
     while True:
         message = channel.receive()
         if message["kind"] == "start":
@@ -382,14 +381,14 @@ def _follow(channel: Channel, leader: str, wafer: _Wafer) -> None:
 
 
 def _report(process: WaferProcess, channel: Channel, token: str) -> None:
-    """Tells the leader when a wafer has ended."""
+    """Report to the leader when a wafer has ended."""
     process.wait()
     with contextlib.suppress(ConnectionError):
         channel.send("ended", token=token)
 
 
-class _Wafer:
-    """Of the run under way."""
+class _CurrentWafer:
+    """The wafer of the current run."""
 
     def __init__(self) -> None:
         self._process: WaferProcess | None = None
@@ -406,4 +405,4 @@ class _Wafer:
 
 
 def _on_signal(number: int, _: object) -> NoReturn:
-    raise _EndedError(number)
+    raise _SignalError(number)

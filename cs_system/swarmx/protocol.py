@@ -1,6 +1,6 @@
 """The messages of a group of CS systems: between its leader and members on other hosts, and to its wafers.
 
-Leader and members speak JSON, a line a message:
+Leader and members exchange JSON messages, one a line:
 
     member  leader
     hello ------->   host, number, version and a nonce
@@ -8,11 +8,11 @@ Leader and members speak JSON, a line a message:
     proof ------->
           <------- welcome, or refused with the reason
           <------- start   port, token and rank: a wafer for the next run
-          <------- end     of that wafer
-    ended ------->         token: by itself or as told
-          <------- bye     of the leader
+          <------- end     end that wafer
+    ended ------->         token: the wafer has ended, for whatever reason
+          <------- bye     the leader is shutting down
 
-A proof is the HMAC of the other side's nonce: the token itself does not travel.
+A proof is the HMAC of the other side's nonce, so the token itself is never sent.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 HANDSHAKE_S = 5.0
 _MAX_LINE_BYTES = 4096
 _LOST_S = 6
-"""A host that is silent for so long, in seconds, has gone."""
+"""A host that has been silent for this long, in seconds, counts as lost."""
 
 
 class Channel:
-    """One end of the connection of a member.
+    """One end of the connection between leader and member.
 
     Args:
-        sock: Connected; the channel closes it.
+        sock: A connected socket, which the channel closes.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -54,18 +54,18 @@ class Channel:
 
     @property
     def own_host(self) -> str:
-        """The address of this machine that the other one talks to."""
+        """The address of this machine that the other end is connected to."""
         return str(self._sock.getsockname()[0])
 
-    def limit(self, seconds: float | None) -> None:
-        """How long `receive` waits from now on; None: for ever."""
+    def set_time_limit(self, seconds: float | None) -> None:
+        """Set how long `receive` waits from now on; None: without limit."""
         self._sock.settimeout(seconds)
 
     def send(self, kind: str, **fields: object) -> None:
-        """Sends a message.
+        """Send a message.
 
         Raises:
-            ConnectionError: the peer has gone.
+            ConnectionError: the peer is gone.
         """
         try:
             with self._sending:
@@ -74,10 +74,10 @@ class Channel:
             raise PeerGoneError(f"the connection broke ({error.strerror})") from None
 
     def receive(self) -> dict[str, Any]:
-        """The next message.
+        """Receive the next message.
 
         Raises:
-            ConnectionError: the peer has gone, is silent, or speaks something else.
+            ConnectionError: the peer is gone, is silent, or speaks another protocol.
         """
         try:
             line = self._file.readline(_MAX_LINE_BYTES)
@@ -96,14 +96,14 @@ class Channel:
         return message
 
     def close(self) -> None:
-        """Hangs up, and wakes who waits in `receive`."""
+        """Close the connection; a waiting `receive` raises."""
         shut_down(self._sock)
         self._file.close()
         self._sock.close()
 
 
 def detect_loss(sock: socket.socket) -> None:
-    """Breaks a connection soon after the other host has lost its power or its network."""
+    """Let the kernel break a connection soon after the other host has lost its power or its network."""
     for option, value in (
         (socket.TCP_KEEPIDLE, 2),
         (socket.TCP_KEEPINTVL, 1),
@@ -113,18 +113,18 @@ def detect_loss(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def greet(channel: Channel, token: str, host: str, number: int) -> None:
-    """A member's part of the first words.
+def join_leader(channel: Channel, token: str, host: str, number: int) -> None:
+    """Perform a member's part of the handshake.
 
     Args:
-        channel: To what may be the leader.
-        token: Of the group.
-        host: What messages call this machine.
-        number: By which the members are in order.
+        channel: Connection to what may be the leader.
+        token: Secret of the group.
+        host: Name of this machine in messages.
+        number: Number that determines the order of the members.
 
     Raises:
-        ConnectionError: that is no leader, or one of another group.
-        GroupError: it refuses this member.
+        ConnectionError: the peer is no leader, or one of another group.
+        GroupError: the leader refuses this member.
     """
     nonce = secrets.token_hex(16)
     channel.send("hello", host=host, number=number, version=TOOLKIT_VERSION, nonce=nonce)
@@ -138,11 +138,11 @@ def greet(channel: Channel, token: str, host: str, number: int) -> None:
         raise GroupError(f"the group does not take this host: {answer.get('reason')}")
 
 
-def welcome(channel: Channel, token: str) -> tuple[str, int]:
-    """The leader's part of the first words; the member's host and number.
+def admit_member(channel: Channel, token: str) -> tuple[str, int]:
+    """Perform the leader's part of the handshake; return the member's host and number.
 
     Raises:
-        ConnectionError: that is no member of this group; it has been told.
+        ConnectionError: the peer is no member of this group; it has been told why.
     """
     hello = channel.receive()
     if hello["kind"] != "hello":
@@ -173,14 +173,14 @@ def _is_proof(message: dict[str, Any], token: str, side: str, nonce: str) -> boo
 
 @dataclass(frozen=True)
 class WaferAssignment:
-    """The place of a wafer in its group, and what it computes; executables follow in the order of the step.
+    """The place of a wafer in its group; the step and its executables are sent with it.
 
     Attributes:
-        rank: of the wafer, from 0; the first one sends gradients.
-        count: of wafers.
+        rank: Rank of the wafer, from 0; the first one sends gradients.
+        count: Number of wafers.
         coordinator: HOST:PORT where their processes meet.
-        memoryx: host and port of each MemoryX.
-        token: by which the others join the first one there.
+        memoryx: Host and port of each MemoryX.
+        token: Secret with which the others join the first wafer at MemoryX.
     """
 
     rank: int
@@ -190,14 +190,14 @@ class WaferAssignment:
     token: str
 
     def to_bytes(self, step: CompiledStep) -> bytes:
-        """As bytes, with the step."""
+        """Encode the assignment and the step."""
         head = json.dumps(asdict(self)).encode()
         body: bytes = step_to_wire(step).SerializeToString()
         return len(head).to_bytes(4, "little") + head + body
 
     @classmethod
     def from_bytes(cls, data: bytes) -> tuple[WaferAssignment, CompiledStep]:
-        """The inverse of `to_bytes`."""
+        """Decode an assignment and its step."""
         end = 4 + int.from_bytes(data[:4], "little")
         fields = json.loads(data[4:end])
         order = cls(**{**fields, "memoryx": tuple((host, port) for host, port in fields["memoryx"])})
@@ -205,7 +205,7 @@ class WaferAssignment:
 
 
 def split_inputs(step: CompiledStep) -> tuple[bool, ...]:
-    """Of each tensor of a batch whether it is cut along its samples."""
+    """Return, for each tensor of a batch, whether it is split along its samples."""
     inputs = step.interface.inputs
     samples = inputs[0].shape[0] if inputs and inputs[0].shape else 0
     return tuple(bool(spec.shape) and spec.shape[0] == samples for spec in inputs)

@@ -98,7 +98,7 @@ def test_a_listener_that_speaks_something_else(listener, data, keep_open, text):
     with pytest.raises(NotACsSystemError) as refused:
         connect("127.0.0.1", port)
     message = str(refused.value)
-    assert message.startswith(f"127.0.0.1:{port} speaks something else than a CS system's control plane: ")
+    assert message.startswith(f"127.0.0.1:{port} is not the control plane of a CS system: ")
     assert text in message or ("broke the connection" in message and data == b"")
     assert "check the port in cs_ip" in message
 
@@ -118,7 +118,7 @@ def test_an_http_server():
 
 def test_the_data_port(system):
     host, port = system.data_address.split(":")
-    with pytest.raises(NotACsSystemError, match="speaks something else than a CS system's control plane"):
+    with pytest.raises(NotACsSystemError, match="is not the control plane of a CS system"):
         connect(host, port)
 
 

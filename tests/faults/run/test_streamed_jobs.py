@@ -146,8 +146,8 @@ def test_a_job_whose_task_was_killed_continues_bit_for_bit(
 @pytest.mark.parametrize(
     ("num_csx", "victim", "message"),
     [
-        (1, "memoryx", r"MemoryX at \S+ has gone .* a training continues from its last checkpoint"),
-        (2, "wafer", "CS system 2 of 2 has gone; .* a training continues from its last checkpoint"),
+        (1, "memoryx", r"MemoryX at \S+ has gone .* training resumes from its last checkpoint"),
+        (2, "wafer", "CS system 2 of 2 has gone; .* training resumes from its last checkpoint"),
     ],
 )
 def test_a_job_whose_system_lost_a_process_continues_bit_for_bit(

@@ -13,7 +13,7 @@ from cs_system.transport import (
     error_from_metadata,
     error_metadata,
     shorten,
-    status_of,
+    status_code,
 )
 from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
@@ -81,10 +81,10 @@ def test_a_client_of_another_protocol_is_refused_by_both_versions(metadata, got)
 
 
 def test_status_for_programs_that_know_only_grpc():
-    assert status_of(SystemBusyError.held("a", 0.0)).name == "FAILED_PRECONDITION"
-    assert status_of(errors.SystemStoppingError("stop")).name == "UNAVAILABLE"
-    assert status_of(errors.StateMismatchError.of(["a"])).name == "INVALID_ARGUMENT"
-    assert status_of(errors.ExecutionError("x")).name == "ABORTED"
+    assert status_code(SystemBusyError.held("a", 0.0)).name == "FAILED_PRECONDITION"
+    assert status_code(errors.SystemStoppingError("stop")).name == "UNAVAILABLE"
+    assert status_code(errors.StateMismatchError.of(["a"])).name == "INVALID_ARGUMENT"
+    assert status_code(errors.ExecutionError("x")).name == "ABORTED"
 
 
 FORK = """

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 def padded_size(size_bytes: int) -> int:
-    """`size_bytes` rounded up to the wire's alignment of 64 bytes."""
+    """Round `size_bytes` up to the wire's alignment of 64 bytes."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
@@ -43,12 +43,12 @@ def _numpy_dtype(name: str) -> np.dtype[np.generic]:
 
 @dataclass(frozen=True)
 class Field:
-    """One array of a batch.
+    """An array of a batch.
 
     Args:
-        name: unique in its layout, e.g. the program's input name.
+        name: Unique in its layout, for example the program's input name.
         dtype: numpy's plain name (`float32`, `int32`, `bool`, ...); on the wire always little-endian.
-        shape: static shape with the batch dimension first; every size at least 1.
+        shape: Static shape with the batch dimension first; every size at least 1.
 
     Raises:
         LayoutError: a dtype without a fixed size of plain numbers, or a size below 1.
@@ -71,7 +71,7 @@ class Field:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array, without padding."""
+        """Size of the array, without padding."""
         return math.prod(self.shape) * self.numpy_dtype.itemsize
 
     def __str__(self) -> str:
@@ -80,14 +80,12 @@ class Field:
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """The fields of a batch in wire order.
-
-    Each field starts at a multiple of 64 bytes and is padded to one, so `nbytes` is a multiple of 64 too.
+    """The fields of a batch in wire order, at multiples of 64 bytes.
 
     Attributes:
-        fields: in wire order.
-        offsets: byte offset of each field in a payload.
-        nbytes: size of a payload in bytes, padding included.
+        fields: In wire order.
+        offsets: Byte offset of each field in a payload.
+        nbytes: Size of a payload in bytes, padding included.
 
     Raises:
         LayoutError: no field, too many fields, or a name twice.
@@ -113,21 +111,21 @@ class BatchLayout:
 
     @classmethod
     def of(cls, specs: Iterable[tuple[str, str, Sequence[int]]]) -> "BatchLayout":
-        """The layout of `(name, dtype, shape)` triples."""
+        """Make the layout of `(name, dtype, shape)` triples."""
         return cls(tuple(Field(name, dtype, tuple(shape)) for name, dtype, shape in specs))
 
     @classmethod
     def of_step(cls, inputs: tuple[TensorSpec, ...]) -> "BatchLayout":
-        """The layout of a batch of a step: its inputs in the types that the device computes in."""
+        """Make the layout of a step's batches: its inputs in the types that the device computes in."""
         return cls(tuple(Field(spec.name, spec.dtype, spec.shape) for spec in wire_specs(inputs)))
 
     def to_json(self) -> list[list[object]]:
-        """The JSON form: `[[name, dtype, [sizes]], ...]`."""
+        """Return the JSON form: `[[name, dtype, [sizes]], ...]`."""
         return [[item.name, item.dtype, list(item.shape)] for item in self.fields]
 
     @classmethod
     def from_json(cls, value: object) -> "BatchLayout":
-        """The layout written by `to_json`.
+        """Make the layout from its JSON form.
 
         Raises:
             LayoutError: the value is not of that form.
@@ -142,11 +140,8 @@ class BatchLayout:
         return hashlib.sha256(json.dumps(self.to_json(), separators=(",", ":")).encode()).hexdigest()
 
     def difference(self, other: object) -> str | None:
-        """What sets the JSON form `other` apart from this layout, as a sentence; None when they are equal.
-
-        The other side's layout is compared as JSON, so that a dtype or form unknown here is a difference
-        to report like any other.
-        """
+        """Describe how the JSON form `other` differs from this layout; None if they are equal."""
+        # Compared as JSON, so that a dtype or form unknown here is reported like any other difference.
         if other == self.to_json():
             return None
         if not isinstance(other, list) or not all(_is_field_json(item) for item in other):
@@ -184,12 +179,12 @@ def _short(value: object, limit: int = 200) -> str:
 
 
 def conform(layout: BatchLayout, batch: object, what: str) -> list[Array]:
-    """The batch's arrays as they go on the wire: checked, contiguous, little-endian, else unchanged.
+    """Convert a batch to the arrays of the wire: checked, contiguous, little-endian, without needless copies.
 
     Args:
-        layout: what the program was compiled for.
-        batch: a tuple or list of arrays, one a field, in layout order.
-        what: names the batch in errors, e.g. `batch 12 of worker 0`.
+        layout: Layout that the program was compiled for.
+        batch: A tuple or list of arrays, one a field, in layout order.
+        what: Name of the batch in errors, for example `batch 12 of worker 0`.
 
     Raises:
         BatchShapeError: another number of arrays, another dtype or another shape.
@@ -224,12 +219,12 @@ def _conform_field(item: Field, array: Array, what: str) -> Array:
 
 
 def byte_view(array: Array) -> memoryview:
-    """The bytes of a contiguous array, without a copy."""
+    """Return the bytes of a contiguous array, without a copy."""
     return array.reshape(-1).view(np.uint8).data
 
 
 def wire_buffers(fields: Sequence[memoryview], padding: memoryview) -> list[memoryview]:
-    """Field bytes with padding to 64 bytes behind each, as a scatter/gather list."""
+    """Return a scatter/gather list of the fields, each followed by its padding to 64 bytes."""
     buffers = []
     for view in fields:
         buffers.append(view)
@@ -240,7 +235,7 @@ def wire_buffers(fields: Sequence[memoryview], padding: memoryview) -> list[memo
 
 
 def digest(fields: Sequence[memoryview]) -> int:
-    """xxh3_64 of the fields' bytes in order, padding left out."""
+    """Return xxh3_64 of the fields' bytes in order, without padding."""
     if len(fields) == 1:
         return xxhash.xxh3_64_intdigest(fields[0])
     state = xxhash.xxh3_64()
@@ -251,11 +246,11 @@ def digest(fields: Sequence[memoryview]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """The memory of one batch.
+    """The memory of a batch.
 
     Attributes:
-        fields: the bytes of each field.
-        buffers: scatter list of a payload: the fields, and a waste place for the padding behind each.
+        fields: The bytes of each field.
+        buffers: Scatter list of a payload: the fields, each followed by a shared buffer for its padding.
     """
 
     fields: list[memoryview]
@@ -265,12 +260,12 @@ class Slot:
 class RingMemory:
     """The slots of a run, allocated once.
 
-    For each field and chunk there is one contiguous array of shape (K, *shape), 64-byte aligned.
+    For each field and chunk there is a contiguous array of shape (K, *shape), 64-byte aligned.
 
     Args:
-        layout: what a slot holds.
-        chunk_batches: K, slots in a chunk.
-        chunks: number of chunks.
+        layout: Layout of the batches.
+        chunk_batches: K, the number of slots in a chunk.
+        chunks: Number of chunks.
 
     Raises:
         LayoutError: the machine does not have that much memory.
@@ -294,11 +289,11 @@ class RingMemory:
             )
             for chunk in range(chunks)
         ]
-        # Received padding is never read, so all slots and threads share one place for it.
+        # Received padding is never read, so all slots and threads share a buffer for it.
         self._padding = memoryview(bytearray(ALIGNMENT_BYTES))
 
     def slot(self, index: int) -> Slot:
-        """Where the payload of a batch is received."""
+        """Return the memory into which a batch is received."""
         chunk, row = divmod(index, self._chunk_batches)
         fields = [
             rows[chunk, row * size : (row + 1) * size].data
@@ -308,7 +303,7 @@ class RingMemory:
 
 
 def _aligned_rows(count: int, size_bytes: int) -> NDArray[np.uint8]:
-    """Shape (count, size_bytes), each row starting at a multiple of 64 bytes."""
+    """Allocate an array of shape (count, size_bytes) whose rows start at multiples of 64 bytes."""
     stride = padded_size(size_bytes)
     raw = np.empty(count * stride + ALIGNMENT_BYTES, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNMENT_BYTES

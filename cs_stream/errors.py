@@ -1,28 +1,29 @@
 """Errors of the data plane.
 
-    StreamingError              (in brackets: whose matter it is)
+    StreamingError              (in parentheses: where the cause is)
         LayoutError          a batch layout or run specification that cannot be used (the caller)
-        BatchShapeError      a batch that is not of the layout (the input function)
+        BatchShapeError      a batch that does not have the layout (the input function)
         ConnectError         the data port was not reached in time (the environment)
         ListenError          the data port could not be opened (the environment)
-        RefusedError         the system does not take this worker (the job's set-up)
+        RefusedError         the system does not accept this worker (the job's set-up)
         ReplacedError        another process took over this worker's place (the launcher)
-        ProtocolError        bytes that are not CSBS/1, or not in this state (a bug, or a stranger)
-            ChecksumError    a payload that is not what was sent (the network)
-        WorkerLostError      a worker's connection is gone and nobody came back (the environment)
+        ProtocolError        bytes that are not CSBS/1, or not allowed in this state (a bug, or a foreign
+        peer)
+            ChecksumError    a payload that differs from the one sent (the network)
+        WorkerLostError      a worker's connection is gone and nobody reconnected (the environment)
         WorkerFailedError    a worker's input function raised (the input function)
-        StallError           no batch within the caller's time (the input function)
+        StallError           no batch within the caller's time limit (the input function)
         RingClosedError      the run's ring was closed (the caller)
         EndOfInputError      every worker has ended: the normal end of a finite input
 
-Every class carries ``exit_code``: 1 for an expected failure, 2 for bad input.
+Every class has an ``exit_code``: 1 for an expected failure, 2 for bad input.
 """
 
 from cs_toolkit.errors import ToolkitError
 
 
 class StreamingError(ToolkitError):
-    """Base of all errors of the data plane."""
+    """Base class of all errors of the data plane."""
 
 
 class LayoutError(StreamingError):
@@ -32,13 +33,13 @@ class LayoutError(StreamingError):
 
 
 class BatchShapeError(StreamingError):
-    """The input function gave a batch that is not of the layout the program was compiled for."""
+    """The input function yielded a batch without the layout that the program was compiled for."""
 
     exit_code = 2
 
 
 class ConnectError(StreamingError):
-    """The data port was not reached, or held no run of this job, within the time given."""
+    """The data port was not reached, or had no run of this job, within the time limit."""
 
 
 class ListenError(StreamingError):
@@ -46,11 +47,11 @@ class ListenError(StreamingError):
 
 
 class RefusedError(StreamingError):
-    """A worker does not belong to the run; raised in the worker, and in the system where it waits for it.
+    """A worker does not belong to the run; raised in the worker, and in the system if it is waiting for it.
 
     Attributes:
-        worker: what messages call the worker.
-        differences: what differs, each with field, got and expected.
+        worker: Name of the worker in messages.
+        differences: The differences, each with field, got and expected.
     """
 
     def __init__(self, message: str, worker: str = "", differences: tuple[str, ...] = ()) -> None:
@@ -60,22 +61,22 @@ class RefusedError(StreamingError):
 
 
 class ReplacedError(StreamingError):
-    """Another process connected as this worker, and this one is fenced off."""
+    """Another process connected as this worker, which fences this one off."""
 
 
 class ProtocolError(StreamingError):
-    """The peer sent something that the protocol does not allow; the connection is closed."""
+    """The peer violated the protocol; the connection is closed."""
 
 
 class ChecksumError(ProtocolError):
-    """A payload arrived with another xxh3_64 digest than its header says."""
+    """A payload arrived with another xxh3_64 digest than its header states."""
 
 
 class WorkerLostError(StreamingError):
     """A worker's connection is gone and no process took its place within ``reconnect_s``.
 
     Attributes:
-        worker: index of the worker.
+        worker: Index of the worker.
     """
 
     def __init__(self, message: str, worker: int) -> None:
@@ -84,11 +85,11 @@ class WorkerLostError(StreamingError):
 
 
 class WorkerFailedError(StreamingError):
-    """A worker told that its input failed.
+    """A worker reported that its input failed.
 
     Attributes:
-        worker: index of the worker.
-        detail: the traceback of the user's code as the worker sent it; may be empty.
+        worker: Index of the worker.
+        detail: The traceback of the user's code as the worker sent it; may be empty.
     """
 
     def __init__(self, message: str, worker: int, detail: str = "") -> None:
@@ -98,10 +99,10 @@ class WorkerFailedError(StreamingError):
 
 
 class StallError(StreamingError):
-    """No batch came within the time the caller gave.
+    """No batch came within the caller's time limit.
 
     Attributes:
-        worker: index of the worker that is waited for.
+        worker: Index of the worker that the caller is waiting for.
     """
 
     def __init__(self, message: str, worker: int) -> None:
@@ -110,7 +111,7 @@ class StallError(StreamingError):
 
 
 class RingClosedError(StreamingError):
-    """The ring was closed; it gives no more batches."""
+    """The ring was closed; it returns no more batches."""
 
 
 class EndOfInputError(StreamingError):

@@ -87,7 +87,7 @@ class Header:
     flags: int = 0
 
     def encode(self) -> bytes:
-        """The 64 bytes on the wire."""
+        """Return the 64 bytes on the wire."""
         return _FORMAT.pack(
             MAGIC,
             VERSION,
@@ -103,7 +103,7 @@ class Header:
 
 
 def check_magic(start: bytes | bytearray | memoryview) -> None:
-    """Refuse a stranger by the first bytes, however few there are.
+    """Refuse foreign peers by the first bytes, however few have arrived.
 
     Raises:
         ForeignBytesError: they cannot be the start of a frame.
@@ -114,12 +114,12 @@ def check_magic(start: bytes | bytearray | memoryview) -> None:
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> Header:
-    """The header in 64 bytes.
+    """Decode a header of 64 bytes.
 
     Raises:
         ForeignBytesError: wrong magic.
         VersionError: another protocol version.
-        ProtocolError: unknown type, flags the type does not have, a payload the type must not have.
+        ProtocolError: unknown type, flags that the type does not have, or a payload that it must not have.
     """
     check_magic(data)
     _, version, kind, flags, worker, generation, seq, nbytes, checksum, reserved = _FORMAT.unpack(data)
@@ -143,17 +143,17 @@ def decode_header(data: bytes | bytearray | memoryview) -> Header:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A header with its payload; a BATCH frame's payload is never here."""
+    """A header with its payload, except that the payload of a BATCH frame is never stored here."""
 
     header: Header
     payload: bytes = b""
 
 
 class FrameBuffer:
-    """Puts frames together from any pieces of a byte stream.
+    """Assembles frames from arbitrary pieces of a byte stream.
 
-    The payload of a BATCH is not collected: its frame is complete with the header, and the next bytes of the
-    stream belong to whoever receives the payload. A caller therefore never feeds more than `wanted` bytes.
+    The payload of a BATCH is not collected: its frame is complete with the header, and the caller receives
+    the following bytes itself. So a caller must never feed more than `wanted` bytes.
     """
 
     def __init__(self) -> None:
@@ -162,17 +162,17 @@ class FrameBuffer:
 
     @property
     def wanted(self) -> int:
-        """Bytes to the end of what is being read (a header or a control payload); at least 1."""
+        """Bytes missing from the current header or control payload; at least 1."""
         if self._header is None:
             return HEADER_BYTES - len(self._data)
         return self._header.nbytes - len(self._data)
 
     def feed(self, data: bytes | bytearray | memoryview) -> Frame | None:
-        """Take up to `wanted` bytes; the frame that they complete, or None.
+        """Add up to `wanted` bytes; return the frame that they complete, or None.
 
         Raises:
-            ProtocolError: the bytes are no legal header.
-            ValueError: more bytes than wanted (the caller's fault).
+            ProtocolError: the bytes are not a legal header.
+            ValueError: more bytes than wanted (a bug of the caller).
         """
         if len(data) > self.wanted:
             raise ValueError(f"got {len(data)} bytes, expected at most {self.wanted}")

@@ -1,8 +1,8 @@
-"""The system's end of one connection: the socket around the state machine.
+"""The system's end of a connection: the socket around the state machine.
 
-One thread, the link's own, receives. Any thread may queue frames and flush them: the frames that the system
-sends to a worker are few and small (at most one CREDIT a batch), so a flush never waits. A worker whose
-socket does not even take those has stopped, and its connection is given up.
+A single thread, the link's own, receives. Any thread may queue frames and flush them: the frames that the
+system sends to a worker are few and small (at most one CREDIT a batch), so a flush never waits. A worker
+whose socket does not accept even those has stopped, and its connection is aborted.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ _LINGER_S = 2.0
 
 
 class ServerLink:
-    """One accepted connection.
+    """An accepted connection.
 
     Attributes:
-        peer: its address, for logs.
-        worker: index, once the run has taken it.
-        generation: the one given by the run.
-        idle: set when the link's thread can write into no slot any more.
+        peer: Its address, for logs.
+        worker: Index, once the run has accepted it.
+        generation: The one given by the run.
+        idle: Set when the link's thread can no longer write into any slot.
     """
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
@@ -53,7 +53,7 @@ class ServerLink:
         self._sock = sock
         self._core = ServerConnection()
         self._core_lock = threading.Lock()
-        # Serialises sending, shutting down and closing, none of which blocks.
+        # Serializes sending, shutting down and closing, none of which blocks.
         self._socket_lock = threading.RLock()
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -62,7 +62,7 @@ class ServerLink:
 
     @property
     def is_over(self) -> bool:
-        """Whether this end has nothing more to receive."""
+        """True if this end has nothing more to receive."""
         return self._core.state is ServerState.CLOSED
 
     # -- the link's own thread ---------------------------------------------------------------------------
@@ -71,8 +71,8 @@ class ServerLink:
         """Wait for HELLO.
 
         Raises:
-            ProtocolError: the peer speaks something else.
-            PeerGoneError: it went away.
+            ProtocolError: the peer speaks another protocol.
+            PeerGoneError: it disconnected.
             PeerSilentError: HELLO was not complete within `limit_s`.
         """
         deadline_s = time.monotonic() + limit_s
@@ -90,12 +90,12 @@ class ServerLink:
     def receive(self, locate: Callable[[int], Slot]) -> list[ServerEvent]:
         """Wait for the next events of the stream; none when this end is over.
 
-        Payloads go straight to where `locate(seq)` says.
+        Payloads are received directly into the slots that `locate(seq)` returns.
 
         Raises:
-            ProtocolError: the peer broke the protocol; the ERR frame is sent.
-            PeerGoneError: it went away.
-            PeerSilentError: nothing was heard for the liveness time.
+            ProtocolError: the peer violated the protocol; the ERR frame is sent.
+            PeerGoneError: it disconnected.
+            PeerSilentError: nothing was received for the liveness time.
         """
         events: list[ServerEvent] = []
         while not events and not self.is_over:
@@ -113,7 +113,7 @@ class ServerLink:
             case ReadControl(size_bytes):
                 count = receive_some(self._sock, self._scratch[:size_bytes])
                 with self._core_lock:
-                    # A run that ends meanwhile has closed the state machine: the bytes do not matter then.
+                    # If the run has ended in the meantime, the state machine is closed and ignores the bytes.
                     return [] if self.is_over else self._core.receive_data(self._scratch[:count])
             case ReadPayload(seq):
                 slot = locate(seq)
@@ -129,10 +129,8 @@ class ServerLink:
         raise ValueError(f"got the payload of batch {seq} before WELCOME")
 
     def finish(self) -> None:
-        """Send what is queued, read the peer's last words for a while, and close.
-
-        Closing with unread bytes would reset the connection, and the peer could lose the ERR or BYE frame.
-        """
+        """Send queued bytes, read the peer's last bytes for a while, and close."""
+        # Closing with unread bytes would reset the connection, and the peer could lose the ERR or BYE frame.
         self.idle.set()
         self.flush()
         with self._socket_lock:
@@ -165,24 +163,24 @@ class ServerLink:
     # -- any thread --------------------------------------------------------------------------------------
 
     def assign(self, worker: int, generation: int) -> None:
-        """The run has given the link this place."""
+        """Set the worker and generation that the run has given the link."""
         self.worker, self.generation = worker, generation
 
     def accept(self, welcome: Welcome, payload_bytes: int, window: int) -> None:
-        """Queue WELCOME; from here on the peer may send batches. See `ServerConnection.accept`."""
+        """Queue WELCOME, after which the peer may send batches. Arguments as of `ServerConnection.accept`."""
         set_time_limit(self._sock, socket.SO_RCVTIMEO, welcome.liveness_s)
         self._checksum = welcome.checksum
         with self._core_lock:
             self._core.accept(welcome, self.worker, self.generation, payload_bytes, window)
 
     def grant(self, limit: int) -> bool:
-        """Queue a CREDIT unless it can wait; whether there is something to flush."""
+        """Queue a CREDIT unless it can wait; return True if there are bytes to flush."""
         with self._core_lock:
             self._core.grant(limit)
             return self._core.has_data_to_send
 
     def end(self, failure: Failure | None) -> None:
-        """Queue BYE, or ERR when there is a failure; nothing more is received."""
+        """Queue BYE, or ERR if there is a failure; nothing more is received."""
         with self._core_lock:
             if failure is None:
                 self._core.bye()
@@ -190,7 +188,7 @@ class ServerLink:
                 self._core.fail(failure)
 
     def flush(self) -> None:
-        """Send what is queued, without waiting."""
+        """Send queued bytes without waiting."""
         with self._socket_lock:
             with self._core_lock:
                 data = self._core.data_to_send()
@@ -204,20 +202,20 @@ class ServerLink:
                 self.abort()
 
     def half_close(self) -> None:
-        """Send what is queued and end our side of the stream; the peer is expected to close."""
+        """Send queued bytes and shut down our side of the stream; the peer is expected to close."""
         with self._socket_lock:
             self.flush()
             if not self._is_closed:
                 shut_down(self._sock, socket.SHUT_WR)
 
     def abort(self) -> None:
-        """End the stream both ways, which also wakes the link's thread."""
+        """Shut the stream down both ways, which also wakes the link's thread."""
         with self._socket_lock:
             if not self._is_closed:
                 shut_down(self._sock)
 
     def join(self, limit_s: float) -> None:
-        """Wait until the link's thread has ended; after `limit_s` seconds the peer is cut off."""
+        """Wait until the link's thread has ended; abort the connection after `limit_s` seconds."""
         if self._thread is None or self._thread is threading.current_thread():
             return
         self._thread.join(limit_s)
@@ -226,7 +224,7 @@ class ServerLink:
             self._thread.join()
 
     def replace(self, by: str) -> None:
-        """Tell the peer that it is replaced, cut it off, and wait until its thread leaves the slots alone."""
+        """Report to the peer that it is replaced, abort the connection, and wait until its thread is idle."""
         self.end(Failure(ErrorCode.REPLACED, f"{by} took over"))
         self.flush()
         self.abort()

@@ -1,4 +1,4 @@
-"""The JSON payloads of HELLO, WELCOME and ERR, read strictly and bounded."""
+"""The JSON payloads of HELLO, WELCOME and ERR, parsed strictly and with size limits."""
 
 import json
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from enum import StrEnum
 from cs_stream.errors import ProtocolError
 from cs_stream.frames import MAX_TEXT_BYTES, VERSION
 
-# An ERR payload is JSON of at most 64 KiB; escapes make up to 6 bytes (a \uXXXX) of a character.
+# An ERR payload is JSON of at most 64 KiB; escaping can turn a character into 6 bytes (\uXXXX).
 _MAX_TEXT_CHARS = 2_000
 _MAX_DETAIL_CHARS = 8_000
 _MAX_NAME_CHARS = 1_000
@@ -17,15 +17,15 @@ class ErrorCode(StrEnum):
     """Why an ERR frame ends a connection."""
 
     REFUSED = "refused"
-    """This worker does not belong to the run as it stands."""
+    """This worker does not belong to the run."""
     NO_RUN = "no-run"
-    """No run of the job is open; it may be soon."""
+    """No run of the job is open yet."""
     BUSY = "busy"
-    """Too many handshakes at once."""
+    """Too many simultaneous handshakes."""
     REPLACED = "replaced"
     """Another process connected as the same worker."""
     TIMEOUT = "timeout"
-    """Nothing was heard for the liveness time."""
+    """Nothing was received for the liveness time."""
     PROTOCOL = "protocol"
     """A frame that is not allowed."""
     CHECKSUM = "checksum"
@@ -37,28 +37,28 @@ class ErrorCode(StrEnum):
 
     @property
     def retryable(self) -> bool:
-        """Whether the worker connects again."""
+        """True if the worker connects again."""
         return self in {ErrorCode.NO_RUN, ErrorCode.BUSY, ErrorCode.TIMEOUT, ErrorCode.CHECKSUM}
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a worker states when it connects.
+    """The statement of a worker when it connects.
 
     Attributes:
-        job_id: the launcher's job.
-        token: the job's secret; not part of `repr`.
-        worker: index, 0 to num_workers - 1.
-        num_workers: number of workers of the run.
+        job_id: The launcher's job.
+        token: The job's secret; not part of `repr`.
+        worker: Index, 0 to num_workers - 1.
+        num_workers: Number of workers of the run.
         layout: JSON form of the `BatchLayout`.
-        input_digest: digest of what decides the input's content (program, parameters).
-        pid: process of the worker.
-        host: its machine.
-        instance: random text of one `Sender`, which tells a reconnect from a replacement.
-        run_id: the run that this instance was welcomed to before, or empty.
-        checksum: whether the worker can put digests into BATCH headers.
-        protocol_min: lowest protocol version of the worker.
-        protocol_max: highest one.
+        input_digest: Digest of everything that determines the input's content (program, parameters).
+        pid: Process of the worker.
+        host: Its machine.
+        instance: Random text of a `Sender`, which distinguishes a reconnect from a replacement.
+        run_id: The run that this instance was welcomed to before, or empty.
+        checksum: Whether the worker can put digests into BATCH headers.
+        protocol_min: Lowest protocol version of the worker.
+        protocol_max: Highest one.
     """
 
     job_id: str
@@ -76,7 +76,7 @@ class Hello:
     protocol_max: int = VERSION
 
     def encode(self) -> bytes:
-        """The JSON payload."""
+        """Encode the JSON payload."""
         return _dump(
             {
                 "protocol": [self.protocol_min, self.protocol_max],
@@ -96,7 +96,7 @@ class Hello:
 
     @classmethod
     def decode(cls, payload: bytes) -> "Hello":
-        """Read the JSON payload; keys that a later version adds are ignored.
+        """Decode the JSON payload; keys that a later version adds are ignored.
 
         Raises:
             ProtocolError: not JSON of this form.
@@ -122,15 +122,15 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The system's answer to a worker that it takes.
+    """The system's answer to a worker that it accepts.
 
     Attributes:
-        next_seq: the first batch to send (in the header's seq).
-        limit: batches with seq below it may be sent at once.
-        ended: the system has this worker's whole input already; only the end of the run is left to wait for.
-        checksum: whether BATCH headers must carry a digest.
-        liveness_s: after this time without a frame either side takes the connection for lost.
-        run_id: name of the run, to be stated when the same instance connects again.
+        next_seq: The first batch to send (in the header's seq).
+        limit: Batches with a seq below it may be sent immediately.
+        ended: The system has this worker's whole input already; the worker only waits for the end of the run.
+        checksum: Whether BATCH headers must have a digest.
+        liveness_s: After this time without a frame either side considers the connection lost.
+        run_id: Name of the run, to be stated when the same instance reconnects.
     """
 
     next_seq: int
@@ -141,7 +141,7 @@ class Welcome:
     run_id: str
 
     def encode(self) -> bytes:
-        """The JSON payload."""
+        """Encode the JSON payload."""
         return _dump(
             {
                 "limit": self.limit,
@@ -154,7 +154,7 @@ class Welcome:
 
     @classmethod
     def decode(cls, payload: bytes, next_seq: int) -> "Welcome":
-        """Read the JSON payload; `next_seq` comes from the header.
+        """Decode the JSON payload; `next_seq` comes from the header.
 
         Raises:
             ProtocolError: not JSON of this form.
@@ -175,9 +175,9 @@ class Failure:
     """The content of an ERR frame.
 
     Attributes:
-        code: an `ErrorCode` value, or a text that only a later version knows.
-        text: one sentence for the user.
-        detail: more, e.g. the traceback of an input function; may be empty.
+        code: An `ErrorCode` value, or a text that only a later version knows.
+        text: A sentence for the user.
+        detail: More detail, for example the traceback of an input function; may be empty.
     """
 
     code: str
@@ -186,11 +186,11 @@ class Failure:
 
     @property
     def retryable(self) -> bool:
-        """Whether a worker that gets this connects again."""
+        """True if a worker that gets this connects again."""
         return self.code in set(ErrorCode) and ErrorCode(self.code).retryable
 
     def encode(self) -> bytes:
-        """The JSON payload, with long texts cut: the text at its end, the detail at its start."""
+        """Encode the JSON payload; of long texts the text keeps its start, the detail its end."""
         return _dump(
             {
                 "code": self.code,
@@ -201,7 +201,7 @@ class Failure:
 
     @classmethod
     def decode(cls, payload: bytes) -> "Failure":
-        """Read the JSON payload.
+        """Decode the JSON payload.
 
         Raises:
             ProtocolError: not JSON of this form.
@@ -215,56 +215,56 @@ def _dump(value: dict[str, object]) -> bytes:
 
 
 class _Reader:
-    """Typed access to one JSON object, with errors that name the message and the key."""
+    """Typed access to a JSON object, with errors that name the message and the key."""
 
     def __init__(self, message: str, payload: bytes, max_chars: int = _MAX_NAME_CHARS) -> None:
         self._message = message
         self._max_chars = max_chars
         try:
             value = json.loads(payload)
-        # RecursionError: a payload of nothing but '[' exhausts the parser's stack.
+        # RecursionError: a payload of '[' characters exhausts the parser's stack.
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"{message}: got no JSON ({type(error).__name__})") from None
         if not isinstance(value, dict):
             raise ProtocolError(f"{message}: got a JSON {type(value).__name__}, expected an object")
         self._value: dict[str, object] = value
 
-    def _fault(self, key: str, expected: str) -> ProtocolError:
-        # The value is left out: it may be a secret in the wrong place.
+    def _error(self, key: str, expected: str) -> ProtocolError:
+        # Without the value, which may be a secret in the wrong place.
         got = type(self._value[key]).__name__ if key in self._value else "nothing"
         return ProtocolError(f"{self._message}: {key}: got {got}, expected {expected}")
 
     def anything(self, key: str) -> object:
         if key not in self._value:
-            raise self._fault(key, "a value")
+            raise self._error(key, "a value")
         return self._value[key]
 
     def text(self, key: str) -> str:
         value = self._value.get(key)
         if not isinstance(value, str) or len(value) > self._max_chars:
-            raise self._fault(key, f"a text of at most {self._max_chars} characters")
+            raise self._error(key, f"a text of at most {self._max_chars} characters")
         return value
 
     def integer(self, key: str) -> int:
         value = self._value.get(key)
         if type(value) is not int or not 0 <= value < 1 << 63:
-            raise self._fault(key, "an integer from 0")
+            raise self._error(key, "an integer from 0")
         return value
 
     def boolean(self, key: str) -> bool:
         value = self._value.get(key)
         if not isinstance(value, bool):
-            raise self._fault(key, "true or false")
+            raise self._error(key, "true or false")
         return value
 
     def seconds(self, key: str) -> float:
         value = self._value.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise self._fault(key, "a number of seconds above 0")
+            raise self._error(key, "a number of seconds above 0")
         return float(value)
 
     def pair(self, key: str) -> tuple[int, int]:
         value = self._value.get(key)
         if not isinstance(value, list) or len(value) != 2 or any(type(item) is not int for item in value):
-            raise self._fault(key, "two integers [lowest, highest]")
+            raise self._error(key, "two integers [lowest, highest]")
         return value[0], value[1]

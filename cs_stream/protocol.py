@@ -1,8 +1,9 @@
 """The state machines of the two ends of a connection, without any I/O.
 
-Bytes go in (`receive_data`), events come out, and bytes to send are fetched (`data_to_send`). The payload of
-a BATCH never passes through here: the system's end says by `wants()` that the next bytes of the stream are
-the payload of batch `seq`, whoever does the I/O receives them where they belong, and reports their digest.
+The caller passes received bytes to `receive_data`, which returns events, and sends the bytes of
+`data_to_send`. The payload of a BATCH never passes through here: `wants()` tells the caller on the system's
+side that the next bytes of the stream are the payload of batch `seq`; it receives them into their slot, and
+reports their digest.
 
     system's end (ServerConnection)            worker's end (WorkerConnection)
     AWAIT_HELLO --HELLO--> DECIDING            AWAIT_WELCOME --WELCOME--> STREAMING (or ENDED)
@@ -11,12 +12,13 @@ the payload of batch `seq`, whoever does the I/O receives them where they belong
     STREAMING --EOS--> ENDED                   any --BYE, ERR--> CLOSED
     any --bye(), fail(), ERR--> CLOSED
 
-What the tables below do not list raises ProtocolError, queues an ERR frame for the peer, and closes.
+Any transition that is not in the tables below raises ProtocolError, queues an ERR frame for the peer, and
+closes the connection.
 
-Flow control is by absolute credit: CREDIT carries the seq up to which (exclusive) batches may be sent. A
-later CREDIT replaces an earlier one, so nothing is lost by sending only the newest: while a worker has more
-than half of its window left, new credit is kept back and goes out with what comes later. At the latest when
-the half is used up it is sent, so a worker never waits for credit that there is.
+Flow control uses absolute credit: CREDIT contains the seq up to which (exclusive) batches may be sent. A
+later CREDIT replaces an earlier one, so it is enough to send the newest: while a worker has more than half of
+its window left, new credit is held back. It is sent when half of the window is used up at the latest, so a
+worker never waits for credit that exists.
 """
 
 from dataclasses import dataclass
@@ -36,33 +38,33 @@ from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
 
 
 class ServerState(Enum):
-    """Where the system's end of a connection stands."""
+    """State of the system's end of a connection."""
 
     AWAIT_HELLO = "await-hello"
-    """Nothing has been said yet."""
+    """Nothing has been received yet."""
     DECIDING = "deciding"
-    """HELLO is here; `accept` or `fail` comes next, and nothing may be received before."""
+    """HELLO has arrived; `accept` or `fail` comes next, and nothing may be received before."""
     STREAMING = "streaming"
     """Between two frames of a welcomed worker."""
     PAYLOAD = "payload"
-    """Behind a BATCH header; the payload comes next."""
+    """After a BATCH header; the payload comes next."""
     ENDED = "ended"
-    """The worker has sent its whole input and waits for BYE."""
+    """The worker has sent its whole input and is waiting for BYE."""
     CLOSED = "closed"
-    """Over; what is queued may still be sent."""
+    """Closed; queued bytes may still be sent."""
 
 
 class WorkerState(Enum):
-    """Where the worker's end of a connection stands."""
+    """State of the worker's end of a connection."""
 
     AWAIT_WELCOME = "await-welcome"
     """HELLO is queued or sent."""
     STREAMING = "streaming"
-    """Batches may be sent as far as credit goes."""
+    """Batches may be sent within the credit."""
     ENDED = "ended"
-    """The whole input is sent; BYE is waited for."""
+    """The whole input is sent; waiting for BYE."""
     CLOSED = "closed"
-    """Over."""
+    """Closed."""
 
 
 _SERVER_MOVES = {
@@ -92,14 +94,14 @@ _WORKER_MOVES = {
 
 @dataclass(frozen=True, slots=True)
 class ReadControl:
-    """Read up to `size_bytes` from the stream and hand them to `receive_data`."""
+    """Read up to `size_bytes` from the stream and pass them to `receive_data`."""
 
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPayload:
-    """Receive exactly `size_bytes`, the payload of batch `seq`, into its slot; then `payload_received`."""
+    """Receive exactly `size_bytes`, the payload of batch `seq`, into its slot; call `payload_received`."""
 
     seq: int
     size_bytes: int
@@ -107,7 +109,7 @@ class ReadPayload:
 
 @dataclass(frozen=True, slots=True)
 class HelloReceived:
-    """A worker asks to be taken: `accept` or `fail` it."""
+    """A worker wants to join: `accept` or `fail` it."""
 
     hello: Hello
 
@@ -135,7 +137,7 @@ class ErrorReceived:
 
 @dataclass(frozen=True, slots=True)
 class Welcomed:
-    """The system takes this worker."""
+    """The system accepts this worker."""
 
     welcome: Welcome
 
@@ -149,7 +151,7 @@ class CreditGranted:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The run is over, normally: BYE."""
+    """The run has ended normally (BYE)."""
 
 
 ServerEvent = HelloReceived | BatchReceived | InputEnded | ErrorReceived
@@ -157,12 +159,12 @@ WorkerEvent = Welcomed | CreditGranted | RunEnded | ErrorReceived
 
 
 class ServerConnection:
-    """The system's end of one connection.
+    """The system's end of a connection.
 
     Attributes:
-        state: see `ServerState`.
-        next_seq: the batch that must come next.
-        limit: batches with seq below it may come, as the worker was told.
+        state: The state.
+        next_seq: The batch that must come next.
+        limit: Batches with a seq below it may come, as the worker has been told.
     """
 
     def __init__(self) -> None:
@@ -180,7 +182,7 @@ class ServerConnection:
         self._output = bytearray()
 
     def wants(self) -> ReadControl | ReadPayload | None:
-        """What to read next from the stream; None while deciding and when closed."""
+        """Return what to read next from the stream; None while deciding and when closed."""
         if self.state in (ServerState.DECIDING, ServerState.CLOSED):
             return None
         if self._pending is not None:
@@ -188,12 +190,12 @@ class ServerConnection:
         return ReadControl(self._buffer.wanted)
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> list[ServerEvent]:
-        """Take the bytes that `ReadControl` asked for, or fewer.
+        """Process the bytes that `ReadControl` requested, or fewer.
 
         Raises:
-            ProtocolError: they are not allowed here; the connection is closed, and `data_to_send` holds an
+            ProtocolError: they are not allowed here; the connection is closed, and `data_to_send` returns an
                 ERR frame unless the peer does not speak the protocol at all.
-            ValueError: the stream is not to be read as control bytes now (the caller's fault).
+            ValueError: the next bytes of the stream are not control bytes (a bug of the caller).
         """
         if not isinstance(self.wants(), ReadControl):
             raise ValueError(f"got control bytes in state {self.state.value}")
@@ -208,11 +210,11 @@ class ServerConnection:
             raise
 
     def payload_received(self, checksum: int) -> list[ServerEvent]:
-        """The payload that `ReadPayload` asked for is in its slot; `checksum` is its digest, 0 if not agreed.
+        """Report that the payload is in its slot; `checksum` is its digest, 0 if none was agreed.
 
         Raises:
-            ChecksumError: it is not the digest in the header; the connection is closed.
-            ValueError: no payload is awaited (the caller's fault).
+            ChecksumError: it differs from the digest in the header; the connection is closed.
+            ValueError: no payload is expected (a bug of the caller).
         """
         header = self._pending
         if header is None:
@@ -232,14 +234,14 @@ class ServerConnection:
     def accept(
         self, welcome: Welcome, worker: int, generation: int, payload_bytes: int, window: int = 1
     ) -> None:
-        """Take the worker whose HELLO is here.
+        """Accept the worker whose HELLO has arrived.
 
         Args:
-            welcome: what it is told.
-            worker: its index, for the headers.
-            generation: of the connection, for the headers.
-            payload_bytes: size of every batch's payload.
-            window: batches that the worker may be ahead of the release of slots, about.
+            welcome: The answer to it.
+            worker: Its index, for the headers.
+            generation: Generation of the connection, for the headers.
+            payload_bytes: Size of every batch's payload.
+            window: Approximate number of batches that the worker may be ahead of the release of slots.
         """
         if self.state is not ServerState.DECIDING:
             raise ValueError(f"got accept in state {self.state.value}")
@@ -251,7 +253,7 @@ class ServerConnection:
         self._send(FrameType.WELCOME, seq=welcome.next_seq, payload=welcome.encode())
 
     def grant(self, limit: int) -> None:
-        """Let the worker send every batch below `limit`; nothing happens if it already may, or has ended."""
+        """Let the worker send every batch below `limit`; no effect if it already may, or has ended."""
         if self.state in (ServerState.STREAMING, ServerState.PAYLOAD) and limit > self._grantable:
             self._grantable = limit
             self._send_credit_if_low()
@@ -262,24 +264,24 @@ class ServerConnection:
             self._send(FrameType.CREDIT, seq=self.limit)
 
     def bye(self) -> None:
-        """End the connection because the run is over."""
+        """Close the connection because the run is over."""
         if self.state is not ServerState.CLOSED:
             self._send(FrameType.BYE)
             self.state = ServerState.CLOSED
 
     def fail(self, failure: Failure) -> None:
-        """End the connection with an ERR frame; nothing happens when it is closed."""
+        """Close the connection with an ERR frame; no effect when it is closed."""
         if self.state is not ServerState.CLOSED:
             self._send(FrameType.ERR, payload=failure.encode())
             self.state = ServerState.CLOSED
 
     @property
     def has_data_to_send(self) -> bool:
-        """Whether bytes are queued."""
+        """True if bytes are queued."""
         return bool(self._output)
 
     def data_to_send(self) -> bytes:
-        """The bytes queued since the last call."""
+        """Return the bytes queued since the last call."""
         data = bytes(self._output)
         self._output.clear()
         return data
@@ -344,13 +346,13 @@ class ServerConnection:
 
 
 class WorkerConnection:
-    """The worker's end of one connection; HELLO is queued from the start.
+    """The worker's end of a connection; HELLO is queued from the start.
 
     Attributes:
-        state: see `WorkerState`.
-        next_seq: the batch to send next.
-        limit: batches with seq below it may be sent.
-        checksum: whether BATCH headers carry a digest; known from WELCOME on.
+        state: The state.
+        next_seq: The batch to send next.
+        limit: Batches with a seq below it may be sent.
+        checksum: Whether BATCH headers have a digest; known once WELCOME has arrived.
     """
 
     def __init__(self, hello: Hello) -> None:
@@ -366,11 +368,11 @@ class WorkerConnection:
 
     @property
     def credit(self) -> int:
-        """How many batches may be sent now."""
+        """Number of batches that may be sent now."""
         return self.limit - self.next_seq if self.state is WorkerState.STREAMING else 0
 
     def receive_data(self, data: bytes | memoryview) -> list[WorkerEvent]:
-        """Take bytes from the stream, in pieces of any size; what follows BYE or ERR is ignored.
+        """Process bytes of the stream, in pieces of any size; bytes after BYE or ERR are ignored.
 
         Raises:
             ProtocolError: they are not allowed here; the connection is closed.
@@ -391,14 +393,14 @@ class WorkerConnection:
         return events
 
     def batch_header(self, nbytes: int, checksum: int) -> bytes:
-        """The header of the next batch, to be sent with its payload behind it and nothing between.
+        """Return the header of the next batch, to be sent immediately before its payload.
 
         Args:
-            nbytes: payload size, padding included.
-            checksum: xxh3_64 of the fields; ignored when no checksum is agreed.
+            nbytes: Payload size, padding included.
+            checksum: xxh3_64 of the fields; ignored if no checksum is agreed.
 
         Raises:
-            ValueError: there is no credit (the caller's fault).
+            ValueError: there is no credit (a bug of the caller).
         """
         if self.credit < 1:
             raise ValueError(f"got batch {self.next_seq}, expected credit; limit {self.limit}")
@@ -408,24 +410,24 @@ class WorkerConnection:
         return header.encode()
 
     def end_of_input(self) -> None:
-        """Say that `next_seq` batches are the whole input; nothing happens unless streaming."""
+        """State that `next_seq` batches are the whole input; no effect unless streaming."""
         if self.state is WorkerState.STREAMING:
             self._send(FrameType.EOS, seq=self.next_seq)
             self.state = WorkerState.ENDED
 
     def ping(self) -> None:
-        """Ask for a sign of life; nothing happens before WELCOME and when closed."""
+        """Ask for a sign of life; no effect before WELCOME and when closed."""
         if self.state in (WorkerState.STREAMING, WorkerState.ENDED):
             self._send(FrameType.PING)
 
     def fail(self, failure: Failure) -> None:
-        """End the connection with an ERR frame; nothing happens when it is closed."""
+        """Close the connection with an ERR frame; no effect when it is closed."""
         if self.state is not WorkerState.CLOSED:
             self._send(FrameType.ERR, payload=failure.encode())
             self.state = WorkerState.CLOSED
 
     def data_to_send(self) -> bytes:
-        """The bytes queued since the last call; BATCH headers are not among them."""
+        """Return the bytes queued since the last call; BATCH headers are not among them."""
         data = bytes(self._output)
         self._output.clear()
         return data

@@ -1,4 +1,4 @@
-"""The system's side of the data plane: one listener for the life of the server, one ring a run.
+"""The system's side of the data plane: a listener for the lifetime of the server, a ring for each run.
 
     with Receiver(port=9001) as receiver:
         ring = receiver.open_run(RunSpec("job-7", token, num_workers=2, layout=layout, input_digest=digest))
@@ -11,8 +11,8 @@
         except EndOfInput:
             ring.close()                        # BYE to the workers
 
-The listener and each connection have a thread; all are daemons and end with `close`. Strangers (port scans,
-HTTP clients, TLS) cost a log line and their connection, nothing else.
+The listener and each connection have a thread; all are daemons and end with `close`. Foreign peers (port
+scans, HTTP clients, TLS) cost a log line and their connection, nothing else.
 """
 
 import collections
@@ -47,10 +47,10 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-# Connections that have not been welcomed yet; more are turned away. Above any real number of workers that
-# connect at the same moment, and low enough that strangers cannot exhaust file descriptors.
+# Limit of connections that have not been welcomed yet. Above any real number of workers that connect at the
+# same moment, and low enough that unauthenticated peers cannot exhaust file descriptors.
 _MAX_HANDSHAKES = 256
-# Ended runs whose workers may still be on their way back from a broken connection.
+# Number of ended runs whose workers may still reconnect after a broken connection.
 _REMEMBERED_RUNS = 16
 # Pause when the process is out of file descriptors.
 _ACCEPT_PAUSE_S = 0.2
@@ -60,12 +60,12 @@ class Receiver:
     """The data port.
 
     Args:
-        host: address to listen on; loopback by default.
+        host: Address to listen on; loopback by default.
         port: TCP port; 0 takes a free one, see `address`.
-        handshake_timeout_s: how long a connection may take to state a complete HELLO.
+        handshake_timeout_s: How long a connection may take to send a complete HELLO.
 
     Attributes:
-        address: host and port that the listener has.
+        address: Host and port of the listener.
 
     Raises:
         ListenError: the address cannot be listened on.
@@ -95,10 +95,10 @@ class Receiver:
         self.close()
 
     def open_run(self, spec: RunSpec) -> BatchRing:
-        """Open the input of a job's run; from here on its workers are taken.
+        """Open the input of a job's run; from now on its workers are accepted.
 
         Raises:
-            StreamingError: the job has a run open, or the receiver is closed.
+            StreamingError: the job has an open run, or the receiver is closed.
             LayoutError: not enough memory for the ring.
         """
         ring = BatchRing(spec, self._forget_run)
@@ -111,7 +111,7 @@ class Receiver:
         return ring
 
     def close(self, reason: str = "the CS system is shutting down") -> None:
-        """Stop listening, stop every open run with `reason`, end all threads; twice does nothing."""
+        """Stop listening, stop every open run with `reason`, end all threads; a second call does nothing."""
         with self._lock:
             if self._is_closed:
                 return
@@ -147,10 +147,10 @@ class Receiver:
         try:
             sock, peer = self._listener.accept()
         except BlockingIOError:
-            return  # the peer has gone before it was accepted
+            return  # the peer disconnected before it was accepted
         except OSError as error:
             _log.error("cannot accept a connection: %s", error)
-            # Whoever closes the receiver ends the pause.
+            # A pause, which `close` ends.
             self._waker.settimeout(_ACCEPT_PAUSE_S)
             try:
                 self._waker.recv(1, socket.MSG_PEEK)
@@ -161,7 +161,7 @@ class Receiver:
             tune(sock)
         except OSError:
             sock.close()
-            return  # the peer has gone already
+            return  # the peer has disconnected already
         link = ServerLink(sock, name_of(peer))
         with self._lock:
             self._links.add(link)
@@ -194,7 +194,7 @@ class Receiver:
                     _apply(ring, link, event)
         except (PeerGoneError, PeerSilentError, ProtocolError) as error:
             reason = str(error)
-            _note_error(ring, link, error)
+            _handle_error(ring, link, error)
         finally:
             link.idle.set()
             if ring is not None and link.generation:
@@ -206,20 +206,20 @@ class Receiver:
     def _receive_hello(self, link: ServerLink) -> Hello:
         try:
             if self._handshakes > _MAX_HANDSHAKES:
-                link.end(Failure(ErrorCode.BUSY, "too many connections at once; try again"))
-                raise PeerGoneError(f"more than {_MAX_HANDSHAKES} connections shake hands at once")
+                link.end(Failure(ErrorCode.BUSY, "too many simultaneous connections; try again"))
+                raise PeerGoneError(f"more than {_MAX_HANDSHAKES} simultaneous handshakes")
             return link.receive_hello(self._handshake_timeout_s)
         finally:
             with self._lock:
                 self._handshakes -= 1
 
     def _find_run(self, hello: Hello) -> tuple[BatchRing | None, Failure | None]:
-        """The open run that a worker asks for; or no ring, with the answer (None is BYE)."""
+        """Return the open run that a worker asks for; or no ring, with the answer to it (None is BYE)."""
         with self._lock:
             ring = self._runs.get(hello.job_id)
             ended = dict(self._ended).get(hello.run_id)
         if ended is not None:
-            # It comes back to a run that has ended meanwhile, not to the job's next one.
+            # It reconnects to a run that has ended in the meantime, not to the job's next one.
             return None, ended.failure
         if ring is None:
             text = f"job: got {hello.job_id!r}, expected one that runs"
@@ -261,10 +261,10 @@ def _apply(ring: BatchRing, link: ServerLink, event: ServerEvent) -> None:
                 raise PeerGoneError(f"the worker gave up: {failure.text}")
 
 
-def _note_error(ring: BatchRing | None, link: ServerLink, error: Exception) -> None:
+def _handle_error(ring: BatchRing | None, link: ServerLink, error: Exception) -> None:
     if ring is None:
         _log.warning("connection from %s is dropped: %s", link.peer, error)
     elif isinstance(error, ChecksumError):
-        ring.damaged(link, str(error))
+        ring.record_damage(link, str(error))
     elif isinstance(error, PeerSilentError):
         link.end(Failure(ErrorCode.TIMEOUT, str(error)))

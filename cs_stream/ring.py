@@ -1,4 +1,4 @@
-"""The batches of one run between the connections that fill the slots and the engine that takes them."""
+"""The batches of a run, between the connections that fill the slots and the engine that takes them."""
 
 import logging
 import threading
@@ -15,22 +15,22 @@ from cs_stream.run_state import RunSpec, RunState, RunStats, position_of
 
 _log = logging.getLogger(__name__)
 
-# How long close() waits for workers to hang up after BYE before it cuts them off.
+# How long close() waits for workers to disconnect after BYE before it aborts their connections.
 _CLOSE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadySpan:
-    """Consecutive positions whose batches are here, all in one chunk.
+    """Consecutive positions whose batches have arrived, all in one chunk.
 
     Attributes:
-        chunk_index: which chunk of the ring.
-        chunk_arrays: the chunk's arrays, one a field, of shape (K, *field shape), contiguous and 64-byte
+        chunk_index: Index of the chunk in the ring.
+        chunk_arrays: The chunk's arrays, one a field, of shape (K, *field shape), contiguous and 64-byte
             aligned. Views of the ring's memory: rows outside of this span change at any time, its own rows
             not before `BatchRing.release`.
-        offset: row of the first position.
-        count: number of positions, at least 1.
-        first_position: the first position.
+        offset: Row of the first position.
+        count: Number of positions, at least 1.
+        first_position: The first position.
     """
 
     chunk_index: int
@@ -41,7 +41,7 @@ class ReadySpan:
 
     @property
     def end_position(self) -> int:
-        """The position behind the last one."""
+        """The position after the last one."""
         return self.first_position + self.count
 
     @property
@@ -52,28 +52,28 @@ class ReadySpan:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run's input was closed.
+    """The end of a run's input.
 
     Attributes:
-        reason: why the run was stopped; None after a normal end.
+        reason: Why the run was stopped; None after a normal end.
     """
 
     reason: str | None
 
     @property
     def failure(self) -> Failure | None:
-        """What workers are told; None is BYE."""
+        """The answer to workers; None is BYE."""
         return None if self.reason is None else Failure(ErrorCode.STOPPED, f"run stopped: {self.reason}")
 
 
 class BatchRing:
-    """The input of one open run; made by `Receiver.open_run`.
+    """The input of an open run; made by `Receiver.open_run`.
 
-    One thread takes and releases. Closing, and reading statistics, is for any thread.
+    A single thread takes and releases. Closing, and reading statistics, is thread-safe.
 
     Attributes:
-        spec: the run as it was opened.
-        run_id: random name of this opening.
+        spec: The run as it was opened.
+        run_id: Random name of this opening.
     """
 
     def __init__(self, spec: RunSpec, on_close: Callable[["BatchRing", RunEnd], None]) -> None:
@@ -93,7 +93,7 @@ class BatchRing:
 
     @property
     def position(self) -> int:
-        """The next position that `take` gives: the whole state of the input, to be saved with a checkpoint.
+        """The next position that `take` returns: the whole state of the input, to be saved with a checkpoint.
 
         It counts the holes of workers that ended early, so it can be ahead of the number of batches taken.
         """
@@ -101,22 +101,22 @@ class BatchRing:
             return self._state.position
 
     def take(self, timeout_s: float | None = None, limit: int | None = None) -> ReadySpan:
-        """The longest run of received positions from the cursor inside one chunk; waits for the first.
+        """Take the longest run of received positions from the cursor within a chunk; wait for the first.
 
         Positions of workers that have ended are left out: a span ends before such a hole. Several spans may
-        be held at once; each is given back by `release`.
+        be held at a time; each is returned with `release`.
 
         Args:
-            timeout_s: how long to wait for a batch; None waits as long as its worker may still send it.
-            limit: at most so many positions, at least 1; None for as many as there are.
+            timeout_s: How long to wait for a batch; None waits as long as its worker may still send it.
+            limit: Maximum number of positions, at least 1; None for no limit.
 
         Raises:
-            EndOfInput: every worker has ended, and everything is taken.
-            WorkerLostError: the worker of the next position is gone for longer than `reconnect_s`.
-            WorkerFailedError: the input of that worker failed; what it had sent before is taken first, so
-                that a run fails at the same position each time.
-            ChecksumError: batches of one worker arrived damaged twice.
-            StallError: nothing came within `timeout_s`; names the worker that is waited for.
+            EndOfInputError: every worker has ended, and everything is taken.
+            WorkerLostError: the worker of the next position has been gone for longer than `reconnect_s`.
+            WorkerFailedError: the input of that worker failed; the batches that it had sent before are taken
+                first, so that a run fails at the same position each time.
+            ChecksumError: batches of one worker arrived record_damage twice.
+            StallError: nothing came within `timeout_s`; names the worker that has no batch.
             RingClosedError: the ring is or was closed.
         """
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -126,24 +126,24 @@ class BatchRing:
                 taken = self._state.take(limit)
                 if taken is not None:
                     return self._span(*taken)
-                self._await_batch(deadline_s, timeout_s)
+                self._wait_for_batch(deadline_s, timeout_s)
 
-    def _await_batch(self, deadline_s: float | None, timeout_s: float | None) -> None:
+    def _wait_for_batch(self, deadline_s: float | None, timeout_s: float | None) -> None:
         now_s = time.monotonic()
-        worker = self._state.awaited()
+        worker = self._state.next_worker()
         self._state.check(worker, now_s)
         if deadline_s is not None and timeout_s is not None and now_s >= deadline_s:
             raise StallError(self._state.stall_text(timeout_s), worker)
-        limits = [limit for limit in (deadline_s, self._state.awaited_until_s()) if limit is not None]
+        limits = [limit for limit in (deadline_s, self._state.recheck_at_s()) if limit is not None]
         self._changed.wait(max(0.0, min(limits) - now_s) if limits else None)
-        self._state.waited(worker, time.monotonic() - now_s)
+        self._state.add_wait(worker, time.monotonic() - now_s)
 
     def _span(self, first: int, count: int) -> ReadySpan:
         chunk, offset = divmod(first % self.spec.slots, self.spec.chunk_batches)
         return ReadySpan(chunk, self._memory.chunks[chunk], offset, count, first)
 
     def release(self, span: ReadySpan) -> None:
-        """Give the span's slots back, and the workers their credit; in any order of spans.
+        """Return the span's slots, which gives the workers credit; spans can be released in any order.
 
         Raises:
             ValueError: the span was released before.
@@ -156,14 +156,14 @@ class BatchRing:
     def wait_primed(
         self, timeout_s: float, on_progress: Callable[[RunStats], None] | None = None, every_s: float = 1.0
     ) -> None:
-        """Wait until every worker has connected and its first batch is here.
+        """Wait until every worker has connected and its first batch has arrived.
 
         A worker that has no batch to send (a finite input that is over) or no free slot yet counts as ready.
 
         Args:
-            timeout_s: how long.
-            on_progress: called with a snapshot at the start, at every change and every `every_s` seconds.
-            every_s: interval of calls without change.
+            timeout_s: How long to wait.
+            on_progress: Called with a snapshot at the start, at every change and every `every_s` seconds.
+            every_s: Interval of calls without change.
 
         Raises:
             StallError: workers are missing; the text names each with its phase.
@@ -181,7 +181,7 @@ class BatchRing:
                 now_s = time.monotonic()
                 for worker in range(self.spec.num_workers):
                     self._state.check(worker, now_s)
-                missing = self._state.unprimed()
+                missing = self._state.missing_workers()
                 if missing and now_s >= deadline_s:
                     raise StallError(
                         f"not ready within {timeout_s:g} s: {', '.join(missing.values())}; "
@@ -194,17 +194,17 @@ class BatchRing:
                 self._priming = False
 
     def stall_text(self, waited_s: float) -> str:
-        """What to tell a user when no batch has come for so long."""
+        """Describe for the user why no batch has come for this long."""
         with self._changed:
             return self._state.stall_text(waited_s)
 
     def stats(self) -> RunStats:
-        """A snapshot of the run's input."""
+        """Return a snapshot of the run's input."""
         with self._changed:
             return self._state.stats(time.monotonic())
 
     def close(self, reason: str | None = None) -> None:
-        """End the run: BYE to the workers, or an ERR "run stopped: reason"; twice does nothing.
+        """End the run: send BYE to the workers, or an ERR "run stopped: reason"; a second call does nothing.
 
         Returns when the connections are closed and their threads have ended, after at most a few seconds for
         a worker that does not answer. A `take` in another thread raises RingClosedError.
@@ -230,7 +230,7 @@ class BatchRing:
             raise RingClosedError(f"the input of job {self.spec.job_id!r} is closed: {reason}")
 
     def _grant(self) -> list[ServerLink]:
-        """Queue the credit that has become free; the links to flush when the lock is given back."""
+        """Queue the credit that has become free; return the links to flush after the lock is released."""
         granted = []
         for worker, limit in self._state.new_limits(time.monotonic()):
             link = self._links.get(worker)
@@ -241,10 +241,10 @@ class BatchRing:
     # -- connections (each call from the thread of the link) ---------------------------------------------
 
     def attach(self, link: ServerLink, hello: Hello) -> Failure | None:
-        """Give the link the place of its worker and welcome it; or the reason why not.
+        """Give the link the place of its worker and welcome it; or return why not.
 
-        An older connection of the worker is cut off, and its thread has left the slots before the new one
-        may send: what the old one had received in part is received again.
+        An older connection of the worker is aborted, and its thread has left the slots before the new one may
+        send: a partly received batch is received again.
         """
         with self._changed:
             failure = self._end.failure if self._end is not None else self._state.refusal(hello)
@@ -268,20 +268,20 @@ class BatchRing:
         return None
 
     def locate(self, link: ServerLink, seq: int) -> Slot:
-        """Where the payload of a link's batch belongs."""
+        """Return the slot of a link's batch."""
         return self._slots[position_of(link.worker, seq, self.spec.num_workers) % self.spec.slots]
 
     def commit(self, link: ServerLink) -> None:
-        """The link's next batch is complete in its slot; nothing happens when the link is fenced."""
+        """Count the link's next batch as complete in its slot; no effect if the link is fenced."""
         with self._changed:
             if not self._state.commit(link.worker, link.generation, time.monotonic()):
                 return
-            # A consumer that waits for another worker sleeps on: a needless wake-up costs 20 us.
-            if self._priming or link.worker == self._state.awaited():
+            # Notify only if the consumer needs this worker's batch: a needless wake-up costs 20 us.
+            if self._priming or link.worker == self._state.next_worker():
                 self._changed.notify_all()
 
     def end_worker(self, link: ServerLink, total: int) -> None:
-        """The link's worker has sent its whole input."""
+        """Record that the link's worker has sent its whole input."""
         with self._changed:
             self._state.end(link.worker, link.generation)
             granted = self._grant()
@@ -291,23 +291,23 @@ class BatchRing:
         _log.info("%s has sent its whole input, %d batches", name, total)
 
     def fail_worker(self, link: ServerLink, failure: Failure) -> None:
-        """The link's worker told that its input failed."""
+        """Record that the link's worker has reported the failure of its input."""
         with self._changed:
             self._state.fail(link.worker, link.generation, failure)
             name = self._state.describe(link.worker)
             self._changed.notify_all()
         _log.error("%s: %s", name, failure.text)
 
-    def damaged(self, link: ServerLink, text: str) -> None:
-        """A batch of the link arrived damaged."""
+    def record_damage(self, link: ServerLink, text: str) -> None:
+        """Record that a batch of the link arrived damaged."""
         with self._changed:
-            again = self._state.damaged(link.worker, text)
+            again = self._state.record_damage(link.worker, text)
             name = self._state.describe(link.worker)
             self._changed.notify_all()
         _log.error("%s: %s; %s", name, text, "it is sent once more" if again else "the run fails")
 
     def detach(self, link: ServerLink, reason: str) -> None:
-        """The link's connection is over."""
+        """Record that the link's connection is over."""
         with self._changed:
             if self._links.get(link.worker) is link:
                 del self._links[link.worker]

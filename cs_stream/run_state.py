@@ -33,35 +33,36 @@ from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
 
 
 def position_of(worker: int, seq: int, num_workers: int) -> int:
-    """The position of a worker's batch."""
+    """Return the position of a worker's batch."""
     return seq * num_workers + worker
 
 
 def count_before(worker: int, num_workers: int, position: int) -> int:
-    """How many positions below `position` belong to `worker`.
+    """Return how many positions below `position` belong to `worker`.
 
-    This is the first seq that a worker sends in a run resumed at `position`, and, for the first position that
-    has no free slot, the seq up to which (exclusive) it has credit.
+    This is the first seq that a worker sends in a run resumed at `position`. With the first position that has
+    no free slot, it is the seq up to which (exclusive) the worker has credit.
     """
     return max(0, -(-(position - worker) // num_workers))
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The input of one run, as the system opens it.
+    """The input of a run, as the system opens it.
 
     Args:
-        job_id: the launcher's job; one run of a job is open at a time.
-        token: the job's secret, which every worker must state; not part of `repr`.
-        num_workers: number of workers N.
-        layout: what a batch is.
-        input_digest: what every worker must state of its program and parameters; compared, never read.
-        first_position: first position of the run, above 0 when it continues an earlier one.
+        job_id: The launcher's job; a job has at most one open run.
+        token: The job's secret, which every worker must state; not part of `repr`.
+        num_workers: Number of workers N.
+        layout: Layout of the batches.
+        input_digest: Digest of program and parameters that every worker must state; compared, never
+            interpreted.
+        first_position: First position of the run, above 0 when it continues an earlier one.
         chunk_batches: K, batches in a chunk; consecutive positions in a chunk are one stacked array.
         chunks: C; the ring holds C * K batches.
-        reconnect_s: how long a lost worker may stay away.
-        liveness_s: a connection with nothing heard for this time is lost; workers send signs of life.
-        checksum: whether batches carry a digest where the worker can compute one.
+        reconnect_s: How long a lost worker may stay away.
+        liveness_s: A connection on which nothing is received for this time is lost; workers send pings.
+        checksum: Whether batches have a digest if the worker can compute one.
 
     Raises:
         LayoutError: a number out of range.
@@ -90,12 +91,12 @@ class RunSpec:
 
     @property
     def slots(self) -> int:
-        """Batches that the ring holds."""
+        """Number of batches that the ring holds."""
         return self.chunks * self.chunk_batches
 
 
 class WorkerPhase(Enum):
-    """Where a worker stands in the run."""
+    """The phase of a worker in the run."""
 
     ABSENT = "absent"
     """Has never connected."""
@@ -111,20 +112,20 @@ class WorkerPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStats:
-    """A snapshot of one worker.
+    """A snapshot of a worker.
 
     Attributes:
-        worker: index.
-        phase: see `WorkerPhase`.
-        host: its machine, empty before the first connect.
-        pid: its process, 0 before the first connect.
-        connects: connections taken.
-        received: batches of it that the run has, counted from the start of its input.
-        batches: batches received over its connections in this run.
-        size_bytes: payload bytes of those.
-        consumer_wait_s: time that `take` has waited for it: the worker bounds the run.
-        credit_wait_s: time that it was connected without credit: the run bounds the worker.
-        last_error: why its last connection ended, if not well.
+        worker: Index.
+        phase: Its phase.
+        host: Its machine, empty before the first connection.
+        pid: Its process, 0 before the first connection.
+        connects: Number of accepted connections.
+        received: Number of its batches that the run has, counted from the start of its input.
+        batches: Number of batches received over its connections in this run.
+        size_bytes: Payload bytes of those.
+        consumer_wait_s: Time that `take` has waited for it: the worker limits the run.
+        credit_wait_s: Time that it was connected without credit: the run limits the worker.
+        last_error: Why its last connection ended, unless normally.
     """
 
     worker: int
@@ -145,11 +146,11 @@ class RunStats:
     """A snapshot of a run's input.
 
     Attributes:
-        position: the next position that `take` gives.
-        released: every position below is released.
-        slots: batches that the ring holds.
-        primed: whether every worker has its first batch here, has ended, or waits for a slot.
-        workers: one entry a worker, by index.
+        position: The next position that `take` returns.
+        released: Every position below is released.
+        slots: Number of batches that the ring holds.
+        primed: Whether every worker's first batch has arrived, or it has ended, or waits for a slot.
+        workers: One entry a worker, by index.
     """
 
     position: int
@@ -188,12 +189,12 @@ class _Worker:
 
 
 class RunState:
-    """The state of one run's input. Times are seconds of one monotonic clock, given by the caller.
+    """The state of a run's input. Times are seconds of a monotonic clock, given by the caller.
 
     Attributes:
-        spec: the run.
-        position: the cursor, the next position to take.
-        released: the frontier; every position below is free.
+        spec: The run.
+        position: The cursor, the next position to take.
+        released: The frontier; every position below is free.
     """
 
     def __init__(self, spec: RunSpec, run_id: str) -> None:
@@ -202,7 +203,7 @@ class RunState:
         self.position = spec.first_position
         self.released = spec.first_position
         self._done: dict[int, int] = {}
-        self._fault: StreamingError | None = None
+        self._error: StreamingError | None = None
         self._workers = [self._new_worker(index) for index in range(spec.num_workers)]
 
     def _new_worker(self, index: int) -> _Worker:
@@ -213,56 +214,58 @@ class RunState:
         return count_before(worker, self.spec.num_workers, self.released + self.spec.slots)
 
     def describe(self, worker: int) -> str:
-        """`worker 1 (host h, pid p)`."""
+        """Return `worker 1 (host h, pid p)`."""
         return str(self._workers[worker])
 
     # -- connections -------------------------------------------------------------------------------------
 
     def refusal(self, hello: Hello) -> Failure | None:
-        """Why this worker is not taken, or None.
+        """Return why this worker is refused, or None.
 
-        A wrong token says nothing about the run. All other differences are reported at once; they end the run
-        too, which would wait in vain for that worker, unless another process has its place.
+        A wrong token reveals nothing about the run. All other differences are reported together. They also
+        end the run, which would wait in vain for that worker, unless another process has its place.
         """
         if not hmac.compare_digest(_secret(hello.token), _secret(self.spec.token)):
             return Failure(ErrorCode.REFUSED, "token: got another one, expected the job's own")
-        faults = self._differences(hello)
-        if faults:
-            self._note_refusal(hello, tuple(faults))
-            return Failure(ErrorCode.REFUSED, "; ".join(faults))
+        differences = self._differences(hello)
+        if differences:
+            self._record_refusal(hello, tuple(differences))
+            return Failure(ErrorCode.REFUSED, "; ".join(differences))
         worker = self._workers[hello.worker]
         if worker.failure is not None:
             return Failure(ErrorCode.STOPPED, f"{worker}: {worker.failure.text}")
-        if self._fault is not None:
-            return Failure(ErrorCode.STOPPED, str(self._fault))
+        if self._error is not None:
+            return Failure(ErrorCode.STOPPED, str(self._error))
         if hello.run_id == self.run_id and hello.instance != worker.instance:
             return Failure(ErrorCode.REPLACED, f"{worker} took over in the meantime")
         return None
 
-    def _note_refusal(self, hello: Hello, faults: tuple[str, ...]) -> None:
+    def _record_refusal(self, hello: Hello, differences: tuple[str, ...]) -> None:
         served = hello.worker < self.spec.num_workers and self._workers[hello.worker].connects > 0
-        if self._fault is None and not served:
+        if self._error is None and not served:
             name = f"worker {hello.worker} (host {hello.host}, pid {hello.pid})"
-            self._fault = RefusedError(f"{name} is refused: {'; '.join(faults)}", name, faults)
+            self._error = RefusedError(f"{name} is refused: {'; '.join(differences)}", name, differences)
 
     def _differences(self, hello: Hello) -> list[str]:
         spec = self.spec
-        faults = []
+        differences = []
         if not hello.protocol_min <= VERSION <= hello.protocol_max:
-            faults.append(f"protocol: got {hello.protocol_min} to {hello.protocol_max}, expected {VERSION}")
+            differences.append(
+                f"protocol: got {hello.protocol_min} to {hello.protocol_max}, expected {VERSION}"
+            )
         if hello.num_workers != spec.num_workers:
-            faults.append(f"num_workers: got {hello.num_workers}, expected {spec.num_workers}")
+            differences.append(f"num_workers: got {hello.num_workers}, expected {spec.num_workers}")
         if hello.worker >= spec.num_workers:
-            faults.append(f"worker: got index {hello.worker}, expected 0 to {spec.num_workers - 1}")
+            differences.append(f"worker: got index {hello.worker}, expected 0 to {spec.num_workers - 1}")
         layout = spec.layout.difference(hello.layout)
         if layout is not None:
-            faults.append(layout)
+            differences.append(layout)
         if hello.input_digest != spec.input_digest:
-            faults.append(f"input_digest: got {hello.input_digest!r}, expected {spec.input_digest!r}")
-        return faults
+            differences.append(f"input_digest: got {hello.input_digest!r}, expected {spec.input_digest!r}")
+        return differences
 
     def connect(self, hello: Hello) -> int:
-        """Give the worker's place to the sender of `hello`; its generation, which fences all earlier ones."""
+        """Give the worker's place to the sender of `hello`; return its generation, which fences others."""
         worker = self._workers[hello.worker]
         worker.generation += 1
         worker.connects += 1
@@ -273,7 +276,7 @@ class RunState:
         return worker.generation
 
     def welcome(self, index: int, checksum: bool, now_s: float) -> Welcome:
-        """What the connection of the current generation may send."""
+        """Return the answer to a worker's new connection."""
         worker = self._workers[index]
         self._mark_starved(worker, now_s)
         return Welcome(
@@ -286,7 +289,7 @@ class RunState:
         )
 
     def commit(self, index: int, generation: int, now_s: float) -> bool:
-        """Count the next batch of a worker as received; False when the generation is fenced."""
+        """Count the next batch of a worker as received; False if the generation is fenced."""
         worker = self._workers[index]
         if worker.generation != generation:
             return False
@@ -297,7 +300,7 @@ class RunState:
         return True
 
     def end(self, index: int, generation: int) -> None:
-        """The worker has no more input than what is received."""
+        """Record that the worker has no more input."""
         worker = self._workers[index]
         if worker.generation == generation:
             worker.phase = WorkerPhase.ENDED
@@ -305,7 +308,7 @@ class RunState:
             self._skip_holes()
 
     def lose(self, index: int, generation: int, reason: str, now_s: float) -> None:
-        """The connection of this generation is gone."""
+        """Record that the connection of this generation is gone."""
         worker = self._workers[index]
         if worker.generation != generation:
             return
@@ -314,34 +317,34 @@ class RunState:
             worker.phase, worker.lost_at_s, worker.last_error = WorkerPhase.LOST, now_s, reason
 
     def fail(self, index: int, generation: int, failure: Failure) -> None:
-        """The worker told that its input failed."""
+        """Record that the worker has reported the failure of its input."""
         worker = self._workers[index]
         if worker.generation == generation:
             worker.phase, worker.failure, worker.last_error = WorkerPhase.FAILED, failure, failure.text
 
-    def damaged(self, index: int, text: str) -> bool:
-        """A payload of the worker arrived damaged: True if it is to be sent again, False if the run fails."""
+    def record_damage(self, index: int, text: str) -> bool:
+        """Record a damaged payload of the worker; return whether it is to be resent, or the run fails."""
         worker = self._workers[index]
         worker.damaged += 1
-        if worker.damaged > 1 and self._fault is None:
-            self._fault = ChecksumError(
+        if worker.damaged > 1 and self._error is None:
+            self._error = ChecksumError(
                 f"{worker}: {text}; {worker.damaged} batches of it arrived damaged: check the network "
                 f"between {worker.host} and the CS system"
             )
-        return self._fault is None
+        return self._error is None
 
     # -- consumer ----------------------------------------------------------------------------------------
 
     def take(self, limit: int | None = None) -> tuple[int, int] | None:
-        """The longest received run of positions from the cursor inside one chunk: `(first, count)`, or None.
+        """Take the longest received run of positions from the cursor in a chunk: `(first, count)`, or None.
 
         Args:
-            limit: the most positions to take.
+            limit: Maximum number of positions.
 
         Raises:
             EndOfInputError: every worker has ended, and all is taken.
         """
-        if self._finished():
+        if self._is_finished():
             raise EndOfInputError(f"the input ended at position {self.position}: all workers have ended")
         chunk = self.spec.chunk_batches
         chunk_end = (self.position // chunk + 1) * chunk
@@ -355,7 +358,7 @@ class RunState:
         return first, end - first
 
     def _first_missing(self) -> int:
-        """The lowest position from the cursor on that is not received."""
+        """Return the lowest position from the cursor on that has not been received."""
         num_workers = self.spec.num_workers
         return min(
             position_of(
@@ -366,7 +369,7 @@ class RunState:
             for worker in self._workers
         )
 
-    def _finished(self) -> bool:
+    def _is_finished(self) -> bool:
         return all(
             worker.phase is WorkerPhase.ENDED
             and position_of(worker.index, worker.received - 1, self.spec.num_workers) < self.position
@@ -375,7 +378,7 @@ class RunState:
 
     def _skip_holes(self) -> None:
         start = self.position
-        while self._is_hole(self.position) and not self._finished():
+        while self._is_hole(self.position) and not self._is_finished():
             self.position += 1
         if self.position > start:
             self._release(start, self.position)
@@ -389,13 +392,13 @@ class RunState:
         """Free the slots of taken positions; in any order.
 
         Raises:
-            ValueError: they are not taken, or released already (the caller's fault).
+            ValueError: they are not taken, or released already (a bug of the caller).
         """
         overlap = any(start < first + count and first < end for start, end in self._done.items())
         if first < self.released or first + count > self.position or overlap:
             raise ValueError(
                 f"release of positions {first} to {first + count - 1}: expected taken and unreleased ones, "
-                f"which lie in {self.released} to {self.position - 1}"
+                f"which are in {self.released} to {self.position - 1}"
             )
         self._release(first, first + count)
 
@@ -405,7 +408,7 @@ class RunState:
             self.released = self._done.pop(self.released)
 
     def new_limits(self, now_s: float) -> list[tuple[int, int]]:
-        """Workers whose credit has grown since the last call, with the new limit."""
+        """Return the workers whose credit has grown since the last call, with the new limits."""
         grown = []
         for worker in self._workers:
             limit = self._limit(worker.index)
@@ -415,8 +418,8 @@ class RunState:
                 grown.append((worker.index, limit))
         return grown
 
-    def awaited(self) -> int:
-        """The worker whose batch is at the cursor."""
+    def next_worker(self) -> int:
+        """Return the worker whose batch is at the cursor."""
         return self.position % self.spec.num_workers
 
     def check(self, index: int, now_s: float) -> None:
@@ -424,12 +427,12 @@ class RunState:
 
         Raises:
             WorkerFailedError: its input failed.
-            WorkerLostError: it is gone for longer than `reconnect_s`.
-            ChecksumError: the run has failed by damaged payloads.
+            WorkerLostError: it has been gone for longer than `reconnect_s`.
+            ChecksumError: the run has failed because of damaged payloads.
             RefusedError: a worker that the run needs has another input.
         """
-        if self._fault is not None:
-            raise self._fault
+        if self._error is not None:
+            raise self._error
         worker = self._workers[index]
         if worker.failure is not None:
             raise WorkerFailedError(f"{worker}: {worker.failure.text}", index, worker.failure.detail)
@@ -440,18 +443,18 @@ class RunState:
                 index,
             )
 
-    def awaited_until_s(self) -> float | None:
-        """When to `check` the awaited worker again at the latest; None when only events matter."""
-        worker = self._workers[self.awaited()]
+    def recheck_at_s(self) -> float | None:
+        """Return when to `check` the next worker again at the latest; None if only events matter."""
+        worker = self._workers[self.next_worker()]
         return worker.lost_at_s + self.spec.reconnect_s if worker.phase is WorkerPhase.LOST else None
 
-    def waited(self, index: int, seconds: float) -> None:
-        """Count time that the consumer waited for a worker."""
+    def add_wait(self, index: int, seconds: float) -> None:
+        """Add time that the consumer waited for a worker."""
         self._workers[index].consumer_wait_s += seconds
 
     def stall_text(self, waited_s: float) -> str:
-        """What to tell a user whose patience has ended."""
-        worker = self._workers[self.awaited()]
+        """Describe for the user why no batch has come for this long."""
+        worker = self._workers[self.next_worker()]
         text = (
             f"no batch for position {self.position} within {waited_s:g} s: {worker} is {worker.phase.value}, "
             f"{worker.received - worker.first} batches of it so far; "
@@ -463,7 +466,7 @@ class RunState:
     # -- statistics --------------------------------------------------------------------------------------
 
     def stats(self, now_s: float) -> RunStats:
-        """A snapshot."""
+        """Return a snapshot."""
         return RunStats(
             position=self.position,
             released=self.released,
@@ -472,8 +475,8 @@ class RunState:
             workers=tuple(self._worker_stats(worker, now_s) for worker in self._workers),
         )
 
-    def unprimed(self) -> dict[int, str]:
-        """The workers whose first batch is still missing, each with a description and its phase."""
+    def missing_workers(self) -> dict[int, str]:
+        """Return the workers whose first batch is missing, each with a description and its phase."""
         return {w.index: f"{w} is {w.phase.value}" for w in self._workers if not self._is_primed(w)}
 
     def _is_primed(self, worker: _Worker) -> bool:
@@ -508,5 +511,5 @@ class RunState:
 
 
 def _secret(token: str) -> bytes:
-    # surrogatepass: JSON may hold lone surrogates, and a stranger's token must not raise here.
+    # surrogatepass: JSON may contain lone surrogates, and a foreign peer's token must not raise here.
     return token.encode("utf-8", "surrogatepass")

@@ -3,8 +3,8 @@
     sender = Sender((host, port), WorkerIdentity(job, token, worker=0, num_workers=2, input_digest=d), layout)
     summary = sender.run(lambda skip: islice(my_input(), skip, None))
 
-Any batch is a tuple of numpy arrays in layout order. The input is built again for every connection, with the
-number of batches to leave out: an iterator that has run ahead of a broken connection cannot be wound back.
+A batch is a tuple of numpy arrays in layout order. The input is rebuilt for every connection, with the number
+of batches to skip, because an iterator that has run ahead of a broken connection cannot be rewound.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ __all__ = ["SendSummary", "Sender", "WorkerIdentity"]
 _log = logging.getLogger(__name__)
 
 STOPPED_HERE = "stopped by this process"
-"""Why a stream has stopped that its own process wanted to end."""
+"""Reason of a stream that was stopped by its own process."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _LINE_EVERY_S = 10.0
@@ -43,14 +43,14 @@ _PADDING = memoryview(bytes(ALIGNMENT_BYTES))
 
 @dataclass(frozen=True)
 class WorkerIdentity:
-    """Who this worker is.
+    """The identity of a worker.
 
     Attributes:
-        job_id: the launcher's job.
-        token: the job's secret; not part of `repr`.
-        worker: index, 0 to num_workers - 1.
-        num_workers: number of workers of the run.
-        input_digest: must equal what the chief opened the input with.
+        job_id: The launcher's job.
+        token: The job's secret; not part of `repr`.
+        worker: Index, 0 to num_workers - 1.
+        num_workers: Number of workers of the run.
+        input_digest: Must equal the digest with which the chief opened the input.
     """
 
     job_id: str
@@ -62,17 +62,17 @@ class WorkerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class SendSummary:
-    """What a worker did in a run.
+    """The work of a worker in a run.
 
     Attributes:
-        batches: batches sent, those of broken connections included.
-        bytes: payload bytes of those.
-        seconds: from the call of `run` to the end.
-        reconnects: connections after the first.
-        end: `bye` after a normal end of the run, `stopped` when it was stopped.
-        stopped_reason: why it was stopped.
-        input_s: time in the input function: the worker bounds the run.
-        credit_wait_s: time without credit, with a batch in hand: the run bounds the worker.
+        batches: Number of batches sent, including those of broken connections.
+        bytes: Payload bytes of those.
+        seconds: From the call of `run` to the end.
+        reconnects: Number of connections after the first.
+        end: `bye` after a normal end of the run, `stopped` if it was stopped.
+        stopped_reason: Why it was stopped.
+        input_s: Time in the input function: the worker limits the run.
+        credit_wait_s: Time without credit, with a batch ready: the run limits the worker.
     """
 
     batches: int
@@ -108,17 +108,17 @@ class _Tally:
 
 
 class Sender:
-    """Streams one worker's input into a run.
+    """Streams a worker's input into a run.
 
     Args:
-        address: host and port of the data plane.
-        identity: who this worker is.
-        layout: what a batch is, as the program was compiled.
-        connect_timeout_s: how long to try until the system takes the worker; covers the time before the chief
-            has opened the run.
-        reconnect_timeout_s: the same after a broken connection.
-        handshake_timeout_s: how long one attempt may take.
-        checksum: offer digests of the batches; the system decides.
+        address: Host and port of the data plane.
+        identity: Identity of this worker.
+        layout: Layout of the batches, as the program was compiled.
+        connect_timeout_s: How long to try until the system accepts the worker; includes the time before the
+            chief has opened the run.
+        reconnect_timeout_s: The same after a broken connection.
+        handshake_timeout_s: How long an attempt may take.
+        checksum: Offer digests of the batches; the system decides.
     """
 
     def __init__(
@@ -149,25 +149,25 @@ class Sender:
         """Stream until the run ends; blocks.
 
         Args:
-            make_batches: called with n for each connection; gives the worker's own input from its n-th batch
-                on, built again. Its end is the end of the worker's input.
+            make_batches: Called with n for each connection; returns the worker's own input from its n-th
+                batch on, rebuilt. Its end is the end of the worker's input.
 
         Returns:
-            What was sent, and how the run ended. A run that is stopped is not the worker's error.
+            The work done, and how the run ended. A run that is stopped is not the worker's error.
 
         Raises:
-            ConnectError: the system did not take the worker in time.
-            RefusedError: the worker does not belong to the run; the text says in what.
+            ConnectError: the system did not accept the worker in time.
+            RefusedError: the worker does not belong to the run; the text lists the differences.
             ReplacedError: another process has taken the worker's place.
-            BatchShapeError: a batch is not of the layout.
+            BatchShapeError: a batch does not have the layout.
             ProtocolError: the port speaks another protocol, or one of the two sides has a bug.
-            Exception: whatever the input raises, unchanged, after the system has been told.
+            Exception: any error of the input, unchanged, after it has been reported to the system.
         """
         tally = _Tally(time.monotonic())
         self._instance, self._run_id, self._pause_s = uuid.uuid4().hex, "", _FIRST_PAUSE_S
-        patience_s = self._connect_timeout_s
+        timeout_s = self._connect_timeout_s
         while True:
-            session = self._connect(patience_s)
+            session = self._connect(timeout_s)
             if session is None:
                 return tally.summary("stopped", STOPPED_HERE)
             try:
@@ -179,7 +179,7 @@ class Sender:
             if summary is not None:
                 return summary
             _log.warning("worker %d: %s; connecting again", self._identity.worker, _text(session.end))
-            patience_s = self._reconnect_timeout_s
+            timeout_s = self._reconnect_timeout_s
             tally.reconnects += 1
 
     def stop(self) -> None:
@@ -191,10 +191,10 @@ class Sender:
 
     # -- connecting --------------------------------------------------------------------------------------
 
-    def _connect(self, patience_s: float) -> Session | None:
-        """A session of which `_serve` can find out how it stands; None when stopped by this process."""
+    def _connect(self, timeout_s: float) -> Session | None:
+        """Return a session for `_serve` to examine; None when stopped by this process."""
         start_s = line_s = time.monotonic()
-        deadline_s = start_s + patience_s
+        deadline_s = start_s + timeout_s
         while not self._stopped.is_set():
             session, problem = self._try_connect(deadline_s - time.monotonic())
             if session is not None:
@@ -210,7 +210,7 @@ class Sender:
             if time.monotonic() + self._pause_s >= deadline_s:
                 raise ConnectError(
                     f"data port {name_of(self._address)}: no run took worker {self._identity.worker} of job "
-                    f"{self._identity.job_id!r} within {patience_s:g} s (last attempt: {problem}); check "
+                    f"{self._identity.job_id!r} within {timeout_s:g} s (last attempt: {problem}); check "
                     "that the chief runs and that this machine reaches the CS system"
                 )
             self._stopped.wait(self._pause_s)
@@ -253,7 +253,7 @@ class Sender:
         )
 
     def _settle(self, end: SessionEnd | None, tally: _Tally) -> SendSummary | None:
-        """The summary when the run is over, None to connect again; raises what is final."""
+        """Return the summary if the run is over, None to connect again; raise a final error."""
         if isinstance(end, RunEnded):
             return tally.summary("bye")
         if self._stopped.is_set() or isinstance(end, StoppedHereError):
@@ -278,11 +278,11 @@ class Sender:
     def _serve(
         self, session: Session, make_batches: Callable[[int], Iterable[Sequence[Array]]], tally: _Tally
     ) -> None:
-        """Send what the system does not have yet, then wait for the end of the run."""
+        """Send the batches that the system does not have yet, then wait for the end of the run."""
         if session.end is not None:
             return
         if not session.is_input_complete:
-            iterator = self._guarded(session, lambda: iter(make_batches(session.next_seq)))
+            iterator = self._call_input(session, lambda: iter(make_batches(session.next_seq)))
             try:
                 self._send_all(session, iterator, tally)
             finally:
@@ -293,7 +293,7 @@ class Sender:
     def _send_all(self, session: Session, batches: Iterator[Sequence[Array]], tally: _Tally) -> None:
         while True:
             start_s = time.monotonic()
-            arrays = self._guarded(session, lambda: self._next_arrays(batches, session.next_seq))
+            arrays = self._call_input(session, lambda: self._next_arrays(batches, session.next_seq))
             tally.input_s += time.monotonic() - start_s
             if arrays is None:
                 return
@@ -313,13 +313,13 @@ class Sender:
         return conform(self._layout, batch, f"batch {seq} of worker {self._identity.worker}")
 
     @staticmethod
-    def _guarded(session: Session, call: Callable[[], _Result]) -> _Result:
-        """Call the user's code; when it raises, the system is told before the error goes on."""
+    def _call_input(session: Session, call: Callable[[], _Result]) -> _Result:
+        """Call the user's code; report its errors to the system before they propagate."""
         try:
             return call()
         except BaseException as error:
             if isinstance(error, Exception) and _is_over(session.end):
-                # The run has what it needs: what the input does beyond that is no failure.
+                # The run has ended, so an error of the input is no longer a failure.
                 _log.warning("input raised after the end of the run", exc_info=True)
                 raise SessionOverError from error
             text = f"input failed: {type(error).__name__}: {error}"
@@ -334,15 +334,15 @@ _FINAL_ERRORS: dict[str, type[RefusedError | ReplacedError]] = {
 
 
 def _open_socket(address: tuple[str, int], limit_s: float) -> socket.socket:
-    """A connection to the address.
+    """Connect to the address.
 
     Raises:
-        OSError: there is none.
+        OSError: it cannot be reached.
     """
     sock = socket.create_connection(address, timeout=limit_s)
     try:
         if sock.getsockname() == sock.getpeername():
-            # Nobody listens, and the kernel has connected the socket to itself (TCP simultaneous open).
+            # Nobody is listening, and the kernel has connected the socket to itself (TCP simultaneous open).
             raise ConnectionRefusedError("Connection refused")
         tune(sock)
     except OSError:

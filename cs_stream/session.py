@@ -1,9 +1,9 @@
-"""The worker's end of one connection: the socket around the state machine.
+"""The worker's end of a connection: the socket around the state machine.
 
-The thread that has the input sends, and receives when it needs credit: a hop through another thread would
-cost a fifth of the throughput. While it is in the input function, or blocked in a send, a second thread gives
-signs of life and looks out for the end of the system's stream, which comes right behind BYE or ERR. Whoever
-sees the end first records it and shuts the socket down, which wakes the other.
+The thread that runs the input sends, and receives when it needs credit: a hop through another thread would
+cost a fifth of the throughput. While it is in the input function, or blocked in a send, a second thread sends
+pings and watches for the end of the system's stream, which directly follows BYE or ERR. The thread that sees
+the end first records it and shuts the socket down, which wakes the other.
 """
 
 import contextlib
@@ -29,12 +29,12 @@ from cs_stream.sockets import (
 _log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 1 << 16
-# Signs of life in one liveness time: two may be lost in the scheduling of a busy machine.
+# Pings in a liveness time: two may be delayed by the scheduler of a busy machine.
 _PINGS_PER_LIVENESS = 4
-# How often a worker that waits says so.
+# How often a waiting worker logs it.
 _LINE_EVERY_S = 10.0
-# How long to wait for what the system says last, after a broken send or a failed input.
-_LAST_WORDS_S = 2.0
+# How long to wait for the system's last frame, after a broken send or a failed input.
+_REST_TIMEOUT_S = 2.0
 
 
 class StoppedHereError(Exception):
@@ -45,18 +45,18 @@ SessionEnd = RunEnded | Failure | PeerGoneError | PeerSilentError | ProtocolErro
 
 
 class SessionOverError(Exception):
-    """The session has ended; `Session.end` says how."""
+    """The session has ended; `Session.end` has the reason."""
 
 
 class Session:
-    """One connection of a worker.
+    """A connection of a worker.
 
     Args:
-        sock: connected to the data port; the session closes it.
-        hello: what the worker states.
+        sock: Connected to the data port; the session closes it.
+        hello: The worker's HELLO.
 
     Attributes:
-        end: how the session ended; None while it lasts.
+        end: How the session ended; None while it lasts.
     """
 
     def __init__(self, sock: socket.socket, hello: Hello) -> None:
@@ -69,7 +69,7 @@ class Session:
         self._last_sent_s = self._last_heard_s = time.monotonic()
         # Guards the state machine and `end`.
         self._lock = threading.Lock()
-        # Held while bytes are received, and until what they say is applied.
+        # Held while bytes are received, and until their events are applied.
         self._receiving = threading.Lock()
         # Held while bytes are sent, so that nothing comes between a header and its payload.
         self._sending = threading.Lock()
@@ -81,7 +81,7 @@ class Session:
         """Send HELLO and wait for WELCOME.
 
         Raises:
-            SessionOverError: the system did not take the worker, or was not heard within `limit_s`.
+            SessionOverError: the system did not accept the worker, or did not answer within `limit_s`.
         """
         deadline_s = time.monotonic() + limit_s
         self._limit_time(limit_s, limit_s)
@@ -90,7 +90,7 @@ class Session:
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:
                 self._finish(PeerSilentError(f"no answer to HELLO within {limit_s:g} s"))
-            self._hear(remaining_s)
+            self._receive_events(remaining_s)
         self._liveness_s = self._welcome.liveness_s
         receive_s = min(self._liveness_s / _PINGS_PER_LIVENESS, _LINE_EVERY_S)
         self._limit_time(self._liveness_s, receive_s)
@@ -99,7 +99,7 @@ class Session:
 
     @property
     def is_input_complete(self) -> bool:
-        """Whether the system has the worker's whole input."""
+        """True if the system has the worker's whole input."""
         return self._core.state is WorkerState.ENDED
 
     @property
@@ -109,11 +109,11 @@ class Session:
 
     @property
     def checksum(self) -> bool:
-        """Whether batches are sent with a digest."""
+        """True if batches are sent with a digest."""
         return self._core.checksum
 
     def wait_credit(self) -> float:
-        """Wait until a batch may be sent; seconds waited.
+        """Wait until a batch may be sent; return the seconds waited.
 
         Raises:
             SessionOverError: the session has ended.
@@ -122,17 +122,17 @@ class Session:
             return 0.0
         start_s = line_s = time.monotonic()
         while self._core.credit < 1:
-            self._hear_or_give_up()
-            line_s = self._tell_wait(start_s, line_s, f"it takes batch {self.next_seq} of this worker")
+            self._receive_or_time_out()
+            line_s = self._log_wait(start_s, line_s, f"it takes batch {self.next_seq} of this worker")
         return time.monotonic() - start_s
 
     def send_batch(self, buffers: Sequence[memoryview], size_bytes: int, checksum: int) -> None:
         """Send the next batch; there must be credit.
 
         Args:
-            buffers: the payload with its padding.
-            size_bytes: their size in all.
-            checksum: digest of the fields; ignored unless `checksum` was agreed.
+            buffers: The payload with its padding.
+            size_bytes: Their total size.
+            checksum: Digest of the fields; ignored unless `checksum` was agreed.
 
         Raises:
             SessionOverError: the session has ended.
@@ -145,7 +145,7 @@ class Session:
             self._send([head, *buffers])
 
     def finish_input(self) -> None:
-        """Say that everything is sent, and wait until the session ends; that is raised.
+        """Declare the input complete, and wait for the end of the session, which is raised.
 
         Raises:
             SessionOverError: always.
@@ -155,23 +155,23 @@ class Session:
         self._flush()
         start_s = line_s = time.monotonic()
         while True:
-            self._hear_or_give_up()
-            line_s = self._tell_wait(start_s, line_s, "the run ends: this worker's input is all sent")
+            self._receive_or_time_out()
+            line_s = self._log_wait(start_s, line_s, "the run ends: this worker's input is all sent")
 
     def fail_input(self, failure: Failure) -> None:
-        """Tell the system that the input failed, and give it a moment to read that."""
+        """Report to the system that the input failed, and give it a moment to read that."""
         with contextlib.suppress(SessionOverError):
             with self._lock:
                 self._core.fail(failure)
             self._flush()
-            self._hear_last_words(PeerGoneError("the input failed"))
+            self._receive_rest(PeerGoneError("the input failed"))
 
     def stop(self) -> None:
         """End the session from any thread."""
         self._finish(StoppedHereError())
 
     def close(self) -> None:
-        """End the session and its thread, and close the socket; twice does nothing."""
+        """End the session and its thread, and close the socket; a second call does nothing."""
         self._finish(StoppedHereError())
         if self._watcher.is_alive():
             self._watcher.join()
@@ -193,8 +193,8 @@ class Session:
                 self.end = end
         shut_down(self._sock)
 
-    def _hear(self, limit_s: float | None = None) -> None:
-        """Receive what is there and apply it; returns after the socket's time limit when there is nothing.
+    def _receive_events(self, limit_s: float | None = None) -> None:
+        """Receive available bytes and apply their events; returns when the socket's time limit passes.
 
         Raises:
             SessionOverError: the session has ended, now or before.
@@ -229,11 +229,11 @@ class Session:
             case ErrorReceived(failure):
                 self._finish(failure)
 
-    def _hear_last_words(self, error: PeerGoneError) -> None:
-        """Receive until the system's stream ends, for a reason that it may have given; else `error` it is."""
-        deadline_s = time.monotonic() + _LAST_WORDS_S
+    def _receive_rest(self, error: PeerGoneError) -> None:
+        """Receive until the stream ends, as it may contain the reason; otherwise end with `error`."""
+        deadline_s = time.monotonic() + _REST_TIMEOUT_S
         while (remaining_s := deadline_s - time.monotonic()) > 0:
-            self._hear(remaining_s)
+            self._receive_events(remaining_s)
         self._finish(error)
 
     def _flush(self) -> None:
@@ -258,19 +258,19 @@ class Session:
             self._finish(error)
             raise SessionOverError from None
         except PeerGoneError as error:
-            self._hear_last_words(error)
+            self._receive_rest(error)
             raise SessionOverError from None
         self._last_sent_s = time.monotonic()
 
-    def _hear_or_give_up(self) -> None:
-        """Receive what is there, or notice that nothing has come for the liveness time."""
-        self._hear()
+    def _receive_or_time_out(self) -> None:
+        """Receive available bytes; end the session if nothing has come for the liveness time."""
+        self._receive_events()
         silent_s = time.monotonic() - self._last_heard_s
         if silent_s > self._liveness_s:
             self._finish(PeerSilentError(f"the CS system was not heard for {silent_s:.1f} s"))
 
-    def _tell_wait(self, start_s: float, line_s: float, until: str) -> float:
-        """Logs that the worker waits, ten seconds after the last line; when the last line was."""
+    def _log_wait(self, start_s: float, line_s: float, until: str) -> float:
+        """Log that the worker is waiting, ten seconds after the last line; return the time of that line."""
         now_s = time.monotonic()
         # The receive may return a moment early.
         if now_s - line_s < _LINE_EVERY_S - 0.1:
@@ -279,7 +279,7 @@ class Session:
         return now_s
 
     def _ping_if_quiet(self) -> None:
-        """Give a sign of life unless one was given lately, or bytes are being sent right now."""
+        """Send a ping unless something was sent lately, or is being sent right now."""
         quiet_s = time.monotonic() - self._last_sent_s
         if quiet_s < self._liveness_s / _PINGS_PER_LIVENESS or not self._sending.acquire(blocking=False):
             return
@@ -300,6 +300,6 @@ class Session:
         with contextlib.suppress(SessionOverError):
             while self.end is None:
                 if poller.poll(interval_ms):
-                    self._hear_last_words(PeerGoneError("the connection was closed"))
+                    self._receive_rest(PeerGoneError("the connection was closed"))
                 else:
                     self._ping_if_quiet()

@@ -21,7 +21,7 @@ class PeerSilentError(ConnectionError):
 
 
 def tune(sock: socket.socket) -> None:
-    """Prepare a fresh connection: no delay for small frames, and keep-alive against silent peers."""
+    """Set up a new connection: no delay for small frames, and keep-alive to detect lost peers."""
     sock.setblocking(True)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -42,7 +42,7 @@ def set_time_limit(sock: socket.socket, option: int, seconds: float) -> None:
 
 
 def receive_some(sock: socket.socket, buffer: memoryview) -> int:
-    """Receive what is there into `buffer`, after waiting for something; bytes received, at least 1.
+    """Receive available bytes into `buffer`, after waiting for some; return their number, at least 1.
 
     Raises:
         PeerGoneError: end of the stream, or a broken connection.
@@ -76,7 +76,7 @@ def receive_scattered(sock: socket.socket, buffers: Sequence[memoryview]) -> Non
             raise PeerGoneError(f"the connection broke ({error.strerror})") from None
         if count == 0:
             raise PeerGoneError("the connection was closed in the middle of a batch")
-        rest = _behind(rest, count)
+        rest = _skip(rest, count)
 
 
 def send_gathered(sock: socket.socket, buffers: Sequence[bytes | memoryview]) -> None:
@@ -94,11 +94,11 @@ def send_gathered(sock: socket.socket, buffers: Sequence[bytes | memoryview]) ->
             raise PeerSilentError("the peer took nothing within the time limit") from None
         except OSError as error:
             raise PeerGoneError(f"the connection broke ({error.strerror})") from None
-        rest = _behind(rest, count)
+        rest = _skip(rest, count)
 
 
-def _behind(buffers: list[memoryview], count: int) -> list[memoryview]:
-    """What is left of `buffers` behind the first `count` bytes."""
+def _skip(buffers: list[memoryview], count: int) -> list[memoryview]:
+    """Return `buffers` without their first `count` bytes."""
     for index, buffer in enumerate(buffers):
         if count < buffer.nbytes:
             return [buffer[count:], *buffers[index + 1 :]]
@@ -107,16 +107,16 @@ def _behind(buffers: list[memoryview], count: int) -> list[memoryview]:
 
 
 def shut_down(sock: socket.socket, how: int = socket.SHUT_RDWR) -> None:
-    """End the stream, and wake whoever is blocked on it; nothing happens when it has ended."""
+    """Shut the connection down, and wake threads that are blocked on it; no effect if it has ended."""
     try:
         sock.shutdown(how)
     except OSError:
-        # Not connected any more, which is what was wanted.
+        # No longer connected, as intended.
         return
 
 
 def name_of(address: object) -> str:
-    """`host:port` of a socket address, with brackets around IPv6."""
+    """Format a socket address as `host:port`, with brackets around IPv6."""
     if not isinstance(address, tuple) or len(address) < 2:
         return str(address)
     host, port = address[:2]

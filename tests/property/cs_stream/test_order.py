@@ -126,7 +126,7 @@ class Schedule(RuleBasedStateMachine):
         if not hasattr(self, "spec") or all(self.ended):
             return
         seq, worker = divmod(self.state.position, self.spec.num_workers)
-        assert self.state.awaited() == worker
+        assert self.state.next_worker() == worker
         assert not self.ended[worker] or seq < self.lengths[worker]
 
     @invariant()

@@ -84,7 +84,7 @@ def test_what_is_not_held_cannot_be_released(span: tuple[int, int]) -> None:
     receive(state, 1, 2)
     assert state.take() == (0, 4)
     state.release(0, 4)
-    with pytest.raises(ValueError, match="expected taken and unreleased ones, which lie in 4 to 3"):
+    with pytest.raises(ValueError, match="expected taken and unreleased ones, which are in 4 to 3"):
         state.release(*span)
 
 
@@ -108,9 +108,9 @@ def test_an_end_that_comes_late_moves_the_cursor_that_waits_for_it() -> None:
     receive(state, 0, 1)
     assert state.take() == (0, 1)
     state.release(0, 1)
-    assert state.awaited() == 1
+    assert state.next_worker() == 1
     state.end(1, 1)
-    assert state.awaited() == 0
+    assert state.next_worker() == 0
     # The only slot, which the ended worker would have had, goes to the one that goes on.
     assert dict(state.new_limits(0.0))[0] == 2
 
@@ -183,7 +183,7 @@ def test_a_replaced_process_cannot_come_back_but_its_successor_can() -> None:
 def test_a_lost_worker_has_its_time_to_come_back() -> None:
     state = connected()
     state.lose(0, 1, "the connection was closed", now_s=100.0)
-    assert state.awaited_until_s() == 130.0
+    assert state.recheck_at_s() == 130.0
     state.check(0, now_s=129.9)
     with pytest.raises(WorkerLostError) as caught:
         state.check(0, now_s=130.0)
@@ -213,9 +213,9 @@ def test_a_failed_input_is_raised_behind_the_batches_before_it() -> None:
 
 def test_damage_is_forgiven_once() -> None:
     state = connected()
-    assert state.damaged(1, "checksum of batch 4")
+    assert state.record_damage(1, "checksum of batch 4")
     state.check(1, 0.0)
-    assert not state.damaged(1, "checksum of batch 4")
+    assert not state.record_damage(1, "checksum of batch 4")
     with pytest.raises(
         ChecksumError, match=r"pid 101\): checksum of batch 4; 2 batches of it arrived damaged"
     ):
@@ -234,7 +234,7 @@ def test_waiting_times_tell_who_bounds_the_run() -> None:
     state.take()
     state.release(0, 4)
     state.new_limits(now_s=15.0)
-    state.waited(1, 0.5)
+    state.add_wait(1, 0.5)
     first, second = state.stats(now_s=99.0).workers
     assert (first.credit_wait_s, first.consumer_wait_s) == (5.0, 0.0)
     assert (second.credit_wait_s, second.consumer_wait_s) == (5.0, 0.5)
@@ -243,10 +243,10 @@ def test_waiting_times_tell_who_bounds_the_run() -> None:
 
 def test_primed_means_a_first_batch_an_end_or_no_slot() -> None:
     state = RunState(replace(SPEC, chunk_batches=1, chunks=2, num_workers=4), "run")
-    assert set(state.unprimed()) == {0, 1, 2, 3}
+    assert set(state.missing_workers()) == {0, 1, 2, 3}
     for worker in range(4):
         state.connect(hello(worker, num_workers=4))
-    assert state.unprimed() == {
+    assert state.missing_workers() == {
         0: "worker 0 (host node, pid 100) is connected",
         1: "worker 1 (host node, pid 101) is connected",
     }

@@ -1,4 +1,4 @@
-"""A kit for tests of whatever sends or takes batches: batches that say which they are, and a bare worker.
+"""Test tools for senders and receivers of batches: numbered batches, runs over loopback, and a bare worker.
 
     with Loopback(num_workers=2) as run:
         senders = [run.start_sender(worker, count=10) for worker in range(2)]
@@ -33,7 +33,7 @@ _PRIME = 251
 
 
 def numbered_batch(layout: BatchLayout, position: int) -> tuple[Array, ...]:
-    """The batch of a position: arrays whose every element depends on it."""
+    """Return the batch of a position: arrays whose every element depends on it."""
     return tuple(
         ((np.arange(int(np.prod(item.shape))) + 7 * position + index) % _PRIME)
         .astype(item.numpy_dtype)
@@ -45,7 +45,7 @@ def numbered_batch(layout: BatchLayout, position: int) -> tuple[Array, ...]:
 def numbered_input(
     layout: BatchLayout, worker: int, num_workers: int, count: int
 ) -> Callable[[int], Iterator[tuple[Array, ...]]]:
-    """The input of one worker, `count` batches in all, in the form that `Sender.run` takes."""
+    """Return the input of a worker, `count` batches in total, in the form that `Sender.run` takes."""
 
     def make_batches(skip: int) -> Iterator[tuple[Array, ...]]:
         for seq in range(skip, count):
@@ -55,7 +55,7 @@ def numbered_input(
 
 
 def take_numbered(ring: BatchRing, count: int | None = None, timeout_s: float = 30.0) -> list[int]:
-    """Take numbered batches until `count` are there or the input ends, and check them; their positions.
+    """Take `count` numbered batches, or all until the input ends, check them, and return their positions.
 
     Raises:
         AssertionError: a batch is not the one of its position.
@@ -82,14 +82,14 @@ class Loopback:
     """A receiver on loopback with one open run, and senders in threads; everything ends with the context.
 
     Args:
-        num_workers: of the run.
-        layout: of the run; a small one by default.
-        **options: further arguments of `RunSpec`.
+        num_workers: Number of workers of the run.
+        layout: Layout of its batches; a small one by default.
+        **options: Further arguments of `RunSpec`.
 
     Attributes:
-        receiver: the data port.
-        spec: the run.
-        ring: its input.
+        receiver: The data port.
+        spec: The run.
+        ring: Its input.
     """
 
     def __init__(self, num_workers: int = 1, layout: BatchLayout = SMALL, **options: Any) -> None:
@@ -112,13 +112,13 @@ class Loopback:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def identity(self, worker: int, **changes: Any) -> WorkerIdentity:
-        """The identity that the run expects of a worker, with changes."""
+        """Return the identity that the run expects of a worker, with changes."""
         spec = self.spec
         expected = WorkerIdentity(spec.job_id, spec.token, worker, spec.num_workers, spec.input_digest)
         return replace(expected, **changes)
 
     def sender(self, worker: int, address: tuple[str, int] | None = None, **options: Any) -> Sender:
-        """A sender with the run's own settings; to another address where something lies between."""
+        """Return a sender with the run's own settings, for another address if a proxy is in between."""
         settings = {"connect_timeout_s": 20.0, "reconnect_timeout_s": 20.0} | options
         sender = Sender(address or self.receiver.address, self.identity(worker), self.spec.layout, **settings)
         self._senders.append(sender)
@@ -140,18 +140,18 @@ class Loopback:
         self.ring._links[worker].abort()
 
     def raw_worker(self, worker: int, /, **changes: Any) -> "RawWorker":
-        """A bare worker, connected, that has said nothing yet; `changes` are fields of its HELLO."""
+        """Connect a bare worker that has sent nothing yet; `changes` are fields of its HELLO."""
         return RawWorker(self.receiver.address, self.identity(worker), self.spec.layout, **changes)
 
 
 class RawWorker:
-    """A worker that does only what it is told; states a legal HELLO unless changed.
+    """A worker that sends only the frames that a test asks for.
 
     Args:
-        address: of the data port.
-        identity: who it is.
-        layout: what its batches are.
-        changes: fields of `Hello` to state otherwise.
+        address: Address of the data port.
+        identity: Identity of the worker.
+        layout: Layout of its batches.
+        changes: Fields of `Hello` that replace the legal ones.
     """
 
     def __init__(
@@ -183,8 +183,8 @@ class RawWorker:
     ) -> None:
         self.sock.close()
 
-    def say_hello(self) -> Frame:
-        """Send HELLO; the system's answer."""
+    def send_hello(self) -> Frame:
+        """Send HELLO; return the system's answer."""
         payload = self.hello.encode()
         self.send(Header(FrameType.HELLO, self.identity.worker, 0, nbytes=len(payload)).encode() + payload)
         answer = self.read_frame()
@@ -192,17 +192,17 @@ class RawWorker:
         return answer
 
     def join(self) -> Welcome:
-        """Send HELLO; the WELCOME.
+        """Send HELLO; return the WELCOME.
 
         Raises:
             AssertionError: the system refuses.
         """
-        answer = self.say_hello()
+        answer = self.send_hello()
         assert answer.header.type is FrameType.WELCOME, answer
         return Welcome.decode(answer.payload, answer.header.seq)
 
     def batch_frame(self, seq: int, **changes: Any) -> bytes:
-        """The frame of this worker's batch `seq`, numbered; `changes` replace fields of its header."""
+        """Return the frame of this worker's numbered batch `seq`; `changes` replace fields of its header."""
         arrays = numbered_batch(
             self.layout, position_of(self.identity.worker, seq, self.identity.num_workers)
         )
@@ -211,7 +211,7 @@ class RawWorker:
         return self._header(FrameType.BATCH, seq, len(payload), digest(fields), changes) + payload
 
     def control_frame(self, frame_type: FrameType, seq: int = 0, **changes: Any) -> bytes:
-        """A frame without payload; `changes` replace fields of its header."""
+        """Return a frame without payload; `changes` replace fields of its header."""
         return self._header(frame_type, seq, 0, 0, changes)
 
     def _header(
@@ -222,11 +222,11 @@ class RawWorker:
         return replace(header, **changes).encode()
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send bytes unchanged."""
         self.sock.sendall(data)
 
     def read_frame(self) -> Frame:
-        """The next frame from the system.
+        """Read the next frame from the system.
 
         Raises:
             EOFError: the system has closed the connection.
@@ -240,7 +240,7 @@ class RawWorker:
                 return frame
 
     def read_failure(self) -> Failure:
-        """The next ERR frame; other frames before it are skipped.
+        """Read the next ERR frame, skipping other frames.
 
         Raises:
             EOFError: the system has closed the connection without one.

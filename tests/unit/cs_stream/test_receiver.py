@@ -31,7 +31,7 @@ OTHER = BatchLayout.of([("image", "float32", (4, 3)), ("label", "int64", (4,))])
 )
 def test_a_worker_that_disagrees_is_refused_before_any_data(changes: dict[str, Any], text: str) -> None:
     with Loopback(num_workers=2) as run, run.raw_worker(1, **changes) as worker:
-        answer = worker.say_hello()
+        answer = worker.send_hello()
         assert answer.header.type is FrameType.ERR
         assert Failure.decode(answer.payload) == Failure(ErrorCode.REFUSED, text)
         with pytest.raises(EOFError):
@@ -64,7 +64,7 @@ def test_a_worker_that_is_early_is_taken_when_the_run_opens() -> None:
         identity = run.identity(0, job_id="later")
         early = RawWorker(run.receiver.address, identity, SMALL)
         with early:
-            early.say_hello()
+            early.send_hello()
         sender = Sender(run.receiver.address, identity, SMALL)
         future = run.start(sender, numbered_input(SMALL, 0, 1, 3))
         ring = run.receiver.open_run(RunSpec("later", "a secret", 1, SMALL, "digest"))
@@ -165,7 +165,7 @@ def test_secrets_are_in_no_log_and_no_message(caplog: pytest.LogCaptureFixture) 
     with Loopback() as run:
         for token in ("a secret", "another secret"):
             with run.raw_worker(0, token=token) as worker:
-                worker.say_hello()
+                worker.send_hello()
         assert "secret" not in repr(run.spec) + repr(run.identity(0))
     assert caplog.records
     assert "secret" not in caplog.text

@@ -100,7 +100,7 @@ def is_layer_attr(attribute: Attribute) -> TypeGuard[ArrayAttr[StringAttr]]:
 
 
 def operand_type(value: Value) -> Tensor:
-    """The tensor type of what a constructor takes as an operand."""
+    """Return the tensor type of what a constructor takes as an operand."""
     return tensor_of(SSAValue.get(value))
 
 
@@ -239,13 +239,13 @@ class CirhOp(IRDLOperation, ABC):
 
     @abstractmethod
     def _infer_results(self) -> tuple[Tensor, ...]:
-        """The result types that operands and attributes of this op imply."""
+        """Return the result types that operands and attributes of this op imply."""
 
     @classmethod
     def infer_types(
         cls, operands: Sequence[SSAValue], properties: Mapping[str, Attribute]
     ) -> tuple[Tensor, ...]:
-        """The result types of such an op, where operands and attributes alone say them."""
+        """Return the result types of such an op, where operands and attributes alone say them."""
         op = cls.create(operands=operands, properties=dict(properties))
         types = op._infer_results()
         op.erase()
@@ -331,7 +331,7 @@ class CirhOp(IRDLOperation, ABC):
         return 0
 
     def sample_operands(self) -> Sequence[SSAValue]:
-        """The operands whose samples the results have, see `Samples`."""
+        """Return the operands whose samples the results have, see `Samples`."""
         return () if self.TRAITS.samples in (Samples.SUMMED, Samples.NONE) else self.operands
 
     @property
@@ -377,7 +377,7 @@ class CirhOp(IRDLOperation, ABC):
         printer.print_function_type(self.operand_types, self.result_types)
 
     def ordered_attributes(self) -> dict[str, Attribute]:
-        """The op's own attributes in their order of definition, then the discardable ones by name."""
+        """Return the op's own attributes in their order of definition, then the discardable ones by name."""
         merged = {
             name: self.properties[name] for name in attribute_names(type(self)) if name in self.properties
         }
@@ -409,14 +409,14 @@ class CirhOp(IRDLOperation, ABC):
 
 
 def layer_paths(ops: Iterable[CirhOp]) -> list[LayerPath]:
-    """The layers of ops; ops of a step share few attributes, each of which is read once."""
+    """Return the layers of ops; ops of a step share few attributes, each of which is read once."""
     layers = [op.attributes.get(LAYER) for op in ops]
     paths = {key: _path(layer) for key, layer in {id(layer): layer for layer in layers}.items()}
     return [paths[id(layer)] for layer in layers]
 
 
 def layer_runs(ops: Iterable[CirhOp]) -> list[tuple[LayerPath, int]]:
-    """The layers of ops in order, each with how many ops have it in a row."""
+    """Return the layers of ops in order, each with how many ops have it in a row."""
     return [(path, len(list(run))) for path, run in groupby(layer_paths(ops))]
 
 
@@ -438,12 +438,12 @@ def _quick_accessor(accessor: BeforeVariadicSingleAccessor) -> Any:
 
 
 def mnemonic(op_type: type[CirhOp]) -> str:
-    """The name of an op without that of the dialect, "MatMul"."""
+    """Return the name of an op without that of the dialect, "MatMul"."""
     return op_type.name.removeprefix("cirh.")
 
 
 def attribute_names(op_type: type[CirhOp]) -> tuple[str, ...]:
-    """Names of an op's own attributes, in their order of definition."""
+    """Return the names of an op's own attributes, in their order of definition."""
     names = _ATTRIBUTE_NAMES.get(op_type)
     if names is None:
         names = _ATTRIBUTE_NAMES[op_type] = tuple(op_type.get_irdl_definition().properties)

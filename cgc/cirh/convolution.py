@@ -268,7 +268,7 @@ class WindowOp(CirhOp):
     def window_properties(
         x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: Sequence[int]
     ) -> dict[str, Attribute]:
-        """The attributes of a window that slides over x or what has its rank."""
+        """Return the attributes of a window that slides over x or what has its rank."""
         return {
             "data_format": text_attr(data_format_of(x)),
             "ksize": ints_attr(ksize),
@@ -277,7 +277,7 @@ class WindowOp(CirhOp):
         }
 
     def worked_elements(self) -> int:
-        """The elements of all windows: of the result forward, of the last operand backward."""
+        """Return the elements of all windows: of the result forward, of the last operand backward."""
         forward = self.TRAITS.gradient_of is None
         pooled = self.results[0] if forward else self.operands[-1]
         return element_count(tensor_of(pooled)) * math.prod(self.ksize)

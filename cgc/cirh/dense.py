@@ -47,7 +47,7 @@ def dense_array(value: DenseIntOrFPElementsAttr) -> AnyArray:
 
 
 def canonical_dense(value: DenseIntOrFPElementsAttr) -> DenseIntOrFPElementsAttr:
-    """The same values with bools as bytes 0 and 1, so that equal constants are equal attributes."""
+    """Return the same values with bools as bytes 0 and 1, so that equal constants are equal attributes."""
     if value.get_element_type() != _BOOL or not set(value.data.data) - {0, 1}:
         return value
     return DenseIntOrFPElementsAttr(value.type, BytesAttr(dense_array(value).tobytes()))

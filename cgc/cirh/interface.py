@@ -41,7 +41,7 @@ class InterfaceValue:
     attributes: Mapping[str, Attribute]
 
     def text(self, key: str) -> str | None:
-        """A string attribute, or None; InvalidModuleError if it is something else or empty."""
+        """Return a string attribute, or None; InvalidModuleError if it is something else or empty."""
         attribute = self.attributes.get(key)
         if attribute is None:
             return None
@@ -59,7 +59,7 @@ class InterfaceValue:
 
 
 def graph_function(module: ModuleOp) -> FuncOp:
-    """The one function of a module, `@graph`.
+    """Return the one function of a module, `@graph`.
 
     Raises:
         InvalidModuleError: there is none, or something beside it.

@@ -260,23 +260,22 @@ class ReduceBiasOp(CirhOp):
 
 _FLOAT32 = frozenset({"float32"})
 _ELIMINATION = Work(simple=2, stream=1)
-_SWEEPS = 10
-"""Sweeps of plane rotations until a matrix of float32 is diagonal."""
+_SWEEPS = 10  # sweeps of plane rotations until a matrix of float32 is diagonal
 
 
 class MatrixOp(CirhOp):
     """Base of ops on matrices: one after the other, a row or column is taken out of all elements."""
 
     def stages(self) -> int:
-        """One for each row or column."""
+        """Return one for each row or column."""
         return max(1, min(shape_of(self.operands[0])[-2:]))
 
     def row_reductions(self) -> int:
-        """The products with a row or column."""
+        """Return the products with a row or column."""
         return 1
 
     def sample_operands(self) -> Sequence[SSAValue]:
-        """All operands; the rows of a single matrix are no samples."""
+        """Return all operands; the rows of a single matrix are no samples."""
         return self.operands if len(shape_of(self.operands[0])) > 2 else ()
 
     @classmethod
@@ -482,20 +481,20 @@ class EighOp(MatrixOp):
         return self.infer(tensor_of(self.x))
 
 
+# Of a complex element in each stage: a rotation is 6 operations, sum and difference 4, for two elements.
 _BUTTERFLY = Work(simple=5, stream=1)
-"""Of a complex element in each stage: a rotation is 6 operations, sum and difference 4, for two elements."""
 
 
 class FourierOp(CirhOp):
     """Base of the transforms: their stages, and the checks of their operands."""
 
     def stages(self) -> int:
-        """One for each doubling of the length."""
+        """Return one for each doubling of the length."""
         length = max(shape_of(value)[-1] for value in (*self.operands, *self.results))
         return max(1, (length - 1).bit_length())
 
     def row_reductions(self) -> int:
-        """The sums that every element of the result is."""
+        """Return the sums that every element of the result is."""
         return 1
 
     @classmethod

@@ -115,7 +115,7 @@ def _check_order(block: Block, outer: tuple[set[SSAValue], ...] = ()) -> None:
 
 
 def copy_module(module: ModuleOp) -> ModuleOp:
-    """An equal module that shares attributes alone; ops must stand in the order of their data flow."""
+    """Return an equal module that shares attributes alone; ops must stand in the order of their data flow."""
     copy: ModuleOp = module.clone_without_regions()
     for block in module.body.blocks:
         made = Block()
@@ -140,7 +140,7 @@ def _function(function: FuncOp) -> FuncOp:
 
 
 def _op(op: Operation, values: dict[int, SSAValue]) -> Operation:
-    """A copy of an op; values by the identities of those that they stand for."""
+    """Return a copy of an op; values by the identities of those that they stand for."""
     types = [result.type for result in op.results]
     read = op.operand_values if isinstance(op, CirhOp) else op.operands
     operands = [values[id(operand)] for operand in read]

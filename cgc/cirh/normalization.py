@@ -207,12 +207,12 @@ class SampleNormGradOp(CirhOp):
     offset_backprop = result_def()
 
     def row_reductions(self) -> int:
-        """The means of the gradient, and of it times the normalized elements."""
+        """Return the means of the gradient, and of it times the normalized elements."""
         return 2
 
 
 def _vector_type(op: type[CirhOp], x: Tensor, scale: Tensor) -> Tensor:
-    """The type of scale, checked to be a float vector over the last dimension of x."""
+    """Return the type of scale, checked to be a float vector over the last dimension of x."""
     op.require_dtype("x", x, FLOATS)
     op.require_dtype("scale", scale, FLOATS)
     if not x.get_shape():
@@ -280,7 +280,7 @@ class LayerNormGradOp(SampleNormGradOp):
 
 
 def group_moments(op: type[CirhOp], x: Tensor, num_groups: int) -> Tensor:
-    """The type of the moments of each group of channels: float32, `[N, num_groups]`."""
+    """Return the type of the moments of each group of channels: float32, `[N, num_groups]`."""
     shape = x.get_shape()
     if len(shape) < 2:
         op.fail(f"x has type {x}, expected rank 2 or more, channels last")

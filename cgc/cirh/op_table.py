@@ -36,7 +36,7 @@ class OpLabels:
         self._by_value: dict[tuple[object, ...], int] = {}
 
     def label(self, op: CirhOp, types: Iterable[int]) -> int:
-        """The number of an op.
+        """Return the number of an op.
 
         Args:
             op: the op.
@@ -107,16 +107,16 @@ class OpTable:
         return np.concatenate((np.full(self.arguments, -1), made))
 
     def operands(self, op: int) -> list[int]:
-        """The values that an op reads."""
+        """Return the values that an op reads."""
         found: list[int] = self.read[self.first_read[op] : self.first_read[op + 1]].tolist()
         return found
 
     def results(self, op: int) -> range:
-        """The values that an op makes."""
+        """Return the values that an op makes."""
         return range(self.first_result[op], self.first_result[op + 1])
 
     def users(self, value: int) -> list[int]:
-        """The ops that read a value, ascending; twice for one that reads it twice."""
+        """Return the ops that read a value, ascending; twice for one that reads it twice."""
         places, values, readers = self._users
         first, end = np.searchsorted(values, (value, value + 1))
         found: list[int] = readers[places[first:end]].tolist()
@@ -220,7 +220,7 @@ def _signature(module: ModuleOp) -> Iterator[str]:
 
 
 def _lines(attribute: Attribute, printer: CanonicalPrinter) -> Iterator[str]:
-    """The text of an attribute; xDSL takes long for the hundreds of types and names of a function."""
+    """Return the text of an attribute; xDSL takes long for the hundreds of types and names of a function."""
     match attribute:
         case FunctionType():
             for types in (attribute.inputs.data, attribute.outputs.data):
@@ -236,7 +236,7 @@ def _sorted(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
 
 
 def _kinds(scanned: OpTable) -> Iterator[str]:
-    """One op of each label, whose seed may be another one's."""
+    """Return one op of each label, whose seed may be another one's."""
     _, first = np.unique(scanned.labels, return_index=True)
     for place in first.tolist():
         out = StringIO()

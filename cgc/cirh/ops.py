@@ -44,7 +44,7 @@ for _op_type in ALL_OPS:
 
 
 def ops_where(holds: Callable[[type[CirhOp]], bool]) -> frozenset[type[CirhOp]]:
-    """All ops for which something holds, such as one of their `TRAITS`."""
+    """Return all ops for which something holds, such as one of their `TRAITS`."""
     return frozenset(op for op in ALL_OPS if holds(op))
 
 

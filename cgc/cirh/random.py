@@ -62,7 +62,7 @@ class SeededRandomOp(CirhOp):
 
     @abstractmethod
     def keyed(self, key: Value, step: Value, *first: Value) -> KeyedRandomOp:
-        """The op that draws the same numbers, its two seeds hashed to a key."""
+        """Return the op that draws the same numbers, its two seeds hashed to a key."""
 
     @property
     def elements(self) -> int | None:
@@ -141,7 +141,7 @@ class RandomUniformOp(SeededRandomOp):
     TRAITS: ClassVar[OpTraits] = drawn(Work(random=1))
 
     def keyed(self, key: Value, step: Value, *first: Value) -> KeyedRandomUniformOp:
-        """The op that draws the same numbers, its two seeds hashed to a key."""
+        """Return the op that draws the same numbers, its two seeds hashed to a key."""
         return KeyedRandomUniformOp(key, step, shape_of(self.result), first, self.elements)
 
 
@@ -153,7 +153,7 @@ class RandomNormalOp(SeededRandomOp):
     TRAITS: ClassVar[OpTraits] = drawn(Work(random=1, transcendental=2))
 
     def keyed(self, key: Value, step: Value, *first: Value) -> KeyedRandomNormalOp:
-        """The op that draws the same numbers, its two seeds hashed to a key."""
+        """Return the op that draws the same numbers, its two seeds hashed to a key."""
         return KeyedRandomNormalOp(key, step, shape_of(self.result), first, self.elements)
 
 

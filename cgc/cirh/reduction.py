@@ -69,7 +69,7 @@ class ScanOp(CirhOp):
         return x
 
     def row_reductions(self) -> int:
-        """The sum or product that runs along."""
+        """Return the sum or product that runs along."""
         return 1
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -299,7 +299,7 @@ class ArgMaxOp(CirhOp):
         return result
 
     def row_reductions(self) -> int:
-        """The search for the largest element."""
+        """Return the search for the largest element."""
         return 1
 
     def _infer_results(self) -> tuple[Tensor, ...]:

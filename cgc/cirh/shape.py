@@ -66,17 +66,17 @@ class ConstOp(CirhOp):
 
     @classmethod
     def from_array(cls, array: ArrayLike, dtype: DTypeLike | None = None) -> ConstOp:
-        """A constant of the values of `array`; Python floats become float32 and Python ints int32."""
+        """Return a constant of the values of `array`; Python floats become float32 and Python ints int32."""
         return cls(dense_attr(_as_array(array, dtype)))
 
     @classmethod
     def splat(cls, value: float, like: Tensor) -> ConstOp:
-        """A constant of type `like` with one value everywhere."""
+        """Return a constant of type `like` with one value everywhere."""
         dtype = numpy_dtype(like.element_type)
         return cls(dense_attr(np.full(like.get_shape(), value, dtype)))
 
     def to_array(self) -> AnyArray:
-        """The values: a read-only array that shares the attribute's memory."""
+        """Return the values: a read-only array that shares the attribute's memory."""
         return dense_array(self.value)
 
     def splat_value(self) -> Any | None:

@@ -52,7 +52,7 @@ class AxisOp(CirhOp):
         return x
 
     def row_reductions(self) -> int:
-        """The largest element and the sum of the exponentials."""
+        """Return the largest element and the sum of the exponentials."""
         return 2
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -102,7 +102,7 @@ class SoftmaxGradOp(CirhOp):
         return probabilities
 
     def row_reductions(self) -> int:
-        """The sum of the products."""
+        """Return the sum of the products."""
         return 1
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -113,7 +113,7 @@ class CrossEntropyOp(CirhOp):
     """Base of the ops that give a loss for each row of logits, and its gradient by the logits."""
 
     def row_reductions(self) -> int:
-        """The largest element and the sum of the exponentials."""
+        """Return the largest element and the sum of the exponentials."""
         return 2
 
 
@@ -243,7 +243,7 @@ class CtcLossOp(CirhOp):
         return tensor_type(shape[:1], "float32"), log_probs
 
     def row_reductions(self) -> int:
-        """The sums over all alignments, forwards and backwards."""
+        """Return the sums over all alignments, forwards and backwards."""
         return 2
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -251,7 +251,7 @@ class CtcLossOp(CirhOp):
 
 
 def _scores_type(op: type[CirhOp], query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The type of `query key^T`, `[..., L, S]`; checks the three against each other."""
+    """Return the type of `query key^T`, `[..., L, S]`; checks the three against each other."""
     op.require_dtype("query", query, FLOATS)
     q, k, v = (tensor.get_shape() for tensor in (query, key, value))
     fits = len(q) == len(k) == len(v) >= 3 and q[:-2] == k[:-2] == v[:-2] and q[-1] == k[-1]

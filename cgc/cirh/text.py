@@ -112,7 +112,7 @@ def _check_quotes(text: str, name: str) -> None:
 
 
 def _with_hint(message: str) -> str:
-    """The message of xDSL; of an op without definition, with the op of CIRH that may be meant."""
+    """Return the message of xDSL; of an op without definition, with the op of CIRH that may be meant."""
     unknown = re.fullmatch(r"Operation (\S+) is not registered", message)
     if unknown is None:
         return message
@@ -144,12 +144,12 @@ _SHOWN_BEFORE, _SHOWN_WIDTH = 80, 160
 
 
 def print_module(module: ModuleOp) -> str:
-    """The text of a module, ending in a newline; `parse_module` gives an equal module."""
+    """Return the text of a module, ending in a newline; `parse_module` gives an equal module."""
     return _print(module, TextPrinter)
 
 
 def canonical_text(module: ModuleOp) -> str:
-    """The text that depends on nothing but what the module computes.
+    """Return the text that depends on nothing but what the module computes.
 
     Values are numbered in order of definition whatever their names, attributes are sorted, and where ops come
     from is left out.
@@ -163,8 +163,8 @@ def _print(module: ModuleOp, printer_type: type[TextPrinter]) -> str:
     return out.getvalue() + "\n"
 
 
+# All bytes but printable ASCII without quote and backslash.
 _ESCAPED = re.compile(rb"[^ !#-\[\]-~]")
-"""All bytes but printable ASCII without quote and backslash."""
 
 
 # xDSL writes a string letter by letter, and a type or a list piece by piece, each through `print`. A step has
@@ -235,7 +235,7 @@ class TextPrinter(Printer):
         return known[0]
 
     def _attributes_of(self, op: CirhOp) -> str:
-        """The own attributes of an op, in their order of definition."""
+        """Return the own attributes of an op, in their order of definition."""
         names = [name for name in attribute_names(type(op)) if name in op.properties]
         return self.joined({name: op.properties[name] for name in names})
 
@@ -276,7 +276,7 @@ class TextPrinter(Printer):
         return f"{_name_text(name)} = {value}" if value else _name_text(name)
 
     def attribute_text(self, attribute: Attribute) -> str:
-        """The text of an attribute; nothing where its name says it all."""
+        """Return the text of an attribute; nothing where its name says it all."""
         if type(attribute) is StringAttr:
             return _string(attribute.data)
         if (known := self._texts.get(id(attribute))) is not None:
@@ -336,7 +336,7 @@ class CanonicalPrinter(TextPrinter):
         return name
 
     def new_name(self, value: SSAValue) -> str:
-        """The next number."""
+        """Return the next number."""
         name = self._ssa_values[value] = self._get_new_valid_name_id()
         return name
 
@@ -401,7 +401,7 @@ def _printed(attribute: Attribute) -> str:
 
 @lru_cache(maxsize=4096)
 def _name_text(name: str) -> str:
-    """The name of an attribute, in quotes where it is no identifier."""
+    """Return the name of an attribute, in quotes where it is no identifier."""
     out = StringIO()
     Printer(stream=out).print_identifier_or_string_literal(name)
     return out.getvalue()

@@ -115,7 +115,7 @@ class Work:
         return bool(self.kinds.keys() - {"stream"})
 
     def with_simple(self, times: float) -> Work:
-        """The same and some simple operations more."""
+        """Return the same and some simple operations more."""
         return Work(
             simple=self.simple + times,
             divide=self.divide,

@@ -64,7 +64,7 @@ ANY = NUMBERS | BOOL
 
 
 def element_type(dtype: DTypeLike) -> ElementType:
-    """The element type of a numpy dtype or dtype name ("float32", "bfloat16", "bool" ...)."""
+    """Return the element type of a numpy dtype or dtype name ("float32", "bfloat16", "bool" ...)."""
     name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
     found = _ELEMENT_TYPES.get(name)
     if found is None:
@@ -76,7 +76,7 @@ def element_type(dtype: DTypeLike) -> ElementType:
 
 
 def numpy_dtype(element: Attribute) -> np.dtype[np.generic]:
-    """The numpy dtype that holds values of an element type; bf16 is `ml_dtypes.bfloat16`."""
+    """Return the numpy dtype that holds values of an element type; bf16 is `ml_dtypes.bfloat16`."""
     found = _DTYPES.get(element)
     if found is None:
         raise UnsupportedTypeError(
@@ -86,7 +86,7 @@ def numpy_dtype(element: Attribute) -> np.dtype[np.generic]:
 
 
 def dtype_name(tensor: Tensor) -> str:
-    """The numpy name of a tensor's element type: "float32", "bool" ..."""
+    """Return the numpy name of a tensor's element type: "float32", "bool" ..."""
     found = _NAMES.get(tensor.element_type)
     if found is None:
         raise UnsupportedTypeError(
@@ -97,7 +97,7 @@ def dtype_name(tensor: Tensor) -> str:
 
 
 def tensor_type(shape: Sequence[int], dtype: DTypeLike | ElementType) -> Tensor:
-    """The tensor type of a shape and a numpy dtype (or its name), or an element type of the IR."""
+    """Return the tensor type of a shape and a numpy dtype (or its name), or an element type of the IR."""
     element = dtype if isinstance(dtype, Attribute) else element_type(dtype)
     return _tensor_type(tuple(int(size) for size in shape), element)
 
@@ -111,15 +111,13 @@ def _tensor_type(shape: tuple[int, ...], element: ElementType) -> Tensor:
     return TensorType(element, shape)
 
 
+# Types found to be good and their shapes, by identity, which lasts as long as the type that is kept here. A
+# compilation asks 200,000 times for a few thousand of them.
 _checked: dict[int, tuple[Tensor, tuple[int, ...]]] = {}
-"""Types found to be good and their shapes, by identity, which lasts as long as the type that is kept here.
-
-A compilation asks 200,000 times for a few thousand of them.
-"""
 
 
 def tensor_of(value: SSAValue) -> Tensor:
-    """The type of an SSA value, checked to be a static tensor of a supported element type."""
+    """Return the type of an SSA value, checked to be a static tensor of a supported element type."""
     return _known(value.type)[0]
 
 
@@ -155,12 +153,12 @@ def checked_tensor(attribute: Attribute) -> Tensor:
 
 
 def shape_of(value: SSAValue) -> tuple[int, ...]:
-    """The shape of an SSA value."""
+    """Return the shape of an SSA value."""
     return _known(value.type)[1]
 
 
 def element_count(tensor: Tensor) -> int:
-    """Number of elements of a tensor type."""
+    """Return the number of elements of a tensor type."""
     return math.prod(tensor.get_shape())
 
 
@@ -194,7 +192,7 @@ def half_format(function: FuncOp) -> HalfFormat:
 
 
 def half_type(half: HalfFormat) -> ElementType:
-    """The type of values in a 16-bit format."""
+    """Return the type of values in a 16-bit format."""
     return element_type("bfloat16" if half == "bfloat16" else "float16")
 
 

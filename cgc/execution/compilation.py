@@ -98,12 +98,12 @@ def rewrite_step(module: ModuleOp, scanned: OpTable | None, pipeline: str, stage
     Raises:
         CompileError: the module is invalid.
     """
-    from cgc.passes.pipeline import verification_wanted
+    from cgc.passes.pipeline import should_verify
     from cgc.repeats.rewrite import rewrite
 
     with stages.stage("Checking the graph"):
         # Ops check themselves where they are made and where they are parsed.
-        if verification_wanted():
+        if should_verify():
             verify_module(module)
         step_mode(module)
     with stages.stage("Rewriting the graph"):

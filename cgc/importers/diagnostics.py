@@ -143,7 +143,7 @@ class Operation:
 
 
 def unknown_operations(operations: Iterable[Operation], remedies: Mapping[Kind, str]) -> list[Fault]:
-    """One fault for each type and line, in the order of the program; it counts its further nodes."""
+    """Return one fault for each type and line, in the order of the program; it counts its further nodes."""
     groups: dict[tuple[str | None, ...], list[Operation]] = defaultdict(list)
     for operation in operations:
         groups[operation.type, operation.source, operation.library].append(operation)
@@ -158,7 +158,7 @@ def raise_if_any(faults: Iterable[Fault], remedies: Mapping[Kind, str]) -> None:
 
 
 def import_error(faults: Sequence[Fault], remedies: Mapping[Kind, str]) -> GraphImportError:
-    """One error that lists all faults by kind; its class is that of the first kind present.
+    """Return one error that lists all faults by kind; its class is that of the first kind present.
 
     Args:
         faults: one or more, in the order of the program.
@@ -179,7 +179,7 @@ def import_error(faults: Sequence[Fault], remedies: Mapping[Kind, str]) -> Graph
 
 
 def _detail(fault: Fault, remedies: Mapping[Kind, str]) -> ProgramFault:
-    """The fault for programs."""
+    """Return the fault for programs."""
     return fault.about or ProgramFault(fault.kind.value, fault.text, what_to_do=remedies.get(fault.kind))
 
 

@@ -30,12 +30,12 @@ _INT32 = np.iinfo(np.int32)
 
 
 def dtype_of(value: SSAValue) -> str:
-    """The numpy name of a value's element type."""
+    """Return the numpy name of a value's element type."""
     return dtype_name(tensor_of(value))
 
 
 def narrowed_dtype(dtype: str) -> str:
-    """The type in whose place the device has another one, else the type itself."""
+    """Return the type in whose place the device has another one, else the type itself."""
     return NARROWED.get(dtype, dtype)
 
 
@@ -94,7 +94,7 @@ class Emitter:
         return tuple(op.results)
 
     def constant(self, array: Array) -> SSAValue:
-        """A constant; small ones exist once in a step.
+        """Return a constant; small ones exist once in a step.
 
         Raises:
             RefusedError: an element type that CIRH lacks, or an integer beyond the device's 32 bits.
@@ -116,7 +116,7 @@ class Emitter:
         return found
 
     def compact(self, array: Array) -> SSAValue:
-        """A constant; what repeats along an axis, bit for bit, is there once and broadcast.
+        """Return a constant; what repeats along an axis, bit for bit, is there once and broadcast.
 
         A large triangle of one number and another one is computed from two ranges.
         """
@@ -138,11 +138,11 @@ class Emitter:
         return self.compare("GE", last, self.reshape(self.emit(ops.ArangeOp(columns)), (1, columns)))
 
     def scalar(self, value: float, dtype: str) -> SSAValue:
-        """A rank-0 constant."""
+        """Return a rank-0 constant."""
         return self.constant(np.asarray(value, numpy_dtype(element_type(dtype))))
 
     def full(self, value: float, shape: Shape, dtype: str) -> SSAValue:
-        """A constant of one value: a scalar, broadcast."""
+        """Return a constant of one value: a scalar, broadcast."""
         return self.broadcast(self.scalar(value, dtype), shape)
 
     def like(self, value: float, x: SSAValue) -> SSAValue:
@@ -186,12 +186,12 @@ class Emitter:
         return x if dtype_of(x) == dtype else self.emit(ops.CastOp(x, dtype))
 
     def binary(self, op_type: Maker, a: SSAValue, b: SSAValue) -> SSAValue:
-        """An elementwise op of two operands, broadcast to one shape."""
+        """Return an elementwise op of two operands, broadcast to one shape."""
         shape = broadcast_shape(shape_of(a), shape_of(b))
         return self.emit(op_type(self.broadcast(a, shape), self.broadcast(b, shape)))
 
     def unary(self, op_type: Maker, x: SSAValue) -> SSAValue:
-        """An elementwise op of one operand."""
+        """Return an elementwise op of one operand."""
         return self.emit(op_type(x))
 
     def add(self, a: SSAValue, b: SSAValue) -> SSAValue:

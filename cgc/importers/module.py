@@ -57,7 +57,7 @@ def require_mode(mode: str) -> None:
 
 
 def state_types(state: Iterable[StateTensor], remedies: Mapping[Kind, str]) -> list[Tensor]:
-    """The types of the state as arguments of a step.
+    """Return the types of the state as arguments of a step.
 
     Args:
         state: in the order of the arguments.
@@ -79,7 +79,7 @@ def state_types(state: Iterable[StateTensor], remedies: Mapping[Kind, str]) -> l
 
 
 def counted(emit: Emitter, step: SSAValue) -> SSAValue:
-    """The global step after this step, where the program itself does not count."""
+    """Return the global step after this step, where the program itself does not count."""
     emit.label("global_step", None, ())
     return emit.add(step, emit.constant(np.asarray(1, dtype_of(step))))
 
@@ -92,7 +92,7 @@ def step_module(
     mode: str,
     seed: int,
 ) -> ModuleOp:
-    """A step: a body with the names of its arguments and results.
+    """Return a step: a body with the names of its arguments and results.
 
     Args:
         block: all ops; its arguments are the state, then the inputs of a batch.

@@ -1,8 +1,9 @@
-"""Canonicalization: one simple form for what can be written in several ways.
+"""Canonicalization: one simple form for expressions that can be written in several ways.
 
-Every rule keeps the result bit for bit, for NaN, infinities and signed zeros too (only which NaN comes out of
-an operation on NaN is left open, as it is by IEEE 754). Hence `x + 0.0` stays, because -0.0 + 0.0 is 0.0, but
-`x + -0.0` and `x - 0.0` are x; `x * 0` and `x - x` stay. Sums are never reordered.
+Every rule keeps the result bit for bit, also for NaN, infinities and signed zeros (only which NaN an
+operation
+on NaN returns is left open, as in IEEE 754). Hence `x + 0.0` stays, because -0.0 + 0.0 is 0.0, but `x + -0.0`
+and `x - 0.0` are x; `x * 0` and `x - x` stay. Sums are never reordered.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _is_float(value: SSAValue) -> bool:
 
 
 def constant_to_the_right(op: BinaryOp) -> Replacement:
-    """`const + x` -> `x + const`, for commutative ops; of a constant that is repeated, too."""
+    """`const + x` -> `x + const`, for commutative ops; also for a constant that is repeated."""
     if _is_constant(op.lhs) and not _is_constant(op.rhs):
         return type(op)(op.rhs, op.lhs)
     return None
@@ -55,7 +56,7 @@ def _is_constant(value: SSAValue) -> bool:
 
 
 def same_operands(op: BinaryOp) -> Replacement:
-    """`max(x, x)` -> `x`; likewise min, and, or."""
+    """`max(x, x)` -> `x`; also for min, and, or."""
     return op.lhs if op.lhs is op.rhs else None
 
 
@@ -84,7 +85,7 @@ def sub(op: ops.SubOp) -> Replacement:
 
 
 def mul(op: ops.MulOp) -> Replacement:
-    """`x * 1` -> `x`; `x * -1` -> `-x` for floats and signed integers; `x * 0` -> `0` for integers alone."""
+    """`x * 1` -> `x`; `x * -1` -> `-x` for floats and signed integers; `x * 0` -> `0` only for integers."""
     for x, other in _both_ways(op):
         splat = constant_splat(other)
         if splat is None:
@@ -153,7 +154,7 @@ def absolute(op: ops.AbsOp) -> Replacement:
 
 
 def select(op: ops.SelectOp) -> Replacement:
-    """Equal branches; a constant condition; a negated condition."""
+    """Simplify a select with equal branches, a constant condition or a negated condition."""
     if op.on_true is op.on_false:
         return op.on_true
     cond = constant_splat(op.cond)
@@ -165,15 +166,15 @@ def select(op: ops.SelectOp) -> Replacement:
 
 
 def constant_branch_last(op: ops.SelectOp) -> Replacement:
-    """`a == b ? 0 : x` -> `a != b ? x : 0`, where the negation costs nothing or is of what is repeated."""
+    """`a == b ? 0 : x` -> `a != b ? x : 0`, where the negation is free or applies to repeated elements."""
     if constant_splat(op.on_true) is None or constant_splat(op.on_false) is not None:
         return None
-    negated = _negated(op.cond.owner)
+    negated = _negate_condition(op.cond.owner)
     return None if negated is None else (*negated, ops.SelectOp(negated[-1], op.on_false, op.on_true))
 
 
-def _negated(op: object) -> tuple[CirhOp, ...] | None:
-    """Ops of which the last gives the negation of a condition; None where they would be new work."""
+def _negate_condition(op: object) -> tuple[CirhOp, ...] | None:
+    """Return ops that negate a condition, the last with the result; None where they would be new work."""
     if isinstance(op, ops.CompareOp) and (op.direction in ("EQ", "NE") or not _is_float(op.lhs)):
         return (ops.CompareOp(op.lhs, op.rhs, _INVERSE_DIRECTION[op.direction]),)
     if isinstance(op, ops.ConstOp):
@@ -185,7 +186,7 @@ def _negated(op: object) -> tuple[CirhOp, ...] | None:
 
 
 def cast(op: ops.CastOp) -> Replacement:
-    """A cast to the same type; a cast after a cast that lost nothing."""
+    """Drop a cast to the same type, and a cast before another one that loses nothing."""
     if op.x.type == op.result.type:
         return op.x
     inner = op.x.owner
@@ -198,7 +199,7 @@ def cast(op: ops.CastOp) -> Replacement:
 
 
 def reshape(op: ops.ReshapeOp) -> Replacement:
-    """A reshape to the same shape; a reshape of a reshape."""
+    """Drop a reshape to the same shape; merge a reshape of a reshape."""
     if op.x.type == op.result.type:
         return op.x
     inner = op.x.owner
@@ -206,7 +207,7 @@ def reshape(op: ops.ReshapeOp) -> Replacement:
 
 
 def transpose(op: ops.TransposeOp) -> Replacement:
-    """The identity; a transpose of a transpose."""
+    """Drop an identity transpose; merge a transpose of a transpose."""
     if op.permutation == tuple(range(len(op.permutation))):
         return op.x
     inner = op.x.owner
@@ -216,7 +217,7 @@ def transpose(op: ops.TransposeOp) -> Replacement:
 
 
 def transpose_of_units(op: ops.TransposeOp) -> Replacement:
-    """Dimensions of size 1 are moved by a reshape; one that only adds such comes behind the transpose."""
+    """Move dimensions of size 1 by a reshape; a reshape that adds them goes after the transpose."""
     before, after = shape_of(op.x), shape_of(op.result)
     moved = [dim for dim in op.permutation if before[dim] != 1]
     if moved == sorted(moved):
@@ -224,7 +225,7 @@ def transpose_of_units(op: ops.TransposeOp) -> Replacement:
     inner = op.x.owner
     if not isinstance(inner, ops.ReshapeOp) or len(shape_of(inner.x)) >= len(before):
         return None
-    places = _places_of_others(before, shape_of(inner.x))
+    places = _map_dimensions(before, shape_of(inner.x))
     if places is None:
         return None
     units = [dim for dim, size in enumerate(shape_of(inner.x)) if size == 1]
@@ -233,7 +234,7 @@ def transpose_of_units(op: ops.TransposeOp) -> Replacement:
 
 
 def broadcast(op: ops.BroadcastInDimOp) -> Replacement:
-    """A broadcast that repeats nothing is x or a reshape; a broadcast of a broadcast."""
+    """Replace a broadcast that repeats nothing by x or a reshape; merge a broadcast of a broadcast."""
     if op.x.type == op.result.type:
         return op.x
     shape, inner = shape_of(op.result), op.x.owner
@@ -246,21 +247,21 @@ def broadcast(op: ops.BroadcastInDimOp) -> Replacement:
 
 
 def broadcast_of_reshape(op: ops.BroadcastInDimOp) -> Replacement:
-    """A reshape that only adds dimensions of size 1 goes into the broadcast: `[10] -> [1, 10] -> [8, 10]`."""
+    """Merge a reshape that only adds dimensions of size 1: `[10] -> [1, 10] -> [8, 10]`."""
     inner = op.x.owner
     if not isinstance(inner, ops.ReshapeOp):
         return None
-    places = _places_of_dimensions(shape_of(inner.x), shape_of(op.x), op)
+    places = _find_dimensions(shape_of(inner.x), shape_of(op.x), op)
     if places is None:
         return None
     dims = [op.broadcast_dimensions[place] for place in places]
     return ops.BroadcastInDimOp(inner.x, shape_of(op.result), dims)
 
 
-def _places_of_dimensions(
+def _find_dimensions(
     source: Sequence[int], between: Sequence[int], op: ops.BroadcastInDimOp
 ) -> list[int] | None:
-    """Where the dimensions of `source` are in `between`, which has others of size 1 besides; None if not.
+    """Return the positions of the dimensions of `source` in `between`, which has more of size 1; or None.
 
     A dimension of size 1 is one that the broadcast repeats, if there is a choice.
     """
@@ -284,30 +285,30 @@ def _places_of_dimensions(
 
 
 def reshape_of_broadcast(op: ops.ReshapeOp) -> Replacement:
-    """A reshape that only drops dimensions of size 1 goes into the broadcast: `[8, 1, 10] -> [8, 10]`."""
+    """Merge a reshape that only drops dimensions of size 1: `[8, 1, 10] -> [8, 10]`."""
     inner = op.x.owner
     if not isinstance(inner, ops.BroadcastInDimOp):
         return None
     before, after = shape_of(op.x), shape_of(op.result)
     if len(after) >= len(before):
         return None
-    targets = _places_of_others(before, after)
+    targets = _map_dimensions(before, after)
     if targets is None:
         return None
-    dims = _moved_dimensions([targets.get(dim) for dim in inner.broadcast_dimensions], after)
+    dims = _move_dimensions([targets.get(dim) for dim in inner.broadcast_dimensions], after)
     return None if dims is None else ops.BroadcastInDimOp(inner.x, after, dims)
 
 
-def _places_of_others(before: Sequence[int], after: Sequence[int]) -> dict[int, int] | None:
-    """Dimension of `before` -> that of `after`, of all that are not 1; None where others than 1 differ."""
+def _map_dimensions(before: Sequence[int], after: Sequence[int]) -> dict[int, int] | None:
+    """Map dimensions of `before` that are not 1 to those of `after`; None where these differ."""
     sources = [dim for dim, size in enumerate(before) if size != 1]
     targets = [dim for dim, size in enumerate(after) if size != 1]
     same = [before[dim] for dim in sources] == [after[dim] for dim in targets]
     return dict(zip(sources, targets, strict=True)) if same else None
 
 
-def _moved_dimensions(places: Sequence[int | None], after: Sequence[int]) -> list[int] | None:
-    """Rising dimensions of `after`: those given, and between them one of size 1 for each None; or None."""
+def _move_dimensions(places: Sequence[int | None], after: Sequence[int]) -> list[int] | None:
+    """Return rising dimensions of `after`: those given, and for each None one of size 1 between; or None."""
     dims: list[int] = []
     for index, place in enumerate(places):
         first = dims[-1] + 1 if dims else 0
@@ -321,10 +322,11 @@ def _moved_dimensions(places: Sequence[int | None], after: Sequence[int]) -> lis
 
 
 def reshape_of_reduce(op: ops.ReshapeOp) -> Replacement:
-    """A reshape that drops the dimensions which a reduction has kept, or the other way round.
+    """Let a reduction drop or keep the dimensions that a reshape of its result drops or adds.
 
-    If the last dimension alone is left, the reduction is over all before it, those of size 1 too, and drops
-    them: see `cgc.passes.canonicalize`.
+    If only the last dimension is left, the reduction is over all dimensions before it, also those of size 1,
+    and
+    drops them: statistics of channels are vectors.
     """
     inner = op.x.owner
     if not isinstance(inner, ops.ReduceOp) or not inner.dimensions:
@@ -343,12 +345,12 @@ def reshape_of_reduce(op: ops.ReshapeOp) -> Replacement:
 
 
 def concat(op: ops.ConcatOp) -> Replacement:
-    """A single operand."""
+    """Drop a concatenation of a single operand."""
     return op.xs[0] if len(op.xs) == 1 else None
 
 
 def slice_(op: ops.SliceOp) -> Replacement:
-    """A slice of everything; a slice of a slice."""
+    """Drop a slice of everything; merge a slice of a slice."""
     if op.x.type == op.result.type:
         return op.x
     inner = op.x.owner
@@ -365,7 +367,7 @@ def slice_(op: ops.SliceOp) -> Replacement:
 
 
 def slice_of_broadcast(op: ops.SliceOp) -> Replacement:
-    """A slice along dimensions that a broadcast repeats: fewer repetitions."""
+    """Repeat less instead of slicing along dimensions that a broadcast repeats."""
     inner = op.x.owner
     if not isinstance(inner, ops.BroadcastInDimOp):
         return None
@@ -377,26 +379,26 @@ def slice_of_broadcast(op: ops.SliceOp) -> Replacement:
 
 
 def pad(op: ops.PadOp) -> Replacement:
-    """No padding."""
+    """Drop an empty padding."""
     return op.x if op.x.type == op.result.type else None
 
 
 def reduce(op: ops.ReduceOp) -> Replacement:
-    """A reduction over no dimensions."""
+    """Drop a reduction over no dimensions."""
     return None if op.dimensions else op.x
 
 
 # Statistics of channels become vectors: `[channels]` where a program writes `[1, ..., 1, channels]`. A
-# reduction over all dimensions but the last drops them, and what is computed from its result is computed on
-# vectors, up to the broadcast that repeats them.
+# reduction over all dimensions but the last drops them, and ops on its result work on vectors, up to the
+# broadcast that repeats them.
 def over_all_but_the_last(op: ops.ReduceOp) -> bool:
-    """Return whether a reduction leaves the last dimension alone, of two or more."""
+    """Return whether a reduction is over all dimensions but the last, of two or more."""
     rank = len(shape_of(op.x))
     return rank > 1 and op.dimensions == tuple(range(rank - 1))
 
 
 def reduce_to_vector(op: ops.ReduceOp) -> Replacement:
-    """Dimensions that a reduction of channels keeps are added to its result."""
+    """Drop the dimensions that a reduction of channels keeps, and add them to its result."""
     if not op.keep_dims or not over_all_but_the_last(op):
         return None
     vector = ops.ReduceOp(op.x, op.reduce_kind, op.dimensions)
@@ -411,7 +413,7 @@ def on_vectors(op: UnaryOp | BinaryOp) -> Replacement:
     if not any(isinstance(operand.owner, ops.ReshapeOp) for operand in op.operands):
         return None
     made: list[CirhOp] = []
-    vectors = [_vector(operand, made) for operand in op.operands]
+    vectors = [_as_vector(operand, made) for operand in op.operands]
     found = [vector for vector in vectors if vector is not None]
     if len(found) < len(vectors):
         return None
@@ -419,8 +421,8 @@ def on_vectors(op: UnaryOp | BinaryOp) -> Replacement:
     return *made, result, ops.ReshapeOp(result, shape)
 
 
-def _vector(value: SSAValue, made: list[CirhOp]) -> SSAValue | None:
-    """The vector that a value is a reshape of; for a number everywhere a constant, which joins `made`."""
+def _as_vector(value: SSAValue, made: list[CirhOp]) -> SSAValue | None:
+    """Return the vector that a value is a reshape of; a splat becomes a constant, added to `made`."""
     owner, size = value.owner, shape_of(value)[-1]
     if isinstance(owner, ops.ReshapeOp) and shape_of(owner.x) == (size,):
         return owner.x
@@ -474,8 +476,8 @@ RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
 """Op class -> its rules. They are looked up by class, so their number does not slow down the walk."""
 
 
-def simplified(op: CirhOp) -> Replacement:
-    """What the first rule that applies to an op makes of it."""
+def simplify(op: CirhOp) -> Replacement:
+    """Return the replacement by the first rule that applies to an op, or None."""
     for rule in RULES.get(type(op), ()):
         replacement = rule(op)
         if replacement is not None:
@@ -489,10 +491,10 @@ _ORDERLESS = frozenset(op for op in ops.COMMUTATIVE if issubclass(op, BinaryOp))
 
 @dataclass(frozen=True)
 class CanonicalizePass(ModulePass):
-    """Applies `RULES` until none applies. What becomes unused on the way goes."""
+    """Applies `RULES` until none applies, and removes ops that become unused."""
 
     name = "canonicalize"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrites the module in place."""
-        rewrite_greedily(op, simplified)
+        """Rewrite the module in place."""
+        rewrite_greedily(op, simplify)

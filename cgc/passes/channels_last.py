@@ -1,10 +1,12 @@
-"""Images with their channels last, for programs that write them first.
+"""Move images to channels last, for programs that write channels first.
 
 PyTorch has images as `[samples, channels, height, width]`, convolutions and normalizations of CIRH have the
-channels last. An importer puts transposes around these, and what lies between two of them (activations, sums
-with a shortcut, joints) is left with channels first. The rule here takes the transposes to channels first
-behind such ops, where they meet their inverses. Without it each activation costs XLA two copies of an image,
-and a tiny EfficientNet has 600 ops more.
+channels last. An importer puts transposes around these, and the ops between two of them (activations, sums
+with
+a shortcut, concatenations) are left with channels first. The rule here moves the transposes to channels first
+after such ops, where they meet their inverses. Without it each activation costs XLA two copies of an image,
+and
+a tiny EfficientNet has 600 more ops.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from cgc.cirh.types import shape_of, tensor_of, tensor_type
 from cgc.passes.constant_fold import constant_splat
 from cgc.passes.rewriting import Replacement
 
+# Of images. In sequences the same transpose exchanges tokens and features, as attention does.
 _LEAST_RANK = 4
-"""Of images. In sequences the same transpose exchanges tokens and features, as attention does."""
 
 _ELEMENTWISE = (Elements.POINTWISE, Elements.CONVERTED)
 

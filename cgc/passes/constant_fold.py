@@ -43,7 +43,7 @@ class ConstantFoldPass(ModulePass):
 
     Attributes:
         max_elements: a result of more elements than this is folded only if it is no larger than the largest
-            operand, so that a module does not grow by what it can compute.
+            operand, so that a module does not grow by folding.
     """
 
     name = "constant-fold"
@@ -105,7 +105,7 @@ Evaluator: TypeAlias = Callable[[Any, Sequence[AnyArray]], Any]
 
 
 def evaluate(op: CirhOp, operands: Sequence[AnyArray]) -> AnyArray | None:
-    """The result of a single-result op on these operands, in its own dtype and shape, or None."""
+    """Return the result of a single-result op on these operands, in its own dtype and shape, or None."""
     evaluator = EVALUATORS.get(type(op))
     if evaluator is None:
         return None
@@ -118,19 +118,19 @@ def evaluate(op: CirhOp, operands: Sequence[AnyArray]) -> AnyArray | None:
     return np.broadcast_to(rounded, result.get_shape())
 
 
-def computed(value: SSAValue, limit: int) -> AnyArray | None:
-    """The elements of a value that no argument decides; None where numpy is not to say, or beyond the limit.
+def evaluate_value(value: SSAValue, limit: int) -> AnyArray | None:
+    """Return the elements of a value that depends on no argument; None if that cannot be evaluated exactly.
 
     Args:
-        value: what a program computes.
-        limit: the most elements of it, and of all that it is computed from.
+        value: a value of a program.
+        limit: the maximum number of elements of it, and of all values that it is computed from.
     """
     op = value.owner
     if isinstance(op, ops.ConstOp):
         return op.to_array()
     if not isinstance(op, CirhOp) or len(op.results) != 1 or element_count(tensor_of(value)) > limit:
         return None
-    operands = [computed(operand, limit) for operand in op.operands]
+    operands = [evaluate_value(operand, limit) for operand in op.operands]
     known = [operand for operand in operands if operand is not None]
     return evaluate(op, known) if len(known) == len(operands) else None
 
@@ -151,7 +151,7 @@ def _moved(function: Callable[..., Any]) -> Evaluator:
 
 
 def _integer_division(function: Callable[..., Any]) -> Evaluator:
-    """The device rounds quotients of floats before the floor, so only integers are exact."""
+    """Divide integers only: the device rounds quotients of floats before the floor."""
 
     def evaluator(_: CirhOp, arrays: Sequence[AnyArray]) -> Any:
         lhs, rhs = arrays
@@ -297,7 +297,7 @@ def _band_part(op: ops.MatrixBandPartOp, x: AnyArray) -> Any:
 
 
 def _places(op: ops.StridedSliceOp | ops.StridedSliceGradOp) -> Any:
-    """The positions that a strided slice takes, as an index."""
+    """Return the positions that a strided slice takes, as an index."""
     ranges = [np.arange(*place) for place in zip(op.begin, op.end, op.strides, strict=True)]
     return np.ix_(*ranges)
 
@@ -408,7 +408,7 @@ EVALUATORS: dict[type[CirhOp], Evaluator] = {
 
 
 def constant_splat(value: SSAValue) -> Any | None:
-    """The numpy scalar that every element of `value` is known to be, or None.
+    """Return the numpy scalar that every element of `value` is known to be, or None.
 
     Looks through ops that only move or repeat elements.
     """
@@ -422,7 +422,7 @@ _MOVES = frozenset((BroadcastInDimOp, ReshapeOp, TransposeOp))
 
 
 def splat_value(rewriter: PatternRewriter, number: float, like: Tensor) -> SSAValue:
-    """A value of type `like` with one number everywhere, which takes the memory of that one number."""
+    """Return a value of type `like` with one number everywhere, which takes the memory of that one number."""
     made = ConstOp.splat(number, tensor_type((), like.element_type))
     spread = BroadcastInDimOp(made, like.get_shape(), ())
     rewriter.insert(made)

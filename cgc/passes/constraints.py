@@ -1,7 +1,7 @@
-"""What the patterns of `fuse` ask that PDL alone cannot say: native constraints and rewrites, by their names.
+"""Native constraints and rewrites of the patterns of `fuse`: conditions that PDL alone cannot express.
 
-A constraint answers yes or no, or gives what its result stands for, None for no. A rewrite makes ops with the
-rewriter that it is given first.
+A constraint returns a truth value, or its result, None for no match. The first argument of a rewrite is a
+rewriter, with which it makes ops.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from cgc.cirh import ops
 from cgc.cirh.base import CirhOp, float_attr, int_attr
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
 from cgc.passes.channels_last import brings_channels_first
-from cgc.passes.constant_fold import computed, constant_splat, splat_value
+from cgc.passes.constant_fold import constant_splat, evaluate_value, splat_value
 from cgc.passes.matching import Constraint
 from cgc.passes.sums import SUM_CONSTRAINTS, SUM_REWRITES
 
-_LARGEST_MASK = 2**26
-"""Elements of a mask that is looked at: 8192 queries of as many keys."""
+_LARGEST_MASK = 2**26  # elements of a mask that is looked at: 8192 queries of as many keys
 
-_ROUNDING = 1e-6
-"""Relative difference of numbers that differ by rounding to float32 only."""
+_ROUNDING = 1e-6  # relative difference of numbers that differ by rounding to float32 only
 
 
 def is_float32(value: SSAValue) -> bool:
@@ -35,7 +33,7 @@ def is_float32(value: SSAValue) -> bool:
 
 
 def number(value: SSAValue) -> FloatAttr | None:
-    """The number that every element is known to be."""
+    """Return the number that every element is known to be."""
     splat = constant_splat(value)
     return None if splat is None else float_attr(float(splat))
 
@@ -85,13 +83,13 @@ def drops_last(op: ops.ReduceOp) -> bool:
 
 
 def reduces_leading(op: ops.ReduceOp) -> bool:
-    """Return whether a reduction leaves the last dimension alone, of two or more."""
+    """Return whether a reduction is over all dimensions but the last, of two or more."""
     rank = len(shape_of(op.x))
     return not op.keep_dims and rank > 1 and op.dimensions == tuple(range(rank - 1))
 
 
 def reduces_batch(op: ops.ReduceOp) -> bool:
-    """Return whether a reduction leaves the last two dimensions alone, of three or more."""
+    """Return whether a reduction is over all dimensions but the last two, of three or more."""
     rank = len(shape_of(op.x))
     return not op.keep_dims and rank > 2 and op.dimensions == tuple(range(rank - 2))
 
@@ -156,7 +154,7 @@ def on_last_axis(op: ops.SoftmaxOp | ops.LogSoftmaxOp | ops.SoftmaxGradOp) -> bo
 
 
 def last_axis(value: SSAValue) -> Attribute:
-    """The number of the last dimension, as an attribute."""
+    """Return the number of the last dimension, as an attribute."""
     return int_attr(len(shape_of(value)) - 1)
 
 
@@ -173,7 +171,7 @@ def shows_something(mask: SSAValue) -> bool:
     """Return whether a mask is known to hold somewhere in every row of its last dimension."""
     while isinstance(mask.owner, ops.BroadcastInDimOp) and _keeps_rows(mask.owner):
         mask = mask.owner.x
-    rows = computed(mask, _LARGEST_MASK)
+    rows = evaluate_value(mask, _LARGEST_MASK)
     return rows is not None and bool(rows.any(axis=-1).all())
 
 
@@ -223,7 +221,7 @@ def complement(value: SSAValue, other: SSAValue) -> bool:
 
 
 def narrowest(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
-    """What a broadcast repeats, if it keeps the rank; else the value itself."""
+    """Return the operand of a broadcast that keeps the rank, else the value itself."""
     owner = value.owner
     if isinstance(owner, ops.BroadcastInDimOp) and len(shape_of(owner.x)) == len(shape_of(value)):
         return owner.x
@@ -237,7 +235,7 @@ def _number_of(value: SSAValue) -> float:
 
 
 def scalar(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
-    """The rank-0 number that every element of a constant or a broadcast is."""
+    """Return the rank-0 number that every element of a constant or a broadcast is."""
     owner = value.owner
     if isinstance(owner, ops.BroadcastInDimOp) and not shape_of(owner.x):
         return owner.x
@@ -245,70 +243,70 @@ def scalar(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
 
 
 def one_less(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
-    """The rank-0 constant `1 - value`."""
+    """Return the rank-0 constant `1 - value`."""
     return _constant(rewriter, 1.0 - _number_of(value), value)
 
 
 def along_rows(rewriter: PatternRewriter, value: SSAValue, x: SSAValue) -> SSAValue:
-    """The number that every element of a value is, as a vector along the last dimension of x."""
+    """Return the number that every element of a value is, as a vector along the last dimension of x."""
     vector = tensor_type(shape_of(x)[-1:], tensor_of(value).element_type)
     return splat_value(rewriter, _number_of(value), vector)
 
 
 def rows_from(rewriter: PatternRewriter, table: SSAValue, lookup: ops.GatherOp) -> SSAValue:
-    """The rows of a lookup whose places count up, as a slice."""
+    """Return the rows of a lookup whose places count up, as a slice."""
     first, count = _places(lookup.indices)
     _, *row = shape_of(table)
     rows = ops.SliceOp(table, [first, *[0] * len(row)], [first + count, *row], [1] * (1 + len(row)))
-    return _inserted(rewriter, ops.ReshapeOp(_inserted(rewriter, rows), shape_of(lookup.result)))
+    return _insert(rewriter, ops.ReshapeOp(_insert(rewriter, rows), shape_of(lookup.result)))
 
 
 def rows_at(rewriter: PatternRewriter, scatter: ops.ScatterNdOp) -> SSAValue:
-    """What a scatter to places that count up makes, as padding."""
+    """Return a scatter to consecutive places as padding."""
     first, count = _places(scatter.indices)
     rows, *row = shape_of(scatter.result)
     nothing = _constant(rewriter, 0.0, scatter.result)
     inside = [0] * len(row)
     padded = ops.PadOp(scatter.updates, nothing, [first, *inside], [rows - first - count, *inside])
-    return _inserted(rewriter, padded)
+    return _insert(rewriter, padded)
 
 
 def _places(places: SSAValue) -> tuple[int, int]:
-    """(first, count) of places that count up."""
+    """Return (first, count) of places that count up."""
     assert isinstance(places.owner, ops.ConstOp), "patterns ask before whether they do"
     rows = places.owner.to_array().ravel()
     return int(rows[0]), rows.size
 
 
 def all_rows(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
-    """The matrix of all rows of a batch of matrices."""
+    """Return the matrix of all rows of a batch of matrices."""
     *leading, columns = shape_of(value)
-    return _inserted(rewriter, ops.ReshapeOp(value, (math.prod(leading), columns)))
+    return _insert(rewriter, ops.ReshapeOp(value, (math.prod(leading), columns)))
 
 
 def negated_constant(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
-    """The constant of the same type with the other sign."""
+    """Return the constant of the same type with the other sign."""
     return splat_value(rewriter, -_number_of(value), tensor_of(value))
 
 
 def ratio(rewriter: PatternRewriter, value: SSAValue, divisor: SSAValue) -> SSAValue:
-    """The rank-0 quotient of two constants."""
+    """Return the rank-0 quotient of two constants."""
     return _constant(rewriter, _number_of(value) / _number_of(divisor), value)
 
 
 def zero(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
-    """The rank-0 constant 0."""
+    """Return the rank-0 constant 0."""
     return _constant(rewriter, 0.0, like)
 
 
 def _constant(rewriter: PatternRewriter, value: float, like: SSAValue) -> SSAValue:
     made = ops.ConstOp.splat(value, tensor_type((), tensor_of(like).element_type))
-    return _inserted(rewriter, made)
+    return _insert(rewriter, made)
 
 
 def selected(rewriter: PatternRewriter, mask: SSAValue, on_true: SSAValue, on_false: SSAValue) -> SSAValue:
-    """One value where the mask holds, else another."""
-    return _inserted(rewriter, ops.SelectOp(mask, on_true, on_false))
+    """Return one value where the mask holds, else another."""
+    return _insert(rewriter, ops.SelectOp(mask, on_true, on_false))
 
 
 def rows_shown(rewriter: PatternRewriter, visible: SSAValue, query: SSAValue) -> SSAValue:
@@ -317,20 +315,20 @@ def rows_shown(rewriter: PatternRewriter, visible: SSAValue, query: SSAValue) ->
     if isinstance(visible.owner, ops.BroadcastInDimOp) and _keeps_rows(visible.owner):
         dims, visible = visible.owner.broadcast_dimensions, visible.owner.x
     any_key = ops.ReduceOp(visible, "OR", (len(shape_of(visible)) - 1,), keep_dims=True)
-    return _inserted(rewriter, ops.BroadcastInDimOp(_inserted(rewriter, any_key), shape_of(query), dims))
+    return _insert(rewriter, ops.BroadcastInDimOp(_insert(rewriter, any_key), shape_of(query), dims))
 
 
 def zeros(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
-    """The constant 0 of the same type."""
+    """Return the constant 0 of the same type."""
     return splat_value(rewriter, 0.0, tensor_of(like))
 
 
 def ones(rewriter: PatternRewriter, like: SSAValue) -> SSAValue:
-    """The constant 1 of the same type."""
+    """Return the constant 1 of the same type."""
     return splat_value(rewriter, 1.0, tensor_of(like))
 
 
-def _inserted(rewriter: PatternRewriter, op: CirhOp) -> SSAValue:
+def _insert(rewriter: PatternRewriter, op: CirhOp) -> SSAValue:
     rewriter.insert(op)
     return op.results[0]
 
@@ -372,7 +370,7 @@ CONSTRAINTS: Mapping[str, Constraint] = {
         *SUM_CONSTRAINTS,
     )
 }
-"""By the name that patterns call them by."""
+"""By the name in patterns."""
 
 REWRITES: Mapping[str, Callable[..., Any]] = {
     function.__name__: function
@@ -394,4 +392,4 @@ REWRITES: Mapping[str, Callable[..., Any]] = {
         *SUM_REWRITES,
     )
 }
-"""By the name that patterns call them by."""
+"""By the name in patterns."""

@@ -21,10 +21,11 @@ from cgc.passes.rewriting import current_watch, drop, replace_uses
 
 
 def _key(op: CirhOp) -> Hashable:
-    """Equal for all ops that compute the same, and for few others: class and operands.
+    """Return a key that is equal for all ops that compute the same, and for few others: class and operands.
 
-    What is made of nothing has its attributes in it, too; to hash those of all ops would take longer than the
-    rest of the pass.
+    Ops without operands have their attributes in it, too; hashing those of all ops would take longer than the
+    rest
+    of the pass.
     """
     operands = [id(operand) for operand in op.operand_values]
     if not operands:
@@ -35,7 +36,7 @@ def _key(op: CirhOp) -> Hashable:
 
 
 def _is_same(op: CirhOp, other: CirhOp) -> bool:
-    """Return whether two ops of one key compute the same: where they come from does not count."""
+    """Return whether two ops of one key compute the same; their origins are ignored."""
     return (
         op.properties == other.properties
         and op.result_types == other.result_types

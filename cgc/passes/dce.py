@@ -21,7 +21,7 @@ class DcePass(ModulePass):
     name = "dce"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrites the module in place, in one sweep from the end: readers go before what they have read."""
+        """Rewrite the module in place, in one sweep from the end: readers go before operands."""
         for block in op.body.blocks:
             _clean(block)
 
@@ -37,5 +37,5 @@ def _clean(block: Block) -> None:
 
 
 def _may_go(op: Operation) -> bool:
-    """Return whether nothing but its results would miss an op; all ops of CIRH are pure."""
+    """Return whether only the readers of its results depend on an op; all ops of CIRH are pure."""
     return isinstance(op, CirhOp) or would_be_trivially_dead(op)

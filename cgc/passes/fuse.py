@@ -35,7 +35,7 @@ from xdsl.rewriter import InsertPoint
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
-from cgc.passes.canonicalize import simplified
+from cgc.passes.canonicalize import simplify
 from cgc.passes.constraints import CONSTRAINTS, REWRITES
 from cgc.passes.cse import merge_equal_ops
 from cgc.passes.matching import CompiledPattern, Matched, Matcher, compile_pattern
@@ -50,11 +50,11 @@ STAGES = (
     ("layer_norm_grad", "batch_norm_grad", "attention_grad", "cross_entropy"),
     ("composite", "batch_norm_half"),
 )
-"""The files. The patterns of a stage are applied until none fits; then those of the next are."""
+"""Files by stage. The patterns of a stage are applied until none fits, then those of the next stage."""
 
 OPTIONAL = ("composite_gelu",)
-"""Files that are used only where they are named, after all stages. GELU has a kernel of its own, which would
-take the bias away from the layer that it belongs to."""
+"""Files that are used only where they are named, after all stages. GELU has its own kernel, which would take
+the bias away from its layer."""
 
 _CHOICES = re.compile(r"\[([\w|]+)\]|\(([\w|]+)\)")
 _OP_NAME = re.compile(r'pdl\.operation "(cirh\.\w+)"')
@@ -64,8 +64,8 @@ _ROOT = re.compile(r"pdl\.rewrite (%\w+)")
 _VALUE = re.compile(r"%\w+")
 _CONDITION = re.compile(r"\s*// if ([!\w|, ]+)$")
 
+# Distance from the root up to which names of ops are compared before a pattern is parsed.
 _STEPS = 3
-"""So far from the root the names of ops are compared before a pattern is parsed."""
 
 ALWAYS = frozenset(
     op.name
@@ -82,11 +82,11 @@ ALWAYS = frozenset(
         ops.SelectOp,
     )
 )
-"""Ops that may come up in any program on the way, because simplification makes them."""
+"""Ops that may come up in any program, because simplification makes them."""
 
 
 class Shape(NamedTuple):
-    """Names of an op of a pattern and of those that make its operands; None where any value may stand."""
+    """Names of an op of a pattern and of the ops that make its operands; None matches any value."""
 
     name: str
     operands: tuple[Shape | None, ...]
@@ -112,7 +112,7 @@ class PatternText:
 
     @cached_property
     def compiled(self) -> CompiledPattern:
-        """The pattern ready to be matched; parsing takes milliseconds, and few patterns come that far."""
+        """Parse the pattern for matching; this takes milliseconds, and few patterns come that far."""
         context = Context()
         context.load_dialect(Builtin)
         context.load_dialect(pdl.PDL)
@@ -143,7 +143,7 @@ def _may_come_from(makers: tuple[Shape | None, ...], values: tuple[SSAValue, ...
 
 
 class PatternIndex:
-    """Patterns by the names of the ops that make the operands of their root: most ops have none to try."""
+    """Patterns by the names of the ops that make the operands of their root; most ops have none to try."""
 
     def __init__(self, patterns: Mapping[str, Sequence[PatternText]]) -> None:
         self._patterns = patterns
@@ -154,7 +154,7 @@ class PatternIndex:
         return op.name in self._patterns
 
     def near(self, op: CirhOp) -> tuple[PatternText, ...]:
-        """The patterns that fit an op and its operands as far as names of ops tell."""
+        """Return the patterns that fit an op and its operands, judged by names of ops."""
         texts = self._patterns.get(op.name, ())
         if not texts:
             return ()
@@ -166,7 +166,7 @@ class PatternIndex:
 
 
 def _are_near(root: Shape, makers: Sequence[str | None]) -> bool:
-    """Return whether ops of these names may make the operands of the root, of two in either order."""
+    """Return whether ops of these names may make the operands of the root; two operands in either order."""
     orders = [makers, makers[::-1]] if len(makers) == 2 else [makers]
     return len(root.operands) == len(makers) and any(
         all(wanted is None or wanted.name == name for wanted, name in zip(root.operands, order, strict=True))
@@ -177,12 +177,13 @@ def _are_near(root: Shape, makers: Sequence[str | None]) -> bool:
 def load_patterns(
     groups: Sequence[str], present: AbstractSet[str] | None = None
 ) -> dict[str, tuple[PatternText, ...]]:
-    """Name of the root op -> the patterns of these files with such a root, in their order.
+    """Map each name of a root op to the patterns of these files with such a root, in order.
 
     Args:
         groups: names of files.
         present: names of the ops of a program; patterns that cannot fit it, even after others have, are left
-            out. All patterns without it.
+            out.
+            By default all patterns are loaded.
     """
     texts = [text for group in groups for text in pattern_texts(group)]
     if present is not None:
@@ -194,7 +195,7 @@ def load_patterns(
 
 
 def _usable(texts: list[PatternText], present: AbstractSet[str]) -> list[PatternText]:
-    """Those whose ops are there, or are made by others of them."""
+    """Return the patterns whose ops are present, or are made by other patterns among them."""
     known, usable = ALWAYS | present, -1
     while usable != len(known):
         usable = len(known)
@@ -204,7 +205,7 @@ def _usable(texts: list[PatternText], present: AbstractSet[str]) -> list[Pattern
 
 @cache
 def pattern_texts(group: str) -> tuple[PatternText, ...]:
-    """All forms of all patterns of a file."""
+    """Return all forms of all patterns of a file."""
     file = resources.files("cgc.passes").joinpath("patterns", f"{group}.mlir")
     found = []
     for paragraph in file.read_text(encoding="utf-8").split("\n\n"):
@@ -220,7 +221,7 @@ def pattern_texts(group: str) -> tuple[PatternText, ...]:
 
 
 def _root(text: str) -> Shape:
-    """The op that a pattern rewrites, as far as names of ops tell."""
+    """Return the root op of a pattern, and the names of ops around it."""
     operations = {value: (name, operands) for value, name, operands in _OPERATION.findall(text)}
     results = dict(_RESULT.findall(text))
 
@@ -234,7 +235,7 @@ def _root(text: str) -> Shape:
 
 
 def _combinations(text: str) -> Iterator[frozenset[str]]:
-    """The largest first: a pattern that takes in more is tried before one that takes in less."""
+    """Yield combinations of choices, the largest first: larger patterns are tried before smaller ones."""
     header = next((line for line in text.splitlines() if line.startswith("// choices:")), "")
     groups = [
         [*optional.split("|"), None] if optional else forced.split("|")
@@ -245,7 +246,7 @@ def _combinations(text: str) -> Iterator[frozenset[str]]:
 
 
 def _lines_of(text: str, chosen: frozenset[str]) -> str:
-    """The lines that belong to a combination."""
+    """Return the lines that belong to a combination."""
     lines = []
     for line in text.splitlines():
         condition = _CONDITION.search(line)
@@ -262,7 +263,7 @@ def _holds(names: str, chosen: frozenset[str]) -> bool:
 
 
 class _Rewriter:
-    """Carries out what the rewrite of a pattern says, line by line."""
+    """Carries out the rewrite of a pattern, line by line."""
 
     def __init__(self, context: Context, worklist: Worklist) -> None:
         self._context = context
@@ -271,21 +272,21 @@ class _Rewriter:
     def apply(
         self, rewrite: pdl.RewriteOp, root: CirhOp, where: InsertPoint, values: dict[SSAValue, Matched]
     ) -> None:
-        """Rewrites one match.
+        """Rewrite one match.
 
         Args:
-            rewrite: of the pattern.
-            root: new ops come from where it does.
-            where: they go there.
-            values: what the values of the pattern stand for; those of the rewrite are added.
+            rewrite: the rewrite of the pattern.
+            root: gives new ops their origin.
+            where: insertion point of new ops.
+            values: the match of each value of the pattern; values of the rewrite are added.
 
         Raises:
-            ValueError: it uses an op of PDL other than the usual ones.
+            ValueError: it uses an unusual op of PDL.
         """
         seen = [value for value in values.values() if isinstance(value, Operation)]
         made: list[Operation] = []
         rewriter = PatternRewriter(where)
-        rewriter.operation_insertion_handler += [lambda op: self._inserted(root, op), made.append]
+        rewriter.operation_insertion_handler += [lambda op: self._insert(root, op), made.append]
         replaced: list[Operation] = []
         for op in rewrite.body.block.ops if rewrite.body is not None else ():
             match op:
@@ -294,7 +295,7 @@ class _Rewriter:
                 case pdl.TypeOp() if op.constantType is not None:
                     values[op.result] = op.constantType
                 case pdl.OperationOp():
-                    values[op.op] = rewriter.insert(self._made(op, values))
+                    values[op.op] = rewriter.insert(self._build_op(op, values))
                 case pdl.ResultOp():
                     values[op.val] = _operation(values[op.parent_]).results[op.index.value.data]
                 case pdl.ApplyNativeRewriteOp():
@@ -302,20 +303,20 @@ class _Rewriter:
                     function = REWRITES[op.constraint_name.data]
                     values[op.res[0]] = function(rewriter, *(values[value] for value in op.args))
                 case pdl.ReplaceOp():
-                    replaced.append(self._replaced(op, values))
+                    replaced.append(self._replace(op, values))
                 case _:
                     raise ValueError(f"{op.name} is not supported in a rewrite")
         if self._worklist.watch is not None:
             self._worklist.watch.rewritten(seen, made)
         erase_unused(replaced)
 
-    def _inserted(self, source: CirhOp, op: Operation) -> None:
+    def _insert(self, source: CirhOp, op: Operation) -> None:
         assert isinstance(op, CirhOp), "patterns make ops of CIRH"
         op.take_origin(source)
         self._worklist.push_next(op)
 
-    def _made(self, op: pdl.OperationOp, values: Mapping[SSAValue, Matched]) -> Operation:
-        """A new op. Result types that the text does not name are those that the op infers."""
+    def _build_op(self, op: pdl.OperationOp, values: Mapping[SSAValue, Matched]) -> Operation:
+        """Build a new op. Result types that the text does not name are inferred."""
         assert op.opName is not None, "an op is made by its name"
         op_type = self._context.get_op(op.opName.data)
         assert issubclass(op_type, CirhOp), "patterns make ops of CIRH"
@@ -332,8 +333,8 @@ class _Rewriter:
             properties=properties,
         )
 
-    def _replaced(self, op: pdl.ReplaceOp, values: Mapping[SSAValue, Matched]) -> Operation:
-        """Replaces the results of an op; the op itself goes when the rewrite is done."""
+    def _replace(self, op: pdl.ReplaceOp, values: Mapping[SSAValue, Matched]) -> Operation:
+        """Replace the results of an op; the op itself is removed when the rewrite is done."""
         old = _operation(values[op.op_value])
         if op.repl_operation is not None:
             new: Sequence[SSAValue] = _operation(values[op.repl_operation]).results
@@ -362,22 +363,22 @@ class Fuser:
         self.fused: dict[str, int] = {}
 
     def run(self) -> None:
-        """Rewrites the block in place."""
+        """Rewrite the block in place."""
         for op in self._block.ops:
             if self._patterns.knows(op):
                 self._worklist.push(op)
         while (op := self._worklist.pop()) is not None:
-            if is_read(op) and not self._fused(op):
+            if is_read(op) and not self._try_patterns(op):
                 self._simplify(op)
 
     def _simplify(self, op: CirhOp) -> None:
-        """Brings what a rewrite has left into the simple form that patterns are written in."""
-        simple = simplified(op)
+        """Bring new ops into the simple form that patterns are written in."""
+        simple = simplify(op)
         if simple is not None:
             replace_op(op, simple, self._worklist)
 
-    def _fused(self, op: CirhOp) -> bool:
-        """Tries all patterns with such a root; whether one has been applied."""
+    def _try_patterns(self, op: CirhOp) -> bool:
+        """Try all patterns with such a root; return whether one was applied."""
         for text in self._patterns.near(op):
             if not text.may_fit(op):
                 continue
@@ -385,29 +386,33 @@ class Fuser:
             matcher = Matcher(pattern)
             if not matcher.match(op):
                 continue
-            where = self._place(pattern, matcher, op)
+            where = self._insertion_point(pattern, matcher, op)
             if where is not None:
                 self._rewriter.apply(pattern.rewrite, op, where, matcher.values())
                 self.fused[pattern.name] = self.fused.get(pattern.name, 0) + 1
                 return True
         return False
 
-    def _place(self, pattern: CompiledPattern, matcher: Matcher, root: CirhOp) -> InsertPoint | None:
-        """Where new ops can stand, see `_place`."""
+    def _insertion_point(
+        self, pattern: CompiledPattern, matcher: Matcher, root: CirhOp
+    ) -> InsertPoint | None:
+        """Find the insertion point of new ops."""
         if pattern.replaced == (pattern.root,):
             return InsertPoint.before(root)
         try:
-            return _place(pattern, matcher, self._order)
+            return _insertion_point(pattern, matcher, self._order)
         except KeyError:  # an op that is newer than the order, or was moved
             self._order = {op: index for index, op in enumerate(self._block.ops)}
-            return _place(pattern, matcher, self._order)
+            return _insertion_point(pattern, matcher, self._order)
 
 
-def _place(pattern: CompiledPattern, matcher: Matcher, order: dict[Operation, int]) -> InsertPoint | None:
-    """Where new ops can stand: behind all that they read, before all that is replaced. None if nowhere.
+def _insertion_point(
+    pattern: CompiledPattern, matcher: Matcher, order: dict[Operation, int]
+) -> InsertPoint | None:
+    """Find the insertion point of new ops: after all that they read, before all that is replaced; or None.
 
-    What they read is moved there, and taken out of `order`. There is no such place if something that is
-    replaced goes into it.
+    Ops that the new ones read are moved there, and taken out of `order`. There is no such point if an op that
+    is replaced is among them.
 
     Raises:
         KeyError: before anything is moved: an op is not in `order`.
@@ -415,7 +420,7 @@ def _place(pattern: CompiledPattern, matcher: Matcher, order: dict[Operation, in
     replaced = {op for node in pattern.replaced if isinstance(op := matcher.bindings[node], Operation)}
     first = min(replaced, key=order.__getitem__)
     inputs = [matcher.bindings[node] for node in pattern.inputs if node in matcher.bindings]
-    later = _makers_behind(order[first], order, inputs)
+    later = _makers_after(order[first], order, inputs)
     if later & replaced:
         return None
     block = first.parent_block()
@@ -427,8 +432,8 @@ def _place(pattern: CompiledPattern, matcher: Matcher, order: dict[Operation, in
     return InsertPoint.before(first)
 
 
-def _makers_behind(place: int, order: Mapping[Operation, int], values: Iterable[Matched]) -> set[Operation]:
-    """The ops behind a place of a block that values depend on."""
+def _makers_after(place: int, order: Mapping[Operation, int], values: Iterable[Matched]) -> set[Operation]:
+    """Return the ops behind a place of a block that values depend on."""
     found: set[Operation] = set()
     pending = list(values)
     while pending:
@@ -457,7 +462,7 @@ class FusePass(ModulePass):
             raise ValueError(f"unknown patterns {', '.join(unknown)}, expected some of {', '.join(known)}")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrites the module in place; ops that become unused go."""
+        """Rewrite the module in place and remove ops that become unused."""
         for block in op.walk_blocks():
             for stage in (*STAGES, OPTIONAL):
                 groups = [

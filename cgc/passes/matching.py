@@ -21,9 +21,9 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.traits import Commutative
 
 Matched: TypeAlias = Operation | SSAValue | Attribute
-"""What a value of a pattern can stand for."""
+"""A match of a value of a pattern."""
 Constraint: TypeAlias = Callable[..., Any]
-"""A native constraint: takes what its operands stand for; answers yes or no, or gives its result or None."""
+"""A native constraint: takes the matches of its operands; returns a truth value, or its result or None."""
 
 
 @dataclass(eq=False)
@@ -92,11 +92,11 @@ class CompiledPattern:
 def compile_pattern(
     pattern: pdl.PatternOp, name: str, constraints: Mapping[str, Constraint]
 ) -> CompiledPattern:
-    """Turns the text of a pattern into nodes.
+    """Turn the text of a pattern into nodes.
 
     Raises:
-        KeyError: it names a constraint that is not there.
-        ValueError: it has no rewrite with a root, or uses an op of PDL other than the usual ones.
+        KeyError: it names an unknown constraint.
+        ValueError: it has no rewrite with a root, or uses an unusual op of PDL.
     """
     nodes: dict[SSAValue, Node] = {}
     operations: list[OpNode] = []
@@ -173,7 +173,7 @@ class Matcher:
     """One attempt to match a pattern.
 
     Attributes:
-        bindings: what each value of the pattern stands for, after `match` has said yes.
+        bindings: the match of each value of the pattern, after `match` has returned True.
     """
 
     def __init__(self, pattern: CompiledPattern) -> None:
@@ -186,7 +186,7 @@ class Matcher:
         return self._solve(((self.pattern.root, root), None))
 
     def values(self) -> dict[SSAValue, Matched]:
-        """What each value of the pattern's text stands for."""
+        """The match of each value of the pattern's text."""
         found = {node.pattern: matched for node, matched in self.bindings.items()}
         return {**self.pattern.constants, **found}
 

@@ -40,15 +40,15 @@ PASSES: dict[str, type[ModulePass]] = {
     )
 }
 
-_TELLING = (CanonicalizePass, ConstantFoldPass, CsePass, DcePass, FusePass)
-"""Passes that tell a watch of all that they rewrite; what goes because nothing reads it is not rewritten."""
+# Passes that notify a watch of all rewrites; removing an unused op is no rewrite.
+_NOTIFYING = (CanonicalizePass, ConstantFoldPass, CsePass, DcePass, FusePass)
 
 VERIFY_VARIABLE = "CGC_VERIFY"
 """Environment variable; unless it is empty or 0, modules are verified before the passes and between them."""
 
 
-def verification_wanted() -> bool:
-    """Return whether the environment asks for it."""
+def should_verify() -> bool:
+    """Return whether the environment asks for verification."""
     return os.environ.get(VERIFY_VARIABLE, "") not in ("", "0")
 
 
@@ -75,9 +75,9 @@ def parse_passes(text: str) -> tuple[ModulePass, ...]:
     return tuple(passes)
 
 
-def tells_all(text: str) -> bool:
-    """Return whether all passes of such a text tell a watch what they rewrite, see `cgc.passes.rewriting`."""
-    return all(isinstance(module_pass, _TELLING) for module_pass in parse_passes(text))
+def all_notify_watch(text: str) -> bool:
+    """Return whether all passes of such a text notify a watch of their rewrites."""
+    return all(isinstance(module_pass, _NOTIFYING) for module_pass in parse_passes(text))
 
 
 def _make_pass(spec: ArgSpec) -> ModulePass:
@@ -93,20 +93,21 @@ def _make_pass(spec: ArgSpec) -> ModulePass:
 
 
 def run_pipeline(module: ModuleOp, text: str = DEFAULT_PIPELINE, verify: bool | None = None) -> None:
-    """Applies passes to a valid module, in place.
+    """Apply passes to a valid module, in place.
 
     Args:
-        module: The module.
-        text: Names and options of the passes, in order.
-        verify: Verify after every pass; a failure names the pass. By default as the environment variable
-            CGC_VERIFY says: a debugging aid, which takes about as long as the passes.
+        module: the module.
+        text: names and options of the passes, in order.
+        verify: verify after every pass; a failure names the pass. By default the environment variable
+            CGC_VERIFY
+            decides: a debugging aid, which takes about as long as the passes.
 
     Raises:
         PipelineError: `text` is wrong.
         CompileError: a pass has left an invalid module behind (a defect of the pass).
     """
     if verify is None:
-        verify = verification_wanted()
+        verify = should_verify()
     context, verifier = make_context(), Verifier()
     for module_pass in parse_passes(text):
         module_pass.apply(context, module)

@@ -1,14 +1,15 @@
 """Mixed precision: 16-bit activations and gradients, everything else in float32.
 
-Matrix products, convolutions and attention are computed in 16 bits. What lies between two of them follows, so
-that a value is not widened and rounded again on its way: elementwise ops, normalization (with float32
-statistics), softmax, pooling, and ops that only move elements. Everything else stays float32:
+Matrix products, convolutions and attention are computed in 16 bits. Ops between two of them follow, so that a
+value is not widened and rounded again on its way: elementwise ops, normalization (with float32 statistics),
+softmax, pooling, and ops that only move elements. Everything else stays float32:
 
 * sums over elements or samples, losses, optimizers, logarithms, powers and roots;
-* the end of the network: what leads to the loss (or another output) after the last product, and the
-  gradients from there to the first product of the backward pass;
-* updates: what lies between the gradient of a parameter and its new value;
-* what the program wants in float32 (`cgc.cirh.base.FLOAT32`).
+* the end of the network: the ops from the last product to the loss (or another output), and the gradients
+from
+  there to the first product of the backward pass;
+* updates: the ops between the gradient of a parameter and its new value;
+* ops that the program wants in float32 (`cgc.cirh.base.FLOAT32`).
 """
 
 from __future__ import annotations
@@ -73,13 +74,13 @@ def narrow_operands(op: CirhOp) -> list[int]:
 
 
 def narrow_results(op: CirhOp) -> list[SSAValue]:
-    """The results that an op of the region gives in 16 bits."""
+    """Return the results that an op of the region gives in 16 bits."""
     results = list(op.results)[: None if op.TRAITS.activations is None else 1]
     return [result for result in results if is_float32(result)]
 
 
 def fp16_region(function: FuncOp) -> list[CirhOp]:
-    """The float32 ops of a step that shall be computed in 16 bits, in order; none that are already."""
+    """Return the float32 ops of a step that shall be computed in 16 bits, in order; none that are already."""
     ops = [op for op in function.body.block.ops if isinstance(op, CirhOp)]
     wanted = {op for op in ops if FLOAT32 in op.attributes}
     ops = [op for op in ops if op not in wanted]
@@ -114,7 +115,7 @@ def _add_embeddings(ops: Sequence[CirhOp], kept: set[Operation], region: set[Cir
 
 
 def _add_moves(ops: Sequence[CirhOp], region: set[CirhOp]) -> None:
-    """Adds moves of values that are used in 16 bits alone: rounding is the same before and after."""
+    """Add moves of values that are used only in 16 bits: rounding is the same before and after."""
     for op in reversed(ops):
         if type(op) in MOVES and op not in region and narrow_results(op) and _is_used_in(op, region):
             region.add(op)
@@ -141,7 +142,7 @@ def _end_of_network(function: FuncOp, ops: Sequence[CirhOp]) -> set[Operation]:
 
 
 def _makers_of_outputs(function: FuncOp) -> list[Operation]:
-    """The ops that make the loss, in a program without one those that make any output."""
+    """Return the ops that make the loss, in a program without one those that make any output."""
     _, results = arguments_and_results(function)
     names = [result.text(OUTPUT_NAME) for result in results]
     training = function.attributes.get(MODE) == StringAttr("train")
@@ -180,7 +181,7 @@ def _closure(
     neighbours: Callable[[Operation], Iterable[Operation]],
     belongs: Callable[[Operation], bool],
 ) -> set[Operation]:
-    """`start`, and what is found from there step by step as long as it belongs."""
+    """Return `start` and all values that can be reached from it through values that belong."""
     found = set(start)
     waiting = list(found)
     while waiting:
@@ -206,17 +207,19 @@ _FORMATS: dict[str, HalfFormat] = {
 }
 _SUMS = (ops.AddOp, ops.SubOp)
 
+# Half of the range: with a score it is still finite, and its exponential is 0 as that of any larger mask.
 _LARGEST_MASK: dict[HalfFormat, float] = {"float16": 2.0**15, "bfloat16": 2.0**126, "cbfloat16": 2.0**31}
-"""Half of the range: with a score it is still finite, and its exponential is 0 as that of any larger mask."""
 
 
 @dataclass(frozen=True)
 class PrecisionPass(ModulePass):
-    """Computes products and what lies between them in 16 bits, see `fp16_region`.
+    """Computes the ops of `fp16_region` in 16 bits.
 
-    Values of the region get the type f16, or bf16, and the function says by `cs.fp16_type` what that is.
-    Casts stand where a value enters or leaves the region, one for each value. What has 16 bits already stays
-    as it is, so a second run changes nothing.
+    Values of the region get the type f16, or bf16, and the attribute `cs.fp16_type` of the function says
+    which
+    format that is. Casts are inserted where a value enters or leaves the region, one for each value. Ops that
+    are
+    in 16 bits already stay as they are, so a second run changes nothing.
 
     Attributes:
         mode: mixed_float16, mixed_bfloat16 or cbfloat16.
@@ -253,7 +256,7 @@ def _rewrite(function: FuncOp, half: HalfFormat) -> None:
             _narrow_result(result, half_type(half), narrow_uses, casts)
     for (member, index), is_mask in narrow_uses.items():
         if is_float32(member.operands[index]):
-            member.operands[index] = casts.narrowed(member, index, is_mask)
+            member.operands[index] = casts.narrow(member, index, is_mask)
     function.attributes[HALF_FORMAT] = StringAttr(half)
 
 
@@ -284,7 +287,7 @@ def _narrow_result(
     value = Rewriter.replace_value_with_new_type(result, tensor_type(shape_of(result), narrow))
     for use in list(value.uses):
         if (use.operation, use.index) not in narrow_uses:
-            use.operation.operands[use.index] = casts.widened(value)
+            use.operation.operands[use.index] = casts.widen(value)
 
 
 def _is_mask(op: Operation, index: int) -> bool:
@@ -324,16 +327,16 @@ class _Casts:
         self._first = next(iter(function.body.block.ops))
         self._known: dict[tuple[SSAValue, str], SSAValue] = {}
 
-    def widened(self, value: SSAValue) -> SSAValue:
-        """The float32 copy of a value of the region."""
+    def widen(self, value: SSAValue) -> SSAValue:
+        """Return the float32 copy of a value of the region."""
         key = (value, "wide")
         if key not in self._known:
             cast = ops.CastOp(value, _F32)
             self._known[key] = self._insert(cast, value, value.owner)
         return self._known[key]
 
-    def narrowed(self, reader: CirhOp, index: int, is_mask: bool) -> SSAValue:
-        """The 16-bit copy of a float32 operand; of a mask, cut to what the format can hold."""
+    def narrow(self, reader: CirhOp, index: int, is_mask: bool) -> SSAValue:
+        """Return the 16-bit copy of a float32 operand; a mask is clamped to the range of the format."""
         value = reader.operands[index]
         key = (value, "mask" if is_mask else "narrow")
         if key not in self._known:
@@ -367,7 +370,7 @@ class _Casts:
         return self._insert(ops.ClampOp(value, low, high), high, reader)
 
     def _insert(self, op: CirhOp, after: SSAValue, named_as: object) -> SSAValue:
-        """Puts an op behind the op that makes a value, or where the function begins."""
+        """Insert an op after the op that makes a value, or at the beginning of the function."""
         owner = after.owner
         point = InsertPoint.after(owner) if isinstance(owner, Operation) else InsertPoint.before(self._first)
         Rewriter.insert_op(op, point)

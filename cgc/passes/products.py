@@ -17,7 +17,7 @@ from cgc.passes.rewriting import Replacement
 
 
 def matmul(op: ops.MatMulOp) -> Replacement:
-    """A transpose of the last two dimensions of an operand becomes the flag of the product."""
+    """Replace a transpose of the last two dimensions of an operand by the flag of the product."""
     sides = [_with_rising_rows(op.a, op.transpose_a), _with_rising_rows(op.b, op.transpose_b)]
     if all(side is None for side in sides):
         return None
@@ -33,9 +33,9 @@ def matmul(op: ops.MatMulOp) -> Replacement:
 
 
 def _with_rising_rows(value: SSAValue, flag: bool) -> SSAValue | ops.TransposeOp | None:
-    """What a product reads with the other flag in the place of `value`; None where the flag is right.
+    """Return the operand of a product with the other transpose flag, or None where the flag is right.
 
-    Of the last two dimensions of a transposed operand, the one that stands first in its source comes first.
+    Of the last two dimensions of a transposed operand, the one that comes first in its source comes first.
     """
     inner = value.owner
     if not isinstance(inner, ops.TransposeOp):
@@ -62,7 +62,7 @@ def transpose_of_matmul(op: ops.TransposeOp) -> Replacement:
 
 
 def matmul_of_one_matrix(op: ops.MatMulOp) -> Replacement:
-    """A product of a batch with one matrix that is repeated: one product of all rows with the matrix."""
+    """Replace a product of a batch with one repeated matrix by one product of all rows with the matrix."""
     inner = op.b.owner
     if not isinstance(inner, ops.BroadcastInDimOp) or op.transpose_a:
         return None
@@ -76,9 +76,9 @@ def matmul_of_one_matrix(op: ops.MatMulOp) -> Replacement:
 
 
 def matmul_of_merged_batches(op: ops.MatMulOp) -> Replacement:
-    """`[b * h, m, k] [b * h, k, n]` of what was, or becomes, `[b, h, ...]` -> the product of such operands.
+    """Multiply operands before their batch dimensions are merged, `[b, h, ...]` instead of `[b * h, ...]`.
 
-    Other ops stay at the shape that they are written for, and products with them.
+    Other ops stay at the shape in which they are written, and products with them.
     """
     values = (op.a, op.b, op.result)
     if any(map(_is_worked_on, values)):
@@ -86,7 +86,7 @@ def matmul_of_merged_batches(op: ops.MatMulOp) -> Replacement:
     split = [
         shape_of(near)[:-2]
         for value in values
-        for near in _reshaped(value)
+        for near in _other_shape(value)
         if _merges_batches(shape_of(near), shape_of(value))
     ]
     # of [b, h] and [1, b, h], as a part of a split has, the one that the other operand has too
@@ -103,8 +103,8 @@ def _is_worked_on(value: SSAValue) -> bool:
 _MOVES = (ops.MatMulOp, ops.ReshapeOp, ops.TransposeOp, ops.BroadcastInDimOp, ops.SliceOp, ops.SplitOp)
 
 
-def _reshaped(value: SSAValue) -> list[SSAValue]:
-    """What a value is a reshape of, or is reshaped to by all who read it."""
+def _other_shape(value: SSAValue) -> list[SSAValue]:
+    """Return the value that a value is a reshape of, or the reshape that all its readers take."""
     if isinstance(value.owner, ops.ReshapeOp):
         return [value.owner.x]
     users = [use.operation for use in value.uses] if isinstance(value.owner, ops.MatMulOp) else []
@@ -117,14 +117,14 @@ def _merges_batches(split: Sequence[int], merged: Sequence[int]) -> bool:
 
 
 def _matmul_of_batches(op: ops.MatMulOp, batches: Sequence[int]) -> tuple[CirhOp, ...]:
-    """The product of the same matrices in other dimensions before them, and its result as it was."""
+    """Multiply matrices in other leading dimensions, and reshape the result to the original shape."""
     a, b = (ops.ReshapeOp(value, (*batches, *shape_of(value)[-2:])) for value in (op.a, op.b))
     product = ops.MatMulOp(a, b, op.transpose_a, op.transpose_b)
     return a, b, product, ops.ReshapeOp(product, shape_of(op.result))
 
 
 def softmax_of_merged_batches(op: ops.SoftmaxOp | ops.SoftmaxGradOp) -> Replacement:
-    """A softmax, or its gradient, of merged dimensions before the last two -> of what was merged."""
+    """Take a softmax, or its gradient, before the dimensions ahead of the last two are merged."""
     inner = op.operands[-1].owner
     merged = shape_of(op.results[0])
     if not isinstance(inner, ops.ReshapeOp) or op.axis != 2 or not _merges_batches(shape_of(inner.x), merged):

@@ -1,4 +1,4 @@
-"""The worklist on which op-by-op rewrites run until none applies."""
+"""The worklist driver of op-by-op rewrites, and notification of observers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from xdsl.ir import Operation, OpResult, SSAValue, SSAValues
 from cgc.cirh.base import CirhOp
 
 Replacement: TypeAlias = SSAValue | CirhOp | tuple[CirhOp, ...] | None
-"""What a rule returns for a single-result op: a value or an op that computes the same, or several ops of
-which the last one does and the others are its operands; None where the rule does not apply."""
+"""The result of a rule for a single-result op: an equivalent value or op, or several ops of which the last is
+equivalent and the others are its operands; None where the rule does not apply."""
 
 
 class Worklist:
-    """Ops that are still to be looked at, each once at a time, in their order; new ones are next.
+    """Ops still to visit, each at most once at a time, in order; new ops come first.
 
     Attributes:
-        watch: is told of rewrites.
+        watch: is notified of rewrites.
     """
 
     def __init__(self) -> None:
@@ -31,23 +31,23 @@ class Worklist:
         self._known: set[CirhOp] = set()
 
     def push(self, op: Operation) -> None:
-        """Adds an op of CIRH unless it waits already; others are passed over."""
+        """Add an op of CIRH unless it is waiting already; ignore others."""
         if isinstance(op, CirhOp) and op not in self._known:
             self._known.add(op)
             self._waiting.append(op)
 
     def push_next(self, op: CirhOp) -> None:
-        """Adds a new op, which is looked at before all others."""
+        """Add a new op, to be visited before all others."""
         self._known.add(op)
         self._waiting.appendleft(op)
 
     def push_users(self, value: SSAValue) -> None:
-        """Adds all ops that read a value."""
+        """Add all ops that read a value."""
         for use in value.uses:
             self.push(use.operation)
 
     def pop(self) -> CirhOp | None:
-        """The next op that is still part of a module; None at the end."""
+        """Return the next op that is still part of a module; None at the end."""
         while self._waiting:
             op = self._waiting.popleft()
             self._known.discard(op)
@@ -57,10 +57,11 @@ class Worklist:
 
 
 def rewrite_greedily(module: ModuleOp, rule: Callable[[CirhOp], Replacement]) -> None:
-    """Applies a rule to every op, then to what it has made and to the users of that, until nothing changes.
+    """Apply a rule to every op, then to new ops and their users, until nothing changes.
 
-    New ops stand in the place of the replaced one and come from where it does. What only the replaced
-    ones have read goes with them; ops that nothing reads from the start stay.
+    New ops take the position and the origin of the op that they replace. Ops that only replaced ops have read
+    are
+    removed with them; ops that had no readers from the start stay.
     """
     worklist = Worklist()
     for op in module.walk():
@@ -72,12 +73,12 @@ def rewrite_greedily(module: ModuleOp, rule: Callable[[CirhOp], Replacement]) ->
 
 
 def replace_op(op: CirhOp, replacement: SSAValue | CirhOp | tuple[CirhOp, ...], worklist: Worklist) -> None:
-    """Puts a replacement in the place of a single-result op, and whom that concerns on the worklist."""
+    """Replace a single-result op, and push the affected ops on the worklist."""
     if isinstance(replacement, CirhOp):
         replacement = (replacement,)
     if worklist.watch is not None:
         made = replacement if isinstance(replacement, tuple) else ()
-        worklist.watch.rewritten(_looked_at(op, replacement), made)
+        worklist.watch.rewritten(_ops_seen(op, replacement), made)
     if isinstance(replacement, tuple):
         block = op.parent_block()
         assert block is not None, "ops on the worklist are part of a block"
@@ -91,11 +92,11 @@ def replace_op(op: CirhOp, replacement: SSAValue | CirhOp | tuple[CirhOp, ...], 
     erase_unused([op])
 
 
-def _looked_at(op: CirhOp, replacement: SSAValue | tuple[CirhOp, ...]) -> list[Operation]:
-    """What a rule may have seen: an op, and those that it reads and that what takes its place does not.
+def _ops_seen(op: CirhOp, replacement: SSAValue | tuple[CirhOp, ...]) -> list[Operation]:
+    """Return the ops that a rule may have seen: the op, and its operands that the replacement does not read.
 
-    Of what such an op alone is made of, too: rules look through ops that only move elements. An operand that
-    takes the place of the op may have been seen as well.
+    Rules look through ops that only move elements, so the operands of such ops are included. An operand that
+    becomes the replacement itself may have been seen as well.
     """
     found: list[Operation] = [op]
     if isinstance(replacement, tuple):
@@ -115,7 +116,8 @@ def _looked_at(op: CirhOp, replacement: SSAValue | tuple[CirhOp, ...]) -> list[O
 
 
 def replace_uses(old: SSAValue, new: SSAValue) -> None:
-    """As xDSL's `old.replace_all_uses_with(new)`, which takes long where one op reads a thousand values."""
+    """Replace all uses of a value."""
+    # xDSL's `replace_all_uses_with` takes long where one op reads a thousand values.
     if new is old:
         return
     for use in tuple(old.uses):
@@ -129,19 +131,19 @@ def replace_uses(old: SSAValue, new: SSAValue) -> None:
 
 
 def is_read(op: Operation) -> bool:
-    """Return whether anybody reads a result of an op."""
+    """Return whether any result of an op is used."""
     return any(result.first_use is not None for result in op.results)
 
 
 def drop(op: Operation) -> None:
-    """Takes an op whose results nobody reads out of its block for good."""
+    """Remove an op without readers from its block for good."""
     if op.parent is not None:
         op.parent.detach_op(op)
     op.drop_all_references()
 
 
 def erase_unused(unused: Iterable[Operation]) -> None:
-    """Erases ops whose results nothing reads any more, and those that only they have read."""
+    """Erase ops whose results are unused, and ops that only these have read."""
     waiting = list(unused)
     while waiting:
         op = waiting.pop()
@@ -152,19 +154,19 @@ def erase_unused(unused: Iterable[Operation]) -> None:
 
 
 class Watch(Protocol):
-    """Is told what the passes of `cgc.passes` that rewrite ops do."""
+    """An observer of the passes of `cgc.passes` that rewrite ops."""
 
     def rewritten(self, seen: Iterable[Operation], made: Iterable[Operation]) -> None:
-        """Ops, some of which go, have become others.
+        """Record that ops, some of which are removed, have become others.
 
         Args:
-            seen: those that the rewrite has looked at, before anything is changed.
-            made: the new ones, if any; they need not be complete yet.
+            seen: ops that the rewrite has looked at, before anything is changed.
+            made: the new ops, if any; they need not be complete yet.
         """
         ...
 
     def merged(self, op: CirhOp, kept: CirhOp) -> None:
-        """An op goes because another one computes the same."""
+        """Record that an op is removed because another one computes the same."""
         ...
 
 
@@ -172,8 +174,8 @@ _WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
 
 
 @contextmanager
-def watched_by(watch: Watch) -> Iterator[None]:
-    """Passes that run in the block tell what they do."""
+def notify_watch(watch: Watch) -> Iterator[None]:
+    """Notify an observer of all rewrites in the block."""
     token = _WATCH.set(watch)
     try:
         yield
@@ -182,5 +184,5 @@ def watched_by(watch: Watch) -> Iterator[None]:
 
 
 def current_watch() -> Watch | None:
-    """Who is told what passes do, if anybody is."""
+    """Return the observer of passes, or None."""
     return _WATCH.get()

@@ -26,7 +26,7 @@ def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | Non
         centred: x less its mean; each variance is that of N of its elements.
     """
     wanted = 2.0 / max(1.0, _elements_each(centred, variance_grad))  # without elements, any factor is right
-    for factor_before, spread in _spreads(variance_grad):
+    for factor_before, spread in _repeated_value(variance_grad):
         if shape_of(spread.result) != shape_of(centred):
             continue
         pending = [spread.result]
@@ -42,8 +42,8 @@ def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | Non
     return None
 
 
-def _spreads(value: SSAValue) -> Iterator[tuple[float, ops.BroadcastInDimOp]]:
-    """Where a value is repeated, or a constant times it: (the constant, the op that repeats)."""
+def _repeated_value(value: SSAValue) -> Iterator[tuple[float, ops.BroadcastInDimOp]]:
+    """Return (constant, op) for a value that the op repeats, times the constant; or None."""
     for spread in _users(value, ops.BroadcastInDimOp):
         yield 1.0, spread
     for multiple in _users(value, (ops.MulOp, ops.DivOp)):
@@ -58,14 +58,14 @@ def counts(number: SSAValue, value: SSAValue, total: SSAValue) -> bool:
     return splat is not None and float(splat) == _elements_each(value, total)
 
 
+# Products in products that are looked into; beyond, a value counts as one factor. Two are usual.
 _DEEPEST_PRODUCT = 8
-"""Products in products that are looked into; beyond, a value counts as one factor. Two are usual."""
 
 
 def _product(
     value: SSAValue, opaque: SSAValue, depth: int = _DEEPEST_PRODUCT
 ) -> tuple[float, list[SSAValue]]:
-    """(constant factor, other factors) of a product, besides `opaque`, which is one of its factors."""
+    """Return (constant factor, other factors) of a product, besides `opaque`, which is one of its factors."""
     owner = value.owner
     if value is opaque:
         return 1.0, []
@@ -82,22 +82,23 @@ def _product(
 
 
 def _elements_each(value: SSAValue, total: SSAValue) -> float:
-    """How many elements of a tensor each element of a total of it stands for."""
+    """Return the number of elements of a tensor for each element of a total of it."""
     return element_count(tensor_of(value)) / max(1, element_count(tensor_of(total)))
 
 
 def centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
-    """The op that makes the mean of a row's gradient, which a sum takes from the two terms given.
+    """Return the op that makes the mean of a row's gradient, which a sum subtracts from two given terms.
 
-    The two are added and the mean is subtracted (or all three the other way round) in one sum, each once, and
-    nothing else reads them or what the mean is made of. The mean may be that of the direct term alone, since
-    that of the other is 0.
+    The two are added and the mean is subtracted (or all three with opposite signs) in one sum, each once, and
+    nothing else reads them or the ops that make the mean. The mean may be that of the direct term only, since
+    that
+    of the other is 0.
     """
     return _centring(direct_op, by_variance_op, 1, _row_totals)
 
 
 def channel_centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
-    """The same for the mean of a channel's gradient: over all dimensions but the last."""
+    """Return the same for the mean of a channel's gradient: over all dimensions but the last."""
     return _centring(direct_op, by_variance_op, 1, _channel_totals)
 
 
@@ -109,7 +110,7 @@ def opposed_centring_term(direct_op: Operation, by_variance_op: Operation) -> Op
 def _centring(
     direct_op: Operation, by_variance_op: Operation, relation: int, totals: Totals
 ) -> Operation | None:
-    """The mean for terms that have the same sign in the sum (`relation` 1) or opposite ones (-1)."""
+    """Return the mean for terms that have the same sign in the sum (`relation` 1) or opposite ones (-1)."""
     direct, by_variance = direct_op.results[0], by_variance_op.results[0]
     for total, path, sign in _sums(direct, by_variance, relation, totals):
         for steps in _spread_means(total, direct):
@@ -134,16 +135,14 @@ def _sums(
         for other in second:
             if _is_row_mean(one.results[0]) or _is_row_mean(other.results[0]):
                 continue  # what is divided already
-            for both, sign in _combined(one.results[0], other.results[0], relation):
+            for both, sign in _combine(one.results[0], other.results[0], relation):
                 yield both.result, [one, other, both], sign
-    for both, sign in _combined(direct, by_variance, relation):
+    for both, sign in _combine(direct, by_variance, relation):
         for total in totals(both.result):
             yield total.results[0], [total], sign
 
 
-def _combined(
-    first: SSAValue, second: SSAValue, relation: int
-) -> Iterator[tuple[ops.AddOp | ops.SubOp, int]]:
+def _combine(first: SSAValue, second: SSAValue, relation: int) -> Iterator[tuple[ops.AddOp | ops.SubOp, int]]:
     """Sums of two values, or their differences for a relation of -1, with the sign of the first there."""
     if relation > 0:
         for addition in _users(first, ops.AddOp):
@@ -156,7 +155,7 @@ def _combined(
 
 
 def _row_totals(value: SSAValue) -> list[Operation]:
-    """The ops that add up each row of a tensor, or take its mean."""
+    """Return the ops that add up each row of a tensor, or take its mean."""
     last = len(shape_of(value)) - 1
     return [
         reduction
@@ -254,7 +253,7 @@ def are_subtracted(first: Operation, second: Operation) -> bool:
 
 
 def neutral_term(rewriter: PatternRewriter, op: Operation) -> SSAValue:
-    """What to put in the place of a term that leaves a sum: -0.0 if it is added, 0.0 if subtracted."""
+    """Return the value that replaces a term removed from a sum: -0.0 if it is added, 0.0 if subtracted."""
     term = op.results[0]
     subtracted = any(isinstance(use.operation, ops.SubOp) and use.index == 1 for use in term.uses)
     return splat_value(rewriter, 0.0 if subtracted else -0.0, tensor_of(term))
@@ -284,7 +283,7 @@ def squares(root: SSAValue) -> tuple[SSAValue, ...] | None:
             continue
         if isinstance(owner, ops.ReduceOp) and owner.reduce_kind == "ADD":
             value = owner.x
-        squared = _squared(value, factor)
+        squared = _square_root_of(value, factor)
         if squared is None:
             return None
         found.append(squared)
@@ -307,8 +306,8 @@ def _terms(value: SSAValue, factor: float) -> list[tuple[SSAValue, float]] | Non
             return None
 
 
-def _squared(value: SSAValue, factor: float) -> SSAValue | None:
-    """What `factor * value` is the square of, element by element."""
+def _square_root_of(value: SSAValue, factor: float) -> SSAValue | None:
+    """Return the value whose elementwise square is `factor * value`."""
     owner = value.owner
     while isinstance(owner, ops.MulOp) and owner.lhs is not owner.rhs:
         splat = constant_splat(owner.rhs)
@@ -327,7 +326,7 @@ def is_sum_of_squares(value: SSAValue) -> bool:
 
 
 def global_norm(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
-    """The root of such a sum as one op."""
+    """Return the root of such a sum as one op."""
     made = ops.L2NormOp(*(squares(value) or ()))
     rewriter.insert(made)
     return made.result

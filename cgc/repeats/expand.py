@@ -221,8 +221,8 @@ class _Expander:
             if item.copy == 0:
                 self._sources[item.family] = self._infer_sources(item.family)
         self._values: dict[int, Values] = defaultdict(dict)
+        # Family of ops -> for each operand of a copy in the middle its values and its distance.
         self._reads: dict[int, list[tuple[Values, int | None]]] = {}
-        """Family of ops -> for each operand of a copy in the middle its values and its distance."""
 
     def build_block(self) -> Block:
         """Build the body of the whole step."""

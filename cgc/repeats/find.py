@@ -109,12 +109,12 @@ class _Families:
 
     def __init__(self, step: OpTable) -> None:
         self._step = step
+        # Indices of ops near the middle -> (family, distance to the middle).
         self._family: dict[int, tuple[int, int]] = {}
-        """Indices of ops near the middle -> (family, distance to the middle)."""
         self._middle: list[int] = []
         self._period: list[int] = []
+        # Pairs of ops in the middle, one of which reads the other.
         self._reads: list[tuple[int, int]] = []
-        """Pairs of ops in the middle, one of which reads the other."""
 
     def grow(self, start: int, period: int) -> Repeats | None:
         """Find all families around a run.
@@ -287,8 +287,8 @@ class _SourceFinder:
     ) -> None:
         self._step, self._ops, self._middle, self._copy_at = step, ops, middle, copy_at
         self._copy_of: dict[int, tuple[int, int]] = {}
+        # Whether each copy reads as expected from copies before it, itself, and copies after it.
         self._good = np.ones((3, ops.shape[1]), bool)
-        """Whether each copy reads as expected from copies before it, itself, and copies after it."""
         self.arguments: list[Ints] = []
 
     def find(self) -> tuple[tuple[OperandSource | None, ...], ...]:

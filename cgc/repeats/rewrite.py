@@ -15,8 +15,8 @@ from cgc.cirh.interface import graph_function
 from cgc.cirh.module import copy_module, verify_module
 from cgc.cirh.op_table import OpTable, are_equal
 from cgc.errors import CompileError
-from cgc.passes.pipeline import run_pipeline, tells_all, verification_wanted
-from cgc.passes.rewriting import watched_by
+from cgc.passes.pipeline import all_notify_watch, run_pipeline, should_verify
+from cgc.passes.rewriting import notify_watch
 from cgc.repeats.expand import expand_step
 from cgc.repeats.find import CopiesDifferError
 from cgc.repeats.shorten import ShortStep, shorten_step
@@ -59,12 +59,12 @@ def _rewrite_short(module: ModuleOp, scanned: OpTable | None, pipeline: str) -> 
             if source is None:
                 return None
             short, cross_copy = source.module, CrossCopyRewrites(source)
-            with watched_by(cross_copy):
+            with notify_watch(cross_copy):
                 run_pipeline(short, pipeline)
-            if not (tells_all(pipeline) and cross_copy.are_uniform()):
+            if not (all_notify_watch(pipeline) and cross_copy.are_uniform()):
                 _check_fewer_copies(short, source.rebuild(), pipeline)
             made = expand_step(short, source)
-            if verification_wanted():
+            if should_verify():
                 verify_module(made)
             return made
     return None
@@ -107,10 +107,10 @@ class CrossCopyRewrites:
         self._of_copies = {
             index for index, number in enumerate(source.arguments) if number in source.argument_copies
         }
+        # Origins of the ops that passes have made or kept.
         self._origins: dict[Operation, Origins] = {}
-        """Origins of the ops that passes have made or kept."""
+        # By the first of two neighbors: how often which ops were seen together.
         self._between = [Counter[Origins]() for _ in range(source.kept - 1)]
-        """By the first of two neighbors: how often which ops were seen together."""
         self._is_far = False
 
     def rewritten(self, seen: Iterable[Operation], made: Iterable[Operation]) -> None:

@@ -61,7 +61,7 @@ class Node:
     library: str | None = None
 
     def tensors(self) -> list[Tensor]:
-        """All tensors among the arguments."""
+        """Return all tensors among the arguments."""
         found: list[Tensor] = []
         for argument in self.arguments.values():
             items = argument if isinstance(argument, list | tuple) else (argument,)
@@ -121,5 +121,5 @@ class Graph:
 
 
 def check_output(number: int) -> str:
-    """The name of the output of a step with the truth of a check, without "output_"."""
+    """Return the name of the output of a step with the truth of a check, without "output_"."""
     return f"check/{number}"

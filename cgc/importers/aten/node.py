@@ -63,7 +63,7 @@ class Complex:
 
     @classmethod
     def of(cls, e: Emitter, value: Value) -> Complex:
-        """A value, with zeros as imaginary parts if it is real."""
+        """Return a value, with zeros as imaginary parts if it is real."""
         if isinstance(value, Complex):
             return value
         assert isinstance(value, SSAValue)
@@ -155,7 +155,7 @@ class NodeContext:
         return self.result().dtype
 
     def result(self, position: int = 0) -> Tensor:
-        """A result of the operation.
+        """Return a result of the operation.
 
         Raises:
             RefusedError: the operation leaves it out.
@@ -166,27 +166,27 @@ class NodeContext:
         return found
 
     def arg(self, name: str, default: Any = None) -> Any:
-        """A Python value among the arguments; the default where the operation has no such argument."""
+        """Return a Python value among the arguments; the default where the operation has no such argument."""
         return self.node.arguments.get(name, default)
 
     def raw(self, name: str) -> Value:
-        """The value of a tensor argument as it is, also one that stands for several operations."""
+        """Return the value of a tensor argument as it is, also one that stands for several operations."""
         return self.value_of(self.node.arguments[name])
 
     def x(self, name: str = "self") -> SSAValue:
-        """A tensor argument; a number becomes a constant of the result's element type."""
+        """Return a tensor argument; a number becomes a constant of the result's element type."""
         return self.value(self.node.arguments[name])
 
     def maybe(self, name: str) -> SSAValue | None:
-        """A tensor argument that may be left out."""
+        """Return a tensor argument that may be left out."""
         return None if self.node.arguments.get(name) is None else self.x(name)
 
     def xs(self, name: str) -> list[SSAValue]:
-        """A list of tensors."""
+        """Return a list of tensors."""
         return [self.value(item) for item in self.node.arguments[name]]
 
     def cast(self, name: str = "self") -> SSAValue:
-        """A tensor or number in the result's element type."""
+        """Return a tensor or number in the result's element type."""
         return self.value(self.node.arguments[name], self.dtype)
 
     def promoted(self, *names: str) -> list[SSAValue]:
@@ -195,7 +195,7 @@ class NodeContext:
         return [self.value(self.node.arguments[name], dtype) for name in names]
 
     def axis(self, name: str = "dim", source: str = "self") -> int:
-        """An axis, counted from the front."""
+        """Return an axis, counted from the front."""
         return self.positive(self.node.arguments[name], len(self.node.arguments[source].shape))
 
     def axes(self, name: str = "dim", source: str = "self") -> tuple[int, ...]:
@@ -209,11 +209,11 @@ class NodeContext:
 
     @staticmethod
     def positive(axis: int, rank: int) -> int:
-        """An axis counted from the front."""
+        """Return an axis counted from the front."""
         return axis + rank if axis < 0 else axis
 
     def value(self, argument: Any, dtype: str | None = None) -> SSAValue:
-        """The value of a tensor or number among the arguments, in an element type if one is given.
+        """Return the value of a tensor or number among the arguments, in an element type if one is given.
 
         Raises:
             RefusedError: nothing computes the tensor.
@@ -231,7 +231,7 @@ class NodeContext:
 
 
 def promoted(arguments: Sequence[Any]) -> str:
-    """The element type in which ATen computes with these tensors and numbers.
+    """Return the element type in which ATen computes with these tensors and numbers.
 
     Tensors with dimensions decide; tensors without, and numbers behind them, only if they are of a higher
     category: bool, integer, float (torch.result_type).

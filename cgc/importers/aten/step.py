@@ -106,7 +106,7 @@ class _Body:
         self.faults = unknown_operations(map(operation, unknown), REMEDIES) + self.faults
 
     def final(self, tensor: Tensor) -> SSAValue:
-        """A result of the step."""
+        """Return a result of the step."""
         value = self._value_of(tensor)
         if isinstance(value, ClassGrad | Deferred):
             value = value.dense()
@@ -184,7 +184,7 @@ class _Body:
 
 
 def _needed(graph: Graph) -> list[Node]:
-    """The operations that updates and outputs depend on, in order."""
+    """Return the operations that updates and outputs depend on, in order."""
     checked = (check.tensor for check in graph.checks)
     wanted = {tensor.id for tensor in (*graph.updates.values(), *graph.outputs.values(), *checked)}
     found: list[Node] = []
@@ -234,7 +234,7 @@ REMEDIES = {
 
 
 def operation(node: Node) -> Operation:
-    """A node by the module that it belongs to, and the user's line."""
+    """Return a node by the module that it belongs to, and the user's line."""
     results = tuple(describe(tensor) for tensor in node.results if tensor is not None)
     advice = ADVICE.get(node.op, _COMPLEX if is_complex(node) else None)
     return Operation(node.op, ".".join(node.layer), node.source, results, advice, "module", node.library)

@@ -144,13 +144,13 @@ def cut(e: Emitter, x: SSAValue, axis: int, sizes: Sequence[int]) -> list[SSAVal
 
 
 def reverse(e: Emitter, x: SSAValue, axis: int) -> SSAValue:
-    """The elements along an axis in reverse order."""
+    """Return the elements along an axis in reverse order."""
     size = shape_of(x)[axis]
     return e.take(x, e.constant(np.arange(size - 1, -1, -1, dtype=np.int32)), axis)
 
 
 def take_slices(e: Emitter, x: SSAValue, found: Slicing) -> SSAValue:
-    """A slice of a tensor, with axes dropped and added."""
+    """Return a slice of a tensor, with axes dropped and added."""
     ranges = [_forward(axis) for axis in found.axes]
     limit = [a.start + (a.count - 1) * a.step + 1 if a.count else a.start for a in ranges]
     taken = e.slice(x, [a.start for a in ranges], limit, [a.step for a in ranges])
@@ -158,7 +158,7 @@ def take_slices(e: Emitter, x: SSAValue, found: Slicing) -> SSAValue:
 
 
 def _forward(axis: AxisRange) -> AxisRange:
-    """The same elements in rising order."""
+    """Return the same elements in rising order."""
     if axis.step > 0 or not axis.count:
         return AxisRange(axis.start, axis.count, abs(axis.step))
     return AxisRange(axis.start + (axis.count - 1) * axis.step, axis.count, -axis.step)
@@ -172,7 +172,7 @@ def _reversed_axes(e: Emitter, x: SSAValue, found: Slicing) -> SSAValue:
 
 
 def spread_slices(e: Emitter, x: SSAValue, found: Slicing, shape: Sequence[int]) -> SSAValue:
-    """The elements of a slice in their places in a tensor of a shape, zero elsewhere."""
+    """Return the elements of a slice in their places in a tensor of a shape, zero elsewhere."""
     x = _reversed_axes(e, e.reshape(x, found.kept_shape), found)
     for axis, entry in enumerate(found.axes):
         x = _spread(e, x, axis, _forward(entry), shape[axis])

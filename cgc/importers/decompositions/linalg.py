@@ -18,13 +18,13 @@ def adjoint(e: Emitter, x: SSAValue) -> SSAValue:
 
 
 def eye(e: Emitter, like: SSAValue) -> SSAValue:
-    """The identity in the shape of square matrices."""
+    """Return the identity in the shape of square matrices."""
     shape = shape_of(like)
     return e.broadcast(e.constant(np.eye(shape[-1], dtype=np.float32)), shape)
 
 
 def diagonal(e: Emitter, x: SSAValue) -> SSAValue:
-    """The diagonal of square matrices."""
+    """Return the diagonal of square matrices."""
     shape = shape_of(x)
     inside = e.broadcast(e.constant(np.eye(shape[-1], dtype=bool)), shape)
     return e.reduce("ADD", e.select(inside, x, e.like(0, x)), (len(shape) - 1,))
@@ -48,7 +48,7 @@ def solve_factored(
 
 
 def inverse(e: Emitter, x: SSAValue) -> SSAValue:
-    """The inverse of square matrices."""
+    """Return the inverse of square matrices."""
     lu = factored(e, x)
     return solve_factored(e, lu.factors, lu.permutation, eye(e, x))
 
@@ -66,7 +66,7 @@ _TERMS, _SQUARINGS = 8, 8
 
 
 def exponential(e: Emitter, x: SSAValue) -> SSAValue:
-    """The exponential of square matrices: Taylor's polynomial of `x / 2^n`, squared n times.
+    """Return the exponential of square matrices: Taylor's polynomial of `x / 2^n`, squared n times.
 
     The polynomial is exact to float32 for a norm of 1/2, and 8 squarings reach a norm of 128, where float32
     ends.
@@ -89,14 +89,14 @@ def exponential(e: Emitter, x: SSAValue) -> SSAValue:
 
 
 def factored(e: Emitter, x: SSAValue) -> ops.LuOp:
-    """The factors of square matrices."""
+    """Return the factors of square matrices."""
     lu = ops.LuOp(x)
     e.emit_all(lu)
     return lu
 
 
 def sign_and_log_determinant(e: Emitter, lu: ops.LuOp) -> tuple[SSAValue, SSAValue]:
-    """The sign of the determinant, and the logarithm of its absolute value."""
+    """Return the sign of the determinant, and the logarithm of its absolute value."""
     values = diagonal(e, lu.factors)
     axes = (len(shape_of(values)) - 1,)
     size = e.reduce("ADD", e.unary(ops.LogOp, e.unary(ops.AbsOp, values)), axes)
@@ -104,7 +104,7 @@ def sign_and_log_determinant(e: Emitter, lu: ops.LuOp) -> tuple[SSAValue, SSAVal
 
 
 def determinant(e: Emitter, lu: ops.LuOp) -> SSAValue:
-    """The determinant of square matrices."""
+    """Return the determinant of square matrices."""
     values = diagonal(e, lu.factors)
     return e.mul(_parity(e, lu), e.reduce("MUL", values, (len(shape_of(values)) - 1,)))
 

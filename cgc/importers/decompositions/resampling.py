@@ -23,8 +23,7 @@ from cgc.importers.emit import Emitter, dtype_of
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-_FEW = 2
-"""Number of taps up to which elements are moved; more are a product with a matrix."""
+_FEW = 2  # number of taps up to which elements are moved; more are a product with a matrix
 
 
 class Taps(NamedTuple):
@@ -70,7 +69,7 @@ class Taps(NamedTuple):
         ]
 
     def matrix(self) -> Floats:
-        """The weights as `[results, elements before]`."""
+        """Return the weights as `[results, elements before]`."""
         dense = np.zeros((self.places.shape[1], self.size), np.float32)
         for places, weights in zip(self.places, self.weights, strict=True):
             np.add.at(dense, (np.arange(len(places)), places), weights)
@@ -78,7 +77,7 @@ class Taps(NamedTuple):
 
 
 def nearest(size: int, results: int, align_corners: bool, half_pixel_centers: bool) -> Taps:
-    """The one element that TensorFlow's ResizeNearestNeighbor takes, computed in float32 as there."""
+    """Return the one element that TensorFlow's ResizeNearestNeighbor takes, computed in float32 as there."""
     position = _positions(size, results, align_corners, 0.5 if half_pixel_centers else 0.0)
     # half away from zero, as C's roundf
     places = np.floor(position + np.float32(0.5)) if align_corners else np.floor(position)
@@ -87,7 +86,7 @@ def nearest(size: int, results: int, align_corners: bool, half_pixel_centers: bo
 
 
 def bilinear(size: int, results: int, align_corners: bool, half_pixel_centers: bool) -> Taps:
-    """The two elements that TensorFlow's ResizeBilinear mixes, with their weights."""
+    """Return the two elements that TensorFlow's ResizeBilinear mixes, with their weights."""
     position = _positions(size, results, align_corners, 0.5 if half_pixel_centers else 0.0)
     if half_pixel_centers:
         position = position - np.float32(0.5)
@@ -146,7 +145,7 @@ KERNELS: Mapping[str, tuple[float, Callable[[NDArray[Any]], NDArray[Any]]]] = {
 def scaled_and_translated(
     size: int, results: int, kernel: str, antialias: bool, scale: float, translation: float
 ) -> Taps:
-    """The elements that TensorFlow's ScaleAndTranslate mixes.
+    """Return the elements that TensorFlow's ScaleAndTranslate mixes.
 
     Args:
         size: elements before.
@@ -199,7 +198,7 @@ def resampled(e: Emitter, x: SSAValue, axis: int, taps: Taps) -> SSAValue:
 
 
 def _mixed(e: Emitter, x: SSAValue, axis: int, phase: Sequence[tuple[int, float]]) -> SSAValue:
-    """The weighted sum of x and its neighbours along an axis."""
+    """Return the weighted sum of x and its neighbours along an axis."""
     terms = [e.scaled(_neighbour(e, x, axis, distance), weight) for distance, weight in phase]
     return terms[0] if len(terms) == 1 else e.add(terms[0], terms[1])
 
@@ -215,7 +214,7 @@ def _neighbour(e: Emitter, x: SSAValue, axis: int, distance: int) -> SSAValue:
 
 
 def _from_neighbour(e: Emitter, grad: SSAValue, axis: int, distance: int) -> SSAValue:
-    """The transpose of `_neighbour`."""
+    """Return the transpose of `_neighbour`."""
     shape = shape_of(grad)
     if distance == 0:
         return grad
@@ -233,7 +232,7 @@ def _from_neighbour(e: Emitter, grad: SSAValue, axis: int, distance: int) -> SSA
 
 
 def _interleaved(e: Emitter, parts: Sequence[SSAValue], axis: int) -> SSAValue:
-    """The first elements of all parts along an axis, then the second ones, and so on."""
+    """Return the first elements of all parts along an axis, then the second ones, and so on."""
     shape = shape_of(parts[0])
     columns = [e.reshape(part, (*shape[: axis + 1], 1, *shape[axis + 1 :])) for part in parts]
     joined = e.emit(ops.ConcatOp(columns, axis + 1))
@@ -248,7 +247,7 @@ def _weighted(e: Emitter, x: SSAValue, axis: int, weights: Floats) -> SSAValue:
 
 
 def _repeated(e: Emitter, x: SSAValue, axis: int, factor: int) -> SSAValue:
-    """Every element along an axis `factor` times."""
+    """Return every element along an axis `factor` times."""
     shape = shape_of(x)
     split = (*shape[: axis + 1], 1, *shape[axis + 1 :])
     wide = (*shape[: axis + 1], factor, *shape[axis + 1 :])

@@ -87,7 +87,7 @@ def _polynomial(e: Emitter, x: SSAValue, coefficients: Sequence[float]) -> SSAVa
 
 
 def erfinv(e: Emitter, x: SSAValue) -> SSAValue:
-    """The inverse of erf; infinite at -1 and 1."""
+    """Return the inverse of erf; infinite at -1 and 1."""
     dtype = dtype_of(x)
     one = e.scalar(1, dtype)
     w = e.unary(ops.NegOp, e.unary(ops.LogOp, e.mul(e.sub(one, x), e.add(one, x))))
@@ -101,7 +101,7 @@ def erfinv(e: Emitter, x: SSAValue) -> SSAValue:
 
 
 def normal_quantile(e: Emitter, p: SSAValue) -> SSAValue:
-    """The x below which a part p of the standard normal distribution lies."""
+    """Return the x below which a part p of the standard normal distribution lies."""
     centred = e.sub(e.scaled(p, 2.0), e.scalar(1, dtype_of(p)))
     return e.scaled(erfinv(e, centred), math.sqrt(2.0))
 
@@ -121,8 +121,8 @@ _COEFFICIENTS = (
     1.50563273514931155834e-7,
 )
 
+# Trigamma is computed this far to the right, where its series in 1/x has all digits of float32.
 _SHIFT = 6
-"""Trigamma is computed this far to the right, where its series in 1/x has all digits of float32."""
 
 # Abramowitz and Stegun 6.4.12: trigamma(x) ~ 1/x + 1/(2 x**2) + sum of B_2k / x**(2k + 1).
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30)
@@ -179,7 +179,7 @@ def lgamma(e: Emitter, x: SSAValue) -> SSAValue:
 
 
 def digamma(e: Emitter, x: SSAValue) -> SSAValue:
-    """The derivative of log gamma; NaN at the negative integers, where it has poles."""
+    """Return the derivative of log gamma; NaN at the negative integers, where it has poles."""
     dtype = dtype_of(x)
     is_left, z = _reflected(e, x)
     t, log_t = _log_place(e, z)
@@ -195,7 +195,7 @@ def digamma(e: Emitter, x: SSAValue) -> SSAValue:
 
 
 def trigamma(e: Emitter, x: SSAValue) -> SSAValue:
-    """The second derivative of log gamma."""
+    """Return the second derivative of log gamma."""
     dtype = dtype_of(x)
     one = e.scalar(1, dtype)
     is_left = e.compare("LT", x, e.scalar(0.5, dtype))

@@ -57,8 +57,8 @@ from cgc.importers.tensorflow.plan import function_body, plan_function
 from cs_toolkit.source_files import is_users_file
 
 _HOST_TYPES = frozenset({"resource", "variant"})
+# Ops whose results are no values on the device, whatever their element type.
 _ANY_RESULT_TYPE = frozenset({"Const", "StatelessRandomGetKeyCounter", "Shape", "ShapeN", "Size", "Rank"})
-"""Ops whose results are no values on the device, whatever their element type."""
 
 
 class BodyImporter:
@@ -90,7 +90,7 @@ class BodyImporter:
         self.faults += unknown_operations(map(operation, unknown), REMEDIES)
 
     def as_output(self, tensor: Any, value: Value) -> SSAValue:
-        """A value as a result of the step; a known one becomes a constant.
+        """Return a value as a result of the step; a known one becomes a constant.
 
         Raises:
             RefusedError: the tensor has no value on the device.
@@ -302,6 +302,7 @@ WORDS: Mapping[str, str] = {
 }
 """What a user calls the operations. Summaries of TensorFlow 1 are not among them: they are outputs."""
 
+# Files of TensorFlow, and of TensorBoard's summaries, with the functions that users call for these.
 _HOMES = frozenset(
     {
         *("check_ops.py", "control_flow_assert.py", "numerics.py"),
@@ -310,9 +311,8 @@ _HOMES = frozenset(
         *("gen_summary_ops.py", "summary_ops_v2.py", "summary_v2.py"),
     }
 )
-"""Files of TensorFlow, and of TensorBoard's summaries, with the functions that users call for these."""
+# Files of TensorFlow whose frames lie between a call and the function.
 _WRAPPERS = ("/tensorflow/python/util/", "/tensorflow/python/ops/weak_tensor_ops.py")
-"""Files of TensorFlow whose frames lie between a call and the function."""
 
 
 def announced(op: Any) -> str | None:

@@ -53,7 +53,7 @@ class Constants:
         self._of_step = set() if step_number is None else {step_number}
 
     def inputs(self, op: Any, values: Sequence[object]) -> Sequence[Array | Waiting] | None:
-        """The inputs of an operation if they depend on constants alone and it can be computed here."""
+        """Return the inputs of an operation if they depend on constants alone and it can be computed here."""
         known = tuple(found for value in values if (found := self._found(value)) is not None)
         return known if known and len(known) == len(values) and _is_pure(op) else None
 
@@ -69,7 +69,7 @@ class Constants:
                 self._behind.setdefault(result, Waiting(op, inputs, position))
 
     def array(self, value: object) -> Array | None:
-        """A value that depends on constants alone, computed; None for all others.
+        """Return a value that depends on constants alone, computed; None for all others.
 
         Raises:
             RefusedError: see `fold_lazily`.
@@ -90,7 +90,7 @@ class Constants:
 
 
 def narrow_floats(value: Any) -> Any:
-    """A value of an input, float32 in place of float64 where it is a constant.
+    """Return a value of an input, float32 in place of float64 where it is a constant.
 
     Raises:
         RefusedError: see `fold_lazily`.
@@ -174,7 +174,7 @@ class _Copy:
         self._names: dict[int, str] = {}
 
     def name_of(self, value: Waiting) -> str:
-        """The tensor of a value; adds what it needs first, without recursion: chains may be long."""
+        """Return the tensor of a value; adds what it needs first, without recursion: chains may be long."""
         pending = [value]
         while pending:
             waiting = pending[-1]
@@ -287,7 +287,7 @@ def _slice(op: Any, arrays: Sequence[Array]) -> Array:
 
 
 def _select(op: Any, arrays: Sequence[Array]) -> Array:
-    """A condition of rank 1 chooses rows of operands of a higher rank."""
+    """Return a condition of rank 1 chooses rows of operands of a higher rank."""
     condition, on_true, on_false = arrays
     if condition.ndim == 1 and on_true.ndim > 1:
         condition = condition.reshape(-1, *(1,) * (on_true.ndim - 1))
@@ -299,7 +299,7 @@ def _gather(op: Any, arrays: Sequence[Array]) -> Array:
 
 
 def _gradient_axes(op: Any, arrays: Sequence[Array]) -> tuple[list[int], list[int]]:
-    """The axes over which each operand's gradient is summed after implicit broadcasting."""
+    """Return the axes over which each operand's gradient is summed after implicit broadcasting."""
     shapes = [a.tolist() for a in arrays]
     rank = max(len(s) for s in shapes)
     left, right = ([1] * (rank - len(s)) + s for s in shapes)
@@ -345,7 +345,7 @@ def _concat_offset(op: Any, arrays: Sequence[Array]) -> list[Array]:
 
 
 def _unique(op: Any, arrays: Sequence[Array]) -> tuple[Array, Array]:
-    """The different values in order of first appearance, and the place of each element's."""
+    """Return the different values in order of first appearance, and the place of each element's."""
     ordered, first, places = np.unique(arrays[0], return_index=True, return_inverse=True)
     order = np.argsort(first)
     return ordered[order], np.argsort(order)[places.reshape(-1)]

@@ -194,7 +194,7 @@ def keras_variables(model: Any) -> dict[str, Any]:
 
 
 def _trace(step: Callable[[Any], Any], input_specs: Any) -> Any:
-    """The step as one traced function; tracing makes the variables that the model still lacks."""
+    """Return the step as one traced function; tracing makes the variables that the model still lacks."""
     if not tf.executing_eagerly():
         raise GraphImportError(
             "a Keras model can only be traced with eager execution, which is off; import it outside of any "
@@ -205,12 +205,12 @@ def _trace(step: Callable[[Any], Any], input_specs: Any) -> Any:
 
 
 def _optimizers(model: Any) -> list[Any]:
-    """Those among the attributes of a model, and in lists and dicts there."""
+    """Return those among the attributes of a model, and in lists and dicts there."""
     return [value for _, value in _leaves(vars(model)) if hasattr(value, "apply_gradients")]
 
 
 def _captured(body: Any, model: Any) -> dict[str, tuple[Variable, Any]]:
-    """The variables that a traced step captures, and their holders, by the name of the placeholder.
+    """Return the variables that a traced step captures, and their holders, by the name of the placeholder.
 
     The order is that in which the step uses them first; it is the same for the same program.
     """
@@ -298,14 +298,14 @@ def _is_one(tensor: Any) -> bool:
 
 
 def _outputs(structured: Any, mode: str) -> dict[str, tf.Tensor]:
-    """The logs of a step by name, or the predictions as `prediction` or `prediction/<name>`."""
+    """Return the logs of a step by name, or the predictions as `prediction` or `prediction/<name>`."""
     prefix = _PREDICTION if mode == "infer" else ""
     found = {"/".join([prefix, *path][not prefix :]): tensor for path, tensor in _leaves(structured)}
     return {name: tensor for name, tensor in found.items() if tf.is_tensor(tensor)}
 
 
 def _leaves(structure: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The tensors of nested dicts and lists, with the keys and positions that lead to them."""
+    """Return the tensors of nested dicts and lists, with the keys and positions that lead to them."""
     if isinstance(structure, Mapping):
         for key, value in structure.items():
             yield from _leaves(value, (*path, str(key)))

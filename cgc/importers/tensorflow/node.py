@@ -40,7 +40,7 @@ class TensorList:
     is_open: bool = False
 
     def put(self, position: int, item: Any) -> TensorList:
-        """The list with one item replaced; as in TensorFlow's TensorArray it grows where it has to."""
+        """Return the list with one item replaced; as in TensorFlow's TensorArray it grows where it has to."""
         items = [*self.items, *[None] * (position + 1 - len(self.items))]
         items[position] = item
         return replace(self, items=tuple(items))
@@ -224,7 +224,7 @@ class NodeContext:
     call: Callable[[str, Sequence[Value], str], list[Value]]
 
     def x(self, position: int) -> SSAValue:
-        """An input as a value of the IR; a known one becomes a constant."""
+        """Return an input as a value of the IR; a known one becomes a constant."""
         value = self.inputs[position]
         if isinstance(value, SSAValue | np.ndarray):
             return self.as_value(value)
@@ -238,7 +238,7 @@ class NodeContext:
         )
 
     def as_value(self, value: Value) -> SSAValue:
-        """A value as one of the IR; a known one becomes a constant."""
+        """Return a value as one of the IR; a known one becomes a constant."""
         if isinstance(value, SSAValue):
             return value
         if isinstance(value, np.ndarray):
@@ -255,7 +255,7 @@ class NodeContext:
         return [self.x(i) for i in range(len(self.inputs))[start:stop]]
 
     def known(self, position: int) -> Array | None:
-        """An input that is known while importing, else None."""
+        """Return an input that is known while importing, else None."""
         value = self.inputs[position]
         return value if isinstance(value, np.ndarray) else None
 
@@ -264,7 +264,7 @@ class NodeContext:
         return self.step.constants.array(self.inputs[position])
 
     def static(self, position: int, what: str) -> Array:
-        """An input that must be known; `what` is its name in the message."""
+        """Return an input that must be known; `what` is its name in the message."""
         value = self.constant(position)
         if value is None:
             raise RefusedError(
@@ -275,16 +275,16 @@ class NodeContext:
         return value
 
     def ints(self, position: int, what: str) -> list[int]:
-        """A known input as a flat list of integers."""
+        """Return a known input as a flat list of integers."""
         return [int(v) for v in self.static(position, what).reshape(-1)]
 
     def axis(self, position: int, what: str, rank: int) -> int:
-        """A known scalar input as an axis, negative ones counted from the end."""
+        """Return a known scalar input as an axis, negative ones counted from the end."""
         (value,) = self.ints(position, what)
         return value + rank if value < 0 else value
 
     def shape(self, position: int) -> Shape:
-        """The shape of an input; of a variable's handle the variable's."""
+        """Return the shape of an input; of a variable's handle the variable's."""
         value = self.inputs[position]
         if isinstance(value, SSAValue):
             return shape_of(value)
@@ -295,15 +295,15 @@ class NodeContext:
         raise RefusedError(Kind.USAGE, f"input {self.op.inputs[position].name} has no shape")
 
     def attr(self, name: str) -> Any:
-        """An attribute of the operation."""
+        """Return an attribute of the operation."""
         return self.op.get_attr(name)
 
     def out_dtype(self, position: int = 0) -> str:
-        """The numpy name of the element type of an output on the device."""
+        """Return the numpy name of the element type of an output on the device."""
         return narrowed_dtype(str(self.op.outputs[position].dtype.base_dtype.name))
 
     def variable(self, position: int = 0) -> str:
-        """The key of the variable behind a handle input."""
+        """Return the key of the variable behind a handle input."""
         value = self.inputs[position]
         if not isinstance(value, Handle):
             raise RefusedError(
@@ -312,7 +312,7 @@ class NodeContext:
         return value.key
 
     def read(self, position: int = 0) -> SSAValue:
-        """The current value of the variable behind a handle input."""
+        """Return the current value of the variable behind a handle input."""
         return self.step.current[self.variable(position)]
 
     def write(self, position: int, value: SSAValue) -> None:

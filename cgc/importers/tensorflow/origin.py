@@ -15,15 +15,14 @@ from cgc.cirh.base import LayerPath
 from cgc.importers.diagnostics import Described, Kind, Operation
 from cs_toolkit.source_files import innermost_user_line, toolkit_folders
 
-_LINES = "_cs_layer_lines"
-"""Attribute of the graph of a traced Keras model."""
+_LINES = "_cs_layer_lines"  # attribute of the graph of a traced Keras model
 
 TAPE = "gradient_tape/"
 """Scope of all that `tf.GradientTape` makes."""
 
 
 def forward_op(op: Any) -> Any:
-    """The operation that an operation is the gradient of, or a part of that; None where it is of none.
+    """Return the operation that an operation is the gradient of, or a part of that; None where it is of none.
 
     `tf.gradients` notes it. `tf.GradientTape` opens a scope of the name of the forward operation.
     """
@@ -82,7 +81,7 @@ def _lines_in(graph: Any) -> dict[str, str | None]:
 
 
 def user_line(op: Any) -> str | None:
-    """The user's line for an operation; for one of a gradient, the line of its forward operation.
+    """Return the user's line for an operation; for one of a gradient, the line of its forward operation.
 
     In a traced Keras model that is where the layer was made, or a line of the user's own layer or step; the
     lines that led to the tracing made none of it.
@@ -97,27 +96,27 @@ def user_line(op: Any) -> str | None:
 
 
 def _line_in_step(op: Any) -> str | None:
-    """The user's line behind the toolkit's call of a step that it traces."""
+    """Return the user's line behind the toolkit's call of a step that it traces."""
     frames = list(op.traceback or ())
     ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(toolkit_folders())]
     return innermost_user_line(frames[ours[-1] + 1 :] if ours else frames)
 
 
 # TensorFlow and Keras open a scope for each layer, and further scopes inside it for the parts of the layer.
+# What stands before the names of all that `tf.gradients` and `tf.GradientTape` make.
 _TO_GRADIENTS = re.compile(r"^(.*/)?(gradients(_\d+)?|gradient_tape)/")
-"""What stands before the names of all that `tf.gradients` and `tf.GradientTape` make."""
 
+# Scopes inside a layer.
 _INNER = frozenset(
     {
         *("moments", "batchnorm", "Tensordot", "random_uniform", "xentropy"),
         *("SparseSoftmaxCrossEntropyWithLogits", "SoftmaxCrossEntropyWithLogits"),
     }
 )
-"""Scopes inside a layer."""
 
 
 def layer_of(op: Any, scope: str = "") -> LayerPath:
-    """The layer of an operation; of one of a gradient that of its forward operation.
+    """Return the layer of an operation; of one of a gradient that of its forward operation.
 
     "ln/batchnorm/sub" and "train/gradients/ln/moments/mean_grad/Mul" are of ("ln",). A scope that stands
     twice in a row counts once: Keras opens that of a layer again for its call.
@@ -138,7 +137,7 @@ def _layer_of_scopes(joined: str) -> LayerPath:
 
 
 def forward_name(op: Any) -> str:
-    """The name of the forward operation of one of a gradient, of all others their own.
+    """Return the name of the forward operation of one of a gradient, of all others their own.
 
     The gradient of a loop has a name of its own: it turns from the last turn to the first, so that its turns
     are no turns of the loop.

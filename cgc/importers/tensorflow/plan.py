@@ -25,8 +25,8 @@ from cgc.importers.tensorflow.variables import (
 )
 
 _VALUELESS = frozenset({"Const", "VarHandleOp", "NoOp"})
+# Graphs of functions in the form of TensorFlow 1, which keeps only definitions; tf.nn.ctc_loss has such.
 _DEFINED: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""Graphs of functions in the form of TensorFlow 1, which keeps only definitions; tf.nn.ctc_loss has such."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def plan_step(
 def plan_traced(
     body: Any, variables: Mapping[str, Variable], global_step: Variable | None, counts_steps: bool
 ) -> StepPlan:
-    """The operations of a traced function that is a whole step.
+    """Return the operations of a traced function that is a whole step.
 
     Args:
         body: its FuncGraph.
@@ -102,7 +102,7 @@ def plan_traced(
 
 
 def plan_function(body: Any) -> tuple[Any, ...]:
-    """The operations of a function in order: what its results need and what changes variables.
+    """Return the operations of a function in order: what its results need and what changes variables.
 
     TensorFlow traces a function in the order of the program, so creation order decides where edges do not.
     """
@@ -129,7 +129,7 @@ def _functions(op: Any) -> list[Any]:
 
 
 def function_body(op: Any, name: str) -> Any:
-    """The FuncGraph of a function that an operation calls."""
+    """Return the FuncGraph of a function that an operation calls."""
     # No public way leads from a call to the traced body of its function.
     function = op.graph._get_function(name)
     if hasattr(function, "graph"):
@@ -141,7 +141,7 @@ def function_body(op: Any, name: str) -> Any:
 
 
 def _with_layer_updates(graph: tf.Graph, roots: list[Any], fed: frozenset[str]) -> list[Any]:
-    """The needed operations in creation order, with the updates that Keras layers among them make."""
+    """Return the needed operations in creation order, with the updates that Keras layers among them make."""
     found = _needed(graph, roots, fed)
     names = {op.name for op in found}
     read = frozenset().union(*(accesses(op).reads for op in found))
@@ -172,7 +172,7 @@ def _needed(graph: tf.Graph, roots: Sequence[Any], fed: frozenset[str]) -> list[
 
 
 def _needs(op: Any, fed: Collection[str]) -> list[Any]:
-    """The operations that must have run before `op`."""
+    """Return the operations that must have run before `op`."""
     if op.type in DROPPED or any(tensor.name in fed for tensor in op.outputs):
         return []
     return [*(tensor.op for tensor in op.inputs), *op.control_inputs]

@@ -162,7 +162,7 @@ def _initial_state(plan: StepPlan, block: Block, mode: str, seed: int) -> StepSt
 
 
 def _of_metrics(plan: StepPlan, outputs: Mapping[str, tf.Tensor]) -> frozenset[str]:
-    """Names of the operations that no output needs: what they compute goes into metrics."""
+    """Return the names of the operations that no output needs: what they compute goes into metrics."""
     needed = reachable(
         [tensor.op for tensor in outputs.values()], lambda op: [tensor.op for tensor in op.inputs]
     )
@@ -170,7 +170,7 @@ def _of_metrics(plan: StepPlan, outputs: Mapping[str, tf.Tensor]) -> frozenset[s
 
 
 def _results(outputs: Mapping[str, tf.Tensor], body: BodyImporter) -> dict[str, SSAValue]:
-    """The outputs by name; adds a fault for one that has no value on the device."""
+    """Return the outputs by name; adds a fault for one that has no value on the device."""
     found: dict[str, SSAValue] = {}
     for name, tensor in outputs.items():
         value = body.values.get(tensor.name)

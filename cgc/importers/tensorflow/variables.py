@@ -74,7 +74,7 @@ def handle_of(tensor: Any) -> Any:
 
 
 def key_of(handle: Any) -> str:
-    """The key of the variable of an operation that gives its handle."""
+    """Return the key of the variable of an operation that gives its handle."""
     shared = handle.get_attr("shared_name").decode() if handle.type == "VarHandleOp" else ""
     return shared or str(handle.name)
 
@@ -157,7 +157,7 @@ def name_variables(
 
 
 def variable_writes(roots: Iterable[tf.Tensor | tf.Operation]) -> list[tf.Operation]:
-    """The operations that change a variable among all that running `roots` runs, by name."""
+    """Return the operations that change a variable among all that running `roots` runs, by name."""
     waiting = [getattr(root, "op", root) for root in roots]
     seen: dict[str, Any] = {}
     while waiting:

@@ -49,7 +49,7 @@ from cgc.kernels.configurations import (
 from cgc.kernels.cost import pass_share, tile_cycles, tile_wire_cycles, width_factor
 from cgc.kernels.program import PASS_THROUGH, PRODUCTS, RELABELS, Program, elements
 from cgc.kernels.sizing import element_bytes, op_work, update_bytes
-from cgc.passes.constant_fold import computed, constant_splat
+from cgc.passes.constant_fold import constant_splat, evaluate_value
 
 _SCORES = RELABELS | frozenset(
     {ops.AddOp, ops.SubOp, ops.MulOp, ops.DivOp, ops.MaxOp, ops.MinOp, ops.ClampOp}
@@ -505,7 +505,7 @@ def is_causal(program: Program, members: AbstractSet[int], read: Iterable[SSAVal
             continue
         seen.add(index)
         if elements(value) == size * size and index in program.constant:
-            mask = computed(value, size * size)
+            mask = evaluate_value(value, size * size)
             if mask is not None and _hides_later_keys(mask.reshape(size, size)):
                 return True
         elif shape_of(value)[-2:] == (size, size) and program.kinds[index] not in _OTHER_SCORES:

@@ -15,7 +15,7 @@ def _relu(node: NodeContext) -> SSAValue:
 
 
 def _threshold_backward(node: NodeContext) -> SSAValue:
-    """The gradient where `self` lies above the threshold, else 0."""
+    """Return the gradient where `self` lies above the threshold, else 0."""
     e, grad, x, threshold = node.emit, node.x("grad_output"), node.x(), node.arg("threshold")
     if threshold == 0:
         return e.binary(ops.ReluGradOp, grad, x)
@@ -58,7 +58,7 @@ def _leaky_relu(node: NodeContext) -> SSAValue:
 
 
 def _leaky_relu_backward(node: NodeContext) -> SSAValue:
-    """The sign of x is that of the result, so `self` may be either."""
+    """Return the sign of x is that of the result, so `self` may be either."""
     gradient = partial(ops.LeakyReluGradOp, alpha=node.arg("negative_slope"))
     return node.emit.binary(gradient, node.x("grad_output"), node.x())
 
@@ -115,7 +115,7 @@ def _log_sigmoid_backward(node: NodeContext) -> SSAValue:
 
 
 def _shrink_backward(node: NodeContext) -> SSAValue:
-    """The gradient outside of [-lambd, lambd]; hardshrink names its gradient in another way."""
+    """Return the gradient outside of [-lambd, lambd]; hardshrink names its gradient in another way."""
     e, x = node.emit, node.x()
     grad = node.x("grad_out" if "grad_out" in node.node.arguments else "grad_output")
     outside = e.compare("GT", e.unary(ops.AbsOp, x), e.like(node.arg("lambd"), x))

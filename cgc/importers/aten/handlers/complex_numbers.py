@@ -24,14 +24,14 @@ from cgc.importers.emit import Emitter
 
 Function: TypeAlias = Callable[[Emitter, Complex], "Complex | SSAValue"]
 
+# Arguments that both parts read; other real arguments have no imaginary part.
 _SHARED = frozenset({"mask", "condition", "index", "indices"})
-"""Arguments that both parts read; other real arguments have no imaginary part."""
+# Arguments that may be numbers which are added to elements or put among them.
 _NUMBERS = frozenset({"self", "other", "value", "fill_value"})
-"""Arguments that may be numbers which are added to elements or put among them."""
 
 
 def _by_parts(handler: Handler) -> Handler:
-    """The rule of a real operation for the real parts, and then for the imaginary parts."""
+    """Return the rule of a real operation for the real parts, and then for the imaginary parts."""
 
     def imported(node: NodeContext) -> Result:
         real, imaginary = (_listed(handler(_part(node, number))) for number in (0, 1))
@@ -48,7 +48,7 @@ def _listed(found: Result) -> Sequence[Any]:
 
 
 def _part(node: NodeContext, number: int) -> NodeContext:
-    """The same operation on the real parts of all arguments (0), or on the imaginary parts (1)."""
+    """Return the same operation on the real parts of all arguments (0), or on the imaginary parts (1)."""
     given = node.node.arguments
     shared = {tensor.id for name in _SHARED & given.keys() for tensor in _tensors(given[name])}
     whole = {tensor.id: tensor for tensor in node.node.tensors()}
@@ -99,7 +99,7 @@ def _pair(node: NodeContext, name: str = "self") -> tuple[SSAValue, SSAValue | N
 
 
 def _whole(node: NodeContext, name: str = "self") -> Complex:
-    """A tensor or number, with zeros as imaginary part of a real one."""
+    """Return a tensor or number, with zeros as imaginary part of a real one."""
     re, im = _pair(node, name)
     return Complex(re, node.emit.like(0, re) if im is None else im)
 
@@ -180,7 +180,7 @@ def _log(e: Emitter, x: Complex) -> Complex:
 
 
 def _sqrt(e: Emitter, x: Complex) -> Complex:
-    """The root with a real part of at least 0; its larger part is computed without a difference."""
+    """Return the root with a real part of at least 0; its larger part is computed without a difference."""
     zero = e.like(0, x.re)
     larger = e.unary(ops.SqrtOp, e.scaled(e.add(e.unary(ops.AbsOp, x.re), _abs(e, x)), 0.5))
     is_zero = e.compare("EQ", larger, zero)
@@ -223,7 +223,7 @@ def _cosh(e: Emitter, x: Complex) -> Complex:
 
 
 def _tanh(e: Emitter, x: Complex) -> Complex:
-    """The quotient `(tanh(a) + i tan(b)) / (1 + i tanh(a) tan(b))`, without the poles of tan."""
+    """Return the quotient `(tanh(a) + i tan(b)) / (1 + i tanh(a) tan(b))`, without the poles of tan."""
     tanh, sin, cos = e.unary(ops.TanhOp, x.re), e.unary(ops.SinOp, x.im), e.unary(ops.CosOp, x.im)
     square = e.mul(tanh, tanh)
     divisor = e.add(e.mul(cos, cos), e.mul(square, e.mul(sin, sin)))
@@ -257,7 +257,7 @@ def _of(function: Function) -> Handler:
 def _both(
     kind: type[ops.AndOp] | type[ops.OrOp], of_part: Callable[[Emitter, SSAValue], SSAValue]
 ) -> Function:
-    """A question that is asked about both parts."""
+    """Return a question that is asked about both parts."""
     return lambda e, x: e.binary(kind, of_part(e, x.re), of_part(e, x.im))
 
 
@@ -343,7 +343,7 @@ def _dot(conjugate: bool) -> Handler:
 
 
 def _of_size(handler: Handler) -> Handler:
-    """The rule of a real operation for absolute values."""
+    """Return the rule of a real operation for absolute values."""
 
     def imported(node: NodeContext) -> Result:
         size = _abs(node.emit, _whole(node))
@@ -361,7 +361,7 @@ def _prod(node: NodeContext) -> Complex:
 
 
 def _product_along(e: Emitter, x: Complex, axis: int) -> Complex:
-    """The product along an axis, which stays: halves are multiplied until one element is left."""
+    """Return the product along an axis, which stays: halves are multiplied until one element is left."""
     if not shape_of(x.re)[axis]:
         shape_left = [1 if i == axis else size for i, size in enumerate(shape_of(x.re))]
         return Complex(*(e.full(value, tuple(shape_left), "float32") for value in (1, 0)))
@@ -398,7 +398,7 @@ def _shifted(e: Emitter, x: Complex, axis: int, low: int, high: int) -> Complex:
 
 
 def _variance(node: NodeContext) -> tuple[SSAValue, Complex]:
-    """The sum of the variances of both parts, and the mean."""
+    """Return the sum of the variances of both parts, and the mean."""
     e, x, correction = node.emit, _whole(node), node.arg("correction")
     parts = [
         reduction.variance(e, part, node.axes(), 1 if correction is None else correction)
@@ -416,8 +416,8 @@ def _std(node: NodeContext) -> SSAValue:
     return node.emit.unary(ops.SqrtOp, _variance(node)[0])
 
 
+# ATen's numbers of `normalization`: what the sums are divided by.
 _NONE, _BY_ROOT, _BY_COUNT = range(3)
-"""ATen's numbers of `normalization`: what the sums are divided by."""
 
 
 def _factor(node: NodeContext, count: int, inverse: bool) -> float:
@@ -433,14 +433,14 @@ def _scaled(e: Emitter, x: SSAValue, factor: float) -> SSAValue:
 def _along(
     e: Emitter, parts: Sequence[SSAValue], axis: int, transform: Callable[..., Sequence[SSAValue]]
 ) -> list[SSAValue]:
-    """A transform of the last axis, of another one."""
+    """Return a transform of the last axis, of another one."""
     order = list(range(len(shape_of(parts[0]))))
     order[axis], order[-1] = order[-1], order[axis]
     return [e.transpose(x, order) for x in transform(*(e.transpose(part, order) for part in parts))]
 
 
 def _complex_along(e: Emitter, x: Complex, axes: Sequence[int], inverse: bool) -> Complex:
-    """The transform of a pair over axes, one axis after the other."""
+    """Return the transform of a pair over axes, one axis after the other."""
     for axis in axes:
         re, im = _along(e, (x.re, x.im), axis, lambda re, im: e.emit_all(ops.FftOp(re, im, inverse)))
         x = Complex(re, im)

@@ -50,7 +50,7 @@ class _Window:
         return channels_last(e, x)
 
     def back(self, e: Emitter, x: SSAValue) -> SSAValue:
-        """The reverse of `samples`."""
+        """Return the reverse of `samples`."""
         x = channels_second(e, x)
         if self.flat:
             n, c, _, width = shape_of(x)
@@ -66,7 +66,7 @@ class _Window:
         return e.transpose(w, (*range(2, rank), 1, 0))
 
     def kernel_back(self, e: Emitter, w: SSAValue) -> SSAValue:
-        """The reverse of `kernel`."""
+        """Return the reverse of `kernel`."""
         rank = len(shape_of(w))
         w = e.transpose(w, (rank - 1, rank - 2, *range(rank - 2)))
         if self.flat:
@@ -76,7 +76,7 @@ class _Window:
 
 
 def _sample_shape(window: _Window, shape: Shape) -> Shape:
-    """The shape of `[N, C, ...]` behind `samples`."""
+    """Return the shape of `[N, C, ...]` behind `samples`."""
     n, c, *space = shape
     return (n, *((1, *space) if window.flat else space), c)
 
@@ -160,7 +160,7 @@ def _batched(e: Emitter, x: SSAValue, dimensions: int) -> SSAValue:
 
 
 def _max_pool(dimensions: int) -> Handler:
-    """The largest elements, and their positions for who reads them: the gradient finds them itself."""
+    """Return the largest elements, and their positions for who reads them: the gradient finds them itself."""
 
     def handler(node: NodeContext) -> tuple[SSAValue, Deferred]:
         e, x = node.emit, node.x()
@@ -227,7 +227,7 @@ def _avg_pool(dimensions: int) -> Handler:
 def _counted(
     node: NodeContext, space: Shape, pooled: Shape
 ) -> tuple[dict[str, Sequence[int]], Sequence[int], Sequence[int]]:
-    """The window, and the padding along each axis that counts as zeros, before and after the elements.
+    """Return the window, and the padding along each axis that counts as zeros, before and after the elements.
 
     What `ceil_mode` adds behind does not count, but where the divisor is given.
     """
@@ -321,7 +321,7 @@ def _adaptive_avg_pool_backward(dimensions: int) -> Handler:
 
 
 def _adaptive_max_pool(dimensions: int) -> Handler:
-    """The largest elements of windows, and the position in the image of the first such."""
+    """Return the largest elements of windows, and the position in the image of the first such."""
 
     def handler(node: NodeContext) -> tuple[SSAValue, Deferred]:
         space, pooled = shape_of(node.x())[-dimensions:], node.shape[-dimensions:]
@@ -332,7 +332,7 @@ def _adaptive_max_pool(dimensions: int) -> Handler:
 
 
 def _largest(node: NodeContext, places: NDArray[np.int32], dimensions: int) -> tuple[SSAValue, Deferred]:
-    """The largest elements of windows whose places are listed, and the position of the first such."""
+    """Return the largest elements of windows whose places are listed, and the position of the first such."""
     e, x = node.emit, node.x()
     count = math.prod(node.shape[:-dimensions])
     rows = e.reshape(x, (count, -1))

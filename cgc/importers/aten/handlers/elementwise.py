@@ -94,7 +94,7 @@ def _frac(node: NodeContext) -> SSAValue:
 
 
 def _fmod(node: NodeContext) -> SSAValue:
-    """The rest of a division towards zero; it has the sign of the dividend."""
+    """Return the rest of a division towards zero; it has the sign of the dividend."""
     e, a, b = node.emit, node.cast("self"), node.cast("other")
     rest = e.binary(ops.FloorModOp, e.unary(ops.AbsOp, a), e.unary(ops.AbsOp, b))
     return e.select(e.compare("LT", a, e.like(0, a)), e.unary(ops.NegOp, rest), rest)
@@ -228,7 +228,7 @@ def _hypot(node: NodeContext) -> SSAValue:
 
 
 def hypotenuse(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
-    """The root of the sum of squares, scaled by the larger one; broadcast."""
+    """Return the root of the sum of squares, scaled by the larger one; broadcast."""
     a, b = e.unary(ops.AbsOp, a), e.unary(ops.AbsOp, b)
     larger, smaller = e.binary(ops.MaxOp, a, b), e.binary(ops.MinOp, a, b)
     ratio = e.div(smaller, e.select(e.compare("EQ", larger, e.like(0, larger)), e.like(1, larger), larger))
@@ -251,7 +251,7 @@ def _to_copy(node: NodeContext) -> SSAValue:
 
 
 def _copy(node: NodeContext) -> SSAValue:
-    """The elements of `src` in the shape and the element type of `self`."""
+    """Return the elements of `src` in the shape and the element type of `self`."""
     e = node.emit
     return e.broadcast(e.cast(node.x("src"), node.dtype), node.shape)
 

@@ -60,7 +60,7 @@ def _repeats(index: SSAValue, axis: int) -> bool:
 
 
 def _flat_index(e: Emitter, shape: Shape, index: SSAValue, axis: int) -> SSAValue:
-    """The place in a contiguous tensor of each element that an index along an axis names."""
+    """Return the place in a contiguous tensor of each element that an index along an axis names."""
     sizes = shape_of(index)
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
     other = np.zeros(sizes, np.int64)
@@ -125,7 +125,7 @@ def _bucketize(values: str, boundaries: str) -> Handler:
 
 
 def _embedding_backward(node: NodeContext) -> SSAValue:
-    """The gradients of each row summed; the padding row gets none."""
+    """Return the gradients of each row summed; the padding row gets none."""
     e, grad, indices = node.emit, node.x("grad_output"), node.x("indices")
     padding = node.arg("padding_idx", -1)
     count = math.prod(shape_of(indices))
@@ -242,7 +242,7 @@ def _index_put(node: NodeContext) -> SSAValue:
 
 
 def _masked_put(node: NodeContext) -> SSAValue:
-    """One value wherever a mask holds."""
+    """Return one value wherever a mask holds."""
     e, x = node.emit, node.x()
     mask, values = node.value(node.arg("indices")[0]), node.cast("values")
     if math.prod(shape_of(values)) != 1:

@@ -16,7 +16,7 @@ from cgc.importers.emit import Emitter, broadcast_shape
 
 
 def product(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
-    """A product of matrices; transposed operands are read as they lie in memory."""
+    """Return a product of matrices; transposed operands are read as they lie in memory."""
     (a, transpose_a), (b, transpose_b) = _as_it_lies(a), _as_it_lies(b)
     return e.emit(ops.MatMulOp(a, b, transpose_a, transpose_b))
 
@@ -73,7 +73,7 @@ def _dot(node: NodeContext) -> SSAValue:
 
 
 def _trilinear(node: NodeContext) -> SSAValue:
-    """The product of three tensors, broadcast over the axes that each lacks, summed over some axes."""
+    """Return the product of three tensors, broadcast over the axes that each lacks, summed over some axes."""
     e = node.emit
     total: SSAValue | None = None
     for name, lacks in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
@@ -100,7 +100,7 @@ def _batched(e: Emitter, *matrices: SSAValue) -> list[SSAValue]:
 
 
 def _cholesky_of(e: Emitter, x: SSAValue, upper: bool) -> SSAValue:
-    """The lower or the upper triangle, of that triangle of x."""
+    """Return the lower or the upper triangle, of that triangle of x."""
     if upper:
         return linalg.adjoint(e, e.emit(ops.CholeskyOp(linalg.adjoint(e, x))))
     return e.emit(ops.CholeskyOp(x))
@@ -129,7 +129,7 @@ def _solve_triangular(node: NodeContext) -> SSAValue:
 
 
 def _triangular_solve(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    """The older name, which also returns the matrix."""
+    """Return the older name, which also returns the matrix."""
     e, a = node.emit, node.x("A")
     how = {"upper": bool(node.arg("upper")), "unit": bool(node.arg("unitriangular"))}
     found = _triangular(e, a, node.x(), transposed=bool(node.arg("transpose")), **how)
@@ -137,7 +137,7 @@ def _triangular_solve(node: NodeContext) -> tuple[SSAValue, SSAValue]:
 
 
 def _cholesky_solve(node: NodeContext) -> SSAValue:
-    """The solution for `L L^T`, given L, or `U^T U`."""
+    """Return the solution for `L L^T`, given L, or `U^T U`."""
     e, factor, upper = node.emit, node.x("input2"), bool(node.arg("upper"))
     half = _triangular(e, factor, node.x(), upper=upper, unit=False, transposed=upper)
     return _triangular(e, factor, half, upper=upper, unit=False, transposed=not upper)
@@ -178,7 +178,7 @@ def _solve(node: NodeContext) -> Sequence[SSAValue]:
 def _solved(
     e: Emitter, factors: SSAValue, permutation: SSAValue, b: SSAValue, left: bool, transposed: bool
 ) -> SSAValue:
-    """The solution of `A X = B`, or with False for `left` of `X A = B`, which is `A^T X^T = B^T`."""
+    """Return the solution of `A X = B`, or with False for `left` of `X A = B`, which is `A^T X^T = B^T`."""
     factors, b = _batched(e, factors, b)
     permutation = e.broadcast(permutation, shape_of(factors)[:-1])
     if left:

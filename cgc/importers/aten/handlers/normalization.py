@@ -18,7 +18,7 @@ from cgc.importers.emit import Emitter
 
 
 def _channels_vector(node: NodeContext, name: str, default: float) -> SSAValue:
-    """A vector of channels, or what stands in its place."""
+    """Return a vector of channels, or what stands in its place."""
     given = node.maybe(name)
     channels = node.node.arguments["input"].shape[1]
     return node.emit.full(default, (channels,), "float32") if given is None else given

@@ -105,7 +105,7 @@ def _float(node: NodeContext) -> str:
 
 
 def _randperm(node: NodeContext) -> SSAValue:
-    """The order of as many random numbers."""
+    """Return the order of as many random numbers."""
     (size,) = node.shape
     return node.emit.cast(ranked(node.emit, uniform(node, (size,)), 0, size, largest=True)[1], node.dtype)
 

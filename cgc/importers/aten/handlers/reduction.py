@@ -61,7 +61,7 @@ def _arg_extremum(kind: str) -> Handler:
 
 
 def _topk(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    """The largest first; the smallest are the largest of the negatives."""
+    """Return the largest first; the smallest are the largest of the negatives."""
     e, x, axis, k = node.emit, node.x(), node.axis(), node.arg("k")
     if not shape_of(x):
         return x, e.full(0, (), "int64")
@@ -76,7 +76,7 @@ def _sort(node: NodeContext) -> tuple[SSAValue, SSAValue]:
 
 
 def ranked(e: Emitter, x: SSAValue, axis: int, k: int, largest: bool) -> tuple[SSAValue, SSAValue]:
-    """The first k elements along an axis in order, and their positions as int64."""
+    """Return the first k elements along an axis in order, and their positions as int64."""
     rank = len(shape_of(x))
     order = [i for i in range(rank) if i != axis] + [axis]
     moved = e.transpose(x, order)
@@ -88,7 +88,7 @@ def ranked(e: Emitter, x: SSAValue, axis: int, k: int, largest: bool) -> tuple[S
 
 
 def _kth(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    """The k-th smallest along an axis, of the median the lower one of the middle; and its position."""
+    """Return the k-th smallest along an axis, of the median the lower one of the middle; and its position."""
     e, x, axis = node.emit, node.x(), node.axis()
     x = x if shape_of(x) else e.reshape(x, (1,))
     starts, ends = [0] * len(shape_of(x)), list(shape_of(x))
@@ -100,7 +100,7 @@ def _kth(node: NodeContext) -> tuple[SSAValue, SSAValue]:
 
 
 def _median(node: NodeContext) -> SSAValue:
-    """The lower one of two in the middle."""
+    """Return the lower one of two in the middle."""
     e, x = node.emit, node.emit.reshape(node.x(), (-1,))
     values, _ = ranked(e, x, 0, (shape_of(x)[0] + 1) // 2, largest=False)
     size = shape_of(values)[0]
@@ -108,7 +108,7 @@ def _median(node: NodeContext) -> SSAValue:
 
 
 def variance(e: Emitter, x: SSAValue, axes: tuple[int, ...], correction: float) -> tuple[SSAValue, SSAValue]:
-    """The variance over axes, divided by count - correction, and the mean; the axes stay."""
+    """Return the variance over axes, divided by count - correction, and the mean; the axes stay."""
     count = math.prod(shape_of(x)[axis] for axis in axes)
     mean = e.reduce("MEAN", x, axes, keep_dims=True)
     distance = e.sub(x, mean)
@@ -201,12 +201,12 @@ def _each(name: str, handler: Handler, overloads: str) -> Table:
     return {f"aten.{name}.{overload}": handler for overload in overloads.split()}
 
 
+# `compute_mode` of `cdist`: 0 and None are ATen's own choice, 1 takes a product, 2 takes differences.
 _MATRIX_PRODUCT_BY_DEFAULT = 1
-"""`compute_mode` of `cdist`: 0 and None are ATen's own choice, 1 takes a product, 2 takes differences."""
 
 
 def _norm(e: Emitter, x: SSAValue, p: float) -> SSAValue:
-    """The p-norm over the last axis."""
+    """Return the p-norm over the last axis."""
     axes = (len(shape_of(x)) - 1,)
     if p == 0:
         return e.reduce("ADD", e.cast(e.compare("NE", x, e.like(0, x)), dtype_of(x)), axes)
@@ -222,7 +222,7 @@ def _norm(e: Emitter, x: SSAValue, p: float) -> SSAValue:
 
 
 def _norm_grad(e: Emitter, x: SSAValue, norm: SSAValue, grad: SSAValue, p: float) -> SSAValue:
-    """The gradient of `_norm` by x; zero where the norm is zero.
+    """Return the gradient of `_norm` by x; zero where the norm is zero.
 
     Args:
         e: emits ops.
@@ -268,7 +268,7 @@ def _cdist(node: NodeContext) -> SSAValue:
 
 
 def _by_product(e: Emitter, x1: SSAValue, x2: SSAValue, shape: Shape) -> SSAValue:
-    """The roots of |a|^2 + |b|^2 - 2 a b, which needs no difference of each pair."""
+    """Return the roots of |a|^2 + |b|^2 - 2 a b, which needs no difference of each pair."""
     batch, rank = shape[:-2], len(shape)
     x1, x2 = (e.broadcast(x, (*batch, *shape_of(x)[-2:])) for x in (x1, x2))
     squares = [e.reduce("ADD", e.mul(x, x), (rank - 1,), keep_dims=True) for x in (x1, x2)]
@@ -279,7 +279,7 @@ def _by_product(e: Emitter, x1: SSAValue, x2: SSAValue, shape: Shape) -> SSAValu
 
 
 def _cdist_backward(node: NodeContext) -> SSAValue:
-    """The gradient by x1."""
+    """Return the gradient by x1."""
     e, p = node.emit, node.arg("p")
     x1, x2, distance, grad = (node.x(name) for name in ("x1", "x2", "cdist", "grad"))
     difference = _differences(e, x1, x2)
@@ -342,7 +342,7 @@ def _renorm(node: NodeContext) -> SSAValue:
 
 
 def _embedding_renorm(node: NodeContext) -> SSAValue:
-    """A table in which the rows that are looked up have at most a norm."""
+    """Return a table in which the rows that are looked up have at most a norm."""
     e, x = node.emit, node.x()
     rows = shape_of(x)[0]
     indices = e.reshape(node.x("indices"), (-1,))

@@ -27,7 +27,7 @@ _CUBIC = -0.75
 
 
 def transposed_maps(e: Emitter, grad: SSAValue, matrices: Sequence[Matrix]) -> SSAValue:
-    """The maps of the last axes, transposed, one axis after the other."""
+    """Return the maps of the last axes, transposed, one axis after the other."""
     rank = len(shape_of(grad))
     for axis, matrix in enumerate(matrices, start=rank - len(matrices)):
         order = [i for i in range(rank) if i != axis] + [axis]
@@ -123,7 +123,7 @@ def _triangle(distance: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _smooth(distance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The cubic kernel of ATen where it antialiases, which is the one of image libraries."""
+    """Return the cubic kernel of ATen where it antialiases, which is the one of image libraries."""
     return np.where(distance < 2, _cubic_weight(distance, -0.5), 0)
 
 
@@ -167,7 +167,7 @@ def _reflected(places: NDArray[np.intp], size: int) -> NDArray[np.intp]:
 
 
 def _padded_grad(source: Callable[[NDArray[np.intp], int], NDArray[np.intp]], dimensions: int) -> Handler:
-    """The gradient of a padding; `source` has the place that a padded place is a copy of."""
+    """Return the gradient of a padding; `source` has the place that a padded place is a copy of."""
 
     def handler(node: NodeContext) -> SSAValue:
         pad, space = node.arg("padding"), node.shape[-dimensions:]

@@ -52,7 +52,7 @@ def _view(node: NodeContext) -> SSAValue:
 
 
 def _transposed(node: NodeContext) -> SSAValue:
-    """The last two dimensions, or the only one."""
+    """Return the last two dimensions, or the only one."""
     rank = len(node.shape)
     return node.x() if rank < 2 else node.emit.transpose(node.x(), (1, 0))
 
@@ -190,7 +190,7 @@ def _roll(node: NodeContext) -> SSAValue:
 
 
 def _repeat(node: NodeContext) -> SSAValue:
-    """The whole tensor, `repeats` times along each axis."""
+    """Return the whole tensor, `repeats` times along each axis."""
     e, repeats = node.emit, node.arg("repeats")
     x = node.x()
     shape = (*(1,) * (len(repeats) - len(shape_of(x))), *shape_of(x))

@@ -56,7 +56,7 @@ def _log_softmax_backward(node: NodeContext) -> SSAValue:
 
 
 def _nll_loss(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    """The loss, and the weight of all rows: those whose label is `ignore_index` have none."""
+    """Return the loss, and the weight of all rows: those whose label is `ignore_index` have none."""
     e, target = node.emit, node.x("target")
     log_p, labels = _rows(e, node.x(), target)
     kept = e.compare("NE", labels, e.like(node.arg("ignore_index"), labels))

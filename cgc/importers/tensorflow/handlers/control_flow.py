@@ -29,6 +29,7 @@ from cgc.importers.tensorflow.node import (
     Value,
 )
 
+# Op type -> attributes that name the functions it calls.
 _FUNCTION_ATTRIBUTES = {
     "PartitionedCall": ("f",),
     "StatefulPartitionedCall": ("f",),
@@ -39,11 +40,10 @@ _FUNCTION_ATTRIBUTES = {
     "While": ("cond", "body"),
     "StatelessWhile": ("cond", "body"),
 }
-"""Op type -> attributes that name the functions it calls."""
 
 
 def function_names(op: Any) -> list[str]:
-    """The names of the functions that an operation calls, in the order of its attributes."""
+    """Return the names of the functions that an operation calls, in the order of its attributes."""
     if is_named_call(op):
         return [op.type]
     names: list[str] = []
@@ -76,7 +76,7 @@ def _if(node: NodeContext) -> list[Value]:
 
 
 def _case(node: NodeContext) -> list[Value]:
-    """The branch of a number; the last one for a number that has none."""
+    """Return the branch of a number; the last one for a number that has none."""
     branches = function_names(node.op)
     known = node.known(0)
     if known is None:
@@ -114,7 +114,7 @@ def _selected(node: NodeContext, conditions: Sequence[SSAValue], options: Sequen
 
 
 def _joined(node: NodeContext, conditions: Sequence[SSAValue], options: Sequence[Value]) -> Value:
-    """One value of what the branches gave."""
+    """Return one value of what the branches gave."""
     if any(option is POISON for option in options):
         return POISON
     if any(isinstance(option, Optional | Either) for option in options):
@@ -126,7 +126,7 @@ def _joined(node: NodeContext, conditions: Sequence[SSAValue], options: Sequence
 
 
 def choose(node: NodeContext, condition: SSAValue, on_true: Value, on_false: Value) -> Value:
-    """One of two values; what is the same or there only once is taken without a select."""
+    """Return one of two values; what is the same or there only once is taken without a select."""
     if on_true is on_false or _same_constant(on_true, on_false):
         return on_true
     # What one side alone gives is for the same side of another condition: that of its gradient.
@@ -145,7 +145,7 @@ def choose(node: NodeContext, condition: SSAValue, on_true: Value, on_false: Val
 
 
 def _choose_item(node: NodeContext, condition: SSAValue, on_true: Value, on_false: Value) -> Value:
-    """One of two items of a list; where nothing was put there is zero."""
+    """Return one of two items of a list; where nothing was put there is zero."""
     if on_true is None or on_false is None:
         there = on_false if on_true is None else on_true
         if not isinstance(there, SSAValue | np.ndarray):
@@ -172,8 +172,8 @@ def _same_constant(a: Value, b: Value) -> bool:
 TURNS_LIMIT = 1024
 """A loop of more turns is refused: each turn is a copy of its body in the program."""
 
+# The first two values of a loop of tf.while_loop: its turns so far, and its maximum_iterations or -1.
 _COUNTER, _MAXIMUM = 0, 1
-"""The first two values of a loop of tf.while_loop: its turns so far, and its maximum_iterations or -1."""
 
 
 @dataclass
@@ -225,7 +225,7 @@ def _while(node: NodeContext) -> list[Value]:
 
 
 def _bounded(loop: _Loop, values: list[Value]) -> list[Value]:
-    """All turns that there may be; the results are those of the last one that takes place.
+    """Return all turns that there may be; the results are those of the last one that takes place.
 
     The turns after it compute on as if the loop went on, and what they give is dropped.
     """
@@ -251,7 +251,7 @@ def _is_over(goes_on: Value) -> bool:
 
 
 def _turn(loop: _Loop, values: Sequence[Value], active: SSAValue) -> list[Value]:
-    """One turn, which changes variables only if it takes place."""
+    """Return one turn, which changes variables only if it takes place."""
     step = loop.node.step
     before = dict(step.current)
     results = loop.body(values)

@@ -16,7 +16,7 @@ from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
 
 def _window(node: NodeContext, x: Shape, kernel: Shape) -> dict[str, Any]:
-    """The attributes of `ConvolutionOp` for an input and a kernel of these shapes."""
+    """Return the attributes of `ConvolutionOp` for an input and a kernel of these shapes."""
     strides, dilation = along_space(node, "strides"), along_space(node, "dilations")
     return {
         "stride": strides,
@@ -143,7 +143,7 @@ def _max_pool_with_argmax_grad(node: NodeContext) -> SSAValue:
 
 
 def _window_of_images(node: NodeContext, x: Shape) -> dict[str, Sequence[int]]:
-    """The window of an operation that has no other format than NHWC."""
+    """Return the window of an operation that has no other format than NHWC."""
     ksize, strides = (tuple(node.attr(name)[1:3]) for name in ("ksize", "strides"))
     return {"ksize": ksize, "strides": strides, "padding": explicit_padding(node, x[1:-1], ksize, strides)}
 
@@ -164,14 +164,14 @@ def channels_first(node: NodeContext) -> bool:
 # CIRH has channels last. What TensorFlow has channels first (NCHW) is transposed before the op and back after
 # it; the transposes between two such ops cancel out.
 def to_channels_last(node: NodeContext, x: SSAValue) -> SSAValue:
-    """A tensor of the operation as `[batch, *space, channels]`."""
+    """Return a tensor of the operation as `[batch, *space, channels]`."""
     if not channels_first(node):
         return x
     return node.emit.transpose(x, (0, *range(2, len(shape_of(x))), 1))
 
 
 def to_own_format(node: NodeContext, x: SSAValue) -> SSAValue:
-    """The inverse of `to_channels_last`."""
+    """Return the inverse of `to_channels_last`."""
     if not channels_first(node):
         return x
     rank = len(shape_of(x))
@@ -179,7 +179,7 @@ def to_own_format(node: NodeContext, x: SSAValue) -> SSAValue:
 
 
 def sizes_channels_last(node: NodeContext, sizes: Sequence[Item]) -> tuple[Item, ...]:
-    """One item of each dimension, in the order of the operation, as batch, height, width, channels."""
+    """Return one item of each dimension, in the order of the operation, as batch, height, width, channels."""
     if len(sizes) < 4:
         raise RefusedError(Kind.USAGE, f"it has sizes {list(sizes)}, expected one of each dimension")
     return (sizes[0], *sizes[2:], sizes[1]) if channels_first(node) else tuple(sizes)
@@ -201,7 +201,7 @@ def explicit_padding(
     strides: Sequence[int],
     dilation: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
-    """The padding of TensorFlow's SAME, VALID or EXPLICIT: low and high of each dimension of space.
+    """Return the padding of TensorFlow's SAME, VALID or EXPLICIT: low and high of each dimension of space.
 
     Args:
         node: the operation.

@@ -37,7 +37,7 @@ from cgc.importers.tensorflow.origin import CHOOSE
 
 
 def refuse(node: NodeContext) -> RefusedError:
-    """The error for an operation on a tensor of this kind."""
+    """Return the error for an operation on a tensor of this kind."""
     position = next(i for i, value in enumerate(node.inputs) if isinstance(value, PaddedRows | PaddedSize))
     return RefusedError(
         Kind.SHAPE,
@@ -65,7 +65,7 @@ def _origin(node: NodeContext) -> SSAValue:
 
 
 def _plain(node: NodeContext) -> NodeContext:
-    """The operation, with rows in the place of padded rows; sizes of them are refused."""
+    """Return the operation, with rows in the place of padded rows; sizes of them are refused."""
     if any(isinstance(value, PaddedSize) for value in node.inputs):
         raise refuse(node)
     inputs: list[Value] = [v.value if isinstance(v, PaddedRows) else v for v in node.inputs]
@@ -124,7 +124,7 @@ def _gather(node: NodeContext) -> PaddedRows:
 
 
 def _elementwise(handler: Handler) -> Handler:
-    """An op on each row for itself; other operands must be the same for all rows."""
+    """Return an op on each row for itself; other operands must be the same for all rows."""
 
     def on_rows(node: NodeContext) -> PaddedRows:
         origin = _origin(node)
@@ -206,7 +206,7 @@ def _refuse(node: NodeContext) -> RefusedError:
 
 
 def _where(node: NodeContext) -> SelectedRows:
-    """The places where a mask holds, as tf.where of one argument and tf.boolean_mask have them."""
+    """Return the places where a mask holds, as tf.where of one argument and tf.boolean_mask have them."""
     e, mask = node.emit, node.x(0)
     if dtype_of(mask) != "bool":
         mask = e.compare("NE", mask, e.like(0, mask))
@@ -223,7 +223,7 @@ def _gather_nd(node: NodeContext) -> SelectedRows:
 
 
 def _elementwise_selected(handler: Handler) -> Handler:
-    """An op on each row by itself; other operands must be the same for all rows."""
+    """Return an op on each row by itself; other operands must be the same for all rows."""
 
     def on_rows(node: NodeContext) -> SelectedRows:
         selected = [value for value in node.inputs if isinstance(value, SelectedRows)]

@@ -74,7 +74,7 @@ def _binary(op_type: Maker) -> Handler:
 
 
 def unary(op_type: Maker) -> Handler:
-    """The handler of an operation with one operand that is an op of CIRH."""
+    """Return the handler of an operation with one operand that is an op of CIRH."""
     return lambda node: node.emit.unary(op_type, node.x(0))
 
 
@@ -104,7 +104,7 @@ def _logical(op_type: Maker, decides: bool) -> Handler:
 
 
 def _add_n(node: NodeContext) -> SSAValue:
-    """The sum has no order of its own, so equal terms are one with a factor, as fusion expects it.
+    """Return the sum has no order of its own, so equal terms are one with a factor, as fusion expects it.
 
     The gradient of `x * x` is two equal products, that of `square(x)` one with the factor 2.
     """

@@ -132,7 +132,7 @@ def _depth_to_space(node: NodeContext) -> SSAValue:
 
 
 def _space_to_depth(node: NodeContext) -> SSAValue:
-    """The inverse of `_depth_to_space`."""
+    """Return the inverse of `_depth_to_space`."""
     e, x, block = node.emit, to_channels_last(node, _image(node)), node.attr("block_size")
     batch, height, width, channels = shape_of(x)
     split = e.reshape(x, (batch, height // block, block, width // block, block, channels))
@@ -188,7 +188,7 @@ def _pairs(counts: Sequence[int], blocks: Sequence[int]) -> list[int]:
 
 
 def _extract_patches(node: NodeContext) -> SSAValue:
-    """The pixels of windows, one after the other along the channels."""
+    """Return the pixels of windows, one after the other along the channels."""
     e, x = node.emit, node.x(0)
     ksizes, strides, rates = (node.attr(name)[1:3] for name in ("ksizes", "strides", "rates"))
     reach = [(size - 1) * rate + 1 for size, rate in zip(ksizes, rates, strict=True)]
@@ -272,7 +272,7 @@ def _mapped(e: Emitter, place: SSAValue, size: int, mode: str) -> SSAValue:
 
 
 def _rounded(e: Emitter, x: SSAValue) -> SSAValue:
-    """The nearest integer, halves away from zero."""
+    """Return the nearest integer, halves away from zero."""
     half = e.scalar(0.5, "float32")
     return e.mul(e.unary(ops.SignOp, x), e.unary(ops.FloorOp, e.add(e.unary(ops.AbsOp, x), half)))
 
@@ -292,7 +292,7 @@ def _pixels(e: Emitter, images: SSAValue, fill: SSAValue, y: SSAValue, x: SSAVal
 
 
 def _interpolated(e: Emitter, read: Callable[..., SSAValue], y: SSAValue, x: SSAValue) -> SSAValue:
-    """The four pixels around each place, by how near they are, in float32."""
+    """Return the four pixels around each place, by how near they are, in float32."""
     one = e.scalar(1, "float32")
 
     def sides(place: SSAValue) -> list[tuple[SSAValue, SSAValue]]:

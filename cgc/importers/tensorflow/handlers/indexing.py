@@ -55,7 +55,7 @@ def _strided_slice(node: NodeContext) -> SSAValue:
 
 
 def _strided_slice_grad(node: NodeContext) -> SSAValue:
-    """The gradient of a slice: its elements back in their places, zero elsewhere."""
+    """Return the gradient of a slice: its elements back in their places, zero elsewhere."""
     shape = node.ints(0, "shape")
     return spread_slices(node.emit, node.x(4), resolve_slices(node, shape, 1), shape)
 
@@ -100,7 +100,7 @@ def _scatter_nd(node: NodeContext) -> SSAValue:
 
 
 def _placed(e: Emitter, x: SSAValue, indices: SSAValue, updates: SSAValue, kind: str) -> SSAValue:
-    """A tensor with updates put in the place of what is there (SET) or combined with it."""
+    """Return a tensor with updates put in the place of what is there (SET) or combined with it."""
     shape = shape_of(x)
     rows = named_rows(e, indices, shape)
     wide = e.broadcast(updates, (*rows.batch, *rows.table[1:]))
@@ -161,7 +161,7 @@ def _dynamic_stitch(node: NodeContext) -> SSAValue:
 
 
 def _dynamic_partition(node: NodeContext) -> list[SSAValue]:
-    """The rows of each number, in their order."""
+    """Return the rows of each number, in their order."""
     e, x, count = node.emit, node.x(0), int(node.attr("num_partitions"))
     numbers = node.constant(1)
     if numbers is None:
@@ -176,7 +176,7 @@ def _dynamic_partition(node: NodeContext) -> list[SSAValue]:
 
 
 def _reverse_sequence(node: NodeContext) -> SSAValue:
-    """The first `length` elements of every sequence in reverse order, the others as they are."""
+    """Return the first `length` elements of every sequence in reverse order, the others as they are."""
     e, x, lengths = node.emit, node.x(0), node.x(1)
     batch, sequence = node.attr("batch_dim"), node.attr("seq_dim")
     rest = [axis for axis in range(len(shape_of(x))) if axis not in (batch, sequence)]
@@ -190,7 +190,7 @@ def _reverse_sequence(node: NodeContext) -> SSAValue:
 
 
 def _assigned(node: NodeContext, x: SSAValue, value: SSAValue) -> SSAValue:
-    """A tensor with a value in the place of a slice of it; the inputs from 1 on say which."""
+    """Return a tensor with a value in the place of a slice of it; the inputs from 1 on say which."""
     e, shape = node.emit, shape_of(x)
     found = resolve_slices(node, shape, 1)
     whole = e.broadcast(value, found.shape)
@@ -209,7 +209,7 @@ def _update_slice(node: NodeContext) -> SSAValue:
 
 
 def _diag(node: NodeContext) -> SSAValue:
-    """A matrix with the given diagonal, zero (MatrixDiagV3: a given value) elsewhere."""
+    """Return a matrix with the given diagonal, zero (MatrixDiagV3: a given value) elsewhere."""
     e, diagonal = node.emit, node.x(0)
     size = shape_of(diagonal)[-1]
     rows = columns = size
@@ -252,7 +252,7 @@ def _set_diag(node: NodeContext) -> SSAValue:
 
 
 def _wider(e: Emitter, diagonal: SSAValue, columns: int) -> SSAValue:
-    """The diagonal with zeros behind it, up to `columns` elements."""
+    """Return the diagonal with zeros behind it, up to `columns` elements."""
     *leading, size = shape_of(diagonal)
     none = (0,) * len(leading)
     return e.pad(diagonal, (*none, 0), (*none, columns - size))
@@ -265,7 +265,7 @@ def _as_columns(e: Emitter, diagonal: SSAValue) -> SSAValue:
 
 
 def _on_diagonal(e: Emitter, rows: int, columns: int) -> SSAValue:
-    """A condition [rows, columns], true where both positions are the same."""
+    """Return a condition [rows, columns], true where both positions are the same."""
     row, column = (e.emit(ops.ArangeOp(size, 0, 1, "int32")) for size in (rows, columns))
     return e.compare("EQ", e.reshape(row, (rows, 1)), e.reshape(column, (1, columns)))
 

@@ -105,7 +105,7 @@ def _diagonals(e: Emitter, x: SSAValue, labels: str) -> tuple[SSAValue, str]:
 
 
 def _on_diagonals(e: Emitter, x: SSAValue, labels: str, named: str) -> SSAValue:
-    """The inverse of `_diagonals`: zero where axes that share a label differ in their positions."""
+    """Return the inverse of `_diagonals`: zero where axes that share a label differ in their positions."""
     if labels == named:
         return x
     sizes = dict(zip(labels, shape_of(x), strict=True))
@@ -118,7 +118,7 @@ def _on_diagonals(e: Emitter, x: SSAValue, labels: str, named: str) -> SSAValue:
 
 
 def _summed(e: Emitter, x: SSAValue, labels: str, kept: str) -> tuple[SSAValue, str]:
-    """The operand without the axes that nothing else has."""
+    """Return the operand without the axes that nothing else has."""
     gone = [axis for axis, label in enumerate(labels) if label not in kept]
     return e.reduce("ADD", x, gone), "".join(label for label in labels if label in kept)
 

@@ -46,7 +46,7 @@ def _fused_batch_norm_grad(node: NodeContext) -> Sequence[Value]:
 
 
 def _as_many(node: NodeContext, results: Sequence[SSAValue], scale: SSAValue) -> Sequence[Value]:
-    """The results, and no elements for the outputs in which other devices keep what they need."""
+    """Return the results, and no elements for the outputs in which other devices keep what they need."""
     empty = np.zeros(0, dtype_of(scale))
     samples, *vectors = results
     return [to_own_format(node, samples), *vectors, *[empty] * (len(node.op.outputs) - len(results))]

@@ -148,14 +148,14 @@ def _running_mean(e: Emitter, mean: SSAValue, rho: SSAValue, x: SSAValue) -> SSA
 
 
 def proximal_gradient_descent(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
-    """A step of gradient descent, then shrunk by l1 and l2."""
+    """Return a step of gradient descent, then shrunk by l1 and l2."""
     gradient = v["delta"] if "delta" in v else v["grad"]
     moved = node.emit.sub(v["var"], node.emit.mul(gradient, v["alpha"]))
     return (_proximal(node.emit, moved, v["alpha"], v["l1"], v["l2"]),)
 
 
 def proximal_adagrad(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
-    """A step of Adagrad, then shrunk by l1 and l2 at the rate of each element."""
+    """Return a step of Adagrad, then shrunk by l1 and l2 at the rate of each element."""
     e = node.emit
     accum = e.add(v["accum"], e.mul(v["grad"], v["grad"]))
     rate = e.mul(v["lr"], e.unary(ops.RsqrtOp, accum))
@@ -237,8 +237,8 @@ RULES: dict[str, Rule] = {
 }
 """What follows "ResourceApply" in the names of training ops -> what they compute."""
 
+# For sparse gradients TensorFlow composes these of other operations.
 _DENSE_ONLY = frozenset({"GradientDescent", "Adam", "AdamWithAmsgrad", "AdaMax"})
-"""For sparse gradients TensorFlow composes these of other operations."""
 
 
 def _names(node: NodeContext) -> list[str]:
@@ -291,7 +291,7 @@ def _sparse(rule: Rule) -> Handler:
 
 
 def _distinct_indices(node: NodeContext, names: list[str]) -> SSAValue:
-    """The indices, of which none may occur twice: each row is read once and written once."""
+    """Return the indices, of which none may occur twice: each row is read once and written once."""
     position = names.index("indices")
     value, gradient = node.inputs[position], node.inputs[names.index("grad")]
     if isinstance(value, PaddedRows):

@@ -24,8 +24,7 @@ from cgc.importers.tensorflow.node import Handler, NodeContext, SeedKey, Table, 
 Distribution: TypeAlias = Callable[[Emitter, SSAValue], SSAValue]
 """Turns numbers that are uniform in [0, 1) into those of another distribution."""
 
-_DIFFERENT_UNIFORM = 2**23
-"""As many different float32 numbers are drawn from [0, 1)."""
+_DIFFERENT_UNIFORM = 2**23  # as many different float32 numbers are drawn from [0, 1)
 
 STEP_DEPENDENT = frozenset(
     {"RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt", "Multinomial"}
@@ -34,7 +33,7 @@ STEP_DEPENDENT = frozenset(
 
 
 def node_seed(name: str) -> int:
-    """A 31-bit number that is always the same for a node name."""
+    """Return a 31-bit number that is always the same for a node name."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") >> 1
 
 
@@ -124,7 +123,7 @@ def _as_dtype(node: NodeContext, drawn: SSAValue) -> SSAValue:
 
 
 def _key_and_counter(node: NodeContext) -> tuple[Value, Value]:
-    """The seed itself stands for the key and the counter that TensorFlow would mix from it."""
+    """Return the seed itself stands for the key and the counter that TensorFlow would mix from it."""
     key = SeedKey(_seed_words(node, 0))
     return key, key
 
@@ -141,7 +140,7 @@ def _seed_words(node: NodeContext, position: int) -> SSAValue:
 
 
 def _algorithm(node: NodeContext) -> Array:
-    """The choice of TensorFlow's generator, which is not used here."""
+    """Return the choice of TensorFlow's generator, which is not used here."""
     return np.zeros((), np.int32)
 
 

@@ -67,7 +67,7 @@ def _scan(op_type: Maker) -> Handler:
 
 
 def _top_k(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    """The k largest, in order whatever the attribute `sorted` says: without it any order is right."""
+    """Return the k largest, in order whatever the attribute `sorted` says: without it any order is right."""
     (k,) = node.ints(1, "k")
     values, indices = node.emit.emit_all(ops.TopKOp(node.x(0), k))
     return values, node.emit.cast(indices, node.out_dtype(1))
@@ -102,7 +102,7 @@ def _is_among(node: NodeContext, k: int) -> SSAValue:
 
 
 def _nth_element(node: NodeContext) -> SSAValue:
-    """The n-th smallest, or largest, along the last axis."""
+    """Return the n-th smallest, or largest, along the last axis."""
     (n,) = node.ints(1, "n")
     return node.emit.emit(ops.NthOrderStatisticOp(node.x(0), n, node.attr("reverse")))
 
@@ -151,7 +151,7 @@ def _size(node: NodeContext) -> int:
 
 
 def _bounds(tensor: Any) -> tuple[int | None, int | None]:
-    """The least and the largest value of a number, as far as Maximum and Minimum of constants tell."""
+    """Return the least and the largest value of a number, as far as Maximum and Minimum of constants tell."""
     import tensorflow as tf
 
     value = tf.get_static_value(tensor)
@@ -212,12 +212,12 @@ def _histogram(node: NodeContext) -> SSAValue:
     return scatter_rows(e, numbers, e.full(1, shape_of(numbers), node.out_dtype()), (bins,))
 
 
+# A segment's sum is divided by its number of rows to this power.
 _POWERS = {"Sum": 0.0, "Mean": 1.0, "SqrtN": 0.5}
-"""A segment's sum is divided by its number of rows to this power."""
 
 
+# What follows "Segment" in the name -> the kind of `cirh.Scatter`.
 _EXTREMES = {"Max": "MAX", "Min": "MIN", "Prod": "MUL"}
-"""What follows "Segment" in the name -> the kind of `cirh.Scatter`."""
 
 
 def _segment(power: float) -> Handler:
@@ -313,7 +313,7 @@ def _combine(e: Emitter, rows: SSAValue, ids: SSAValue, count: int, power: float
 
 
 def _divisor(e: Emitter, ids: SSAValue, count: int, rows: SSAValue, power: float) -> SSAValue:
-    """The number of rows of each segment, at least 1, to a power; it broadcasts over a row."""
+    """Return the number of rows of each segment, at least 1, to a power; it broadcasts over a row."""
     ones = e.full(1, shape_of(ids), dtype_of(rows))
     sizes = scatter_rows(e, ids, ones, (count,))
     sizes = e.binary(ops.MaxOp, sizes, e.scalar(1, dtype_of(rows)))

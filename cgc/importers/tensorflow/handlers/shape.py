@@ -22,7 +22,7 @@ def _const(node: NodeContext) -> Array:
 
 
 def _range(node: NodeContext) -> SSAValue:
-    """A range that is too long to be folded."""
+    """Return a range that is too long to be folded."""
     start, limit, step = (node.static(i, what) for i, what in enumerate(("start", "limit", "delta")))
     values = np.arange(start.item(), limit.item(), step.item(), dtype=start.dtype)
     if start.dtype.kind not in "iu":
@@ -131,7 +131,7 @@ def _fill(node: NodeContext) -> SSAValue:
 
 
 def _empty(node: NodeContext) -> SSAValue:
-    """A tensor that is filled later; until then zero, which `init` asks for."""
+    """Return a tensor that is filled later; until then zero, which `init` asks for."""
     return node.emit.full(0, tuple(node.ints(0, "shape")), node.out_dtype())
 
 
@@ -159,7 +159,7 @@ def _reverse(node: NodeContext) -> SSAValue:
 
 
 def _roll(node: NodeContext) -> SSAValue:
-    """The elements moved along axes; those that fall out at one end come in at the other."""
+    """Return the elements moved along axes; those that fall out at one end come in at the other."""
     e, x = node.emit, node.x(0)
     for shift, axis in zip(node.ints(1, "shift"), node.ints(2, "axis"), strict=True):
         axis %= len(shape_of(x))

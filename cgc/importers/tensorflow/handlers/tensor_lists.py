@@ -106,7 +106,7 @@ def _from_tensor(node: NodeContext) -> TensorList:
 
 
 def _scatter(node: NodeContext) -> TensorList:
-    """A list with the rows of a tensor at given places."""
+    """Return a list with the rows of a tensor at given places."""
     size = node.ints(3, "number of elements")[0] if len(node.inputs) > 3 else -1
     rows, indices = _rows(node, 0), node.ints(1, "indices")
     return _placed(_new(node, [None] * max(size, 0)), indices, rows)
@@ -122,7 +122,7 @@ def _split(node: NodeContext) -> TensorList:
 
 
 def _concat(node: NodeContext) -> tuple[Value, Value]:
-    """The items, one after the other along the first axis, and the length of each."""
+    """Return the items, one after the other along the first axis, and the length of each."""
     items = _list(node)
     parts = [node.as_value(_item(node, items, i)) for i in range(len(items.items))]
     lengths = np.asarray([shape_of(part)[0] for part in parts], np.int64)
@@ -161,7 +161,7 @@ def _stacked(node: NodeContext, items: TensorList, indices: range | list[int]) -
 
 
 def _item(node: NodeContext, items: TensorList, index: int, output: int = 0, rank: int = 0) -> Value:
-    """An item; where nothing was put zeros, as TensorFlow reads there.
+    """Return an item; where nothing was put zeros, as TensorFlow reads there.
 
     `rank` says how many axes the output has before those of an item.
     """
@@ -226,7 +226,7 @@ def _missing(node: NodeContext) -> Missing:
 
 
 def _of_branch(node: NodeContext) -> Value:
-    """The optional that the branch around this operation gave, where several branches gave one."""
+    """Return the optional that the branch around this operation gave, where several branches gave one."""
     value = node.inputs[0]
     while isinstance(value, Either):
         branch = node.step.branches.get(value.selector)

@@ -68,7 +68,7 @@ def _read(node: NodeContext) -> SSAValue:
 
 
 def _is_initialized(node: NodeContext) -> Array:
-    """A step runs on initialized state only."""
+    """Return a step runs on initialized state only."""
     return np.asarray(True)
 
 

@@ -1,4 +1,4 @@
-"""The configuration of a run, and the kinds of backends that it can have."""
+"""The configuration of a run, and the kinds of backends."""
 
 from __future__ import annotations
 
@@ -59,7 +59,12 @@ class BackendType(enum.Enum):
 
 @dataclass(frozen=True)
 class Configuration:
-    """See `configure`."""
+    """The settings of a run, which `cstorch.configure` and `cstorch.backend` describe.
+
+    Attributes:
+        use_cs_grad_accum: False ignores `micro_batch_size`.
+        run_dir: Directory for the files of a run; None for `model_dir`.
+    """
 
     model_dir: Path
     compile_dir: Path | None = None
@@ -78,9 +83,7 @@ class Configuration:
     recompute: Recompute | None = None
     micro_batch_size: int | str | None = None
     use_cs_grad_accum: bool = True
-    """Whether `micro_batch_size` counts."""
     run_dir: Path | None = None
-    """Where the files of a run go; `model_dir` when None."""
 
     def __post_init__(self) -> None:
         for name in ("checkpoint_steps", "num_csx", "num_workers_per_csx", "max_wgt_servers", "seed"):
@@ -114,10 +117,10 @@ class Configuration:
             raise ConfigureError(f"checkpoint_steps is {self.checkpoint_steps}, expected 0 or more")
 
     def streaming(self) -> Streaming:
-        """What holds where weights stream.
+        """Return the settings of weight streaming.
 
         Raises:
-            ValueError: a setting cannot be.
+            ValueError: A setting is invalid.
         """
         return streaming(
             num_csx=int(self.num_csx),
@@ -136,11 +139,10 @@ def _check_replicas(configuration: Configuration) -> None:
 
 
 MbsSetting = Literal["auto", "explore"] | int | dict[str, Any] | None
-"""How programs choose the size of a micro batch, see `micro_batch_size_of`."""
+"""A micro-batch size as programs give it, see `micro_batch_size_of`."""
 
 
 def micro_batch_size_of(given: Any) -> int | None:
-    """A micro-batch size as programs of the original give it: "auto", "explore" and ranges of sizes stand for
-    the compiler's choice.
-    """
+    """Return the micro-batch size that a program gives; None leaves the choice to the compiler."""
+    # Programs of the original also give "auto", "explore" and ranges of sizes.
     return given if isinstance(given, int) else None

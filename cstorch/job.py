@@ -14,13 +14,13 @@ from cstorch.program import Program
 
 
 def task() -> TaskInfo:
-    """The part of this process in its job."""
-    workers = Program.current().own_workers
+    """Return the task of this process in its job."""
+    workers = Program.current().local_workers
     return current() if workers is None else workers.task
 
 
 def leave_to_chief() -> None:
-    """Ends a worker of a program that computes on the CPU of the chief: there is nothing to stream."""
+    """End a worker whose program runs on the CPU of the chief, because there is nothing to stream."""
     if task().role == "worker":
         terminal.configure_logging("cstorch")
         logging.getLogger("cstorch").info(
@@ -30,25 +30,25 @@ def leave_to_chief() -> None:
 
 
 def num_streamers() -> int:
-    """How many processes read the input of the run."""
+    """Return the number of processes that read the input of the run."""
     positions = Program.current().reader_positions
     return positions[-1][0] if positions else task().num_workers
 
 
 def get_streaming_rank() -> int:
-    """Which of them this is, from 0; 0 on the chief."""
+    """Return the number of this process among those that read the input, from 0; 0 on the chief."""
     positions = Program.current().reader_positions
     return positions[-1][1] if positions else task().index
 
 
 def is_streamer() -> bool:
-    """Whether this process reads input for the system: a worker, or a chief that is its own worker."""
+    """Return True if this process reads input for the system: a worker, or a chief without workers."""
     return task().role == "worker" or task().in_process_worker
 
 
 @contextmanager
 def whole_input_on_chief() -> Iterator[None]:
-    """In the body the chief has all of the data: it looks at the first batch, counts an epoch, evaluates."""
+    """Let the chief read the whole input in the body: for the first batch, an epoch's length, evaluations."""
     if task().role == "chief":
         with reading_as(1, 0):
             yield
@@ -58,7 +58,7 @@ def whole_input_on_chief() -> Iterator[None]:
 
 @contextmanager
 def reading_as(count: int, index: int) -> Iterator[None]:
-    """In the body this process is the `index`-th of `count` that read the input."""
+    """Make this process read the share `index` of `count` of the input within the body."""
     positions = Program.current().reader_positions
     positions.append((count, index))
     try:

@@ -1,4 +1,4 @@
-"""Compiles a model for its backend, and predicts with it."""
+"""`cstorch.compile`, which places a model on its backend, and `cstorch.predict`."""
 
 from __future__ import annotations
 
@@ -32,29 +32,29 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def prepare(model: Model, backend: str | BackendType | Backend | None = None) -> Model:
-    """Moves a model's parameters and buffers to the device of its backend, and returns the model.
+    """Move a model's parameters and buffers to the device of its backend, and return the model.
 
-    Nothing is compiled yet: that happens in the first step, when the shapes of a batch are known. On the CPU
-    nothing moves and nothing is compiled.
+    Nothing is compiled yet: the first step is compiled when the shapes of a batch are known. On the CPU
+    nothing moves, and nothing is compiled.
 
-    The model gets the attributes `backend` and, where its class has none, `device`.
+    The model gets the attribute `backend`, and `device` unless its class has one.
 
     Args:
-        model: the model.
-        backend: what `cstorch.backend` has returned, or its name. None means the backend of this process; the
-            CS system where there is none and `cstorch.configure` was called, else this CPU. The name "WSE_WS"
-            streams weights, unless `configure` has chosen an execution.
+        model: The model.
+        backend: Return value of `cstorch.backend`, or its name. None means the backend of the program, or
+            without one the CS system if `cstorch.configure` was called, else this CPU. The name "WSE_WS"
+            selects weight streaming, unless `configure` has chosen an execution.
 
     Raises:
-        CompileCallError: no module, or a backend that is not there.
-        ConfigureError: a backend that is not that of this process.
-        ModelMovedError: the model is not on this CPU.
+        CompileCallError: This is no module, or the backend is unavailable.
+        ConfigureError: The program has another backend.
+        ModelMovedError: The model is not on this CPU.
     """
     if not isinstance(model, nn.Module):
         raise CompileCallError(f"compile() got a {type(model).__name__}, expected a torch.nn.Module")
     chosen = _backend_of(backend)
     program = Program.current()
-    kept = program.cpu_models if chosen.is_cpu else program.models
+    compiled = program.cpu_models if chosen.is_cpu else program.models
     for tensor in (*model.parameters(), *model.buffers()):
         if tensor.device.type not in ("cpu", chosen.torch_device.type):
             raise ModelMovedError(str(tensor.device), user_line())
@@ -64,15 +64,15 @@ def prepare(model: Model, backend: str | BackendType | Backend | None = None) ->
     object.__setattr__(model, "backend", chosen)
     if not hasattr(model, "device"):
         object.__setattr__(model, "device", chosen.torch_device)
-    if model not in kept:
-        kept.append(model)
+    if model not in compiled:
+        compiled.append(model)
         if chosen.is_cpu and chosen.mixed_precision:
             _autocast_forward(model)
     return model
 
 
 def _autocast_forward(model: nn.Module) -> None:
-    """Compute the model, with a loss that it returns, within `amp.autocast`; gradients follow it."""
+    """Make the forward pass of a model, with a loss that it returns, run within `amp.autocast`."""
     entered: list[autocast] = []
 
     def enter(*_: object) -> None:
@@ -87,7 +87,7 @@ def _autocast_forward(model: nn.Module) -> None:
 
 
 def _backend_of(wanted: str | BackendType | Backend | None) -> Backend:
-    """The backend that a program gives or has chosen, else what `configure` means."""
+    """Return the backend that the program gives or has chosen, or that `configure` implies."""
     current = current_backend(raise_exception=False)
     if isinstance(wanted, Backend):
         return wanted
@@ -104,7 +104,7 @@ def _backend_of(wanted: str | BackendType | Backend | None) -> Backend:
         )
     if current is not None:
         return current
-    if kind is BackendType.CSX:  # of a program that calls `configure`, and not `backend`
+    if kind is BackendType.CSX:  # the program calls `configure`, and not `backend`
         execution = None if wanted is None else execution_of(wanted)
         if execution is not None and configuration().execution == "auto":
             program.change_configuration(execution=execution)
@@ -114,59 +114,52 @@ def _backend_of(wanted: str | BackendType | Backend | None) -> Backend:
     return choose(kind)
 
 
-"""One step for each model, so that it is recorded once for batches of one shape."""
-
-
 def predict(model: nn.Module, data: Any) -> Any:
-    """Outputs of a model in eval mode, as tensors of this CPU in the nest that it returns.
+    """Compute a model in eval mode, and return its outputs as tensors of this CPU.
 
-    The model is compiled if it is not yet; its mode is what it was when the call is done. A program that was
-    compiled before, for the same shapes, is not compiled again.
+    The model is compiled if necessary, and its training mode is restored afterwards. A step that was compiled
+    for the same shapes is not compiled again.
 
     Args:
-        model: called as `model(batch)`, with a tuple or list as `model(*batch)` and a dict as
-            `model(**batch)`.
-        data: one batch, as a tensor or a tuple, list or dict of tensors, the first dimension of each its
-            samples. Or many: a `torch.utils.data.DataLoader` or another iterable of batches; or a
-            `cstorch.utils.data.DataLoader`, whose workers read it. The last of many may be smaller: it is
-            filled up with copies of its last sample, and outputs are cut to its samples. An output that is
-            computed across samples, such as a mean loss, is that of the filled batch.
+        model: Called as `model(batch)`, as `model(*batch)` with a tuple or list, and as `model(**batch)` with
+            a dict.
+        data: One batch, a tensor or a tuple, list or dict of tensors whose first dimension counts samples. Or
+            many batches: a `torch.utils.data.DataLoader` or another iterable, or a
+            `cstorch.utils.data.DataLoader`, which workers read. The last batch may be smaller: it is padded
+            with copies of its last sample, and outputs are cut. An output that is computed across samples,
+            such as a mean loss, is that of the padded batch.
 
     Returns:
-        The outputs of one batch. Of many an iterator of the outputs of each, in order.
+        The outputs of one batch, or an iterator over the outputs of many batches, in order.
 
     Raises:
-        InputError: there is no tensor in the data, or batches of different shapes.
-        cgc.errors.CompileError: the model cannot be compiled.
-        cs_system.errors.CsSystemError: the system is not there or busy.
+        InputError: The data has no tensor, or batches of different shapes.
+        cgc.errors.CompileError: The model cannot be compiled.
+        cs_system.errors.CsSystemError: The system is unavailable or busy.
     """
     if isinstance(data, DataLoader):
-        return _outputs(model, data)
-    if isinstance(data, torch.Tensor | Mapping) or _is_one_batch(data):
-        (outputs,) = _outputs_of_all(model, [data])
+        return _compute(model, data)
+    is_nest = isinstance(data, tuple | list) and bool(data) and all(isinstance(x, torch.Tensor) for x in data)
+    if isinstance(data, torch.Tensor | Mapping) or is_nest:
+        (outputs,) = _compute_batches(model, [data])
         return outputs
-    return _outputs_of_all(model, data)
+    return _compute_batches(model, data)
 
 
-def _is_one_batch(data: Any) -> bool:
-    """Whether a tuple or list holds tensors, and not batches of several."""
-    return isinstance(data, tuple | list) and bool(data) and all(isinstance(x, torch.Tensor) for x in data)
-
-
-def _outputs_of_all(model: nn.Module, batches: Iterable[Any]) -> Iterator[Any]:
-    """Of batches of this process; the last one is filled up to the size of the first."""
+def _compute_batches(model: nn.Module, batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield the outputs of batches of this process; the last one is padded to the size of the first."""
     sized = batches if _is_sized(batches) else list(batches)
     if not len(sized):
         raise InputError("predict() got no batch, expected one or more")
     size = _samples(next(iter(sized)))
     steps, last = len(sized), _samples_of_last(sized, size)
-    loader = DataLoader(lambda: _Filled(sized, size), num_steps=steps)
-    for position, outputs in enumerate(_outputs(model, loader), start=1):
-        yield outputs if position < steps or last == size else _first_of(outputs, size, last)
+    loader = DataLoader(lambda: _Padded(sized, size), num_steps=steps)
+    for position, outputs in enumerate(_compute(model, loader), start=1):
+        yield outputs if position < steps or last == size else _cut(outputs, size, last)
 
 
 def _is_sized(batches: Iterable[Any]) -> TypeGuard[list[Any] | TorchLoader]:
-    """Whether the number of batches and of samples is known, and they can be read again."""
+    """Return True if the numbers of batches and samples are known, and they can be read repeatedly."""
     if isinstance(batches, list):
         return True
     return isinstance(batches, TorchLoader) and hasattr(batches.dataset, "__len__")
@@ -181,29 +174,29 @@ def _samples_of_last(batches: Any, size: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Filled:
-    """Batches of one size: what a smaller one lacks are copies of its last sample."""
+class _Padded:
+    """Batches of one size: smaller ones are padded with copies of their last sample."""
 
     batches: Iterable[Any]
     size: int
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self.batches:
-            lacks = self.size - _samples(batch)
-            yield (
-                pytree.tree_map_only(torch.Tensor, partial(_longer, by=lacks), batch) if lacks > 0 else batch
-            )
+            missing = self.size - _samples(batch)
+            if missing > 0:
+                batch = pytree.tree_map_only(torch.Tensor, partial(_pad, by=missing), batch)
+            yield batch
 
 
-def _longer(tensor: torch.Tensor, by: int) -> torch.Tensor:
+def _pad(tensor: torch.Tensor, by: int) -> torch.Tensor:
     return torch.cat([tensor, tensor[-1:].expand(by, *tensor.shape[1:])])
 
 
 def _samples(batch: Any) -> int:
-    """First dimension of the tensors of a batch.
+    """Return the first dimension of the tensors of a batch.
 
     Raises:
-        InputError: there is no tensor in it, or one without dimensions.
+        InputError: The batch has no tensor, or the first one has no dimensions.
     """
     tensors = [x for x in pytree.tree_leaves(batch) if isinstance(x, torch.Tensor)]
     if not tensors or not tensors[0].ndim:
@@ -214,8 +207,8 @@ def _samples(batch: Any) -> int:
     return tensors[0].size(0)
 
 
-def _first_of(outputs: Any, size: int, count: int) -> Any:
-    """The outputs of the first samples; what has none of them stays whole."""
+def _cut(outputs: Any, size: int, count: int) -> Any:
+    """Return the outputs of the first samples; outputs without a dimension of samples stay whole."""
 
     def cut(x: torch.Tensor) -> torch.Tensor:
         return x[:count] if x.ndim and x.size(0) == size else x
@@ -223,8 +216,8 @@ def _first_of(outputs: Any, size: int, count: int) -> Any:
     return pytree.tree_map_only(torch.Tensor, cut, outputs)
 
 
-def _outputs(model: nn.Module, loader: DataLoader) -> Iterator[Any]:
-    """The outputs of each batch of a loader, which every task of a job reads by itself."""
+def _compute(model: nn.Module, loader: DataLoader) -> Iterator[Any]:
+    """Yield the outputs of each batch of a loader."""
     program = Program.current()
     if model not in program.models and model not in program.cpu_models:
         prepare(model, None if current_backend(raise_exception=False) else "CSX")
@@ -239,11 +232,11 @@ def _outputs(model: nn.Module, loader: DataLoader) -> Iterator[Any]:
 
 
 def _call(model: Callable[[], nn.Module | None], batch: Any) -> Any:
-    called = model()
-    assert called is not None, "the caller holds it"
+    module = model()
+    assert module is not None, "the caller holds a reference"
     if isinstance(batch, Mapping):
-        return called(**batch)
-    return called(*batch) if isinstance(batch, tuple | list) else called(batch)
+        return module(**batch)
+    return module(*batch) if isinstance(batch, tuple | list) else module(batch)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a process computes its steps in: float32, or 16 bits where a step says so or all of it."""
+"""The precision of steps: float32, or the 16-bit type of the program."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _FORMATS = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
 
 def half_dtype() -> str:
-    """Name of the 16-bit type of this process."""
+    """Return the name of the program's 16-bit type."""
     return Program.current().half_dtype
 
 
 def name_half_dtype(value: str | torch.dtype) -> torch.dtype:
-    """Says which the 16-bit type is, and not that a step is computed in it.
+    """Set the 16-bit type, without computing steps in it.
 
     Args:
         value: "float16", "bfloat16" or "cbfloat16", or one of PyTorch's two types.
 
     Returns:
-        The type that stands for it in PyTorch, which has no cbfloat16: there it is float16.
+        PyTorch's type for it; float16 for cbfloat16, which PyTorch lacks.
 
     Raises:
-        ValueError: the type is none of these.
+        ValueError: The type is none of these.
     """
     name = str(value).removeprefix("torch.")
     if name not in HALF_DTYPES:
@@ -43,7 +43,7 @@ def name_half_dtype(value: str | torch.dtype) -> torch.dtype:
 
 
 def mix_precision(wanted: bool = True) -> None:
-    """Says whether steps without an autocast are computed in the 16-bit type."""
+    """Set whether steps without an autocast are computed in the 16-bit type."""
     Program.current().mixed_precision = wanted
 
 
@@ -53,25 +53,26 @@ def is_mixed() -> bool:
 
 
 def torch_half_dtype() -> torch.dtype:
-    """Return PyTorch's type for the 16-bit type of this process; float16 also stands for cbfloat16."""
+    """Return PyTorch's type for the program's 16-bit type; float16 for cbfloat16, which PyTorch lacks."""
     return torch.bfloat16 if half_dtype() == "bfloat16" else torch.float16
 
 
 def precision_of(half: str | None) -> Precision:
-    """What a step is computed in: the format of its autocasts, if it has any, else what the process says."""
+    """Return the precision of a step: the format of its autocasts, or without any that of the program."""
     if half is None and not is_mixed():
         return "float32"
     return _PRECISIONS[half or half_dtype()]
 
 
 def format_of(dtype: torch.dtype | None) -> str:
-    """The 16-bit format that an autocast means.
+    """Return the 16-bit format of an autocast.
 
     Args:
-        dtype: as the program gives it; None, and float16 where it stands for cbfloat16, mean the chosen one.
+        dtype: Type that the program gives; None means the program's 16-bit type, as does float16 if that is
+            cbfloat16.
 
     Raises:
-        StepError: PyTorch's type has not 16 bits.
+        StepError: The type does not have 16 bits.
     """
     if dtype is None or (dtype == torch.float16 and half_dtype() == "cbfloat16"):
         return half_dtype()

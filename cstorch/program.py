@@ -28,7 +28,7 @@ Part = TypeVar("Part")
 
 
 class ChosenBackend(Protocol):
-    """The backend of a program, see `cstorch.backends.Backend`."""
+    """The backend of a program (`cstorch.backends.Backend`)."""
 
     @property
     def backend_type(self) -> BackendType:
@@ -36,8 +36,8 @@ class ChosenBackend(Protocol):
         ...
 
 
-class LocalWorkers(Protocol):
-    """Workers that a program has started itself, see `cstorch.input.workers.OwnWorkers`."""
+class WorkerGroup(Protocol):
+    """Workers that a program has started itself (`cstorch.input.workers.LocalWorkers`)."""
 
     @property
     def task(self) -> TaskInfo:
@@ -99,7 +99,7 @@ class Program:
         appliance_settings: Values of `backends.csx` settings that the program has set, by group and name.
         loader_numbers: Counts the data loaders.
         reader_positions: (number of readers, index of this one) of the entered `reading_as` blocks.
-        own_workers: Workers that the program has started itself.
+        local_workers: Workers that the program has started itself.
         value_readers: Give values of tensors that are not on this CPU; the last one is asked. A session ends
             its step to give them.
         output_readers: Running loops, innermost last: each gives what its last step returned to operations
@@ -131,7 +131,7 @@ class Program:
     appliance_settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     loader_numbers: Iterator[int] = field(default_factory=count)
     reader_positions: list[tuple[int, int]] = field(default_factory=list)
-    own_workers: LocalWorkers | None = None
+    local_workers: WorkerGroup | None = None
     value_readers: list[Callable[[Any], torch.Tensor | None]] = field(default_factory=list)
     output_readers: list[Callable[[torch.Tensor], torch.Tensor | None]] = field(default_factory=list)
     embedded_systems: dict[int, EmbeddedSystem] = field(default_factory=dict)

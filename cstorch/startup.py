@@ -28,7 +28,7 @@ from cstorch.compatibility import log_unused
 from cstorch.config import BackendType, Configuration, micro_batch_size_of
 from cstorch.distributed.cluster import CSConfig
 from cstorch.errors import ConfigureError, essence
-from cstorch.input.workers import OwnWorkers, job_directory, job_files, serve_and_leave
+from cstorch.input.workers import LocalWorkers, job_directory, job_files, serve_and_leave
 from cstorch.job import task
 from cstorch.loop import base
 from cstorch.precision import mix_precision
@@ -286,7 +286,7 @@ def start_workers() -> None:
     """Starts the workers that the program wants, where neither a launcher nor an earlier call has."""
     number = configuration().num_workers_per_csx
     if number > 1 and task().num_tasks == 1 and _runs() and not export_requested():
-        Program.current().own_workers = OwnWorkers(number, job_directory(task()), task())
+        Program.current().local_workers = LocalWorkers(number, job_directory(task()), task())
 
 
 def _runs() -> bool:

@@ -1,4 +1,4 @@
-"""How many steps the state of this process has behind it: masks of dropout and the input go on from there."""
+"""The number of completed training steps, from which dropout masks and the input continue."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from cstorch.tracing.device import is_tracing
 
 
 def steps_done() -> int:
-    """Training steps behind the state: of the loops so far, and before them of the loaded checkpoint."""
+    """Return the training steps of the state: those of the loaded checkpoint and of the loops since."""
     return Program.current().steps_done
 
 
 def continue_at(step: int) -> None:
-    """The state has so many steps behind it: they were done, or it was loaded."""
+    """Set the number of completed steps, after a step or when a state is loaded."""
     Program.current().steps_done = step
 
 
 class StateSteps(int):
-    """The number in what a closure is given: it is that behind the step which the closure runs behind."""
+    """A number of steps in the arguments of a closure, which gets the current number instead."""
 
 
 def state_steps() -> int:
-    """The number for a state dictionary: one that a step makes has the state behind the step."""
+    """Return the number of steps for a state dictionary; one made within a step has the state after it."""
     return StateSteps(steps_done() + 1) if is_tracing() else steps_done()

@@ -1,4 +1,4 @@
-"""What a process computes on: the CS system, or this CPU."""
+"""Backends, on which a program computes: the CS system, or this CPU."""
 
 from cstorch.backends import csx, ltc_backend
 from cstorch.backends.base_backend import Backend, Device, current_backend, on_cpu, on_csx

@@ -19,26 +19,26 @@ from cstorch.program import Program, configuration
 from cstorch.tracing.device import DEVICE, is_tracing
 
 _OLD_NAMES = {"WSE_WS": "CSX", "WSE_PIPELINE": "CSX", "WSE": "CSX"}
-"""Of the first releases."""
+"""Names of the first releases."""
 _EXECUTIONS: Mapping[str, ExecutionChoice] = {"WSE_WS": "weight_streaming", "WSE_PIPELINE": "pipelined"}
-"""How the CS system executes a step, where the name of the backend says it."""
+"""The execution mode that a backend's name implies."""
 
 
 class Flag(int):
-    """A truth value that programs read as an attribute, and those of the first releases call."""
+    """A truth value that programs read as an attribute; programs of the first releases call it."""
 
     def __call__(self) -> bool:
-        """Its value."""
+        """Return the truth value."""
         return bool(self)
 
 
 class Device:
-    """Where a backend's tensors are: a context for making a model, and the device of torch.
+    """The device of a backend, which is also a context for creating a model.
 
-    A model is made on this CPU either way, with the numbers that torch draws there, and moves in `compile`.
+    A model is always created on this CPU, with the numbers that PyTorch draws there; `compile` moves it.
 
     Attributes:
-        torch_device: what tensors of a compiled model say they are on.
+        torch_device: The device that tensors of a compiled model report.
     """
 
     def __init__(self, torch_device: torch.device) -> None:
@@ -46,12 +46,12 @@ class Device:
 
     @property
     def type(self) -> str:
-        """Type of the device, as torch names it."""
+        """PyTorch's name of the device type."""
         return str(self.torch_device.type)
 
     @property
     def config(self) -> Settings:
-        """How tensors move to the device: the settings that programs after release 2.2 set on `csx.debug`."""
+        """Settings of transfers to the device, which programs after release 2.2 set on `csx.debug`."""
         return debug
 
     def __enter__(self) -> Device:
@@ -61,17 +61,17 @@ class Device:
         return None
 
     def __str__(self) -> str:
-        """Return the kind of backend, which programs of releases 2.x print in each line of progress."""
+        """Return the kind of backend, which programs of releases 2.x print in progress lines."""
         return (BackendType.CPU if self.torch_device.type == "cpu" else BackendType.CSX).value
 
 
 class Cluster:
-    """The cluster of a backend: one CS system, which every run reserves and frees by itself.
+    """The cluster of a backend: one CS system, which each run reserves and releases itself.
 
     Attributes:
-        config: `distributed.ClusterConfig` of the backend. Another one may take its place between two loops.
-        workflow_id: the workflow that jobs belong to; always None, as reservations outlast no run.
-        client: the connection to the management of the original's cluster; None.
+        config: `distributed.ClusterConfig` of the backend, which may be replaced between two loops.
+        workflow_id: Workflow of the jobs; always None, because a reservation ends with its run.
+        client: Connection to the management of the original's cluster; None.
     """
 
     client: None = None
@@ -92,13 +92,13 @@ class Cluster:
 
 
 class Backend:
-    """What a process computes on.
+    """The CS system or this CPU, on which a program computes.
 
     Attributes:
-        backend_type: its kind.
-        max_checkpoints: how many checkpoints of this process `save` keeps; all where None.
-        mixed_precision: on the CPU, whether models compute in bfloat16 where that is the 16-bit type.
-        appliance: the original's; None.
+        backend_type: Kind of backend.
+        max_checkpoints: Number of checkpoints of this process that `save` keeps; None for all.
+        mixed_precision: On the CPU, models compute in bfloat16 if that is the 16-bit type.
+        appliance: The original's appliance; None.
     """
 
     appliance: None = None
@@ -119,7 +119,7 @@ class Backend:
         self._saved: list[object_store.PathLike] = []
 
     def keep_newest(self, saved: object_store.PathLike) -> None:
-        """Deletes the oldest checkpoints of this process where there are too many with this one."""
+        """Delete the oldest checkpoints of this process if there are too many with a new one."""
         if self.max_checkpoints is None:
             return
         path = saved if object_store.is_url(saved) else Path(saved).absolute()
@@ -133,7 +133,7 @@ class Backend:
 
     @property
     def artifact_dir(self) -> Path:
-        """Folder of the files of its runs."""
+        """Directory for the files of its runs."""
         return self._artifact_dir
 
     @artifact_dir.setter
@@ -142,17 +142,17 @@ class Backend:
 
     @property
     def cluster(self) -> Cluster:
-        """Its cluster, see `Cluster`."""
+        """The cluster."""
         return self._cluster
 
     @property
     def device(self) -> Device:
-        """Where its tensors are, see `Device`."""
+        """The device of its tensors."""
         return self._device
 
     @property
     def cluster_config(self) -> Any:
-        """The configuration of its cluster."""
+        """The configuration of the cluster."""
         return self.cluster.config
 
     @cluster_config.setter
@@ -161,18 +161,18 @@ class Backend:
 
     @property
     def _impl(self) -> Backend:
-        """This backend: the original's has another object behind it, which programs look at."""
+        """This backend; programs read this attribute because the original's wraps another object."""
         return self
 
     @property
     def is_e2e_execution(self) -> bool:
-        """Whether its steps run, and are not only compiled or checked."""
-        made = configuration()
-        return not (self.is_csx and (made.compile_only or made.validate_only))
+        """True if steps run, and are not only compiled or validated."""
+        config = configuration()
+        return not (self.is_csx and (config.compile_only or config.validate_only))
 
     @property
     def is_tracing(self) -> bool:
-        """Whether a step is being recorded."""
+        """True while a step is being recorded."""
         return is_tracing()
 
     def to_cpu(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -181,29 +181,29 @@ class Backend:
 
     @property
     def name(self) -> str:
-        """Name of its kind."""
+        """Name of the kind of backend."""
         return self.backend_type.value
 
     @property
     def torch_device(self) -> torch.device:
-        """What tensors of a compiled model say they are on."""
+        """The device that tensors of a compiled model report."""
         return self.device.torch_device
 
     @property
     def is_csx(self) -> Flag:
-        """Whether it is a CS system."""
+        """True for a CS system."""
         return Flag(self.backend_type is BackendType.CSX)
 
     is_wse = is_csx
 
     @property
     def is_cpu(self) -> Flag:
-        """Whether it is this CPU."""
+        """True for this CPU."""
         return Flag(self.backend_type is BackendType.CPU)
 
     @property
     def is_gpu(self) -> Flag:
-        """Whether it is a GPU."""
+        """True for a GPU."""
         return Flag(self.backend_type is BackendType.GPU)
 
     def __str__(self) -> str:
@@ -214,10 +214,10 @@ DEFAULT_ARTIFACT_DIR = "./cerebras_logs"
 
 
 def type_of(given: str | BackendType) -> BackendType:
-    """The kind that a program means, in capital or small letters.
+    """Return the kind of backend that a program names, in upper or lower case.
 
     Raises:
-        CompileCallError: there is no such kind, or none of it here.
+        CompileCallError: The kind is unknown or unavailable.
     """
     name = given.value if isinstance(given, BackendType) else str(given).upper()
     name = _OLD_NAMES.get(name, name)
@@ -232,19 +232,19 @@ def type_of(given: str | BackendType) -> BackendType:
 
 
 def execution_of(given: str | BackendType) -> ExecutionChoice | None:
-    """Return the execution that the name of a backend says; None where it says none."""
+    """Return the execution mode that a backend's name implies; None if it implies none."""
     return _EXECUTIONS.get(str(given).upper())
 
 
 def current_backend(raise_exception: bool = True, raise_warning: bool = True) -> Backend | None:
-    """Return the backend of this process.
+    """Return the backend of the program.
 
     Args:
-        raise_exception: Raise an error where there is none, instead of returning None.
-        raise_warning: No effect: None is returned without a warning.
+        raise_exception: Raise an error if there is none, instead of returning None.
+        raise_warning: Without effect: None is returned without a warning.
 
     Raises:
-        ConfigureError: there is none, and an exception is wanted.
+        ConfigureError: There is none, and `raise_exception` is set.
     """
     chosen = Program.current().backend
     assert isinstance(chosen, Backend | None)
@@ -254,12 +254,12 @@ def current_backend(raise_exception: bool = True, raise_warning: bool = True) ->
 
 
 def on_csx() -> bool:
-    """Whether this process has chosen the CS system."""
+    """Return True if the program has chosen the CS system."""
     return Program.current().on_csx
 
 
 def on_cpu() -> bool:
-    """Whether this process has chosen the CPU."""
+    """Return True if the program has chosen the CPU."""
     return Program.current().on_cpu
 
 
@@ -269,9 +269,9 @@ def choose(
     max_checkpoints: int | None = None,
     cluster_config: Any = None,
 ) -> Backend:
-    """Makes the backend of this process; a worker of a job has nothing to do on a CPU, and ends here."""
+    """Create the backend of the program; on the CPU, workers of a job have nothing to do and end here."""
     if kind is BackendType.CPU:
         leave_to_chief()
-    made = Backend(kind, Path(artifact_dir or DEFAULT_ARTIFACT_DIR), max_checkpoints, cluster_config)
-    Program.current().backend = made
-    return made
+    chosen = Backend(kind, Path(artifact_dir or DEFAULT_ARTIFACT_DIR), max_checkpoints, cluster_config)
+    Program.current().backend = chosen
+    return chosen

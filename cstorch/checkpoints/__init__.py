@@ -35,7 +35,7 @@ def save(state: Any, path: PathLike) -> None:
     Raises:
         CheckpointError: something else is in the nest, the folder is missing, or the device is full. What
             was under the path before is still there.
-        ValueNotThereError: a tensor of a step is saved outside of a step closure.
+        ValueUnavailableError: a tensor of a step is saved outside of a step closure.
         ObjectStoreError: the path is the URL of an object, s3://BUCKET/KEY, that cannot be written.
     """
     if object_store.is_url(path):

@@ -1,1 +1,1 @@
-"""The input of a program: loaders, the parts that workers read, and the way to the workers."""
+"""The input of a program: loaders, the share of each worker, and the transfer to the workers."""

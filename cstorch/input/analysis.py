@@ -1,4 +1,4 @@
-"""The input function for cs_input_analyzer, where that has started the program, and for the log of a run."""
+"""Export of the input function to cs_input_analyzer, and the Input Function Report in the log of a run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from cstorch.job import reading_as, task
 from cstorch.program import configuration
 from input_rules.input_export import InputProgram, Shard, export_input, export_requested
 
-PATIENCE_S = 2.0
-"""A run does not make an input once more for its report that took longer to make."""
+MAX_FIRST_BATCH_S = 2.0  # inputs that take longer to start are not built again only for the report
 
 
 def export_input_function(loader: InputLoader) -> None:
-    """Gives the input function to the analyzer that has started this process; nothing without one.
+    """If cs_input_analyzer has started this process, send it the input function.
 
-    Ends the process, except before a compilation whose report the analyzer wants.
+    This ends the process, unless the analyzer wants the report of a compile that follows.
     """
     if export_requested():
         config = configuration()
@@ -33,8 +32,8 @@ def export_input_function(loader: InputLoader) -> None:
 
 
 def log_report(loader: InputLoader) -> None:
-    """Logs what the input function could do better, see `cs_runtime.input_source.log_report`."""
-    if loader.first_batch_s > PATIENCE_S:
+    """Log possible improvements of the input function (`cs_runtime.input_source.log_report`)."""
+    if loader.first_batch_s > MAX_FIRST_BATCH_S:
         return
     from input_rules.torch.inspection import inspect
 
@@ -48,11 +47,11 @@ def _program(loader: InputLoader) -> InputProgram:
 
     def build(shard: Shard) -> Any:
         with _role(shard):
-            return data_loader_of(loader.made())
+            return data_loader_of(loader.make_loader())
 
     def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
         with _role(shard):
-            yield from loader.arrays(iter(loader.made()))
+            yield from loader.arrays(iter(loader.make_loader()))
 
     return InputProgram(
         framework="torch",
@@ -69,21 +68,21 @@ def _program(loader: InputLoader) -> InputProgram:
 
 @contextmanager
 def _role(shard: Shard) -> Iterator[None]:
-    """What a worker finds: for what it reads in its environment later, too."""
-    told = environment_variables(worker_variables(os.environ, shard.count, shard.index))
-    with told, reading_as(shard.count, shard.index):
+    """Give the body the environment and the share of a worker."""
+    environment = environment_variables(worker_variables(os.environ, shard.count, shard.index))
+    with environment, reading_as(shard.count, shard.index):
         yield
 
 
 def data_loader_of(made: Any) -> torch.utils.data.DataLoader[Any]:
-    """Return the DataLoader that stands for what an input function returns.
+    """Return the DataLoader that the rules examine for the return value of an input function.
 
     Args:
-        made: Something that can be iterated for batches.
+        made: An iterable of batches.
 
     Returns:
-        Itself where it is a DataLoader, the DataLoader among its attributes where it reads one, else one that
-        iterates it in this process.
+        The value itself if it is a DataLoader, else the DataLoader among its attributes, else a DataLoader
+        that iterates over it in this process.
     """
     if isinstance(made, torch.utils.data.DataLoader):
         return made
@@ -93,11 +92,11 @@ def data_loader_of(made: Any) -> torch.utils.data.DataLoader[Any]:
 
 
 class _IteratingLoader(torch.utils.data.DataLoader[Any]):
-    """A DataLoader of a list, a generator, or an object with `__iter__`; the rules ask for `iterated`."""
+    """A DataLoader over a list, a generator, or an object with `__iter__`; the rules read `iterated`."""
 
     def __init__(self, iterated: Iterable[Any]) -> None:
         self.iterated = iterated
-        super().__init__(_Batches(iterated), batch_size=None, collate_fn=_unchanged)
+        super().__init__(_Batches(iterated), batch_size=None, collate_fn=_identity)
 
 
 class _Batches(torch.utils.data.IterableDataset[Any]):
@@ -108,5 +107,5 @@ class _Batches(torch.utils.data.IterableDataset[Any]):
         return iter(self.iterated)
 
 
-def _unchanged(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch

@@ -1,4 +1,4 @@
-"""Input for the original's loaders: made-up samples, shards, and what a loader that restarts has."""
+"""Datasets and samplers for loaders: synthetic samples, the share of a worker, restartable loaders."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cstorch.errors import InputError
 from cstorch.job import get_streaming_rank, is_streamer, num_streamers
 
 pad_index = -1
-"""Stands for a sample of padding, where `DistributedSampler(pad_last=True)` fills the last batch."""
+"""Index of a padding sample, with which `DistributedSampler(pad_last=True)` fills the last batch."""
 
 
 class SyntheticDataset(torch.utils.data.Dataset):
-    """Samples in the shapes of a description, the same for the same index.
+    """Synthetic samples, the same each time for an index.
 
     Args:
-        sample_spec: nest of tensors, or of functions of the index that return one.
-        num_samples: length; samples without end where None (`len` is 2**63 - 1).
+        sample_spec: Nest of tensors, or of functions that return one for an index.
+        num_samples: Number of samples; None for 2**63 - 1.
 
     Raises:
-        InputError: there is no tensor in the nest, or the length is not positive.
+        InputError: The nest has no tensor, or the number is not positive.
     """
 
     def __init__(self, sample_spec: Any, num_samples: int | None = None) -> None:
@@ -53,29 +53,28 @@ class SyntheticDataset(torch.utils.data.Dataset):
 
 
 class DistributedSampler(torch.utils.data.Sampler):
-    """The indices of this worker: batch b of all epochs together goes to worker b modulo their number.
+    """The indices of this worker: batch b, counted over all epochs, goes to worker b modulo their number.
 
-    So the batches that the system takes from one worker after the other are those of one process alone,
-    however many there are. Epochs of a worker may differ by a batch. A chief that streams nothing itself has
-    all indices: what it counts is an epoch of the whole; so has the one worker that reads an evaluation.
+    The system takes batches from the workers in rotation, so it gets the batches of a single process,
+    whatever the number of workers. Epochs of a worker may differ by a batch. A chief that streams nothing has
+    all indices, because it counts a whole epoch; so has the only worker that reads an evaluation.
 
     It yields indices as the `sampler` of a torch `DataLoader`, and lists of them as its `batch_sampler`.
 
     Args:
-        data_source: the data set.
-        shuffle: draw another order in every epoch.
-        seed: of the order.
-        shard: leave the others' batches out.
-        batch_size: samples of a batch. None: samples, not batches, go to the workers in turn, and every
-            epoch begins with the first one.
-        start_index: samples of all workers that were read before, as by a run that is continued.
-        drop_last: leave out samples that fill no batch; without batches those that not every worker gets one
-            of.
-        num_samples: samples of an epoch, the first ones of its order; all where None.
-        pad_last: fill the last batch with `pad_index`, instead of leaving samples out or ending with a part.
+        data_source: The dataset.
+        shuffle: Draw another order in every epoch.
+        seed: Seed of the order.
+        shard: Omit the batches of other workers.
+        batch_size: Samples in a batch. None: samples instead of batches are distributed, and every epoch
+            begins with the first worker.
+        start_index: Samples that all workers have read before, in a run that is continued.
+        drop_last: Drop samples that fill no batch, or without `batch_size` those that not every worker gets.
+        num_samples: Samples in an epoch, the first of its order; None for all.
+        pad_last: Fill the last batch with `pad_index` instead of dropping samples or ending with a part.
 
     Raises:
-        InputError: a number is negative, or `drop_last` and `pad_last` are both set.
+        InputError: A number is negative, or `drop_last` and `pad_last` are both set.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class DistributedSampler(torch.utils.data.Sampler):
         self._in_batches = True
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch whose order comes next; without a call they count up."""
+        """Set the epoch of the next iteration; without a call, epochs count up."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -142,51 +141,51 @@ class DistributedSampler(torch.utils.data.Sampler):
         return (mine[begin : begin + self._batch] for begin in range(0, len(mine), self._batch))
 
     def _whole(self, order: Sequence[int]) -> Sequence[int]:
-        """An epoch of all workers together."""
+        """Return the indices of an epoch for all workers together."""
         used = order[: self._num_samples]
-        together = self._batch or self._workers()[0]
+        unit = self._batch or self._workers()[0]
         if self._pad_last:
-            return [*used, *[pad_index] * (-len(used) % together)]
-        return used[: len(used) // together * together] if self._drop_last else used
+            return [*used, *[pad_index] * (-len(used) % unit)]
+        return used[: len(used) // unit * unit] if self._drop_last else used
 
     def _workers(self) -> tuple[int, int]:
-        """Number and rank, which are known when a run begins: an evaluation has one reader."""
+        """Return the number of workers and the rank of this one, which are known once a run begins."""
         shared = self._shard and is_streamer()
         return (num_streamers(), get_streaming_rank()) if shared else (1, 0)
 
     def _mine(self, whole: Sequence[int], epoch: int, start: int) -> Sequence[int]:
-        """Those of this worker, without the first ones of the epoch."""
+        """Return the indices of this worker, without the first `start` of the epoch."""
         workers, rank = self._workers()
         batch = self._batch or 1
-        # Batches of the epochs before, and those of this one that were read before.
+        # Batches of earlier epochs, and those of this epoch that were read before.
         first = (epoch * -(-len(whole) // batch) if self._batch else 0) + start // batch
         return [i for at, i in enumerate(whole[start:]) if (first + at // batch) % workers == rank]
 
 
 @runtime_checkable
 class RestartableDataLoader(Protocol):
-    """What a loader has whose position programs of release 2 save and load."""
+    """A loader whose position programs of release 2 save and load."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches."""
+        """Iterate over the batches."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of one worker."""
+        """Return the position of one worker."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
-        """Goes to a position."""
+        """Continue at a position."""
         ...
 
     def aggregate_state_dict(self, worker_states: list[dict[str, Any]]) -> dict[str, Any]:
-        """One position of all workers'."""
+        """Combine the positions of all workers into one."""
         ...
 
     def deaggregate_state_dict(
         self, aggregated_state_dict: dict[str, Any], strict: bool = True
     ) -> dict[str, Any]:
-        """This worker's position of all workers'."""
+        """Return this worker's position from the combined one."""
         ...
 
 
@@ -198,7 +197,7 @@ def infer_batch_size(data: Any, batch_size: int | None = None) -> int | None:
         batch_size: Expected size.
 
     Raises:
-        InputError: They differ, or from the expected one.
+        InputError: The sizes differ from each other, or from the expected size.
     """
     tensors = [x for x in pytree.tree_leaves(data) if isinstance(x, torch.Tensor) and x.dim()]
     sizes = sorted({x.shape[0] for x in tensors})

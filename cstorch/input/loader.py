@@ -1,4 +1,4 @@
-"""The input of a step: a torch DataLoader that an input function makes, in every worker its own."""
+"""The input of a step: the torch DataLoader that an input function returns, in every worker."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class InputLoader:
     Programs loop over `cstorch.utils.data.DataLoader`, which has the arguments.
 
     Attributes:
-        first_batch_s: Seconds until its first batch was there.
-        id: Number of this loader in the process, from 0.
-        reported: Whether the log has the report on this input.
-        batches_ahead: Batches that a training skips in addition to one for each step before it; negative
-            where a loaded position is before that of the steps.
+        first_batch_s: Seconds until the first batch was available.
+        id: Number of this loader in the program, from 0.
+        reported: True once the log has the report on this input.
+        batches_ahead: Batches that a training run skips in addition to its completed steps; negative if the
+            loaded position is before the step.
     """
 
     STATE_UNKNOWN = "__UNKNOWN__"
     STATE_UNAVAILABLE = "__UNAVAILABLE__"
-    """What programs call states that no worker has given; here the chief knows the state at every step."""
+    """Names of programs for states that no worker has sent; here the chief knows the state at every step."""
 
     sends_function = True
-    """Workers get the input function from the chief; otherwise they go through the program themselves."""
+    """Workers get the input function from the chief; otherwise they run the program themselves."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class InputLoader:
         self.reported = False
         self._loaded_position: int | None = None
         self._epoch: int | None = None
-        self._begun: tuple[RandomState, Iterator[Any]] | None = None
+        self._started: tuple[RandomState, Iterator[Any]] | None = None
         self.first_batch_s = 0.0
 
     def steps_of_loop(self) -> int:
-        """Return the steps of the loop that begins: of one epoch where the program loops over the epochs."""
+        """Return the steps of the next loop: those of one epoch if the program loops over the epochs."""
         steps = self.steps
         if self._epoch is not None:
             per_epoch = self.steps_per_epoch
@@ -99,7 +99,7 @@ class InputLoader:
 
     @property
     def num_epochs(self) -> int:
-        """Epochs to loop over, for a program that does so itself; 1 where the steps are given."""
+        """Number of epochs, for a program that loops over them itself; 1 if the steps are given."""
         self._epoch = 0
         return self._epochs
 
@@ -109,28 +109,28 @@ class InputLoader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps of one epoch; all of them where the steps are given."""
+        """Steps of one epoch; all steps if their number is given."""
         return self._to_run.per_epoch(self._loader) if self._to_run.in_epochs else self.steps
 
     @property
     def steps(self) -> int:
-        """Steps to run: see `StepsToRun`."""
+        """Number of steps to run."""
         if Program.current().trains:
             return self._to_run.of(self._loader)
         return self._to_run.of_evaluation(self._loader)
 
     @property
     def dataloader(self) -> Any:
-        """What the input function returns on this task."""
+        """The loader that the input function returns on this task."""
         return self._loader
 
     @property
     def is_restartable(self) -> bool:
-        """Whether the program's loader keeps its position in a state of its own."""
+        """True if the program's loader has a state with its position."""
         return all(callable(getattr(self._loader, name, None)) for name in _RESTARTABLE)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how far the training has read its input: its steps, one batch each.
+        """Return the position in the input: the number of steps, with one batch each.
 
         A restartable loader adds its own state, as if one worker had streamed all batches.
         """
@@ -144,17 +144,17 @@ class InputLoader:
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Continue the next training at a saved position.
+        """Continue the next training run at a saved position.
 
-        Samples that were streamed are the position of the input, whatever the step is: programs add to them
-        to skip samples. Without them the input continues at the step.
+        The number of streamed samples is the position, independent of the step: programs increase it to skip
+        samples. Without it the input continues at the step.
 
         Args:
-            state_dict: What `state_dict` has returned, here or in the original.
-            strict: Raise an error where the position is missing, instead of continuing without it.
+            state_dict: Return value of `state_dict`, of this toolkit or of the original.
+            strict: Raise an error if the position is missing, instead of continuing without it.
 
         Raises:
-            InputError: The state has neither a number of steps nor one of samples.
+            InputError: The state has neither a number of steps nor of samples.
         """
         samples = _samples_streamed(state_dict)
         if strict and samples is None and "steps" not in state_dict:
@@ -174,50 +174,50 @@ class InputLoader:
                 )
 
     def begin_training(self) -> None:
-        """Read the batches of the training that begins at this step from the loaded position on."""
+        """Make the training run that begins at this step read from the loaded position on."""
         if self._loaded_position is not None:
             self.batches_ahead = self._loaded_position - steps_done()
             self._loaded_position = None
 
     @property
     def batch_size(self) -> int:
-        """First dimension of the first tensor of a batch that has one; 1 where none has."""
+        """First dimension of the first tensor with dimensions in a batch; 1 if there is none."""
         return next((t.shape[0] for t in self._tensors if t.ndim), 1)
 
     def described_batch(self) -> Any:
-        """A batch of tensors of the device without values, in the nest of the loader's batches."""
+        """Return the nest of a batch, with tensors of the device that have no values."""
         return pytree.tree_map_only(torch.Tensor, DeviceTensor, self.first)
 
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """See `cs_runtime.input_source.InputSource`."""
+        """Return types and shapes of the tensors in a batch."""
         specs = enumerate(map(array_type, self._tensors))
         return tuple(TensorSpec(f"input_{i}", dtype, shape) for i, (dtype, shape) in specs)
 
     def input_facts(self) -> dict[str, str]:
-        """See `cs_runtime.input_source.InputSource`."""
+        """Return the facts that identify the input: program, function and tensors."""
         tensors = (f"{s.name} {s.dtype}{list(s.shape)}" for s in self.inputs())
         return input_facts("step", self.input_fn, tensors)
 
     def batches(self, skip: int) -> Iterator[tuple[np.ndarray, ...]]:
-        """See `cs_runtime.input_source.InputSource`; a loader that ends begins again."""
+        """Yield this task's batches as arrays, without the first `skip` ones; a loader is repeated."""
         state = get_worker_state()
         for number, arrays in enumerate(self.arrays(self.endless(skip)), start=skip):
             state.add(self.batch_size, number)
             yield arrays
 
     def endless(self, skip: int = 0) -> Iterator[Any]:
-        """Batches as the loader of the input function gives them, from its first again where it ends.
+        """Yield batches of the loader, which is repeated when it ends.
 
         Args:
-            skip: so many are left out; they are not made where the loader allows that.
+            skip: Number of batches to skip, without making them if the loader allows that.
 
         Raises:
-            InputError: it has no batch.
+            InputError: The loader has no batch.
         """
         skip = max(0, skip + self.batches_ahead)
         why = self._why_made() if skip else ""
         with input_source.log_skip(skip, why):
-            batches = islice(self._all(), skip, None) if why else self._all(skip)
+            batches = islice(self._repeat(), skip, None) if why else self._repeat(skip)
             first = next(batches)
         yield first
         yield from batches
@@ -226,28 +226,28 @@ class InputLoader:
         with RandomState(self.seed), whole_input_on_chief():
             return why_made(self._loader)
 
-    def _all(self, skip: int = 0) -> Iterator[Any]:
+    def _repeat(self, skip: int = 0) -> Iterator[Any]:
         numbers = RandomState(self.seed)
         with numbers, whole_input_on_chief():
-            loader = self.made()
-        begun, self._begun = self._begun, None
-        if skip or begun is None or loader is not self._loader:
+            loader = self.make_loader()
+        started, self._started = self._started, None
+        if skip or started is None or loader is not self._loader:
             with numbers:
                 _seed_order(self.seed)
-            begun = None
+            started = None
         else:
-            numbers = begun[0]
+            numbers = started[0]
         left: Callable[[], int]
         for epoch in count():
             with numbers, whole_input_on_chief():
-                if begun is not None:
-                    batches, left, begun = begun[1], int, None
+                if started is not None:
+                    batches, left, started = started[1], int, None
                 else:
-                    _begin_epoch(loader, epoch)
+                    _set_epoch(loader, epoch)
                     batches, left = later(loader, skip) if skip else (iter(loader), int)
                 batch = next(batches, _END)
-                left_out, skip = left(), skip - left()
-            if batch is _END and left_out:
+                skipped, skip = left(), skip - left()
+            if batch is _END and skipped:
                 continue
             if batch is _END:
                 raise InputError(f"epoch {epoch} of the input has no batch, expected one or more")
@@ -258,46 +258,46 @@ class InputLoader:
 
     @cached_property
     def seed(self) -> int:
-        """Begins the random numbers that the input draws: those of the program when it is read first."""
+        """Seed of the random numbers that the input draws: that of the program when it is first read."""
         return program_seed()
 
-    def handed(self, settings: RunSettings) -> TransferredInput:
-        """What a worker needs to read the input of a run with these settings."""
+    def transfer(self, settings: RunSettings) -> TransferredInput:
+        """Return the input as a worker needs it for a run with these settings."""
         facts = {name: text for name, text in self.input_facts().items() if "tensor" not in name}
         return TransferredInput(
             self.input_fn, self._args, self._kwargs, settings, facts, self.seed, self.batches_ahead
         )
 
     def arrays(self, batches: Iterable[Any]) -> Iterator[tuple[np.ndarray, ...]]:
-        """The tensors of batches as they are streamed.
+        """Yield the tensors of batches as arrays to stream.
 
         Raises:
-            InputError: a batch is not like the first one.
+            InputError: A batch has other tensors than the first one.
         """
         specs = self.inputs()
         for batch in batches:
-            yield tuple(_arrays(_leaves(batch), specs))
+            yield tuple(_to_arrays(_leaves(batch), specs))
 
     @cached_property
     def _loader(self) -> Any:
         with RandomState(self.seed), whole_input_on_chief():
-            return self.made()
+            return self.make_loader()
 
     @cached_property
     def first(self) -> Any:
-        """The first batch, which describes the others; None where the loader has none."""
+        """The first batch, whose types and shapes all others have; None if the loader has none."""
         began_s = time.perf_counter()
         loader, numbers = self._loader, RandomState(self.seed)
         with numbers, whole_input_on_chief():
             _seed_order(self.seed)
-            _begin_epoch(loader, 0)
+            _set_epoch(loader, 0)
             batches = iter(loader)
             first = next(batches, None)
         self.first_batch_s = time.perf_counter() - began_s
-        # A dataset of this process may draw from a generator of its own, or count what it has given: reading
-        # its first batch twice would change all that follow. Worker processes have copies of it.
+        # A dataset in this process may have its own random generator, or count its samples, so that reading
+        # the first batch twice would change all later ones. Worker processes have copies of the dataset.
         if first is not None and not getattr(loader, "num_workers", 0):
-            self._begun = numbers, chain([first], batches)
+            self._started = numbers, chain([first], batches)
         return first
 
     @cached_property
@@ -307,11 +307,11 @@ class InputLoader:
             raise InputError("the input function gives no batch with a tensor, expected one or more")
         return found
 
-    def made(self) -> Any:
-        """What the input function returns.
+    def make_loader(self) -> Any:
+        """Call the input function, and return its loader.
 
         Raises:
-            InputError: that is no loader.
+            InputError: The return value is no loader.
         """
         loader = self.input_fn(*self._args, **self._kwargs)
         if not hasattr(loader, "__iter__"):
@@ -332,7 +332,7 @@ def _samples_streamed(state: Mapping[str, Any]) -> int | None:
     return int(sum(worker["samples_streamed"] for worker in workers)) if workers else None
 
 
-def _arrays(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> Iterator[np.ndarray]:
+def _to_arrays(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> Iterator[np.ndarray]:
     if len(tensors) != len(specs):
         raise InputError(f"a batch has {len(tensors)} tensors, expected {len(specs)} as in the first one")
     for tensor, spec in zip(tensors, specs, strict=True):
@@ -346,7 +346,7 @@ def _arrays(tensors: Sequence[torch.Tensor], specs: Sequence[TensorSpec]) -> Ite
 
 
 def _seed_order(seed: int) -> None:
-    """Seed the order in which this worker reads its data; what it makes of the data is the same for all."""
+    """Seed the order in which this worker reads its data; random changes of the data are the same for all."""
     torch.manual_seed(seed + 1 + get_streaming_rank())
 
 
@@ -354,8 +354,8 @@ def _leaves(batch: Any) -> list[torch.Tensor]:
     return [x for x in pytree.tree_leaves(batch) if isinstance(x, torch.Tensor)]
 
 
-def _begin_epoch(loader: Any, epoch: int) -> None:
-    """Tells our sampler, which a look at the first batch, or an earlier run, may have asked before."""
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """Set the epoch of our sampler, from which the first batch, or an earlier run, may have read before."""
     for sampler in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
         if isinstance(sampler, DistributedSampler):
             sampler.set_epoch(epoch)

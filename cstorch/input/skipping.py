@@ -1,9 +1,8 @@
-"""A loader without its first batches, reached without making them where its samples allow that.
+"""Skips the first batches of a loader, without making them if that changes nothing.
 
-A loader over a dataset with `__getitem__` says which samples make a batch before it reads them. So batches
-are left out by leaving out their indices: the order of a shuffle is drawn as always. That holds where making
-a batch draws no random numbers, as augmentation and masking do. Whether it does is tried out: with 64 samples
-a coin that nobody sees from outside stays hidden once in 2**64 times.
+A loader over a dataset with `__getitem__` chooses the indices of a batch before it reads the samples, so
+batches are skipped by skipping their indices; a shuffled order is drawn as always. This is correct unless
+making a batch draws random numbers, as augmentation and masking do, which is tested by making samples twice.
 """
 
 from __future__ import annotations
@@ -16,15 +15,16 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-_TRIED = 64
-"""Samples that are made again."""
+# Samples that are made twice: a dataset that flips a coin for each, from a generator that is not visible
+# from outside, passes the test once in 2**64 times.
+_TESTED_SAMPLES = 64
 
 
 def why_made(loader: Any) -> str:
-    """Why batches that are left out have to be made all the same; "" where they have not.
+    """Return the reason why skipped batches have to be made all the same; "" if they need not.
 
     Args:
-        loader: what the input function returns; not the one that is read, for it makes a batch here.
+        loader: Return value of the input function, separate from the one that is read: it makes a batch here.
     """
     if type(loader) is not torch.utils.data.DataLoader:
         return f"a loader of the class {type(loader).__name__}"
@@ -32,41 +32,42 @@ def why_made(loader: Any) -> str:
         return "a dataset without indices"
     if loader.batch_sampler is None:
         return "a loader without batches of its own"
-    indices = list(next(iter(loader.batch_sampler), []))[:_TRIED]
+    indices = list(next(iter(loader.batch_sampler), []))[:_TESTED_SAMPLES]
     before = _numbers()
     first = _batch(loader, indices)
-    for _ in range(-(-_TRIED // max(1, len(indices)))):
+    for _ in range(-(-_TESTED_SAMPLES // max(1, len(indices)))):
         if _numbers() != before or not _equal(first, _batch(loader, indices)):
             return "batches that draw random numbers"
     return ""
 
 
 def later(loader: Any, count: int) -> tuple[Iterator[Any], Callable[[], int]]:
-    """One epoch of a loader without its first `count` batches.
+    """Iterate over one epoch of a loader without its first `count` batches.
 
     Returns:
-        The batches, and how many have been left out so far: fewer where the epoch has fewer.
+        The batches, and a function that returns the number of batches skipped so far, which is below `count`
+        if the epoch is shorter.
     """
     sampler = loader.batch_sampler
-    without = _Without(sampler, count)
-    # A loader refuses another sampler, for it might have workers already; this one has not begun.
-    object.__setattr__(loader, "batch_sampler", without)
+    skipping = _SkippingSampler(sampler, count)
+    # A loader refuses another sampler because it may have workers already; this one has not started.
+    object.__setattr__(loader, "batch_sampler", skipping)
     try:
-        return iter(loader), lambda: without.left_out
+        return iter(loader), lambda: skipping.skipped
     finally:
         object.__setattr__(loader, "batch_sampler", sampler)
 
 
-class _Without:
-    """Batches of indices without the first ones."""
+class _SkippingSampler:
+    """A batch sampler without the first batches of indices."""
 
     def __init__(self, sampler: Any, count: int) -> None:
-        self._sampler, self._count, self.left_out = sampler, count, 0
+        self._sampler, self._count, self.skipped = sampler, count, 0
 
     def __iter__(self) -> Iterator[Any]:
         for indices in self._sampler:
-            if self.left_out < self._count:
-                self.left_out += 1
+            if self.skipped < self._count:
+                self.skipped += 1
             else:
                 yield indices
 
@@ -76,12 +77,12 @@ class _Without:
 
 def _batch(loader: Any, indices: list[Any]) -> Any:
     dataset = loader.dataset
-    several = getattr(dataset, "__getitems__", None)
-    return loader.collate_fn(several(indices) if several else [dataset[index] for index in indices])
+    get_items = getattr(dataset, "__getitems__", None)
+    return loader.collate_fn(get_items(indices) if get_items else [dataset[index] for index in indices])
 
 
 def _numbers() -> tuple[Any, bytes, bytes]:
-    """The state of the random numbers of a process."""
+    """Return the states of the random number generators of this process."""
     name, keys, *rest = np.random.get_state(legacy=True)
     return (
         (random.getstate(), name, rest),

@@ -1,4 +1,7 @@
-"""The input function of a run, on its way from the chief to the workers."""
+"""Transfer of the input function of a run from the chief to the workers, in files of the job's directory.
+
+A file is read only if its digest matches the job's secret, so nobody else can make a worker run code.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +31,18 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class TransferredInput:
-    """What a worker needs to know of a run.
+    """The input function and the settings of a run, as a worker gets them.
 
     Attributes:
-        function: Of the user's; called with the arguments.
+        function: Input function of the program, called with the arguments.
         args: Positional arguments.
-        kwargs: Named ones.
-        settings: Of the run.
-        facts: What identifies program and input function on the chief.
-        seed: Of the random numbers that the input draws.
-        batches_ahead: See `cstorch.input.loader.DataLoader`.
+        kwargs: Keyword arguments.
+        settings: Settings of the run.
+        facts: Program and input function, as the chief identifies them.
+        seed: Seed of the random numbers that the input draws.
+        batches_ahead: Batches that a training run skips in addition to its steps (`InputLoader`).
         half_dtype: Name of the chief's 16-bit type.
-        is_mixed: The chief computes steps in it, and the input may give tensors of it.
+        is_mixed: The chief computes steps in it, and the input may return tensors of it.
     """
 
     function: Callable[..., Any]
@@ -55,24 +58,24 @@ class TransferredInput:
 
 @dataclass(frozen=True)
 class InputFiles:
-    """The files of a job.
+    """The files of a job, one for each run.
 
     Attributes:
-        directory: On a file system that all tasks share.
-        secret: Of the job.
+        directory: Directory on a file system that all tasks share.
+        secret: Secret of the job.
     """
 
     directory: Path
     secret: str
 
-    def write(self, run: int, handed: TransferredInput) -> None:
-        """Hands the input of a run over.
+    def write(self, run: int, transferred: TransferredInput) -> None:
+        """Write the input of a run.
 
         Raises:
-            InputNotSentError: it refers to an object that belongs to this process, such as an open file.
-            HandedInputError: the file cannot be written.
+            InputNotSentError: It refers to an object that belongs to this process, such as an open file.
+            InputTransferError: The file cannot be written.
         """
-        content = pickle.dumps({"sys.path": sys.path, "input": _by_value(handed)})
+        content = pickle.dumps({"sys.path": sys.path, "input": _pickle_input(transferred)})
         try:
             self.make_directory()
             replace_file(self._path(run), self._digest(content) + content, mode=0o600)
@@ -83,15 +86,15 @@ class InputFiles:
             ) from error
 
     def newest(self) -> int | None:
-        """Number of the newest run; None before the first."""
+        """Return the number of the newest run; None before the first."""
         numbers = [int(path.stem) for path in self.directory.glob(f"*{_SUFFIX}") if path.stem.isdigit()]
         return max(numbers, default=None)
 
     def read(self, run: int) -> TransferredInput:
-        """The input of a run.
+        """Read the input of a run.
 
         Raises:
-            HandedInputError: the file is not of this job, or another user's or anybody's to write.
+            InputTransferError: The file belongs to another user, or was not written by this job.
         """
         path = self._path(run)
         if path.stat().st_uid != os.geteuid():
@@ -107,21 +110,21 @@ class InputFiles:
             )
         outer = pickle.loads(content)
         sys.path += [entry for entry in outer["sys.path"] if entry not in sys.path]
-        handed: TransferredInput = pickle.loads(outer["input"])
-        return handed
+        transferred: TransferredInput = pickle.loads(outer["input"])
+        return transferred
 
     @property
     def end_file(self) -> Path:
-        """Is there when no run follows."""
+        """The file that exists once no further run follows."""
         return self.directory / "end"
 
     def make_directory(self) -> None:
-        """Makes the folder of the files, for this user alone."""
+        """Create the directory, accessible to this user only."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def end(self) -> None:
-        """Says that no run follows, and takes the files away."""
-        with suppress(OSError):  # the launcher ends workers too
+        """Tell the workers that no further run follows, and remove the files."""
+        with suppress(OSError):  # the launcher also ends the workers
             self.make_directory()
             self.end_file.touch()
             for path in self.directory.glob(f"*{_SUFFIX}"):
@@ -135,30 +138,28 @@ class InputFiles:
 
 
 def files_of_job(directory: Path, secret: str) -> InputFiles:
-    """The files of one start of a job; a job that is started again in the same folder has others."""
+    """Return the files of one start of a job; a restart in the same directory has other files."""
     start = hashlib.sha256(f"inputs of {secret}".encode()).hexdigest()[:12]
     return InputFiles(directory / f"inputs-{start}", secret)
 
 
-def _by_value(handed: TransferredInput) -> bytes:
+def _pickle_input(given: TransferredInput) -> bytes:
     try:
-        return pickle_by_value(handed)
+        return pickle_by_value(given)
     except Exception as error:
-        raise InputNotSentError(
-            find_unpicklable(handed.function, handed.args, handed.kwargs), error
-        ) from error
+        culprit = find_unpicklable(given.function, given.args, given.kwargs)
+        raise InputNotSentError(culprit, error) from error
 
 
-_DEPTH = 8
-"""So many steps from the input function a culprit is looked for."""
+_MAX_DEPTH = 8  # references followed from the input function to find an object that cannot be pickled
 
 
 def pickle_by_value(value: Any) -> bytes:
-    """An object as bytes, functions and classes of the program's own file by value.
+    """Pickle an object; functions and classes of the program's main file are pickled by value.
 
     Raises:
-        TypeError: it refers to an open file.
-        Exception: what the pickling of an object raises.
+        TypeError: It refers to an open file.
+        Exception: Any error of an object's own pickling.
     """
     import cloudpickle
 
@@ -174,51 +175,51 @@ def pickle_by_value(value: Any) -> bytes:
 
 
 def find_unpicklable(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The object behind an input function that `pickle_by_value` refuses, as "lock (a _thread.lock)"."""
+    """Describe the object that keeps an input function from being pickled, as "lock (a _thread.lock)"."""
     parts = [*((f"argument {i}", x) for i, x in enumerate(args)), *kwargs.items()]
     for name, value in [*parts, (getattr(function, "__qualname__", "the input function"), function)]:
-        if not _goes(value):
-            return _innermost(name, value, _DEPTH)
+        if not _can_pickle(value):
+            return _find_innermost(name, value, _MAX_DEPTH)
     return "what it refers to"
 
 
-def _goes(value: Any) -> bool:
+def _can_pickle(value: Any) -> bool:
     try:
         pickle_by_value(value)
-    except Exception:  # whatever an object raises that cannot be pickled
+    except Exception:  # objects raise any error in their own pickling
         return False
     return True
 
 
-def _innermost(name: str, value: Any, depth: int) -> str:
-    for part, inner in _parts(value) if depth else ():
-        if not _goes(inner):
-            return _innermost(f"{part} of {name}", inner, depth - 1)
+def _find_innermost(name: str, value: Any, depth: int) -> str:
+    for part, inner in _references(value) if depth else ():
+        if not _can_pickle(inner):
+            return _find_innermost(f"{part} of {name}", inner, depth - 1)
     kind = type(value)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return f"{name} (a {module}{kind.__qualname__})"
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What an object refers to, with names that a user knows."""
+def _references(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the objects that an object refers to, by names that a user knows."""
     if isinstance(value, FunctionType):
         found = inspect.getclosurevars(value)
         yield from {**found.globals, **found.nonlocals}.items()
-        yield from _enumerated("default", value.__defaults__ or ())
+        yield from _enumerate("default", value.__defaults__ or ())
     elif isinstance(value, MethodType):
         yield "self", value.__self__
     elif isinstance(value, partial):
         yield "the function", value.func
-        yield from _enumerated("argument", value.args)
+        yield from _enumerate("argument", value.args)
         yield from value.keywords.items()
     elif isinstance(value, Mapping):
         yield from ((repr(key), inner) for key, inner in value.items())
     elif isinstance(value, list | tuple | set | frozenset):
-        yield from _enumerated("element", value)
+        yield from _enumerate("element", value)
     elif hasattr(value, "__dict__") and not isinstance(value, type):
         yield from vars(value).items()
 
 
-def _enumerated(word: str, values: Sequence[Any] | set[Any] | frozenset[Any]) -> Iterator[tuple[str, Any]]:
-    """ "argument 0", "argument 1" ..."""
+def _enumerate(word: str, values: Sequence[Any] | set[Any] | frozenset[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield values with names such as "argument 0", "argument 1"."""
     return ((f"{word} {i}", value) for i, value in enumerate(values))

@@ -41,25 +41,25 @@ from cstorch.program import Program, configuration
 
 log = logging.getLogger("cstorch")
 
-_LOOK_EVERY_S = 0.1
+_POLL_INTERVAL_S = 0.1
 
 
 def job_files(task: TaskInfo) -> InputFiles:
-    """Where the chief and the workers of a job exchange inputs."""
+    """Return the files in which the chief transfers inputs to the workers of a job."""
     return files_of_job(job_directory(task), task.token)
 
 
 def job_directory(task: TaskInfo) -> Path:
-    """The folder of the launcher's logs, else one in `model_dir`."""
+    """Return the directory of the launcher's logs, or one in `model_dir` without a launcher."""
     directory = os.environ.get("CSRUN_LOG_DIR")
     return Path(directory) if directory else configuration().model_dir / f".{task.job_id}"
 
 
 def serve_and_leave() -> NoReturn:
-    """Streams what the chief asks for until its program ends; ends this process.
+    """Stream the inputs that the chief transfers until its program ends, then end this process.
 
     Raises:
-        Exception: whatever the input function raises; errors of `cs_stream` and `cs_system`.
+        Exception: Any error of the input function, and errors of `cs_stream` and `cs_system`.
     """
     task = current()
     log.info("worker %d: waiting for the input functions of the chief", task.index)
@@ -68,36 +68,33 @@ def serve_and_leave() -> NoReturn:
 
 
 def serve(files: InputFiles, task: TaskInfo) -> None:
-    """Streams the input of every run of the chief's, from the newest that is there on."""
+    """Stream the input of every run of the chief, beginning with the newest one."""
     if current_backend(raise_exception=False) is None:
-        choose(BackendType.CSX)  # input functions ask which one they are for
+        choose(BackendType.CSX)  # input functions ask for the backend
     for run in _runs(files):
-        handed = files.read(run)
-        name_half_dtype(handed.half_dtype)
-        mix_precision(handed.is_mixed)
-        count = task.num_workers if handed.settings.mode == "train" else 1
+        given = files.read(run)
+        name_half_dtype(given.half_dtype)
+        mix_precision(given.is_mixed)
+        count = task.num_workers if given.settings.mode == "train" else 1
         if task.index >= count:
             log.info("nothing to do for worker %d: worker 0 reads the whole input", task.index)
             continue
-        with source_of(handed, task.index, count) as source:
-            run_worker(source, handed.settings, replace(task, num_workers=count), run)
+        with source_of(given, task.index, count) as source:
+            run_worker(source, given.settings, replace(task, num_workers=count), run)
 
 
 @contextmanager
-def source_of(handed: TransferredInput, worker: int, count: int) -> Iterator[InputSource]:
-    """Open the input of one of `count` workers; in the body the process reads as that worker.
-
-    Step s takes the batch of worker s modulo `count`, whatever position the chief has loaded. Batch b of the
-    input is in the share of reader b modulo `count`. So where b is ahead of s, workers read the shares of
-    others.
-    """
-    place, reader = divmod(handed.batches_ahead + worker, count)
-    with reading_as(count, reader):
-        yield _Source(handed, place)
+def source_of(given: TransferredInput, worker: int, count: int) -> Iterator[InputSource]:
+    """Open the input of one of `count` workers; within the body the process reads that worker's share."""
+    # Step s takes the batch of worker s modulo `count`, whatever position the chief has loaded. Batch b of
+    # the input is in share b modulo `count`. So if b is ahead of s, workers read each other's shares.
+    skipped, share = divmod(given.batches_ahead + worker, count)
+    with reading_as(count, share):
+        yield _Source(given, skipped)
 
 
 def _runs(files: InputFiles) -> Iterator[int]:
-    """Numbers of the runs, each when it is there; a run that has gone by meanwhile is left out."""
+    """Yield the numbers of the runs as they start; runs that have ended in the meantime are skipped."""
     last = 0
     while True:
         newest = files.newest() or 0
@@ -107,49 +104,49 @@ def _runs(files: InputFiles) -> Iterator[int]:
         elif files.end_file.exists():
             return
         else:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_INTERVAL_S)
 
 
 class _Source:
-    """Implements `cs_runtime.input_source.InputSource` for an input that was handed over.
+    """The source of a transferred input (`cs_runtime.input_source.InputSource`).
 
     Args:
-        handed: The input.
+        given: The input.
         ahead: Batches of its share that this worker skips.
     """
 
-    def __init__(self, handed: TransferredInput, ahead: int) -> None:
-        self._facts = handed.facts
-        self._loader = InputLoader(handed.function, *handed.args, **handed.kwargs)
-        self._loader.seed = handed.seed
+    def __init__(self, given: TransferredInput, ahead: int) -> None:
+        self._facts = given.facts
+        self._loader = InputLoader(given.function, *given.args, **given.kwargs)
+        self._loader.seed = given.seed
         self._loader.batches_ahead = ahead
 
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """See `cs_runtime.input_source.InputSource`."""
+        """Return types and shapes of the tensors in a batch."""
         return self._loader.inputs()
 
     def input_facts(self) -> dict[str, str]:
-        """Program and function as on the chief, which has sent them; tensors as this task reads them."""
+        """Return program and function as on the chief, and the tensors as this task reads them."""
         return {**self._loader.input_facts(), **self._facts}
 
     def batches(self, skip: int) -> Iterator[Batch]:
-        """See `cs_runtime.input_source.InputSource`."""
+        """Yield the batches after the first `skip` ones."""
         return self._loader.batches(skip)
 
 
 _JOB_FILE = "job.json"
 
 
-class OwnWorkers:
-    """The workers of this program, which serve what it hands over until it ends.
+class LocalWorkers:
+    """Worker processes that a program starts on this machine if no launcher has started any.
 
     Args:
-        number: Of workers.
-        directory: For their files and logs, which they see too.
-        task: This process.
+        number: Number of workers.
+        directory: Directory for their files and logs.
+        task: The task of this process.
 
     Attributes:
-        task: This process as the chief of them.
+        task: The task of this process as their chief.
     """
 
     def __init__(self, number: int, directory: Path, task: TaskInfo) -> None:
@@ -161,31 +158,29 @@ class OwnWorkers:
         self._files, self._logs = files_of_job(directory, task.token), directory / "logs"
         self._files.make_directory()
         log.info("starting %d workers; their logs: %s", number, self._logs)
-        atexit.register(self._tidy)  # last: it comes behind the end of the job
-        words = [_interpreter(), "-P", "-m", "cstorch", str(directory)]
-        self._job = LocalJob(number, words, self._logs, self._files.end_file)
+        atexit.register(self._tidy)  # registered first, so that it runs after the end of the job
+        arguments = [_interpreter(), "-P", "-m", "cstorch", str(directory)]
+        self._job = LocalJob(number, arguments, self._logs, self._files.end_file)
 
     def _tidy(self) -> None:
         if not self._job.ended:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def explain(self, error: BaseException) -> BaseException:
-        """The error that ends the program: the end of the workers where that has interrupted it."""
+        """Return the error that ends the program: that of the workers if their end has interrupted it."""
         if isinstance(error, KeyboardInterrupt) and self._job.ended:
             return WorkersEndedError(self._logs)
         return error
 
 
 def _interpreter() -> str:
-    """Return the interpreter for workers: that of this program, with the launchers' modules if it has them.
-
-    Modules of an input function may be made for older libraries, or import packages that are missing.
-    """
+    """Return the interpreter for workers: the launchers' wrapper if it runs this program, else its Python."""
+    # The wrapper provides modules for input functions that import older libraries or missing packages.
     return str(BIN / "python") if os.environ.get(PYTHON_VARIABLE) == sys.executable else sys.executable
 
 
 def main() -> None:
-    """What a worker runs: `python -m cstorch DIRECTORY`."""
+    """Run a worker: `python -m cstorch DIRECTORY`."""
     terminal.configure_logging("cstorch")
     with report_errors():
         directory = Path(sys.argv[1])

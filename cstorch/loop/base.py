@@ -1,4 +1,4 @@
-"""What a loop of a program knows of itself, wherever its steps run."""
+"""The base class of loops, and the report of loops that an error of the program has left."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from cstorch.profiler import ProfilerRegistry
 from cstorch.program import Program, configuration
 from cstorch.step_count import steps_done
 
-_SMOOTHING = 0.6
-"""Weight of the newest rate: steps on the system come back several at a time."""
+_SMOOTHING = 0.6  # weight of the newest rate: outputs of several steps come from the system together
 
 
 class ProgramLoop:
-    """One loop.
+    """A program's loop over batches, on the CS system or on this CPU.
 
     Args:
         loader: The input.
-        steps: How many; None: those of the loader.
-        checkpoint_steps: When checkpoints may be written, beside the last step; None: as configured.
+        steps: Number of steps; None for those of the loader.
+        checkpoint_steps: When checkpoints may be written, in addition to the last step; None for the
+            configured interval.
 
     Attributes:
-        steps: How many there are.
+        steps: Number of steps.
         can_extend: The program may add steps to a run that has begun.
         checkpoints: When checkpoints are written; None for never.
-        completed: Steps of which the program has the outputs.
-        ended: Nothing runs any more, or nothing ever ran as the program was only compiled.
-        rates: Counts the samples of the turns.
-        summaries: What the step of this turn has summarized, by name.
-        writer: Where summaries go by themselves, if anywhere.
+        completed: Number of steps whose outputs the program has.
+        ended: The loop has ended, or never ran because the program is only compiled.
+        rates: Throughput of the loop.
+        summaries: Summaries of the last step, by name.
+        writer: Event writer that gets every summary; None if the program writes them.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class ProgramLoop:
         self._batch_size = loader.batch_size
 
     def batches(self) -> Iterator[Any]:
-        """One for each step."""
+        """Yield a batch for each step."""
         raise NotImplementedError
 
     def count_step(self) -> None:
-        """The step of the next turn is done."""
+        """Record that another step has completed."""
         self.completed += 1
         self.rates.add(self._batch_size)
         profiler = ProfilerRegistry.get_profiler()
@@ -69,60 +69,69 @@ class ProgramLoop:
 
     @property
     def number(self) -> int:
-        """Number of the step of this turn: of a training among all that its state has behind it."""
+        """Number of the last step: of a training run counted from its very first step."""
         return steps_done() if self.trains else self.completed
 
     @property
     def trains(self) -> bool:
-        """Whether its steps change a model."""
+        """True if the steps change a model."""
         raise NotImplementedError
 
     @property
     def at_checkpoint(self) -> bool:
-        """Whether programs write their checkpoint behind this turn."""
+        """True if programs write a checkpoint after the last step."""
         if self.checkpoints is None or not self.completed:
             return False
         last = self.completed == self.steps and not self.checkpoints.exact
         return last or self.checkpoints.match(self.completed)
 
     def value_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What a tensor holds after the step of this turn."""
+        """Return the value of a tensor after the last step."""
         return tensor
 
     def output(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return what the step of this turn gave for a tensor of the device; None: it returns no such one."""
+        """Return the last step's value of a tensor that the step returns; None for other tensors."""
         return None
 
     def suspend(self) -> None:
-        """Another loop begins inside of this one."""
+        """Give up the system, because another loop begins inside this one."""
 
     def close(self) -> None:
-        """The loop is done."""
+        """End the loop after its last step."""
 
     def leave(self) -> None:
-        """The program leaves the loop early."""
+        """End the loop where the program leaves it early."""
 
     def abandon(self, error: BaseException | None) -> None:
-        """The loop ends with an error."""
+        """End the loop after an error."""
         self.ended = True
 
 
-def record_unfinished(failed: Callable[[BaseException], None]) -> None:
-    """The program leaves a loop here; `failed` is called if it ends by the error that has made it leave."""
+# Python closes an iterator that an error leaves just as it does after `break`, before anyone sees the error.
+# Only when the program ends is it known which one it was: the traceback of the error then contains the
+# instruction at which the loop's frame was when the iterator was closed.
+
+
+def record_unfinished(report: Callable[[BaseException], None]) -> None:
+    """Record that the program leaves a loop here.
+
+    Args:
+        report: Called with the error if the program ends with one that has come through this place.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_users_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is not None:
-        Program.current().unfinished_loops.append((frame.f_code, frame.f_lasti, failed))
+        Program.current().unfinished_loops.append((frame.f_code, frame.f_lasti, report))
 
 
 def report_unfinished(error: BaseException) -> None:
-    """The program ends by this error."""
+    """Report the error that ends the program to the loops that it has left."""
     instructions = set()
     trace = error.__traceback__
     while trace is not None:
         instructions.add((trace.tb_frame.f_code, trace.tb_lasti))
         trace = trace.tb_next
-    for code, instruction, failed in Program.current().unfinished_loops:
+    for code, instruction, report in Program.current().unfinished_loops:
         if (code, instruction) in instructions:
-            failed(error)
+            report(error)

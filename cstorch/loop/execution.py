@@ -1,4 +1,4 @@
-"""A recorded step on the CS system: outputs of one step after the other, and the state."""
+"""Runs of a recorded step on the CS system: the outputs of consecutive steps, and the state."""
 
 from __future__ import annotations
 
@@ -37,55 +37,56 @@ if TYPE_CHECKING:
     from cstorch.tracing.step import TracedStep
 
 Ending = Literal["completed", "requeued", "left"]
-"""How a run without an error has ended: behind its last step, for another start of the job, by `break`."""
+"""How a run has ended without an error: after its last step, for a requeue of the job, or by `break`."""
 
 Outputs = Mapping[str, np.ndarray]
-"""Of one step, by name."""
+"""The outputs of one step, by name."""
 
 
 class Execution(Protocol):
     """A run of a step on the system."""
 
     def take(self, ahead: int) -> Outputs | None:
-        """The outputs of the next step; None where the input has ended.
+        """Return the outputs of the next step; None if the input has ended.
 
         Args:
-            ahead: Steps that the system may do before the program reads its state, this one included.
+            ahead: Number of steps that the system may run before the program reads its state, including this
+                one.
         """
         ...
 
     def state(self) -> State | None:
-        """The state after the step of the last outputs; None where the system is ahead of them."""
+        """Return the state after the step of the last outputs; None if the system is ahead of them."""
         ...
 
     def close(self, error: BaseException | None = None, ended: Ending = "completed") -> None:
-        """Ends the run and frees the system."""
+        """End the run and release the system."""
         ...
 
 
 class FrontEnd:
-    """Implements `cs_runtime.program.FrontEnd` for a recorded step."""
+    """The front end of a recorded step (`cs_runtime.program.FrontEnd`)."""
 
     def __init__(self, loader: InputLoader, step: RecordedStep) -> None:
         self.inputs, self.input_facts, self.batches = loader.inputs, loader.input_facts, loader.batches
         self._step = step
 
     def program(self) -> StepProgram:
-        """See `cs_runtime.program.FrontEnd`."""
+        """Return the program to compile."""
         return self._step.program
 
     def initial_state(self) -> State:
-        """What the tensors of the device hold, and the number of the first step."""
+        """Return the values of the state tensors, and the number of completed steps."""
         values = {name: to_array(tensor.to_host()) for name, tensor in self._step.traced.state.items()}
         return {**values, GLOBAL_STEP: np.asarray(steps_done(), np.int64)}
 
     def save(self, step: int, state: Mapping[str, np.ndarray]) -> bool:
-        """Nothing: programs save by themselves."""
+        """Save nothing: PyTorch programs write their own checkpoints."""
         return False
 
 
 class Training:
-    """A training on the system, which computes while the program uses what it has put out."""
+    """A training run on the system, which computes further steps while the program uses their outputs."""
 
     def __init__(self, front_end: FrontEnd, settings: RunSettings, number: int) -> None:
         files.check_writable(settings.model_dir)
@@ -104,7 +105,7 @@ class Training:
             self._stack = stack.pop_all()
 
     def figures(self) -> dict[str, float | None]:
-        """Seconds of the preparation, and samples a second by the compiler's estimate."""
+        """Return the seconds of compile and programming, and the estimated samples per second."""
         estimates = self._run.session.compiled.artifact.estimates
         return {
             "compile_s": self._timeline.seconds("compile"),
@@ -114,14 +115,14 @@ class Training:
 
     def _note_failure(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            self.failed(error)
+            self.record_failure(error)
 
-    def failed(self, error: BaseException) -> None:
-        """Says in the files of the run what has ended it."""
+    def record_failure(self, error: BaseException) -> None:
+        """Record in the files of the run the error that has ended it."""
         record_failure(self._settings, self._timeline, error)
 
     def take(self, ahead: int) -> Outputs | None:
-        """See `Execution`."""
+        """Return the outputs of the next step, of which several come from the system together."""
         if not self._ahead:
             self._spans, self._ahead = self._run.iterate_outputs(ahead), ahead
         while not self._rows and next(self._spans, None) is not None:
@@ -130,20 +131,20 @@ class Training:
             return None
         self._ahead -= 1
         if not self._ahead:
-            next(self._spans, None)  # the system says that these were all
+            next(self._spans, None)  # receive the end of this span of steps
         return self._rows.popleft()
 
     def steps(self, outputs: StepOutputs) -> None:
-        """The outputs of consecutive steps (`cs_runtime.program.Observer`)."""
+        """Take the outputs of consecutive steps (`cs_runtime.program.Observer`)."""
         columns = outputs.outputs.items()
         self._rows.extend({name: values[row] for name, values in columns} for row in range(outputs.count))
 
     def state(self) -> State | None:
-        """See `Execution`."""
+        """Return the state; None while the system is ahead of the program."""
         return None if self._ahead else self._run.state()
 
     def close(self, error: BaseException | None = None, ended: Ending = "completed") -> None:
-        """See `Execution`."""
+        """End the run, and record its result."""
         if error is not None:
             self._stack.__exit__(type(error), error, error.__traceback__)
             return
@@ -162,46 +163,46 @@ class Training:
 
 
 class Evaluation:
-    """Steps without a change of the model; what they count of metrics is there behind the last one."""
+    """An evaluation, whose metrics are available after its last step."""
 
     def __init__(self, front_end: FrontEnd, settings: RunSettings, steps: int, number: int) -> None:
-        self._outputs = inference.run(front_end, settings, steps, self._ended, number)
+        self._outputs = inference.run(front_end, settings, steps, self._keep_state, number)
         self._left = steps
         self._state: State | None = None
 
-    def _ended(self, state: State) -> None:
+    def _keep_state(self, state: State) -> None:
         self._state = state
 
     def take(self, ahead: int) -> Outputs | None:
-        """See `Execution`."""
+        """Return the outputs of the next step."""
         self._left -= 1
         return next(self._outputs, None)
 
     def state(self) -> State | None:
-        """See `Execution`."""
+        """Return the state after the last step; None before that."""
         if not self._left:
-            next(self._outputs, None)  # behind its last step it hands over the state
+            next(self._outputs, None)  # the state follows the outputs of the last step
         return self._state
 
     def close(self, error: BaseException | None = None, ended: Ending = "completed") -> None:
-        """See `Execution`."""
+        """End the evaluation."""
         self._outputs.close()
 
 
 def start(
     loader: InputLoader, step: RecordedStep, steps: int, *, can_extend: bool = False
 ) -> Execution | None:
-    """Brings a step onto the system; None where the program is only compiled or validated.
+    """Load a step onto the system and start its run; None if the program is only compiled or validated.
 
     Args:
         loader: The input.
-        step: To be run.
-        steps: How often.
-        can_extend: The program may run it more often in a training, so its input is not ended before.
+        step: The step to run.
+        steps: Number of steps.
+        can_extend: The program may add steps to a training run, so the input must not end before.
 
     Raises:
-        NoSystemError: no address of a system.
-        cs_system.errors.CsSystemError: the system is not there or busy; a worker did not come.
+        NoSystemError: No address of a system is known.
+        cs_system.errors.CsSystemError: The system is unavailable or busy, or a worker did not connect.
     """
     front_end, config = FrontEnd(loader, step), configuration()
     if step.mode == "train" and not loader.reported:
@@ -214,10 +215,10 @@ def start(
     mode: Command = "train" if step.mode == "train" else "eval"
     settings = _settings(loader, step, mode, None if can_extend else steps)
     number = next_run()
-    # An evaluation is read by one: in a job without a launcher by this process itself.
-    reads = loader.sends_function and task().num_tasks > 1
-    if reads and (step.mode == "train" or Program.current().own_workers is None):
-        job_files(task()).write(number, loader.handed(settings))
+    # One worker reads the whole input of an evaluation. In a job without a launcher that is this process.
+    has_workers = loader.sends_function and task().num_tasks > 1
+    if has_workers and (step.mode == "train" or Program.current().local_workers is None):
+        job_files(task()).write(number, loader.transfer(settings))
     if step.mode == "train":
         return Training(front_end, settings, number)
     return Evaluation(front_end, settings, steps, number)
@@ -235,12 +236,12 @@ def _only_compile(front_end: FrontEnd, settings: RunSettings) -> None:
 def _settings(
     loader: InputLoader, step: RecordedStep, command: Command, steps: int | None = None
 ) -> RunSettings:
-    """Those of the chief, which compiles a step."""
+    """Return the settings of a run on the chief, which also has the precision of the step."""
     return replace(run_settings(loader, command, steps), precision=precision_of(step.traced.graph.half))
 
 
 def run_settings(loader: InputLoader, command: Command, steps: int | None = None) -> RunSettings:
-    """The settings of a run of this process, of so many steps."""
+    """Return the settings of a run of this process."""
     config = configuration()
     return RunSettings(
         mode=command,
@@ -260,11 +261,11 @@ def run_settings(loader: InputLoader, command: Command, steps: int | None = None
 
 @dataclass(frozen=True)
 class ClosureCall:
-    """A call of a step closure within the step: it is repeated behind every step.
+    """A call of a step closure within the step, which is repeated after every step.
 
     Attributes:
-        function: the user's.
-        arguments: positional and named ones, with tensors of the device in them.
+        function: The function of the program.
+        arguments: Positional and keyword arguments, which contain tensors of the device.
     """
 
     function: Callable[..., Any]
@@ -273,14 +274,14 @@ class ClosureCall:
 
 @dataclass(frozen=True, eq=False)
 class RecordedStep:
-    """A step that every loop can run again.
+    """A recorded step, which any loop can run again.
 
     Attributes:
-        traced: its graph, state and outputs.
-        returned: what the program gets from a call of it.
-        closures: what runs behind it, in the order of the calls in it.
-        batch_size: samples of a batch.
-        models: whose parameters are its state.
+        traced: Graph, state and outputs.
+        returned: Return value of the step function.
+        closures: Calls of step closures, in their order in the step.
+        batch_size: Samples in a batch.
+        models: Models whose parameters are its state.
     """
 
     traced: TracedStep
@@ -291,13 +292,13 @@ class RecordedStep:
 
     @property
     def mode(self) -> Mode:
-        """A step that changes a parameter or a buffer of a model is one of a training."""
+        """The mode: "train" if the step changes a parameter or a buffer of a model, else "eval"."""
         updated = self.traced.graph.updates
         return "train" if any(name.startswith(MODEL_STATE) for name in updated) else "eval"
 
     @property
     def counts(self) -> bool:
-        """Whether its steps are those of a training: an evaluation may change buffers too."""
+        """True if the steps belong to a training run; an evaluation may change buffers too."""
         state = self.traced.state
         return any(model.training for model in self.models) or any(
             isinstance(state[name], nn.Parameter) for name in self.traced.graph.updates if name in state
@@ -305,10 +306,10 @@ class RecordedStep:
 
     @cached_property
     def program(self) -> StepProgram:
-        """The step for the compiler.
+        """The step as a program for the compiler.
 
         Raises:
-            cgc.errors.GraphImportError: it uses operations that the CS system lacks.
+            cgc.errors.GraphImportError: The step uses unsupported operations.
         """
         from cgc.importers.aten import check_output, import_step  # late: workers have no compiler
         from cs_runtime.input_source import describe_function
@@ -327,13 +328,13 @@ class RecordedStep:
 
 
 def name_loss(step: RecordedStep) -> None:
-    """Gives the first number among the outputs of a step the name that a run looks for.
+    """Rename the first scalar output of a step to "loss", which a run looks for.
 
     Raises:
-        StepError: a training has no such output.
+        StepError: A training step has no scalar output.
     """
     graph = step.traced.graph
-    # State stands behind what the step returns. A float64 is refused with the lines that it comes from.
+    # State follows the returned values. The compiler refuses float64 with the lines that it comes from.
     returned = {name: tensor for name, tensor in graph.outputs.items() if name.isdigit()}
     numbers = (name for name, x in returned.items() if not x.shape and x.dtype in ("float32", "float64"))
     loss = next(numbers, None)

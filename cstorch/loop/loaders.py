@@ -28,10 +28,10 @@ _LATEST = "latest"
 
 @dataclass
 class Profiler:
-    """How fast an executor is.
+    """The throughput of an executor.
 
     Attributes:
-        rate_tracker: of the loop that runs, or ran last.
+        rate_tracker: The tracker of the loop that runs, or ran last.
     """
 
     rate_tracker: RateTracker
@@ -48,7 +48,7 @@ class Profiler:
 
     @property
     def total_samples(self) -> Rate:
-        """Samples of all steps; rates and `total_time` leave the first step out, which is compiled."""
+        """Samples of all steps; rates and `total_time` exclude the first step, which is compiled."""
         return Rate(self.rate_tracker.total_count)
 
     @property
@@ -60,28 +60,27 @@ class Profiler:
 class DataLoader(InputLoader):
     """Batches of an input function: `for batch in loader` is the loop of a training or an evaluation.
 
-    Inside of the loop a batch is described, and its values are on the CS system: workers stream them there.
-    A loop has all steps. A program that asks for `num_epochs` loops over the epochs itself: from then on a
-    loop has the steps of one epoch.
+    Inside the loop a batch has no values: workers stream them to the CS system. A loop runs all steps. After
+    a program has read `num_epochs`, it loops over the epochs itself, and each loop runs one epoch.
 
     Args:
-        input_fn: Returns a `torch.utils.data.DataLoader`; called with the other arguments, in every worker.
-        initial_step: Step number of the checkpoint that the program goes on from. Where the state of an
-            optimizer was loaded that says its own, that one holds.
+        input_fn: Returns a `torch.utils.data.DataLoader`; every worker calls it with the other arguments.
+        initial_step: Step number of the checkpoint that the program resumes from. A loaded optimizer state
+            with a step number takes precedence.
         num_steps: Steps to run.
-        max_steps: The step number to end at, that of `initial_step` included. Given alone it says the steps.
-            An evaluation has as many from 0.
+        max_steps: Step number to end at, counted from the very first step. If it is the only limit, it is the
+            number of steps. An evaluation runs that many steps.
         num_epochs: Steps to run, in epochs; not together with `num_steps`.
-        steps_per_epoch: Steps of an epoch; the length of the loader when None.
+        steps_per_epoch: Steps of an epoch; None for the length of the loader.
 
     Attributes:
-        first_batch_s: Seconds until its first batch was there.
-        id: Number of this loader in the process, from 0.
+        first_batch_s: Seconds until the first batch was available.
+        id: Number of this loader in the program, from 0.
         batches_ahead: Batches that a training skips in addition to one for each step before it; negative
             where a loaded position is before that of the steps.
 
     Raises:
-        InputError: `num_steps` and epochs are both given, or a number is not positive.
+        InputError: Both `num_steps` and epochs are given, or a number is not positive.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -91,28 +90,28 @@ class DataLoader(InputLoader):
 class DataExecutor:
     """Batches for a number of steps: `for batch in executor` is the loop.
 
-    A process may have several, one after the other or an evaluation inside of a training. Each has a folder
-    for the files of its run, `<artifact_dir>/executors/000001` and so on, and `latest` points to the last.
+    A process may have several in sequence, or an evaluation within a training run. Each has a folder for the
+    files of its run, `<artifact_dir>/executors/000001` and so on; `latest` points to the newest.
 
     Args:
-        dataloader: The input; it begins again where it ends.
-        num_steps: Steps; those of the loader when None.
-        checkpoint_steps: When checkpoint closures run, and the state may be read: after every so many steps
-            and after the last one; or a `Schedule` of iterations counted from 0, after which alone they run.
+        dataloader: The input; it is repeated when it ends.
+        num_steps: Number of steps; None for those of the loader.
+        checkpoint_steps: When checkpoint closures run, and the state may be read: an interval of steps, which
+            includes the last step; or a `Schedule` of iterations counted from 0, after which only they run.
             None or 0: never.
-        activation_steps: Taken for programs that give it: values are there behind every step.
-        cs_config: `utils.CSConfig` or `distributed.ClusterConfig`: the system of this loop alone, and the
-            workers of this loop and those behind it, where no others were started.
-        writer: Where summaries of the step go, every step.
-        profiler_activities: Taken for programs that give it: rates are always counted.
-        micro_batch_size: Samples that go through the layers together where weights stream, see `configure`;
+        activation_steps: Accepted and ignored: values are available after every step.
+        cs_config: `utils.CSConfig` or `distributed.ClusterConfig`: the system of this loop only, and the
+            workers of this loop and of later ones, if none were started before.
+        writer: Event writer for the summaries of every step.
+        profiler_activities: Accepted and ignored: throughput is always measured.
+        micro_batch_size: With weight streaming, samples that go through the layers together, see `configure`;
             `backends.csx.performance.micro_batch_size` when None.
-        listeners: Taken for programs of release 2.2: those of `experimental.listener` are registered when
-            they are created.
+        listeners: Accepted and ignored: listeners of `experimental.listener` are registered when they are
+            created.
 
     Raises:
-        LoaderError: the input is no `cstorch.utils.data.DataLoader`.
-        InputError: a number of steps cannot be.
+        LoaderError: The input is no `cstorch.utils.data.DataLoader`.
+        InputError: The number of steps is invalid.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class DataExecutor:
         self._profiler = Profiler(RateTracker())
         self._artifact_dir: Path | None = None
         self._stack = ExitStack()
-        checkpoint_steps_of(checkpoint_steps)  # an error comes here, not in the loop
+        checkpoint_steps_of(checkpoint_steps)  # raise errors here, not in the loop
         self._checkpoints = checkpoint_steps or 0
         self._batches = 0
         self._changes = {} if cs_config is None else _settings(cs_config)
@@ -157,36 +156,36 @@ class DataExecutor:
 
     @property
     def iteration(self) -> int:
-        """Number of the iteration that runs, from 0."""
+        """Number of the current iteration, from 0."""
         return max(0, self._batches - 1)
 
     @property
     def user_iteration(self) -> int:
-        """Number of the iteration that runs, from 1: its closures see this number."""
+        """Number of the current iteration, from 1, as its closures see it."""
         return self._batches
 
     @property
     def is_initial_step(self) -> bool:
-        """Whether the first iteration runs."""
+        """True in the first iteration."""
         return self._batches <= 1
 
     @property
     def on_final_iteration(self) -> bool:
-        """Whether the last iteration runs."""
+        """True in the last iteration."""
         return self._batches == self.num_steps
 
     @property
     def profiler(self) -> Profiler:
-        """How fast its loop is, see `Profiler`."""
+        """The throughput of its loop."""
         return self._profiler
 
     @property
     def artifact_dir(self) -> Path | None:
-        """Folder of the files of its run; None before its loop, and without a backend."""
+        """Folder for the files of its run; None before its loop, and without a backend."""
         return self._artifact_dir
 
     def __enter__(self) -> DataExecutor:
-        """Make it the current executor of the block, which may have a loop over it."""
+        """Make this the current executor within the block, which may loop over it."""
         self._stack.enter_context(self._running())
         return self
 
@@ -230,24 +229,24 @@ class _RunningExecutors:
 
 
 def current_executor() -> DataExecutor | None:
-    """The innermost executor whose loop this process is in."""
+    """Return the innermost executor whose loop the program is in."""
     running_executors = Program.current().part(_RunningExecutors).stack
     return running_executors[-1] if running_executors else None
 
 
 def _settings(cs_config: Any) -> dict[str, Any]:
-    """What a configuration of one loop changes; None in it means that it says nothing."""
+    """Return the settings that a configuration of one loop changes; None leaves a setting unchanged."""
     given = CSConfig.of(cs_config).settings()
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _new_folder(folder: Path) -> Path:
-    """The next numbered folder, with the link to it."""
+    """Create the next numbered folder, and the link to it."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = (int(path.name) for path in folder.iterdir() if path.name.isdigit())
-    made = folder / f"{max(numbers, default=0) + 1:06d}"
-    made.mkdir()
+    new = folder / f"{max(numbers, default=0) + 1:06d}"
+    new.mkdir()
     link = folder / _LATEST
     link.unlink(missing_ok=True)
-    link.symlink_to(made.name)
-    return made
+    link.symlink_to(new.name)
+    return new

@@ -1,4 +1,4 @@
-"""Loops of a program that runs on this CPU: real batches, and a step is a call."""
+"""The loop of a program on this CPU: batches have values, and each step is a call of the step function."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from cstorch.loop.base import ProgramLoop
 from cstorch.program import Program, configuration
 from cstorch.step_count import continue_at, steps_done
 
-_LINE_EVERY_STEPS = 100
+_STEPS_PER_LOG_LINE = 100
 
 
 class CpuLoop(ProgramLoop):
-    """One loop on this CPU. A training takes its input from where the one before has ended."""
+    """A loop on this CPU. A training run continues its input where the previous one has ended."""
 
     def __init__(
         self, loader: InputLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
@@ -38,32 +38,32 @@ class CpuLoop(ProgramLoop):
 
     @property
     def trains(self) -> bool:
-        """See `ProgramLoop`."""
+        """True if a model was in training mode, with gradients, when the loop began."""
         return self._trains
 
     def batches(self) -> Iterator[Any]:
-        """A batch for each step; the input begins again where it ends."""
+        """Yield a batch for each step; the input is repeated when it ends."""
         first = steps_done() if self.trains else 0
         if self.trains:
             self._loader.begin_training()
         yield from islice(self._loader.endless(first), self.steps)
 
     def count_step(self) -> None:
-        """See `ProgramLoop`."""
+        """Record that another step has completed; the first one of a training run starts its log."""
         super().count_step()
         if not self.trains:
             return
         if self.completed == 1:
-            self._begin_lines()
+            self._start_log()
         continue_at(steps_done() + 1)
 
     def step_returned(self, returned: Any) -> None:
-        """Logs the progress of a training where a line is due, with what its step has returned."""
+        """Log the progress of a training run when a line is due, with the loss among the returned values."""
         step = steps_done()
         if not self.trains:
             return
         record_step(step)
-        if self.completed > 1 and step % _LINE_EVERY_STEPS:
+        if self.completed > 1 and step % _STEPS_PER_LOG_LINE:
             return
         now_s = time.perf_counter()
         rate = (step - self._line_step) / max(now_s - self._line_at_s, 1e-9)
@@ -71,22 +71,22 @@ class CpuLoop(ProgramLoop):
         self._line_step, self._line_at_s = step, now_s
 
     def close(self) -> None:
-        """See `ProgramLoop`."""
+        """Log the end of a training run."""
         if self.trains and self.completed:
             end_training(steps_done())
 
     def leave(self) -> None:
-        """See `ProgramLoop`."""
+        """Log how to resume a training run if the program ends with the error that leaves the loop."""
         if self.trains:
             base.record_unfinished(log_how_to_resume)
 
     def abandon(self, error: BaseException | None) -> None:
-        """See `ProgramLoop`."""
+        """End the loop after an error, and log how to resume a training run."""
         super().abandon(error)
         if self.trains and error is not None:
             log_how_to_resume(error)
 
-    def _begin_lines(self) -> None:
+    def _start_log(self) -> None:
         terminal.configure_logging("cstorch")
         exits.report_at_exit(base.report_unfinished, essence)
         first = steps_done()
@@ -95,7 +95,7 @@ class CpuLoop(ProgramLoop):
 
 
 def _loss(returned: Any) -> float | None:
-    """The first number without dimensions that a step has returned, as on the CS system."""
+    """Return the first scalar tensor among the returned values, which is the loss on the CS system too."""
     numbers = (x for x in pytree.tree_leaves(returned) if isinstance(x, torch.Tensor) and x.ndim == 0)
     loss = next(numbers, None)
     return None if loss is None else float(loss.detach())

@@ -1,10 +1,11 @@
-"""The loop of a program over batches: its first turn records the step, each takes the outputs of one step.
+"""The loop of a program over batches on the CS system.
 
-Drivers stand on `Loop`. `run_loop` is the one of programs whose step is a function. A session, whose step is
-all that happens in its first turn, calls `begin_recording`, `end_recording`, `begin`, `take` and
-`run_closures` itself. Between two reads of the state the system runs ahead of the program. One loop may stand
-inside of another, as an evaluation in a training: the outer one gives up the system, and takes it again at
-its next step.
+The first iteration records the step, and each iteration takes the outputs of one step. Between two reads of
+the state the system runs ahead of the program. Loops may be nested, such as an evaluation within a training
+run: the outer loop gives up the system, and acquires it again at its next step.
+
+`run_loop` serves programs whose step is a function. A session, whose step is everything that happens in its
+first iteration, calls `begin_recording`, `end_recording`, `begin`, `take` and `run_closures` itself.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ log = logging.getLogger("cstorch")
 
 Entered = TypeVar("Entered", bound=ProgramLoop)
 Recordings = dict[Any, RecordedStep]
-"""Steps that were recorded of one function, by what they depend on."""
+"""The recorded steps of one function, by arguments, batch, modes and models."""
 
 
 @dataclass
@@ -66,16 +67,16 @@ class _Recording:
 
 
 class Loop(ProgramLoop):
-    """One loop whose steps run on the CS system, on the chief.
+    """The chief's loop whose steps run on the CS system.
 
     Args:
         loader: The input.
-        steps: How many; None: those of the loader.
-        checkpoint_steps: The state can be read after every so many steps; None: as configured.
+        steps: Number of steps; None for those of the loader.
+        checkpoint_steps: Interval of steps at which the state can be read; None for the configured one.
 
     Attributes:
-        batch: Described tensors, the same in every turn.
-        step: What was recorded; None before that.
+        batch: The batch as tensors of the device without values, the same in every iteration.
+        step: The recorded step; None before it is recorded.
     """
 
     def __init__(
@@ -96,10 +97,10 @@ class Loop(ProgramLoop):
         self._fetched: int | None = None
         self._read: int | None = None
 
-    # Recording.
+    # Recording
 
     def begin_recording(self) -> None:
-        """From here to `end_recording` all that happens on the device is the step."""
+        """Begin to record the step: everything that happens on the device until `end_recording`."""
         from cstorch.tracing.step import StepTracing  # late: workers have no compiler
 
         models = Program.current().models
@@ -108,7 +109,11 @@ class Loop(ProgramLoop):
         self._latest = self._recording.tracing.recording
 
     def end_recording(self, returned: Any) -> RecordedStep:
-        """The step. Tensors in `returned`, and those that closures were given, are what it puts out."""
+        """End the recording, and return the step.
+
+        Args:
+            returned: Nest whose tensors are outputs of the step, as are those passed to step closures.
+        """
         recording, self._recording = self._the_recording(), None
         closures = recording.closures
         outputs = (_wide_loss(returned), returned, [call.arguments for call in closures])
@@ -118,12 +123,12 @@ class Loop(ProgramLoop):
         )
 
     def add_closure(self, call: ClosureCall) -> None:
-        """A closure that is called while the step is recorded: it will run behind every step."""
+        """Add a closure that is called while the step is recorded: it will run after every step."""
         self._the_recording().closures.append(call)
 
     @property
     def tracing(self) -> StepTracing:
-        """The step that is being recorded."""
+        """The recorder of the step that is being recorded."""
         return self._the_recording().tracing
 
     def _the_recording(self) -> _Recording:
@@ -133,20 +138,20 @@ class Loop(ProgramLoop):
     def _inputs(self) -> list[DeviceTensor]:
         return [x for x in pytree.tree_leaves(self.batch) if isinstance(x, DeviceTensor)]
 
-    # Running.
+    # Running
 
     def begin(self, step: RecordedStep) -> None:
-        """Brings a recorded step onto the system; where the program is only compiled the loop ends here.
+        """Load a recorded step onto the system; if the program is only compiled, the loop ends here.
 
         Raises:
-            cgc.errors.CompileError: the step cannot be compiled.
-            cs_system.errors.CsSystemError: the system is not there or busy; a worker did not come.
+            cgc.errors.CompileError: The step cannot be compiled.
+            cs_system.errors.CsSystemError: The system is unavailable or busy, or a worker did not connect.
         """
         self.set_step(step)
         counts = self.trains and step.counts
         if counts and not steps_done():
             continue_at(self._loader.initial_step)
-        if not self.completed:  # a loop that takes the system again goes on where it was
+        if not self.completed:  # a loop that acquires the system again continues at its own step
             self._first_step = steps_done() if counts or not self.trains else 0
         if counts:
             self._loader.begin_training()
@@ -161,7 +166,7 @@ class Loop(ProgramLoop):
         self._own(None if self.ended else self)
 
     def set_step(self, step: RecordedStep) -> None:
-        """Take a recorded step for the one of this loop, whose tensors are known by name from here on."""
+        """Make a recorded step the step of this loop, and look up the names of its tensors."""
         self.step = step
         graph = step.traced.graph
         outputs = zip(step.traced.output_tensors, graph.outputs, strict=True)
@@ -170,26 +175,26 @@ class Loop(ProgramLoop):
         self._states_of_values = {value.id: name for name, value in {**graph.state, **graph.updates}.items()}
 
     def read_from(self, loader: InputLoader) -> None:
-        """Take another input, with batches like those of the first one; before `begin`."""
+        """Replace the input by another one with batches of the same shapes; call it before `begin`."""
         self._loader = loader
 
     @property
     def is_running(self) -> bool:
-        """Whether the step is on the system."""
+        """True while the step is loaded on the system."""
         return self._execution is not None
 
     @property
     def trains(self) -> bool:
-        """See `ProgramLoop`."""
+        """True if the recorded step changes a model."""
         return self.step is not None and self.step.mode == "train"
 
     def take(self) -> None:
-        """The outputs of the next step become the values of this turn.
+        """Wait for the outputs of the next step, which become the values of this iteration.
 
         Raises:
-            StepError: the input has ended.
-            NonFiniteLossError: the loss became NaN or infinite.
-            cs_system.errors.CsSystemError: the system failed; a worker was lost.
+            StepError: The input has ended.
+            NonFiniteLossError: The loss became NaN or infinite.
+            cs_system.errors.CsSystemError: The system failed, or a worker was lost.
         """
         if self._execution is None:
             assert self.step is not None, "begin comes first"
@@ -211,17 +216,16 @@ class Loop(ProgramLoop):
             continue_at(self._first_step + self.completed)
 
     def run_closures(self) -> None:
-        """Calls the closures of the step with the values of this turn."""
+        """Call the closures of the step with the values of this iteration."""
         for call in () if self.step is None else self.step.closures:
             args, kwargs = call.arguments
             call_closure(self, call.function, *args, **kwargs)
 
     def _steps_to_read(self) -> int:
-        """Steps up to the next one behind which the state may be read.
+        """Return the number of steps up to the next one after which the state may be read.
 
-        That is the first and the last one, every multiple of `checkpoint_steps`, of this loop or of all
-        loops, and one step behind that, where `if i % checkpoint_steps == 0` stands in loops that count
-        from 0.
+        These are the first and the last step, and the multiples of `checkpoint_steps`, counted in this loop
+        or over all loops.
         """
         left, checkpoints = self.steps - self.completed, self.checkpoints
         if self.completed == 0:
@@ -229,13 +233,14 @@ class Loop(ProgramLoop):
         if checkpoints is None:
             return left
         done = (self.completed, self._first_step + self.completed)
+        # Loops that count from 0 ask `if i % checkpoint_steps == 0`, one step after the multiple.
         return min(left, *(1 if checkpoints.match(step) else checkpoints.left(step) for step in done))
 
     def value_of(self, tensor: DeviceTensor) -> torch.Tensor:
-        """What a tensor of the device holds after the step of this turn.
+        """Return the value of a tensor of the device after the last step.
 
         Raises:
-            ClosureError: the step does not put it out.
+            ClosureError: The tensor is no output of the step.
         """
         known = self._names.get(id(tensor))
         if known is not None:
@@ -255,9 +260,9 @@ class Loop(ProgramLoop):
         return tensor.to_host()
 
     def output(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return what the step of this turn gave for a tensor that it returns; None for other tensors.
+        """Return the last step's value of a tensor that the step returns; None for other tensors.
 
-        It has no elements where the program is only compiled.
+        If the program is only compiled, the value has no elements.
         """
         if not isinstance(tensor, DeviceTensor) or id(tensor) not in self._names:
             return None
@@ -270,18 +275,18 @@ class Loop(ProgramLoop):
         )
 
     def _number_of(self, tensor: DeviceTensor) -> int:
-        """The number of a recorded value, the same in every recording of the step; 0 for others."""
+        """Return the number of a recorded value, the same in every recording of the step; 0 for others."""
         if tensor.elem is None or value_of(tensor).recording is not self._latest:
             return 0
         return value_of(tensor).value.id
 
     def _state_of_value(self, tensor: DeviceTensor) -> DeviceTensor | None:
-        """The state that a tensor was behind the step, as `state_dict()` within a step gives it."""
+        """Return the state tensor that a recorded value becomes, as one of `state_dict()` in the step."""
         name = self._states_of_values.get(self._number_of(tensor))
         return None if name is None or self.step is None else self.step.traced.state[name]
 
     def batches(self) -> Iterator[Any]:
-        """The described batch, once for each step."""
+        """Yield the batch without values, once for each step."""
         for _ in range(self.steps):
             yield self.batch
             if self.ended:
@@ -289,16 +294,16 @@ class Loop(ProgramLoop):
             self.serve_requests()
 
     def figures(self) -> dict[str, float | None]:
-        """Of the run, where it trains: see `Training.figures`."""
+        """Return the figures of a training run, see `Training.figures`; none for an evaluation."""
         return self._execution.figures() if isinstance(self._execution, Training) else {}
 
-    # The state.
+    # The state
 
     def refresh(self, tensor: DeviceTensor) -> None:
-        """Brings the state to this CPU, as it is after the step of this turn, or one tensor that it puts out.
+        """Fetch the state after the last step to this CPU, or only a tensor that is an output of the step.
 
         Raises:
-            StateNotThereError: the system is at another step by now.
+            StateUnavailableError: The system has already advanced to a later step.
         """
         if id(tensor) in self._names and self._outputs:
             tensor.load(self.value_of(tensor))
@@ -322,26 +327,26 @@ class Loop(ProgramLoop):
         self._fetched = self.completed
 
     def _own(self, owner: Owner | None) -> None:
-        """What the step changes is where the owner says; what it only reads is here, but not for writes."""
+        """Set the owner of the tensors that the step changes; those that it only reads stay on this CPU."""
         if self.step is None:
             return
-        reads = _Read(self) if owner is self else None
+        reads = _ReadOnly(self) if owner is self else None
         for name, tensor in self.step.traced.state.items():
             tensor.owner = owner if name in self.step.traced.graph.updates else reads
 
-    # The end.
+    # The end
 
     def suspend(self) -> None:
-        """Gives up the system until the next step, for a loop inside of this one.
+        """Give up the system until the next step, for a loop inside this one.
 
         Raises:
-            StateNotThereError: the system is at another step by now.
+            StateUnavailableError: The system has already advanced to a later step.
         """
         if self._execution is not None:
             self.close()
 
     def close(self) -> None:
-        """Ends the run; the state after its last step comes to this CPU."""
+        """End the run, and fetch the state after its last step to this CPU."""
         self._end("completed")
 
     def _end(self, ended: Ending) -> None:
@@ -353,21 +358,21 @@ class Loop(ProgramLoop):
         self._own(None)
 
     def _continue_training(self) -> None:
-        """Behind an evaluation that has counted its own steps."""
+        """Restore the step count of the training run after an evaluation, which counts its own steps."""
         if self._steps_of_training is not None:
             continue_at(self._steps_of_training)
             self._steps_of_training = None
 
     def serve_requests(self) -> None:
-        """Behind a turn in which the program has read the state: that was the checkpoint asked for, if any.
+        """Treat the state that the program has just read as the checkpoint that SIGUSR1 requested, if any.
 
-        In a job that is started again after it, this ends the program.
+        If the job will be requeued, this ends the program.
         """
         requests = Program.current().checkpoint_requests
         if not requests.pending or not self.trains or self._read != self.completed:
             return
         if task().requeue and self.completed == self.steps:
-            return  # what the program does behind its last step belongs to this start; a later loop leaves
+            return  # the program finishes its work after the last step; a later loop leaves
         log.info("the program has read its state at global step %d, requested by SIGUSR1", steps_done())
         if task().requeue:
             self._end("requeued")
@@ -375,9 +380,9 @@ class Loop(ProgramLoop):
         requests.clear()
 
     def leave(self) -> None:
-        """Ends a loop that the program leaves early, with `break` or an error of its own."""
+        """End a loop that the program leaves early, with `break` or an error."""
         if isinstance(self._execution, Training):
-            record_unfinished(self._execution.failed)
+            record_unfinished(self._execution.record_failure)
         try:
             self._end("left")
         except StateUnavailableError:
@@ -385,7 +390,7 @@ class Loop(ProgramLoop):
             self._own(_Lost(self.completed, self.checkpoints))
 
     def abandon(self, error: BaseException | None) -> None:
-        """Ends the run after an error, without another word to the system than that."""
+        """End the run after an error without fetching the state."""
         self.ended = True
         if self._recording is not None:
             self._recording.tracing.abandon()
@@ -397,10 +402,9 @@ class Loop(ProgramLoop):
 
 
 def _wide_loss(returned: Any) -> DeviceTensor | None:
-    """Return the loss of a step in float32, where it has 16 bits: a run looks for its loss in float32.
-
-    It would take another number for it, such as the scaled loss, or the scale.
-    """
+    """Return the loss of a step in float32 if it has 16 bits; None otherwise."""
+    # A run looks for its loss among the float32 outputs, and would take another number for it, such as the
+    # scaled loss or the scale.
     tensors = (x for x in pytree.tree_leaves(returned) if isinstance(x, DeviceTensor))
     loss = next((x for x in tensors if not x.shape and x.is_floating_point()), None)
     if loss is None or loss.dtype not in (torch.float16, torch.bfloat16):
@@ -410,33 +414,33 @@ def _wide_loss(returned: Any) -> DeviceTensor | None:
 
 
 @dataclass(frozen=True)
-class _Read:
-    """Owns tensors that the step of a running loop only reads: this CPU has the same elements.
+class _ReadOnly:
+    """Owner of tensors that the step of a running loop only reads, and which this CPU also has.
 
-    The system has got them with the step, so what a program writes into them would be lost.
+    The system has received their elements with the step, so writes of the program would be lost.
     """
 
     loop: Loop
 
     @property
     def ended(self) -> bool:
-        """Whether the loop has ended."""
+        """True if the loop has ended."""
         return self.loop.ended
 
     def refresh(self, tensor: DeviceTensor) -> None:
-        """Nothing: the elements are here."""
+        """Do nothing: this CPU has the elements."""
 
 
 @dataclass(frozen=True)
 class _Lost:
-    """Owns tensors whose elements were lost with a run that the program has left."""
+    """Owner of tensors whose elements were lost with a run that the program has left."""
 
     completed: int
     checkpoints: CheckpointSteps | None
     ended: bool = True
 
     def refresh(self, tensor: DeviceTensor) -> None:
-        """Says so."""
+        """Raise an error: the elements are lost."""
         raise LoopLeftError(self.completed, self.checkpoints)
 
 
@@ -448,14 +452,14 @@ class _RunningLoops:
 
 
 def current_loop() -> ProgramLoop | None:
-    """The innermost loop that this process is in."""
+    """Return the innermost loop that the program is in."""
     loops = Program.current().part(_RunningLoops).stack
     return loops[-1] if loops else None
 
 
 @contextmanager
 def enter_loop(loop: Entered) -> Iterator[Entered]:
-    """The body is inside of the loop; behind it the loop has ended."""
+    """Make a loop the current one within the body, and end it afterwards."""
     program = Program.current()
     loops, output_readers = program.part(_RunningLoops).stack, program.output_readers
     loops.append(loop)
@@ -481,20 +485,28 @@ def run_loop(
     checkpoint_steps: int | Schedule | None = None,
     writer: Any = None,
 ) -> Iterator[Any]:
-    """A batch for each step: a described one, or a real one where steps run on this CPU.
+    """Yield a batch for each step: without values for the CS system, with values on this CPU.
 
-    A worker, which has not configured its run, ends here.
+    A worker whose program has not configured its run serves the chief here, and exits.
     """
     if task().role == "worker" and not export_requested():
         serve_and_leave()
-    made: ProgramLoop = (CpuLoop if Program.current().on_cpu else Loop)(loader, steps, checkpoint_steps)
-    made.writer = writer
-    with enter_loop(made) as loop:
+    kind = CpuLoop if Program.current().on_cpu else Loop
+    loop: ProgramLoop = kind(loader, steps, checkpoint_steps)
+    loop.writer = writer
+    with enter_loop(loop):
         yield from loop.batches()
 
 
 def run_step(function: Callable[..., Any], args: Any, kwargs: Any, known: Recordings) -> Any:
-    """One step of a step function in the loop; it is recorded where `known` has it not, and kept there."""
+    """Run one step of a step function in the current loop.
+
+    Args:
+        function: The step function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+        known: The steps that were recorded of it, to which a new recording is added.
+    """
     loop = current_loop()
     if not isinstance(loop, Loop):
         raise StepError(
@@ -503,7 +515,7 @@ def run_step(function: Callable[..., Any], args: Any, kwargs: Any, known: Record
         )
     try:
         if loop.step is None:
-            loop.begin(_recorded(loop, function, args, kwargs, known))
+            loop.begin(_record_step(loop, function, args, kwargs, known))
         assert loop.step is not None
         if loop.step not in known.values():
             raise StepError(
@@ -515,15 +527,15 @@ def run_step(function: Callable[..., Any], args: Any, kwargs: Any, known: Record
             loop.take()
             loop.run_closures()
     except BaseException as error:
-        loop.abandon(error)  # the program may keep the loop alive for as long as it likes
-        workers = Program.current().own_workers
+        loop.abandon(error)  # the program may keep the iterator of the loop alive for any time
+        workers = Program.current().local_workers
         if workers is not None:
             raise workers.explain(error) from None
         raise
     return loop.step.returned
 
 
-def _recorded(
+def _record_step(
     loop: Loop, function: Callable[..., Any], args: Any, kwargs: Any, known: Recordings
 ) -> RecordedStep:
     key = _key(loop.batch, args, kwargs)
@@ -562,7 +574,7 @@ def _require_batch(args: Any, kwargs: Any) -> None:
 
 
 def _key(batch: Any, args: Any, kwargs: Any) -> Any:
-    """What a recorded step depends on beside its function: arguments, batch, modes and models."""
+    """Return the key of a recorded step: its arguments, batch, modes and models."""
     inputs = [x for x in pytree.tree_leaves(batch) if isinstance(x, torch.Tensor)]
     positions = {id(tensor): position for position, tensor in enumerate(inputs)}
     leaves, nest = pytree.tree_flatten((args, kwargs))
@@ -579,16 +591,16 @@ def _key(batch: Any, args: Any, kwargs: Any) -> Any:
 
 
 def call_closure(loop: ProgramLoop, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls a step closure with values in place of tensors of the device."""
+    """Call a step closure with values instead of tensors of the device."""
     values = [_with_values(loop, x) for x in args]
     return function(*values, **{name: _with_values(loop, x) for name, x in kwargs.items()})
 
 
 def call_closure_outside_loops(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a step closure where no loop runs: tensors have the values of this CPU.
+    """Call a step closure outside of loops, where tensors have their values on this CPU.
 
     Raises:
-        ClosureError: a tensor has none.
+        ClosureError: A tensor has no value.
     """
 
     def value(tensor: DeviceTensor) -> torch.Tensor:
@@ -604,14 +616,15 @@ def call_closure_outside_loops(function: Callable[..., Any], *args: Any, **kwarg
 
 
 def _with_values(loop: ProgramLoop, x: Any) -> Any:
-    """A nest with values in place of tensors of the device, and of tensors that PyTorch has computed."""
+    """Return a nest with values instead of tensors of the device and of computed tensors of this CPU."""
     if x is None or type(x) in (bool, int, float, str):
         return x
 
     def value(tensor: torch.Tensor) -> torch.Tensor:
         if isinstance(tensor, DeviceTensor):
             return _call_hooks(loop.value_of(tensor))
-        return tensor if tensor.is_leaf else tensor.detach()  # on the CPU backend too closures call `numpy()`
+        # Closures call `numpy()`, which refuses tensors with gradients, on the CPU backend too.
+        return tensor if tensor.is_leaf else tensor.detach()
 
     with_values = pytree.tree_map_only(torch.Tensor, value, x)
     return pytree.tree_map_only(StateSteps, lambda _: steps_done(), with_values)

@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 def compile_step(step_fn: Callable[P, T]) -> Callable[P, T]:
-    """Compiles a function that is one whole step: forward, backward, update.
+    """Compile a function that is one whole step: forward pass, backward pass and update.
 
-    Its first call is traced; Python runs once. What it returns can be read in step closures only; operations
-    between steps compute with it on this CPU. On the CPU backend every call is the function's own.
+    Python runs only in the first call, which is traced. Returned tensors can be read in step closures only;
+    operations between steps compute with them on this CPU. On the CPU backend every call runs the function.
     """
 
     known: Recordings = {}
@@ -64,10 +64,10 @@ trace = compile_step
 
 
 def step_closure(closure: Callable[P, T]) -> Callable[P, T | None]:
-    """A function that gets the values of tensors: it runs on this CPU, after the step.
+    """Make a function run on this CPU after the step, with the values of tensors.
 
-    Called inside of the step it runs after every step, and returns None there. Called outside of a loop it
-    runs immediately, for tensors have values there.
+    Called within the step, it runs after every step, and the call returns None. Called outside of a loop, it
+    runs immediately, because tensors have values there.
     """
 
     @wraps(closure)
@@ -81,7 +81,7 @@ def step_closure(closure: Callable[P, T]) -> Callable[P, T | None]:
                 ClosureCall(closure, pytree.tree_map_only(DeviceTensor, _as_now, (args, kwargs)))
             )
             return None
-        if loop.ended:  # nothing runs when a program is only compiled
+        if loop.ended:  # the program is only compiled
             return None
         return call_closure(loop, closure, *args, **kwargs)
 
@@ -134,15 +134,16 @@ def _listening() -> Iterator[None]:
 
 
 def _as_now(tensor: DeviceTensor) -> torch.Tensor:
-    """A number of the state, such as a learning rate, as it is here: the step may write it later."""
+    """Return a copy of a scalar of the state, such as a learning rate, which the step may write later."""
     is_number_of_state = tensor.host is not None and tensor.dim() == 0
     return tensor.detach().clone() if is_number_of_state else tensor
 
 
 def checkpoint_closure(closure: Callable[P, T]) -> Callable[P, T | None]:
-    """A step closure that runs at checkpoint steps alone: there the state of the model can be read.
+    """Make a step closure that runs only at checkpoint steps, where the state of the model can be read.
 
-    These are the multiples of `checkpoint_steps`, and the last step, of a loop that has checkpoint steps.
+    These are the multiples of `checkpoint_steps` and the last step. A loop without `checkpoint_steps` has
+    none.
     """
 
     @wraps(closure)
@@ -157,11 +158,11 @@ class Writer(Protocol):
     """A writer of event files, such as `torch.utils.tensorboard.SummaryWriter`."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> Any:
-        """Writes a number."""
+        """Write a number."""
         ...
 
     def add_tensor(self, tag: str, tensor: torch.Tensor, global_step: int) -> Any:
-        """Writes a tensor."""
+        """Write a tensor."""
         ...
 
 
@@ -178,25 +179,25 @@ class _Summary:
 
 
 def summarize_scalar(name: str, tensor: torch.Tensor | float) -> None:
-    """Summarizes a number of every step.
+    """Summarize a number of every step; call it in the step, or after it.
 
-    Called in the step, or behind it. Where the `DataExecutor` has a writer, that gets the value at the step
-    of the training, or of the evaluation alone, or of this loop counted from the writer's `base_step`; else
-    `save_summaries` writes it.
+    If the `DataExecutor` has a writer, the value is written at the global step of a training run, at the step
+    of an evaluation, or at the step of this loop plus the writer's `base_step`. Otherwise `save_summaries`
+    writes it.
 
     Args:
-        name: what it is called in TensorBoard.
-        tensor: one element.
+        name: Name in TensorBoard.
+        tensor: One element.
 
     Raises:
-        ClosureError: outside of a loop.
+        ClosureError: The call is outside of a loop.
     """
-    _noted("scalar", name, tensor)
+    _summarize("scalar", name, tensor)
 
 
 def summarize_tensor(name: str, tensor: torch.Tensor) -> None:
-    """Summarizes a tensor of every step; see `summarize_scalar`."""
-    _noted("tensor", name, tensor)
+    """Summarize a tensor of every step, as `summarize_scalar` does for a number."""
+    _summarize("tensor", name, tensor)
 
 
 scalar_summary = summarize_scalar
@@ -204,11 +205,11 @@ scalar_summary = summarize_scalar
 
 @step_closure
 def save_summaries(writer: Writer, step: int) -> None:
-    """Writes what the step of this turn has summarized.
+    """Write the summaries of the last step.
 
     Args:
-        writer: event files.
-        step: the number of the step in TensorBoard.
+        writer: Writer of event files.
+        step: Number of the step in TensorBoard.
     """
     loop = current_loop()
     for name, summary in () if loop is None else loop.summaries.items():
@@ -216,7 +217,7 @@ def save_summaries(writer: Writer, step: int) -> None:
 
 
 @step_closure
-def _noted(kind: Literal["scalar", "tensor"], name: str, value: torch.Tensor | float) -> None:
+def _summarize(kind: Literal["scalar", "tensor"], name: str, value: torch.Tensor | float) -> None:
     loop = current_loop()
     if loop is None:
         if Program.current().on_cpu:

@@ -144,8 +144,8 @@ class DeviceTensor(torch.Tensor):
         """Return its elements on this CPU, as they are after the last step.
 
         Raises:
-            ValueNotThereError: only a step computes it.
-            StateNotThereError: the system is at another step by now.
+            ValueUnavailableError: only a step computes it.
+            StateUnavailableError: the system is at another step by now.
         """
         if self.host is None or self.host.is_meta:
             raise _read_error("read")
@@ -278,7 +278,7 @@ def readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
 
     Raises:
         TensorReadError: In a step, of a value that steps do not share.
-        ValueNotThereError: Outside of a step, of a value that only a step computes.
+        ValueUnavailableError: Outside of a step, of a value that only a step computes.
     """
     active = tracers()
     tracer = active[-1] if active else None
@@ -308,7 +308,7 @@ def _read(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[s
 
     Raises:
         TensorReadError: in a step, of a value that steps do not share, and for no check.
-        ValueNotThereError: outside of one, of a value that only a step computes.
+        ValueUnavailableError: outside of one, of a value that only a step computes.
     """
     active = tracers()
     if active and active[-1].known(tensor) is None:
@@ -437,7 +437,7 @@ def _run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     """Compute an operation outside of a step on this CPU, on outputs of the last step too.
 
     Raises:
-        ValueNotThereError: An argument is of a step, and no loop returned it or the operation writes it.
+        ValueUnavailableError: An argument is of a step, and no loop returned it or the operation writes it.
         LostWriteError: The system has the elements that the operation writes.
     """
     written = {id(x) for x in tensors_written(func, args)}

@@ -294,7 +294,7 @@ def test_workers_of_a_loop_are_started_once(monkeypatch: pytest.MonkeyPatch, tmp
             started.append(number)
             self.task = dataclasses.replace(task, num_tasks=number + 1)
 
-    monkeypatch.setattr(startup, "OwnWorkers", Workers)
+    monkeypatch.setattr(startup, "LocalWorkers", Workers)
     wanted = ClusterConfig(num_workers_per_csx=3)
     for kind, settings in (("CPU", {}), ("CSX", {"compile_only": True}), ("CSX", {})):
         forget()

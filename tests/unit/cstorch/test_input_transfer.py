@@ -64,7 +64,7 @@ def test_a_worker_reads_from_the_position_that_the_chief_has_loaded(files: Input
     loader = DataLoader(read)
     loader.load_state_dict({"samples_streamed": 6})
     loader.begin_training()
-    files.write(1, loader.handed(SETTINGS))
+    files.write(1, loader.transfer(SETTINGS))
     with source_of(files.read(1), 0, 1) as source:
         batches = source.batches(1)
         assert [next(batches)[0].tolist() for _ in range(3)] == [[8, 9], [10, 11], [0, 1]]

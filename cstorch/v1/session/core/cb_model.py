@@ -329,7 +329,7 @@ def save(
 
     Raises:
         CheckpointError: the directory is not writable or full.
-        StateNotThereError: the system is at another step by now.
+        StateUnavailableError: the system is at another step by now.
     """
     if master_only and not is_chief():
         return

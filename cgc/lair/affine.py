@@ -1,4 +1,4 @@
-"""Indexing maps: which element of a tensor an iteration reads or writes."""
+"""Indexing maps: the element of a tensor that an iteration reads or writes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from xdsl.ir.affine import (
 
 
 def dim(position: int) -> AffineExpr:
-    """The iteration number of a loop."""
+    """Return the iteration number of a loop."""
     return AffineExpr.dimension(position)
 
 
 def affine_map(loops: int, results: Sequence[AffineExpr | int]) -> AffineMap:
-    """A map from iterations of `loops` loops."""
+    """Return a map from iterations of `loops` loops."""
     exprs = (AffineExpr.constant(result) if isinstance(result, int) else result for result in results)
     return AffineMap(loops, 0, tuple(exprs))
 
 
 def identity(loops: int) -> AffineMap:
-    """Loop i is dimension i."""
+    """Return the map of loop i to dimension i."""
     return AffineMap.identity(loops)
 
 
-def composed(outer: AffineMap, inner: AffineMap) -> AffineMap:
-    """First `inner`, then `outer`, simplified."""
+def compose(outer: AffineMap, inner: AffineMap) -> AffineMap:
+    """Apply `inner`, then `outer`, and simplify."""
     results = []
     for expr in outer.results:
         replaced = expr.replace_dims_and_symbols(inner.results, ())
-        # the flattener writes `mod` as a difference, so it is kept where nothing can be simplified
+        # The flattener writes `mod` as a difference, so only nested expressions are simplified.
         nested = any(isinstance(inner.results[loop], AffineBinaryOpExpr) for loop in expr.used_dims())
         deep = nested and isinstance(expr, AffineBinaryOpExpr)
         results.append(replaced.simplify(inner.num_dims, 0) if deep else replaced)
@@ -42,10 +42,8 @@ def composed(outer: AffineMap, inner: AffineMap) -> AffineMap:
 
 
 def partial(mapping: AffineMap, extents: Sequence[int], shape: Sequence[int]) -> AffineMap:
-    """The map with `d mod size` for every loop that reaches a part of its dimension alone.
-
-    A loop that stands by itself in an indexing map covers the whole dimension: that tells its extent.
-    """
+    """Add `mod size` to every loop that reaches only a part of its dimension."""
+    # A loop that is an index by itself covers the whole dimension: its extent follows from that.
     results = [
         expr % size if isinstance(expr, AffineDimExpr) and extents[expr.position] != size else expr
         for expr, size in zip(mapping.results, shape, strict=True)
@@ -54,7 +52,7 @@ def partial(mapping: AffineMap, extents: Sequence[int], shape: Sequence[int]) ->
 
 
 def inverse_permutation(mapping: AffineMap) -> AffineMap | None:
-    """The inverse of a map that gives every loop a dimension of its own and nothing else, or None."""
+    """Return the inverse of a map that only gives every loop a separate dimension, else None."""
     positions = [expr.position for expr in mapping.results if isinstance(expr, AffineDimExpr)]
     if len(positions) != len(mapping.results) or sorted(positions) != list(range(mapping.num_dims)):
         return None
@@ -62,10 +60,8 @@ def inverse_permutation(mapping: AffineMap) -> AffineMap | None:
 
 
 def reshape_map(source: Sequence[int], target: Sequence[int]) -> AffineMap:
-    """For elements of `target` the place in `source` of the same position in row-major order.
-
-    Dimensions are taken in the smallest groups of equal product, so that equal ones stay dimensions.
-    """
+    """Return for elements of `target` the place in `source` of the same position in row-major order."""
+    # Dimensions are taken in the smallest groups of equal product, so that equal ones remain dimensions.
     results: list[AffineExpr | int] = []
     for ours, theirs in _equal_groups(source, target):
         if [size for size in ours if size > 1] == [size for _, size in theirs if size > 1]:
@@ -86,7 +82,7 @@ def reshape_map(source: Sequence[int], target: Sequence[int]) -> AffineMap:
 def _equal_groups(
     source: Sequence[int], target: Sequence[int]
 ) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
-    """Runs of dimensions of equal product: sizes of the source, (position, size) of the target."""
+    """Yield runs of dimensions of equal product: sizes of the source, (position, size) of the target."""
     left, right = list(source), list(enumerate(target))
     while left or right:
         ours, theirs = left[:1], right[:1]

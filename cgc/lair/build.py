@@ -28,31 +28,31 @@ _MakeBinary: TypeAlias = Callable[[SSAValue, SSAValue], Operation]
 
 
 def scalar_type(dtype: str) -> ElementType:
-    """The type of LAIR that holds a device type: signless where CIRH has unsigned integers."""
+    """Return the type of LAIR for a device type: signless where CIRH has unsigned integers."""
     if dtype == "int16":
-        return IntegerType(16)  # of bits alone: CIRH has no such tensors
+        return IntegerType(16)  # only for bits: CIRH has no such tensors
     element = element_type(dtype)
     return IntegerType(element.width.data) if isinstance(element, IntegerType) else element
 
 
 def lair_tensor(shape: Sequence[int], dtype: str) -> Tensor:
-    """A tensor type of LAIR."""
+    """Return a tensor type of LAIR."""
     return tensor_type(shape, scalar_type(dtype))
 
 
 def dtype_of(tensor: Tensor) -> str:
-    """The device type of a tensor of CIRH: "int64" is "int32"."""
+    """Return the device type of a tensor of CIRH: "int32" for "int64"."""
     return device_dtype(numpy_dtype(tensor.element_type).name)
 
 
 @dataclass(frozen=True, eq=False)
 class Scalar:
-    """A value of a loop body.
+    """A value of a loop body; Python expressions of it add ops of `arith` and `math`.
 
     Attributes:
         block: the body that ops are added to.
         value: the SSA value.
-        dtype: the numpy name of its device type (it tells unsigned from signed), or "index".
+        dtype: the numpy name of its device type (which distinguishes unsigned from signed), or "index".
     """
 
     block: Block
@@ -61,19 +61,19 @@ class Scalar:
 
     @property
     def is_float(self) -> bool:
-        """Whether it is of a floating-point type."""
+        """True for a floating-point type."""
         return self.dtype in FLOAT_NAMES
 
     @property
     def is_unsigned(self) -> bool:
-        """Whether it is an unsigned integer or a bool."""
+        """True for an unsigned integer or a bool."""
         return self.dtype.startswith("u") or self.dtype == "bool"
 
     def constant(self, number: float) -> Scalar:
-        """A number of this scalar's type."""
+        """Return a number of this scalar's type."""
         return constant(self.block, number, self.dtype)
 
-    def _made(self, op: Operation, dtype: str | None = None) -> Scalar:
+    def _append(self, op: Operation, dtype: str | None = None) -> Scalar:
         self.block.add_op(op)
         return Scalar(self.block, op.results[0], dtype or self.dtype)
 
@@ -82,7 +82,7 @@ class Scalar:
 
     def _binary(self, name: str, other: Scalar | float) -> Scalar:
         kind = "float" if self.is_float else "unsigned" if self.is_unsigned else "signed"
-        return self._made(_BINARY[name][kind](self.value, self._with(other).value))
+        return self._append(_BINARY[name][kind](self.value, self._with(other).value))
 
     def __add__(self, other: Scalar | float) -> Scalar:
         return self._binary("add", other)
@@ -97,24 +97,22 @@ class Scalar:
         return self._binary("div", other)
 
     def __neg__(self) -> Scalar:
-        return self._made(arith.NegfOp(self.value)) if self.is_float else self.constant(0) - self
+        return self._append(arith.NegfOp(self.value)) if self.is_float else self.constant(0) - self
 
     def remainder(self, other: Scalar) -> Scalar:
-        """The remainder with the sign of this one, as C's `%` and `fmod`.
-
-        xDSL has no op for that of floats: it is the call of a function `FMOD[dtype]`.
-        """
+        """Compute the remainder with the sign of this scalar, as C's `%` and `fmod`."""
+        # xDSL has no op for the remainder of floats: it is a call of a function `FMOD[dtype]`.
         if not self.is_float:
             return self._binary("rem", other)
         call = CallOp(FMOD[self.dtype], [self.value, other.value], [self.value.type])
-        return self._made(call)
+        return self._append(call)
 
     def max(self, other: Scalar | float) -> Scalar:
-        """The larger one; NaN where either is."""
+        """Return the larger one; NaN if either is."""
         return self._binary("max", other)
 
     def min(self, other: Scalar | float) -> Scalar:
-        """The smaller one; NaN where either is."""
+        """Return the smaller one; NaN if either is."""
         return self._binary("min", other)
 
     def __and__(self, other: Scalar | float) -> Scalar:
@@ -127,40 +125,40 @@ class Scalar:
         return self._binary("xor", other)
 
     def compare(self, direction: str, other: Scalar | float) -> Scalar:
-        """EQ NE LT LE GT GE as a bool; with NaN only NE holds."""
+        """Compare by EQ NE LT LE GT GE and return a bool; with NaN only NE holds."""
         right = self._with(other)
         lower = direction.lower()
         if self.is_float:
             predicate = "une" if direction == "NE" else f"o{lower}"
-            return self._made(arith.CmpfOp(self.value, right.value, predicate), "bool")
+            return self._append(arith.CmpfOp(self.value, right.value, predicate), "bool")
         plain = direction in ("EQ", "NE")
         predicate = lower if plain else ("u" if self.is_unsigned else "s") + lower
-        return self._made(arith.CmpiOp(self.value, right.value, predicate), "bool")
+        return self._append(arith.CmpiOp(self.value, right.value, predicate), "bool")
 
     def is_nan(self) -> Scalar:
-        """Whether it is NaN; only for floats."""
-        return self._made(arith.CmpfOp(self.value, self.value, "uno"), "bool")
+        """Return True if it is NaN; only for floats."""
+        return self._append(arith.CmpfOp(self.value, self.value, "uno"), "bool")
 
     def select(self, on_true: Scalar | float, on_false: Scalar | float) -> Scalar:
-        """`on_true` where this bool holds, else `on_false`; one of the two is a scalar."""
+        """Return `on_true` if this bool holds, else `on_false`; one of the two is a scalar."""
         known = on_true if isinstance(on_true, Scalar) else on_false
         if not isinstance(known, Scalar):
             raise TypeError("select needs a scalar for the type of its result")
         left, right = known._with(on_true), known._with(on_false)
-        return self._made(arith.SelectOp(self.value, left.value, right.value), known.dtype)
+        return self._append(arith.SelectOp(self.value, left.value, right.value), known.dtype)
 
     def apply(self, name: str, *others: Scalar) -> Scalar:
-        """A function of `math` by its name: "exp", "tanh", "atan2" ..."""
-        return self._made(_FUNCTIONS[name](self.value, *(other.value for other in others)))
+        """Apply a function of `math` by its name: "exp", "tanh", "atan2" ..."""
+        return self._append(_FUNCTIONS[name](self.value, *(other.value for other in others)))
 
     def abs(self) -> Scalar:
-        """The absolute value."""
+        """Return the absolute value."""
         if self.is_unsigned:
             return self
-        return self._made((math.AbsFOp if self.is_float else math.AbsIOp)(self.value))
+        return self._append((math.AbsFOp if self.is_float else math.AbsIOp)(self.value))
 
     def to(self, dtype: str) -> Scalar:
-        """Converted: floats to integers by dropping the fraction, anything to bool by `!= 0`."""
+        """Convert: floats to integers by dropping the fraction, anything to bool by `!= 0`."""
         if dtype == self.dtype:
             return self
         if dtype == "bool":
@@ -172,55 +170,55 @@ class Scalar:
         return self._integer_to(dtype)
 
     def read_as(self, kind: str) -> Scalar:
-        """This integer read as signed ("int") or unsigned ("uint")."""
+        """Reinterpret this integer as signed ("int") or unsigned ("uint")."""
         return Scalar(self.block, self.value, f"{kind}{_width(self.dtype)}")
 
     def bits_as(self, dtype: str) -> Scalar:
-        """The same bits read as another type of the same width."""
-        return self._made(arith.BitcastOp(self.value, scalar_type(dtype)), dtype)
+        """Reinterpret the bits as another type of the same width."""
+        return self._append(arith.BitcastOp(self.value, scalar_type(dtype)), dtype)
 
     def _index_cast(self, dtype: str) -> Scalar:
         if dtype == "index":
             wide = self.to("int32") if self.dtype == "bool" else self
-            return self._made(arith.IndexCastOp(wide.value, IndexType()), "index")
+            return self._append(arith.IndexCastOp(wide.value, IndexType()), "index")
         if dtype in FLOAT_NAMES:
             return self._index_cast("int32").to(dtype)
-        return self._made(arith.IndexCastOp(self.value, scalar_type(dtype)), dtype)
+        return self._append(arith.IndexCastOp(self.value, scalar_type(dtype)), dtype)
 
     def _float_to(self, dtype: str) -> Scalar:
         target = scalar_type(dtype)
         if isinstance(target, IntegerType):
             op = arith.FPToUIOp if dtype.startswith("u") else arith.FPToSIOp
-            return self._made(op(self.value, target), dtype)
+            return self._append(op(self.value, target), dtype)
         if dtype == "float32":
-            return self._made(arith.ExtFOp(self.value, target), dtype)
+            return self._append(arith.ExtFOp(self.value, target), dtype)
         if self.dtype == "float32":
-            return self._made(arith.TruncFOp(self.value, target), dtype)
+            return self._append(arith.TruncFOp(self.value, target), dtype)
         return self.to("float32").to(dtype)
 
     def _integer_to(self, dtype: str) -> Scalar:
         target = scalar_type(dtype)
         if not isinstance(target, IntegerType):
             op = arith.UIToFPOp if self.is_unsigned else arith.SIToFPOp
-            return self._made(op(self.value, target), dtype)
+            return self._append(op(self.value, target), dtype)
         have, want = _width(self.dtype), target.width.data
         if have == want:
             return Scalar(self.block, self.value, dtype)
         if have > want:
-            return self._made(arith.TruncIOp(self.value, target), dtype)
+            return self._append(arith.TruncIOp(self.value, target), dtype)
         extend = arith.ExtUIOp if self.is_unsigned else arith.ExtSIOp
-        return self._made(extend(self.value, target), dtype)
+        return self._append(extend(self.value, target), dtype)
 
 
 def constant(block: Block, number: float, dtype: str) -> Scalar:
-    """A number as a value of a body."""
+    """Add a number to a body."""
     op = arith.ConstantOp(constant_attr(number, dtype))
     block.add_op(op)
     return Scalar(block, op.result, dtype)
 
 
 def constant_attr(number: float, dtype: str) -> FloatAttr | IntegerAttr:
-    """A number as an attribute; unsigned integers by their bits."""
+    """Return a number as an attribute; unsigned integers by their bits."""
     if dtype == "index":
         return IntegerAttr(int(number), IndexType())
     target = scalar_type(dtype)
@@ -233,28 +231,28 @@ def constant_attr(number: float, dtype: str) -> FloatAttr | IntegerAttr:
 
 
 def loop_index(block: Block, dimension: int) -> Scalar:
-    """The iteration number of a loop of the enclosing `linalg.generic`."""
+    """Return the iteration number of a loop of the enclosing `linalg.generic`."""
     op = IndexOp(dimension)
     block.add_op(op)
     return Scalar(block, op.result, "index")
 
 
 def lowest(dtype: str) -> float:
-    """The smallest value of a type, minus infinity of floats."""
+    """Return the smallest value of a type, minus infinity for floats."""
     if dtype in FLOAT_NAMES:
         return -python_math.inf
     return 0 if dtype == "bool" else int(np.iinfo(dtype).min)
 
 
 def highest(dtype: str) -> float:
-    """The largest value of a type, infinity of floats."""
+    """Return the largest value of a type, infinity for floats."""
     if dtype in FLOAT_NAMES:
         return python_math.inf
     return 1 if dtype == "bool" else int(np.iinfo(dtype).max)
 
 
 FMOD = {"float32": "fmod_f32", "float16": "fmod_f16", "bfloat16": "fmod_bf16"}
-"""Names of the functions of two scalars that give the remainder of floats."""
+"""Names of the functions of two scalars that compute the remainder of floats."""
 
 
 def _width(dtype: str) -> int:
@@ -301,12 +299,12 @@ _FUNCTIONS: dict[str, Callable[..., Operation]] = {
 
 
 Body = Callable[..., Scalar | Sequence[Scalar]]
-"""Makes the results of a point from the elements of all operands, inputs first, then running values."""
+"""Makes the results of an iteration from the elements of all operands, inputs first, then running values."""
 
 
 @dataclass(frozen=True, eq=False)
 class Array:
-    """A tensor of a function: its value, and its device type (which tells unsigned from signed)."""
+    """A tensor of a function: its value and its device type (which distinguishes unsigned from signed)."""
 
     value: SSAValue
     dtype: str
@@ -318,13 +316,13 @@ class Array:
 
     @property
     def rank(self) -> int:
-        """The number of its dimensions."""
+        """Number of dimensions."""
         return len(self.shape)
 
 
 @dataclass(frozen=True)
 class Read:
-    """An operand of a loop nest and the element that an iteration takes."""
+    """An operand of a loop nest and the element that an iteration reads."""
 
     array: Array
     map: AffineMap
@@ -337,41 +335,41 @@ class Builder:
         self.block = block
 
     def empty(self, shape: Sequence[int], dtype: str) -> Array:
-        """A tensor without defined elements, to be written."""
+        """Return a tensor with undefined elements, to be written."""
         op = tensor.EmptyOp([], lair_tensor(shape, dtype))
         self.block.add_op(op)
         return Array(op.tensor, dtype)
 
-    def filled(self, shape: Sequence[int], dtype: str, number: float) -> Array:
-        """A tensor of one number."""
+    def fill(self, shape: Sequence[int], dtype: str, number: float) -> Array:
+        """Return a tensor filled with one number."""
         value = ConstantOp(constant_attr(number, dtype))
         empty = self.empty(shape, dtype)
         op = FillOp([value.result], [empty.value], [empty.value.type])
         self.block.add_ops([value, op])
         return Array(op.results[0], dtype)
 
-    def filled_from(self, shape: Sequence[int], number: Array) -> Array:
-        """A tensor of the number that a rank-0 tensor holds."""
+    def fill_from(self, shape: Sequence[int], number: Array) -> Array:
+        """Return a tensor filled with the number of a rank-0 tensor."""
         read = Read(number, affine_map(len(shape), []))
         return self.parallel(shape, [read], number.dtype, lambda element: element)
 
     def parallel(self, shape: Sequence[int], reads: Sequence[Read], dtype: str, body: Body) -> Array:
-        """One result of `shape`; each element by itself."""
+        """Compute one result of `shape`, each element by itself."""
         return self.parallel_results(shape, reads, [dtype], body)[0]
 
     def parallel_results(
         self, shape: Sequence[int], reads: Sequence[Read], dtypes: Sequence[str], body: Body
     ) -> list[Array]:
-        """Several results of `shape`."""
+        """Compute several results of `shape`."""
         writes = [Read(self.empty(shape, dtype), identity(len(shape))) for dtype in dtypes]
         return self.loops(len(shape), (), reads, writes, lambda *values: body(*values[: len(reads)]))
 
     def pointwise(self, arrays: Sequence[Array], dtype: str, body: Body) -> Array:
-        """Elements at one place of arrays of one shape; arrays of rank 0 are read everywhere."""
+        """Apply a body to elements at the same place of arrays; arrays of rank 0 are read everywhere."""
         return self.pointwise_results(arrays, [dtype], body)[0]
 
     def pointwise_results(self, arrays: Sequence[Array], dtypes: Sequence[str], body: Body) -> list[Array]:
-        """`pointwise` with several results."""
+        """Apply a body with several results to elements at the same place of arrays."""
         shape = max((array.shape for array in arrays), key=len)
         reads = [
             Read(array, identity(array.rank) if array.rank else affine_map(len(shape), []))
@@ -379,28 +377,28 @@ class Builder:
         ]
         return self.parallel_results(shape, reads, dtypes, body)
 
-    def reduced(
+    def reduce(
         self, array: Array, dimensions: Sequence[int], start: float, body: Body, keep_dims: bool = False
     ) -> Array:
-        """`body(element, running value)` over some dimensions, from `start`."""
+        """Combine `body(element, running value)` over some dimensions, from `start`."""
         kept = [d for d in range(array.rank) if d not in dimensions]
         results = [dim(d) if d in kept else 0 for d in range(array.rank) if keep_dims or d in kept]
         shape = [array.shape[d] if d in kept else 1 for d in range(array.rank) if keep_dims or d in kept]
-        write = Read(self.filled(shape, array.dtype, start), affine_map(array.rank, results))
+        write = Read(self.fill(shape, array.dtype, start), affine_map(array.rank, results))
         read = Read(array, identity(array.rank))
         return self.loops(array.rank, dimensions, [read], [write], body)[0]
 
     def loops(
         self, count: int, carried: Sequence[int], reads: Sequence[Read], writes: Sequence[Read], body: Body
     ) -> list[Array]:
-        """A loop nest.
+        """Add a loop nest.
 
         Args:
-            count: of loops.
+            count: number of loops.
             carried: the loops that carry a running value.
             reads: inputs.
             writes: initial values of the results, and where an iteration writes.
-            body: see `Body`; gives one scalar for each result.
+            body: returns one scalar for each result.
         """
         operands = [*reads, *writes]
         block = Block(arg_types=[scalar_type(operand.array.dtype) for operand in operands])
@@ -428,71 +426,71 @@ Rule = Callable[..., Array | Sequence[Array]]
 
 
 def result_dtype(op: CirhOp, index: int = 0) -> str:
-    """The device type of a result."""
+    """Return the device type of a result."""
     return dtype_of(tensor_of(op.results[index]))
 
 
 def same(element: Scalar) -> Scalar:
-    """The element itself."""
+    """Return the element itself."""
     return element
 
 
-def moved(builder: Builder, op: CirhOp, x: Array, results: Sequence[AffineExpr | int]) -> Array:
-    """An element of the result is that of x at the place that the expressions name."""
-    return moved_to(builder, shape_of(op.results[0]), x, results)
+def build_move(builder: Builder, op: CirhOp, x: Array, results: Sequence[AffineExpr | int]) -> Array:
+    """Build a nest whose elements are those of x at the places that the expressions name."""
+    return build_move_to(builder, shape_of(op.results[0]), x, results)
 
 
-def moved_to(builder: Builder, shape: Sequence[int], x: Array, results: Sequence[AffineExpr | int]) -> Array:
-    """`moved` for a result of a given shape."""
+def build_move_to(
+    builder: Builder, shape: Sequence[int], x: Array, results: Sequence[AffineExpr | int]
+) -> Array:
+    """Build a move to a result of a given shape."""
     places = partial(affine_map(len(shape), results), shape, x.shape)
     return builder.parallel(shape, [Read(x, places)], x.dtype, same)
 
 
-def written(builder: Builder, part: Array, whole: Array, places: Sequence[AffineExpr]) -> Array:
-    """`whole` with the elements of `part` at the places that expressions of their indices name."""
+def write_part(builder: Builder, part: Array, whole: Array, places: Sequence[AffineExpr]) -> Array:
+    """Write the elements of `part` into `whole` at the places that expressions of their indices name."""
     targets = partial(affine_map(part.rank, places), part.shape, whole.shape)
     reads, writes = [Read(part, identity(part.rank))], [Read(whole, targets)]
     return builder.loops(part.rank, (), reads, writes, lambda element, _old: element)[0]
 
 
 def extract(block: Block, x: Array, places: Sequence[Scalar]) -> Scalar:
-    """An element of a tensor at places that the body computes."""
+    """Read an element of a tensor at places that the body computes."""
     op = ExtractOp(x.value, [place.value for place in places], tensor_of(x.value).element_type)
     block.add_op(op)
     return Scalar(block, op.result, x.dtype)
 
 
 def missing(dtype: str) -> float:
-    """What a gather out of range gives."""
+    """Return the result of a gather out of range."""
     if dtype in FLOAT_NAMES:
         return python_math.nan
     return lowest(dtype) if dtype.startswith("int") else highest(dtype)
 
 
-def indexed(builder: Builder, op: CirhOp, reads: Sequence[Read], body: Callable[..., Scalar]) -> Array:
-    """A parallel nest over the result; `body(block, elements ..)` may use the indices of the loops."""
+def build_indexed(builder: Builder, op: CirhOp, reads: Sequence[Read], body: Callable[..., Scalar]) -> Array:
+    """Build a parallel nest over the result; `body(block, elements ..)` may use the indices of the loops."""
     shape, dtype = shape_of(op.results[0]), result_dtype(op)
     write = Read(builder.empty(shape, dtype), identity(len(shape)))
     return builder.loops(len(shape), (), reads, [write], lambda *values: body(values[-1].block, *values))[0]
 
 
-def widened(builder: Builder, x: Array) -> Array:
-    """float32 of 16-bit floats."""
+def widen(builder: Builder, x: Array) -> Array:
+    """Convert 16-bit floats to float32."""
     if x.dtype not in ("float16", "bfloat16"):
         return x
     return builder.pointwise([x], "float32", lambda element: element.to("float32"))
 
 
-def narrowed(builder: Builder, x: Array, dtype: str) -> Array:
-    """The inverse of `widened`."""
+def narrow(builder: Builder, x: Array, dtype: str) -> Array:
+    """Convert to `dtype` unless it is the type already; the inverse of `widen`."""
     return x if x.dtype == dtype else builder.pointwise([x], dtype, lambda element: element.to(dtype))
 
 
 def sum_of(builder: Builder, x: Array, dimensions: Sequence[int], keep_dims: bool = False) -> Array:
-    """Sum over dimensions, of float32 where x has 16 bits."""
-    return builder.reduced(
-        widened(builder, x), dimensions, 0, lambda element, total: total + element, keep_dims
-    )
+    """Sum over dimensions, in float32 if x has 16 bits."""
+    return builder.reduce(widen(builder, x), dimensions, 0, lambda element, total: total + element, keep_dims)
 
 
 Formula = Callable[..., Scalar | Sequence[Scalar]]

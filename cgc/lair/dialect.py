@@ -3,8 +3,8 @@
 The declaration of such a function carries
     lair.op          the op of CIRH, "cirh.TopK"
     lair.attributes  the attributes of that op
-    lair.types       the op's own types, from which the op can be built again
-    lair.domain      the sizes of the loops that its implementation runs
+    lair.types       the op's own types, from which it can be rebuilt
+    lair.domain      the sizes of the loops of its implementation
     lair.work        cost class of an iteration: "sort", "random", "scatter", "stages" or "simple"
 A function of scalars ("fmod_f32") has none of these: it replaces one that `math` of xDSL lacks.
 """
@@ -49,11 +49,9 @@ REDUCTION = IteratorTypeAttr(IteratorType.REDUCTION)
 
 
 class GenericOp(linalg.GenericOp):
-    """`linalg.generic` whose text parses with several results: xDSL 0.74 prints them and cannot read them.
+    """`linalg.generic` whose text parses with several results: xDSL 0.74 prints but cannot parse them."""
 
-    The attributes `doc` and `library_call` are not used.
-    """
-
+    # The attributes `doc` and `library_call` are not used.
     @property
     def maps(self) -> tuple[AffineMap, ...]:
         """The indexing maps of inputs, then outputs."""
@@ -61,12 +59,12 @@ class GenericOp(linalg.GenericOp):
 
     @property
     def is_parallel(self) -> bool:
-        """Whether no loop carries a value."""
+        """True if no loop carries a value."""
         return all(kind == PARALLEL for kind in self.iterator_types)
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        """Parses the text form of MLIR."""
+        """Parse the text form of MLIR."""
         attributes = parser.parse_optional_attr_dict()
         maps = [_as_map(parser, attribute) for attribute in _array(parser, attributes, "indexing_maps")]
         kinds = [_as_kind(parser, attribute) for attribute in _array(parser, attributes, "iterator_types")]
@@ -126,14 +124,14 @@ def _linalg() -> Dialect:
 
 
 LAIR_DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (Arith, Math, Tensor, _linalg())}
-"""What a context needs beside builtin and func, by name."""
+"""Dialects that a context needs in addition to builtin and func, by name."""
 
 
 def loop_extents(op: GenericOp) -> tuple[int, ...]:
-    """The number of iterations of every loop.
+    """Return the number of iterations of every loop.
 
     Raises:
-        LoweringError: no operand tells that of a loop.
+        LoweringError: no operand determines that of a loop.
     """
     found: dict[int, int] = {}
     for operand, mapping in zip(op.operands, op.maps, strict=True):
@@ -147,42 +145,44 @@ def loop_extents(op: GenericOp) -> tuple[int, ...]:
 
 
 def points(op: GenericOp) -> int:
-    """The number of iterations."""
+    """Return the number of iterations."""
     return math.prod(loop_extents(op))
 
 
 def gives_every_loop(maps: Sequence[AffineMap], loops: int) -> bool:
-    """Whether every loop is a dimension of some operand by itself, which tells its extent."""
-    alone = {expr.position for mapping in maps for expr in mapping.results if isinstance(expr, AffineDimExpr)}
-    return len(alone) == loops
+    """Return True if every loop is a dimension of some operand by itself, which determines its extent."""
+    indices = {
+        expr.position for mapping in maps for expr in mapping.results if isinstance(expr, AffineDimExpr)
+    }
+    return len(indices) == loops
 
 
 def is_move(op: GenericOp) -> bool:
-    """Whether it computes nothing: it gives elements of its inputs, or constants, at other places."""
+    """Return True if it computes nothing and only moves elements of its inputs, or constants."""
     return all(isinstance(inner, arith.ConstantOp | IndexOp | YieldOp) for inner in op.body.block.ops)
 
 
 def reads_outputs(op: GenericOp) -> bool:
-    """Whether an iteration depends on what its place in an output held before."""
+    """Return True if an iteration reads the previous value of its place in an output."""
     return any(argument.uses for argument in op.body.block.args[len(op.inputs) :])
 
 
-def yielded(op: GenericOp) -> YieldOp:
-    """The end of the body."""
+def terminator(op: GenericOp) -> YieldOp:
+    """Return the `linalg.yield` at the end of the body."""
     last = op.body.block.last_op
     if not isinstance(last, YieldOp):
         raise LoweringError("the body of a linalg.generic does not end in linalg.yield")
     return last
 
 
-def replaced(
+def replace_nest(
     op: GenericOp,
     inputs: Sequence[SSAValue],
     outputs: Sequence[SSAValue],
     maps: Sequence[AffineMap],
     body: Block,
 ) -> GenericOp:
-    """A nest of the same loops with other operands and body, put in front of `op`."""
+    """Build a nest of the same loops with other operands and body, inserted before `op`."""
     new = GenericOp(
         inputs,
         outputs,
@@ -200,18 +200,18 @@ def replaced(
 def with_operands(
     op: GenericOp, inputs: Sequence[int], merged: dict[int, int], outputs: Collection[int]
 ) -> GenericOp:
-    """The nest with some of its operands; `op` is erased.
+    """Reduce a nest to some of its operands; `op` is erased.
 
     Args:
         op: the nest.
-        inputs: positions of the inputs that stay.
-        merged: for other inputs that the body reads, the input that stands for it.
-        outputs: positions of the outputs that stay; the others are not used by anyone.
+        inputs: positions of the inputs to keep.
+        merged: for other inputs that the body reads, the input that replaces it.
+        outputs: positions of the outputs to keep; the others have no users.
     """
     first = len(op.inputs)
     kept_inputs = list(inputs)
     kept = [*kept_inputs, *(first + position for position in sorted(outputs))]
-    end = yielded(op)
+    end = terminator(op)
     block = op.body.detach_block(0)
     for old, other in merged.items():
         block.args[old].replace_all_uses_with(block.args[other])
@@ -219,7 +219,7 @@ def with_operands(
     block.erase_op(end)
     for position in sorted(set(range(len(block.args))).difference(kept), reverse=True):
         block.erase_arg(block.args[position])
-    new = replaced(
+    new = replace_nest(
         op,
         [op.inputs[position] for position in kept_inputs],
         [op.outputs[position] for position in sorted(outputs)],
@@ -233,7 +233,7 @@ def with_operands(
 
 
 def with_distinct_inputs(op: GenericOp) -> GenericOp:
-    """Inputs that are read at the same place become one."""
+    """Merge inputs that are read at the same place."""
     first: dict[Hashable, int] = {}
     merged: dict[int, int] = {}
     for position, operand in enumerate(op.inputs):
@@ -258,17 +258,17 @@ WORK_OF_A_POINT: dict[str, tuple[tuple[str, int], ...]] = {
     "sort": (("simple", 1), ("stream", 1)),
     "stages": (("simple", 2), ("stream", 1)),
 }
-"""The kinds of `lair.work`, as numbers of the kinds of work in `cgc.kernels.coefficients`."""
+"""Work of an iteration for each `lair.work`, by the kinds of work in `cgc.kernels.coefficients`."""
 
 
 def declaration(
     name: str, op: CirhOp, inputs: Sequence[TypeAttribute], outputs: Sequence[TypeAttribute]
 ) -> FuncOp:
-    """The private function that stands for an op.
+    """Return the private function that represents an op.
 
     Args:
         name: of the function.
-        op: the op; where it comes from is left out.
+        op: the op; its source location is left out.
         inputs: types of LAIR of its operands.
         outputs: types of LAIR of its results.
     """
@@ -287,7 +287,7 @@ def declaration(
 
 
 def iteration_domain(op: CirhOp) -> tuple[tuple[int, ...], str]:
-    """(sizes of the loops, the work of a point).
+    """Return the sizes of the loops, and the work of an iteration.
 
     A sort of n elements is log2(n) merges of n, and other ops visit all elements in several stages. A scatter
     visits its updates. All others visit the largest tensor that they read or write.
@@ -306,17 +306,15 @@ def iteration_domain(op: CirhOp) -> tuple[tuple[int, ...], str]:
     return largest, "random" if op.TRAITS.work.random else "simple"
 
 
-def carried_loops_of_work(work: str, loops: int) -> tuple[int, ...]:
-    """The loops of a domain that depend on one another.
-
-    The merges of a sort and the elements that they compare; the stages of other ops; the updates of a
-    scatter, of which several may name one place.
-    """
+def dependent_loops(work: str, loops: int) -> tuple[int, ...]:
+    """Return the loops of a domain that depend on one another."""
+    # The merges of a sort and the elements that they compare; the stages of other ops; the updates of a
+    # scatter, several of which may have the same place.
     return {"sort": tuple(range(loops))[-2:], "scatter": (0,)[:loops], "stages": (loops - 1,)}.get(work, ())
 
 
 def original(function: FuncOp) -> CirhOp:
-    """The op of CIRH that a declaration stands for, on operands of its own."""
+    """Return the op of CIRH that a declaration represents, on new operands."""
     name, attributes, types = (function.attributes.get(key) for key in (OP, ATTRIBUTES, TYPES))
     if not (
         isinstance(name, StringAttr)

@@ -33,8 +33,8 @@ from cgc.lair.build import (
     Read,
     Rule,
     Scalar,
+    build_indexed,
     dtype_of,
-    indexed,
     loop_index,
     result_dtype,
 )
@@ -53,7 +53,7 @@ def _floor_div(_op: CirhOp, x: Scalar, y: Scalar) -> Scalar:
 
 
 def floor_mod(_op: CirhOp, x: Scalar, y: Scalar) -> Scalar:
-    """The remainder with the sign of the divisor; of floats by its own function, see `Scalar.remainder`."""
+    """Compute the remainder with the sign of the divisor."""
     rest = x.remainder(y)
     if x.is_unsigned:
         return rest
@@ -81,12 +81,12 @@ def _compare(op: CompareOp, x: Scalar, y: Scalar) -> Scalar:
 def _cast(op: CastOp, x: Scalar) -> Scalar:
     target = dtype_of(tensor_of(op.result))
     if op.truncate and x.dtype == "float32" and target in FLOAT_NAMES - {"float32"}:
-        return _truncated(x, target)
+        return _truncate(x, target)
     return x.to(target)
 
 
 def _extend_signed(op: CirhOp, x: Scalar) -> Scalar:
-    """More bits, copies of the highest one."""
+    """Add bits, copies of the highest one."""
     target = dtype_of(tensor_of(op.results[0]))
     if x.dtype == "bool":
         return (-x.to("int32")).to(target)
@@ -94,13 +94,13 @@ def _extend_signed(op: CirhOp, x: Scalar) -> Scalar:
 
 
 def _extend_unsigned(op: CirhOp, x: Scalar) -> Scalar:
-    """More bits, all zero."""
+    """Add bits, all zero."""
     read = x if x.dtype == "bool" else x.read_as("uint")
     return read.to(dtype_of(tensor_of(op.results[0])))
 
 
-def _truncated(x: Scalar, target: str) -> Scalar:
-    """Rounded to the nearest, then one unit back where the magnitude has grown."""
+def _truncate(x: Scalar, target: str) -> Scalar:
+    """Round to the nearest, then step one unit back if the magnitude has grown."""
     nearest = x.to(target)
     grown = nearest.to("float32").abs().compare("GT", x.abs())
     bits = nearest.bits_as("int16")
@@ -108,7 +108,7 @@ def _truncated(x: Scalar, target: str) -> Scalar:
 
 
 def sigmoid(x: Scalar) -> Scalar:
-    """`1 / (1 + exp(-x))`."""
+    """Compute `1 / (1 + exp(-x))`."""
     return x.constant(1) / ((-x).apply("exp") + 1)
 
 
@@ -138,7 +138,7 @@ def _elu_grad(op: ops.EluGradOp, grad: Scalar, x: Scalar) -> Scalar:
 
 
 def gelu(x: Scalar, approximate: bool) -> Scalar:
-    """`x * Phi(x)`, or its tanh formula."""
+    """Compute `x * Phi(x)`, or its tanh formula."""
     if approximate:
         return x * 0.5 * (_gelu_inner(x).apply("tanh") + 1)
     return x * 0.5 * ((x * math.sqrt(0.5)).apply("erf") + 1)
@@ -167,7 +167,7 @@ def _hard_sigmoid_grad(_op: CirhOp, grad: Scalar, features: Scalar) -> Scalar:
 
 
 def bias_activation(builder: Builder, op: CompositeOp, x: Array, bias: Array) -> Array:
-    """The activation of x plus bias."""
+    """Compute the activation of x plus bias."""
     kind, approximation = COMPOSITES[op.function]
     reads = [Read(x, identity(x.rank)), Read(bias, affine_map(x.rank, [dim(x.rank - 1)]))]
     if kind is ops.GeluOp:
@@ -245,7 +245,7 @@ def _adagrad(_op: CirhOp, param: Scalar, accum: Scalar, lr: Scalar, grad: Scalar
 
 
 def arange(builder: Builder, op: ArangeOp) -> Array:
-    """`start + step * i`."""
+    """Compute `start + step * i`."""
     dtype = result_dtype(op)
     unsigned = dtype.startswith("u")
     counted = "uint32" if unsigned else "int32"
@@ -256,7 +256,7 @@ def arange(builder: Builder, op: ArangeOp) -> Array:
     def body(block: Block, *_old: Scalar) -> Scalar:
         return (loop_index(block, 0).to(counted) * step + start).to(dtype)
 
-    return indexed(builder, op, [], body)
+    return build_indexed(builder, op, [], body)
 
 
 FORMULAS: dict[type[CirhOp], Formula] = {

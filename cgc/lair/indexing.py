@@ -33,61 +33,61 @@ from cgc.lair.build import (
     Read,
     Rule,
     Scalar,
+    build_indexed,
+    build_move,
+    build_move_to,
     extract,
-    indexed,
     loop_index,
     missing,
-    moved,
-    moved_to,
-    written,
+    write_part,
 )
 
 
 def reshape(builder: Builder, op: ReshapeOp, x: Array) -> Array:
-    """Row-major order stays."""
-    return moved(builder, op, x, reshape_map(x.shape, shape_of(op.result)).results)
+    """Keep elements in row-major order."""
+    return build_move(builder, op, x, reshape_map(x.shape, shape_of(op.result)).results)
 
 
 def transpose(builder: Builder, op: TransposeOp, x: Array) -> Array:
-    """Dimension `permutation[i]` of x is loop i."""
-    return moved(builder, op, x, [dim(op.permutation.index(d)) for d in range(x.rank)])
+    """Read dimension `permutation[i]` of x by loop i."""
+    return build_move(builder, op, x, [dim(op.permutation.index(d)) for d in range(x.rank)])
 
 
 def broadcast_in_dim(builder: Builder, op: BroadcastInDimOp, x: Array) -> Array:
-    """Dimensions of size 1 are read at 0."""
+    """Read dimensions of size 1 at 0."""
     places = zip(x.shape, op.broadcast_dimensions, strict=True)
-    return moved(builder, op, x, [0 if size == 1 else dim(d) for size, d in places])
+    return build_move(builder, op, x, [0 if size == 1 else dim(d) for size, d in places])
 
 
 def pad(builder: Builder, op: PadOp, x: Array, value: Array) -> Array:
-    """The value everywhere, then x over its part."""
-    whole = builder.filled_from(shape_of(op.result), value)
-    return written(builder, x, whole, [dim(d) + low for d, low in enumerate(op.low)])
+    """Fill with the value, then write x over its part."""
+    whole = builder.fill_from(shape_of(op.result), value)
+    return write_part(builder, x, whole, [dim(d) + low for d, low in enumerate(op.low)])
 
 
 def concat(builder: Builder, op: ConcatOp, *parts: Array) -> Array:
-    """Every part over its own."""
+    """Write every part over its place."""
     whole = builder.empty(shape_of(op.result), parts[0].dtype)
     begin = 0
     for part in parts:
         places = [dim(d) + begin if d == op.axis else dim(d) for d in range(part.rank)]
-        whole = written(builder, part, whole, places)
+        whole = write_part(builder, part, whole, places)
         begin += part.shape[op.axis]
     return whole
 
 
 def split(builder: Builder, op: SplitOp, x: Array) -> Sequence[Array]:
-    """Each piece from its begin on."""
+    """Read each piece from its start."""
     pieces, begin = [], 0
     for size, result in zip(op.sizes, op.results, strict=True):
         places = [dim(d) + begin if d == op.axis else dim(d) for d in range(x.rank)]
-        pieces.append(moved_to(builder, shape_of(result), x, places))
+        pieces.append(build_move_to(builder, shape_of(result), x, places))
         begin += size
     return pieces
 
 
 def one_hot(builder: Builder, op: OneHotOp, indices: Array, on: Array, off: Array) -> Array:
-    """`on` where the position is the index."""
+    """Return `on` where the position is the index."""
     rank = len(shape_of(op.result))
     reads = [
         Read(indices, affine_map(rank, [dim(d) for d in range(rank) if d != op.axis])),
@@ -99,23 +99,23 @@ def one_hot(builder: Builder, op: OneHotOp, indices: Array, on: Array, off: Arra
         position = loop_index(block, op.axis).to("int32")
         return position.compare("EQ", index.to("int32")).select(yes, no)
 
-    return indexed(builder, op, reads, body)
+    return build_indexed(builder, op, reads, body)
 
 
 def gather(builder: Builder, op: GatherOp, x: Array, indices: Array) -> Array:
-    """`x[.., index, ..]`; out of range NaN, or the most extreme integer."""
+    """Compute `x[.., index, ..]`; out of range NaN, or the most extreme integer."""
     axis, rank = op.axis, len(shape_of(op.result))
     read = Read(indices, affine_map(rank, [dim(axis + d) for d in range(indices.rank)]))
 
     def body(block: Block, index: Scalar, *_old: Scalar) -> Scalar:
         rest = [loop_index(block, d) for d in range(rank) if not axis <= d < axis + indices.rank]
-        return _picked(block, x, rest[:axis], [index], rest[axis:])
+        return _pick(block, x, rest[:axis], [index], rest[axis:])
 
-    return indexed(builder, op, [read], body)
+    return build_indexed(builder, op, [read], body)
 
 
 def gather_nd(builder: Builder, op: GatherNdOp, x: Array, indices: Array) -> Array:
-    """`x[index 0, index 1, .., rest]`; out of range as `gather`."""
+    """Compute `x[index 0, index 1, .., rest]`; out of range as `gather`."""
     rank, depth, lead = len(shape_of(op.result)), indices.shape[-1], indices.rank - 1
     reads = [
         Read(indices, affine_map(rank, [*(dim(d) for d in range(lead)), number])) for number in range(depth)
@@ -123,15 +123,15 @@ def gather_nd(builder: Builder, op: GatherNdOp, x: Array, indices: Array) -> Arr
 
     def body(block: Block, *values: Scalar) -> Scalar:
         rest = [loop_index(block, d) for d in range(lead, rank)]
-        return _picked(block, x, [], values[:depth], rest)
+        return _pick(block, x, [], values[:depth], rest)
 
-    return indexed(builder, op, reads, body)
+    return build_indexed(builder, op, reads, body)
 
 
-def _picked(
+def _pick(
     block: Block, x: Array, before: Sequence[Scalar], indices: Sequence[Scalar], after: Sequence[Scalar]
 ) -> Scalar:
-    """The element at indices from data, which may be out of range, between places that are not."""
+    """Read the element at computed indices, which may be out of range, between places that are not."""
     in_range: Scalar | None = None
     places = []
     for axis, index in enumerate(indices, len(before)):
@@ -144,30 +144,32 @@ def _picked(
 
 
 def strided_slice(builder: Builder, op: StridedSliceOp, x: Array) -> Array:
-    """`begin + stride * i` in every dimension."""
+    """Compute `begin + stride * i` in every dimension."""
     places = [dim(d) * step + begin for d, (begin, step) in enumerate(zip(op.begin, op.strides, strict=True))]
-    return moved(builder, op, x, places)
+    return build_move(builder, op, x, places)
 
 
 def strided_slice_grad(builder: Builder, op: StridedSliceGradOp, grad: Array) -> Array:
-    """Zeros everywhere, then the gradient at the places of the slice."""
-    whole = builder.filled(shape_of(op.result), grad.dtype, 0)
+    """Fill with zeros, then write the gradient at the places of the slice."""
+    whole = builder.fill(shape_of(op.result), grad.dtype, 0)
     places = [dim(d) * step + begin for d, (begin, step) in enumerate(zip(op.begin, op.strides, strict=True))]
-    return written(builder, grad, whole, places)
+    return write_part(builder, grad, whole, places)
 
 
 def unpad(builder: Builder, op: UnpadOp, x: Array) -> Array:
-    """From `low` on."""
-    return moved(builder, op, x, [dim(d) + low for d, low in enumerate(op.low)])
+    """Read from `low` on."""
+    return build_move(builder, op, x, [dim(d) + low for d, low in enumerate(op.low)])
 
 
 def repeat(builder: Builder, op: RepeatOp, x: Array) -> Array:
-    """Place i of the result is place `i / repeats` of x."""
-    return moved(builder, op, x, [dim(d) // op.repeats if d == op.axis else dim(d) for d in range(x.rank)])
+    """Read place `i / repeats` of x for place i of the result."""
+    return build_move(
+        builder, op, x, [dim(d) // op.repeats if d == op.axis else dim(d) for d in range(x.rank)]
+    )
 
 
 def matrix_band_part(builder: Builder, op: MatrixBandPartOp, x: Array) -> Array:
-    """Zero where the row is too far from the column."""
+    """Set elements to zero where the row is too far from the column."""
     largest = max(x.shape[-2:])
 
     def body(block: Block, element: Scalar, *_old: Scalar) -> Scalar:
@@ -178,13 +180,13 @@ def matrix_band_part(builder: Builder, op: MatrixBandPartOp, x: Array) -> Array:
             element = (column - row).compare("LE", op.num_upper).select(element, 0)
         return element
 
-    return indexed(builder, op, [Read(x, identity(x.rank))], body)
+    return build_indexed(builder, op, [Read(x, identity(x.rank))], body)
 
 
 def slice_(builder: Builder, op: SliceOp, x: Array) -> Array:
-    """`start + stride * i` in every dimension."""
+    """Compute `start + stride * i` in every dimension."""
     bounds = zip(op.start_indices, op.strides, strict=True)
-    return moved(builder, op, x, [dim(d) * stride + start for d, (start, stride) in enumerate(bounds)])
+    return build_move(builder, op, x, [dim(d) * stride + start for d, (start, stride) in enumerate(bounds)])
 
 
 RULES: dict[type[CirhOp], Rule] = {

@@ -1,4 +1,4 @@
-"""From a group of CIRH ops to one function of LAIR."""
+"""Lower a group of CIRH ops to one function of LAIR."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from cgc.errors import LoweringError
 from cgc.lair import elementwise, indexing, reduction
 from cgc.lair.build import FMOD, Array, Builder, dtype_of, lair_tensor, scalar_type
 from cgc.lair.dialect import declaration
-from cgc.lowering.base import narrowed
+from cgc.lowering.base import narrow_to_device
 
 FORMULAS = elementwise.FORMULAS
-"""Ops that treat every element by itself."""
+"""Scalar formulas of elementwise ops."""
 
 RULES = indexing.RULES | reduction.RULES | elementwise.RULES
-"""Ops that are loop nests of their own."""
+"""Rules of ops that build loop nests."""
 
 
 def lower_group(
     ops: Sequence[CirhOp], inputs: Sequence[SSAValue], outputs: Sequence[SSAValue], name: str = "kernel"
 ) -> ModuleOp:
-    """A module with one function that computes what a group of ops does.
+    """Return a module with one function that computes the same as a group of ops.
 
     Args:
         ops: in program order.
-        inputs: what they read of others, in the order of the function's arguments. Constants may be left out:
-            those of one value become numbers in the loops.
-        outputs: what the function returns.
+        inputs: values from outside, in the order of the function's arguments. Constants may be left out:
+            splats become numbers in the loops.
+        outputs: values that the function returns.
         name: of the function.
 
     Returns:
-        The function, then the declarations of what linalg cannot express. Nothing is fused yet.
+        The function, then the declarations of ops that linalg cannot express. Nothing is fused yet.
     """
     lowering = _Lowering(inputs)
     for op in ops:
@@ -52,12 +52,12 @@ def lower_group(
 
 @dataclass(frozen=True)
 class LowerToLairPass(ModulePass):
-    """Turns every function of CIRH into one of LAIR. Attributes of arguments and results stay."""
+    """Turn every function of CIRH into one of LAIR; attributes of arguments and results are kept."""
 
     name = "lower-to-lair"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrites the module in place.
+        """Rewrite the module in place.
 
         Raises:
             LoweringError: a function with an op that is not of CIRH.
@@ -66,7 +66,7 @@ class LowerToLairPass(ModulePass):
             *ops, end = function.body.block.ops
             if not isinstance(end, ReturnOp):
                 raise LoweringError(f"func.func @{function.sym_name.data} does not end in func.return")
-            body = [_checked(inner) for inner in ops]
+            body = [_check_dialect(inner) for inner in ops]
             name = function.sym_name.data
             lowered = lower_group(body, function.body.block.args, end.operands, name)
             for new in list(lowered.ops):
@@ -78,14 +78,14 @@ class LowerToLairPass(ModulePass):
             op.body.block.erase_op(function)
 
 
-def _checked(op: Operation) -> CirhOp:
+def _check_dialect(op: Operation) -> CirhOp:
     if not isinstance(op, CirhOp):
         raise LoweringError(f"{op.name} is no op of CIRH; only functions of cirh ops become loop nests")
     return op
 
 
 class _Lowering:
-    """The function in the making."""
+    """The function under construction."""
 
     def __init__(self, inputs: Sequence[SSAValue]) -> None:
         dtypes = [dtype_of(tensor_of(value)) for value in inputs]
@@ -99,14 +99,14 @@ class _Lowering:
         }
 
     def add(self, op: CirhOp) -> None:
-        """Adds what an op computes; constants are added where they are read."""
+        """Add the nests of an op; constants are added where they are read."""
         if isinstance(op, ConstOp):
             return
-        made = self._lowered(op, [self._array(operand) for operand in op.operands])
+        made = self._lower(op, [self._array(operand) for operand in op.operands])
         self._arrays.update(zip(op.results, made, strict=True))
 
     def module(self, outputs: Sequence[SSAValue], name: str) -> ModuleOp:
-        """The finished module."""
+        """Return the finished module."""
         values = [self._array(value).value for value in outputs]
         self._block.add_op(ReturnOp(*values))
         types = ([argument.type for argument in self._block.args], [value.type for value in values])
@@ -124,14 +124,14 @@ class _Lowering:
     def _constant(self, op: ConstOp) -> Array:
         dtype, number = dtype_of(tensor_of(op.result)), op.splat_value()
         if number is not None:
-            return self._builder.filled(shape_of(op.result), dtype, number)
-        values = narrowed(op.to_array(), op.name)
+            return self._builder.fill(shape_of(op.result), dtype, number)
+        values = narrow_to_device(op.to_array(), op.name)
         signless = values.view(numpy_dtype(scalar_type(dtype))) if dtype.startswith("u") else values
         made = ConstantOp(dense_attr(signless))
         self._block.add_op(made)
         return Array(made.result, dtype)
 
-    def _lowered(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
+    def _lower(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
         if all(0 not in shape_of(value) for value in (*op.operands, *op.results)):
             if type(op) in FORMULAS and _is_pointwise(op):
                 dtypes = [dtype_of(tensor_of(result)) for result in op.results]
@@ -145,7 +145,7 @@ class _Lowering:
         return self._call(op, operands)
 
     def _call(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
-        """The extern form, see `cgc.lair.dialect`."""
+        """Call a private function that represents the op."""
         dtypes = [dtype_of(tensor_of(result)) for result in op.results]
         types = [
             lair_tensor(shape_of(result), dtype) for result, dtype in zip(op.results, dtypes, strict=True)
@@ -159,7 +159,7 @@ class _Lowering:
 
 
 def _is_pointwise(op: CirhOp) -> bool:
-    """Whether the results have one shape, and every operand has it or is a single element."""
+    """Return True if the results have one shape, and every operand has it or is a single element."""
     shape = shape_of(op.results[0])
     return all(shape_of(result) == shape for result in op.results) and all(
         shape_of(operand) in (shape, ()) for operand in op.operands
@@ -167,7 +167,7 @@ def _is_pointwise(op: CirhOp) -> bool:
 
 
 def _remainders(function: FuncOp) -> list[FuncOp]:
-    """Declarations of the functions of scalars that bodies call."""
+    """Return the declarations of the functions of scalars that bodies call."""
     called = {op.callee.root_reference.data for op in function.walk() if isinstance(op, CallOp)}
     found = []
     for dtype, name in FMOD.items():

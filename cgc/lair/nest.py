@@ -1,4 +1,4 @@
-"""The loop nests of a function of LAIR as plain data: what placement and the report work on."""
+"""The loop nests of a function of LAIR as plain data, for placement and the report."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LETTERS = "ijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class Access:
-    """How a nest touches a tensor.
+    """An access of a nest to a tensor.
 
     Attributes:
         value: the tensor, a position in `LoopProgram.values`.
-        map: from iterations to elements; None where the data decide.
-        writes: the nest makes these elements; else it reads them.
+        map: from iterations to elements; None if it depends on data.
+        writes: the nest writes these elements; else it reads them.
     """
 
     value: int
@@ -45,12 +45,12 @@ class LoopNest:
     Attributes:
         extents: iterations of every loop, the outermost first.
         carried: loops that carry a running value: reductions and scans.
-        scanned: those of them that index a result, so that every step of theirs is kept.
+        scanned: carried loops that index a result, so that the result of every step is kept.
         accesses: tensors that an iteration reads or writes.
-        work: how often a point does each kind of work, by the names of `cgc.kernels.coefficients`.
-        arith_ops: operations of a point.
+        work: amount of each kind of work of an iteration, by the names of `cgc.kernels.coefficients`.
+        arith_ops: operations of an iteration.
         wide: the result has elements of more than 16 bits.
-        call: the mnemonic of the op, where linalg cannot express it.
+        call: the mnemonic of the op, if linalg cannot express it.
     """
 
     extents: tuple[int, ...]
@@ -64,11 +64,11 @@ class LoopNest:
 
     @property
     def points(self) -> int:
-        """Iterations."""
+        """Number of iterations."""
         return math.prod(self.extents)
 
     def describe(self) -> str:
-        """One line, such as `for i in 0..256, j in 0..768: 14 arith ops, reduce over j`."""
+        """Return one line, such as `for i in 0..256, j in 0..768: 14 arith ops, reduce over j`."""
         names = [loop_name(loop) for loop in range(len(self.extents))]
         loops = ", ".join(f"{name} in 0..{extent}" for name, extent in zip(names, self.extents, strict=True))
         plural = "" if self.arith_ops == 1 else "s"
@@ -89,7 +89,7 @@ class Value:
     Attributes:
         shape: its sizes.
         element_bytes: of one element.
-        argument: its number among the arguments, if it is one.
+        argument: its number among the arguments; None for other values.
     """
 
     shape: tuple[int, ...]
@@ -98,7 +98,7 @@ class Value:
 
     @property
     def elements(self) -> int:
-        """Their number."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 
@@ -109,7 +109,7 @@ class LoopProgram:
     Attributes:
         nests: the loops.
         values: all tensors, the arguments first.
-        results: positions of what the function returns.
+        results: positions of the returned values.
     """
 
     nests: tuple[LoopNest, ...]
@@ -118,16 +118,16 @@ class LoopProgram:
 
 
 def loop_name(loop: int) -> str:
-    """i, j, k ... then i1, j1 ..."""
+    """Return i, j, k ... then i1, j1 ..."""
     turn, letter = divmod(loop, len(_LETTERS))
     return _LETTERS[letter] + (str(turn) if turn else "")
 
 
 def loop_program(module: ModuleOp) -> LoopProgram:
-    """The nests of the first function of a module.
+    """Read the nests of the first function of a module.
 
     A tensor that a nest writes in part, or adds to, is the same tensor afterwards. Initial values of sums are
-    no nests of their own.
+    not separate nests.
     """
     functions = {op.sym_name.data: op for op in module.ops if isinstance(op, FuncOp)}
     return _Reader(functions, next(iter(functions.values())).body.block).program()
@@ -167,8 +167,8 @@ class _Reader:
             self._values.append(Value(kind.get_shape(), numpy_dtype(kind.element_type).itemsize, argument))
         return self._numbers[value]
 
-    def _written(self, initial: SSAValue, result: SSAValue) -> int:
-        """The tensor that a result is: that of its initial value where this holds something."""
+    def _result(self, initial: SSAValue, result: SSAValue) -> int:
+        """Return the tensor of a result: that of its initial value if this has contents."""
         holds = isinstance(initial.owner, GenericOp) or initial in self._numbers
         if holds and len(list(initial.uses)) == 1:
             self._numbers[result] = self._number(initial)
@@ -186,7 +186,7 @@ class _Reader:
         ]
         outputs = maps[len(op.inputs) :]
         writes = [
-            Access(self._written(initial, result), mapping, writes=True)
+            Access(self._result(initial, result), mapping, writes=True)
             for initial, result, mapping in zip(op.outputs, op.results, outputs, strict=True)
         ]
         carried: set[int] = set()
@@ -217,14 +217,14 @@ class _Reader:
         writes = [Access(self._number(result), None, writes=True) for result in op.results]
         wide = any(self._values[access.value].element_bytes > 2 for access in writes)
         work = dialect.WORK_OF_A_POINT[kind]
-        carried = dialect.carried_loops_of_work(kind, len(extents))
+        carried = dialect.dependent_loops(kind, len(extents))
         return LoopNest(
             extents, carried, (), (*reads, *writes), work, sum(times for _, times in work), wide, name
         )
 
 
 def _is_start_of_sum(op: FillOp) -> bool:
-    """Whether it only gives the initial values of running values."""
+    """Return True if it is only the initial value of running values."""
     readers = [use.operation for use in op.results[0].uses]
     return all(
         isinstance(reader, GenericOp) and op.results[0] in reader.outputs and reads_outputs(reader)
@@ -233,7 +233,7 @@ def _is_start_of_sum(op: FillOp) -> bool:
 
 
 def _extern(function: FuncOp) -> tuple[tuple[int, ...], str, str]:
-    """Loops, kind of work and mnemonic of a declaration."""
+    """Return loops, kind of work and mnemonic of a declaration."""
     extents, work = function.attributes[dialect.DOMAIN], function.attributes[dialect.WORK]
     name = function.attributes[dialect.OP]
     assert isinstance(extents, DenseArrayBase)
@@ -247,7 +247,7 @@ def _extern(function: FuncOp) -> tuple[tuple[int, ...], str, str]:
 
 
 def body_work(block: Block) -> tuple[tuple[tuple[str, int], ...], int]:
-    """(kinds of work of one point with their numbers, operations of it)."""
+    """Return the kinds of work of one iteration with their amounts, and the number of its operations."""
     kinds: Counter[str] = Counter()
     number = 0
     for op in block.ops:
@@ -275,4 +275,4 @@ _KINDS: dict[str, tuple[str, int] | None] = {
     **_each("divide", ["arith.divf", "arith.floordivsi", "arith.divui", "arith.remsi", "arith.remui"]),
     **_each("divide", ["math.sqrt", "math.rsqrt", CallOp.name]),
 }
-"""What an op of a body costs; None for nothing, `simple` where it is not listed."""
+"""Cost of an op of a body; None for no cost, `simple` if it is not listed."""

@@ -24,7 +24,7 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import Commutative, IsTerminator
 
 from cgc.cirh.types import shape_of
-from cgc.lair.affine import composed, inverse_permutation, partial
+from cgc.lair.affine import compose, inverse_permutation, partial
 from cgc.lair.build import Scalar, constant, loop_index
 from cgc.lair.dialect import (
     GenericOp,
@@ -33,7 +33,7 @@ from cgc.lair.dialect import (
     loop_extents,
     points,
     reads_outputs,
-    replaced,
+    replace_nest,
     with_distinct_inputs,
     with_operands,
 )
@@ -41,18 +41,18 @@ from cgc.lair.dialect import (
 
 @dataclass(frozen=True)
 class LairFusePass(ModulePass):
-    """Puts the body of a producer into its consumer.
+    """Fuse producers into their consumers.
 
-    A producer that computes is fused if its loops carry nothing, its one result is read by the consumer
-    alone and in one way, and the consumer's iterations are no more than its own, so that nothing is computed
-    twice. One that only moves elements (a broadcast, a transpose, a slice, a constant) is folded into the
-    indexing maps of every reader. Reductions are not fused into their readers: they would run again for each.
+    A producer that computes is fused if its loops carry nothing, its one result is read only by the consumer
+    and in one way, and the consumer has no more iterations, so that nothing is computed twice. A producer
+    that only moves elements (a broadcast, a transpose, a slice, a constant) is folded into the indexing maps
+    of every reader. Reductions are not fused into their readers: they would run again for each.
     """
 
     name = "lair-fuse"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrites all functions in place."""
+        """Rewrite all functions in place."""
         for function in op.walk():
             if isinstance(function, FuncOp) and function.body.blocks:
                 _fuse(function.body.block)
@@ -72,7 +72,7 @@ def _fuse(block: Block) -> None:
 
 
 def _without_input(consumer: GenericOp, position: int) -> GenericOp | None:
-    """The consumer with an input computed in its body, or None where that must not be."""
+    """Compute an input in the body of its consumer; None if that is not allowed."""
     producer = consumer.inputs[position].owner
     if isinstance(producer, FillOp):
         return _with_constant(consumer, position, producer)
@@ -81,18 +81,18 @@ def _without_input(consumer: GenericOp, position: int) -> GenericOp | None:
     places = _places(consumer, position, producer)
     if places is None or not _is_worth_it(consumer, producer):
         return None
-    fused = _fused(consumer, position, producer, places)
+    fused = _fuse_producer(consumer, position, producer, places)
     if fused is not None and not producer.results[0].uses:
         Rewriter.erase_op(producer)
     return fused
 
 
 def _places(consumer: GenericOp, position: int, producer: GenericOp) -> AffineMap | None:
-    """The iteration of the producer that makes what an iteration of the consumer reads."""
+    """Return the iteration of the producer that makes the element an iteration of the consumer reads."""
     if not producer.is_parallel or reads_outputs(producer):
         return None
     inverse = inverse_permutation(producer.maps[-1])
-    return None if inverse is None else composed(inverse, consumer.maps[position])
+    return None if inverse is None else compose(inverse, consumer.maps[position])
 
 
 def _is_worth_it(consumer: GenericOp, producer: GenericOp) -> bool:
@@ -102,10 +102,12 @@ def _is_worth_it(consumer: GenericOp, producer: GenericOp) -> bool:
     return readers == [consumer] and points(consumer) <= points(producer)
 
 
-def _fused(consumer: GenericOp, position: int, producer: GenericOp, places: AffineMap) -> GenericOp | None:
+def _fuse_producer(
+    consumer: GenericOp, position: int, producer: GenericOp, places: AffineMap
+) -> GenericOp | None:
     extents = loop_extents(consumer)
     inner = [
-        partial(composed(mapping, places), extents, shape_of(operand))
+        partial(compose(mapping, places), extents, shape_of(operand))
         for mapping, operand in zip(producer.maps[:-1], producer.inputs, strict=True)
     ]
     maps = [*consumer.maps[:position], *inner, *consumer.maps[position + 1 :]]
@@ -113,18 +115,18 @@ def _fused(consumer: GenericOp, position: int, producer: GenericOp, places: Affi
         return None
     inputs = [*consumer.inputs[:position], *producer.inputs, *consumer.inputs[position + 1 :]]
     is_last_reader = producer.results[0].has_one_use()
-    first = _detached_body(producer) if is_last_reader else producer.body.clone().detach_block(0)
+    first = _detach_body(producer) if is_last_reader else producer.body.clone().detach_block(0)
     _at_places(first, places)
-    body = _joined(first, _detached_body(consumer), position)
-    return _exchange(consumer, replaced(consumer, inputs, list(consumer.outputs), maps, body))
+    body = _join(first, _detach_body(consumer), position)
+    return _exchange(consumer, replace_nest(consumer, inputs, list(consumer.outputs), maps, body))
 
 
-def _detached_body(op: GenericOp) -> Block:
+def _detach_body(op: GenericOp) -> Block:
     return op.body.detach_block(0)
 
 
 def _at_places(body: Block, places: AffineMap) -> None:
-    """Has a body of the producer's loops run in those of the consumer."""
+    """Rewrite a body of the producer's loops for those of the consumer."""
     if places == AffineMap.identity(places.num_dims):
         return
     for op in list(body.ops):
@@ -138,16 +140,14 @@ def _at_places(body: Block, places: AffineMap) -> None:
             body.erase_op(op)
 
 
-def _joined(first: Block, second: Block, position: int) -> Block:
-    """One body of two, where the result of the first is argument `position` of the second.
-
-    The shorter one goes into the longer one: a chain of n ops takes time in proportion to n.
-    """
+def _join(first: Block, second: Block, position: int) -> Block:
+    """Join two bodies, where the result of the first is argument `position` of the second."""
+    # The shorter one is moved into the longer one: a chain of n ops takes time in proportion to n.
     end = first.last_op
     assert isinstance(end, YieldOp), "bodies are checked before"
     result = end.operands[0]
     first.erase_op(end)
-    first.erase_arg(first.args[-1])  # what its place held before, which nothing reads
+    first.erase_arg(first.args[-1])  # the previous value of its place, which nothing reads
     if _is_longer(first, second):
         for index, argument in enumerate(list(second.args)):
             if index == position:
@@ -170,7 +170,7 @@ def _joined(first: Block, second: Block, position: int) -> Block:
 
 
 def _is_longer(first: Block, second: Block) -> bool:
-    """Whether the first has more ops, found in the time of the shorter one."""
+    """Return True if the first has more ops, in the time of the shorter one."""
     one, other = first.first_op, second.first_op
     while one is not None and other is not None:
         one, other = one.next_op, other.next_op
@@ -178,7 +178,7 @@ def _is_longer(first: Block, second: Block) -> bool:
 
 
 def _move(source: Block, target: Block, before: Operation | None) -> None:
-    """Moves all ops, before an op of the target or to its end."""
+    """Move all ops, before an op of the target or to its end."""
     for op in list(source.ops):
         source.detach_op(op)
         if before is None:
@@ -188,19 +188,19 @@ def _move(source: Block, target: Block, before: Operation | None) -> None:
 
 
 def _with_constant(consumer: GenericOp, position: int, fill: FillOp) -> GenericOp | None:
-    """A tensor of one number is that number."""
+    """Replace an input that is filled with one number by that number."""
     number = fill.inputs[0].owner
     maps = [*consumer.maps[:position], *consumer.maps[position + 1 :]]
     if not isinstance(number, arith.ConstantOp) or not gives_every_loop(maps, len(consumer.iterator_types)):
         return None
-    block = _detached_body(consumer)
+    block = _detach_body(consumer)
     inside = number.clone()
     assert block.first_op is not None, "bodies end in linalg.yield"
     block.insert_op_before(inside, block.first_op)
     block.args[position].replace_all_uses_with(inside.result)
     block.erase_arg(block.args[position])
     inputs = [*consumer.inputs[:position], *consumer.inputs[position + 1 :]]
-    return _exchange(consumer, replaced(consumer, inputs, list(consumer.outputs), maps, block))
+    return _exchange(consumer, replace_nest(consumer, inputs, list(consumer.outputs), maps, block))
 
 
 def _exchange(old: GenericOp, new: GenericOp) -> GenericOp:
@@ -211,7 +211,7 @@ def _exchange(old: GenericOp, new: GenericOp) -> GenericOp:
 
 
 def _index(block: Block, expr: AffineExpr) -> Scalar:
-    """The value of an expression of the loops."""
+    """Return the value of an expression of the loops."""
     if isinstance(expr, AffineDimExpr):
         return loop_index(block, expr.position)
     if isinstance(expr, AffineConstantExpr):
@@ -229,12 +229,12 @@ def _index(block: Block, expr: AffineExpr) -> Scalar:
 
 @dataclass(frozen=True)
 class LairCsePass(ModulePass):
-    """Keeps the first of several ops that compute the same; every op of LAIR is pure, calls included."""
+    """Keep the first of several ops that compute the same; every op of LAIR is pure, calls included."""
 
     name = "lair-cse"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrites all functions in place."""
+        """Rewrite all functions in place."""
         for function in list(op.walk()):
             if isinstance(function, FuncOp) and function.body.blocks:
                 _eliminate(function.body.block)
@@ -256,7 +256,7 @@ def _eliminate(block: Block) -> None:
 
 
 def _op_key(op: Operation, inside: dict[SSAValue, int] | None = None) -> Hashable:
-    """Equal for ops that compute the same; values of an enclosing body are known by their numbers."""
+    """Return a key that is equal for ops that compute the same; values of an enclosing body are numbered."""
     numbers = inside or {}
     operands: list[Hashable] = [numbers.get(operand, id(operand)) for operand in op.operands]
     if op.has_trait(Commutative):
@@ -281,12 +281,12 @@ def _block_key(block: Block, outer: dict[SSAValue, int]) -> Hashable:
 
 @dataclass(frozen=True)
 class LairDcePass(ModulePass):
-    """Removes what no function returns, inputs that no body reads, and functions that are not called."""
+    """Remove ops without effect on results, inputs that no body reads, and functions without calls."""
 
     name = "lair-dce"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrites the module in place; functions with a body stay, and so do their arguments."""
+        """Rewrite the module in place; functions with a body are kept with their arguments."""
         functions = [inner for inner in op.walk() if isinstance(inner, FuncOp)]
         for function in functions:
             if function.body.blocks:

@@ -1,7 +1,7 @@
-"""Sets of iterations and what they touch, by islpy: counted exactly, mostly without visiting the points.
+"""Sets of iterations and the elements they touch, by islpy: counted exactly, mostly without enumeration.
 
 A loop nest's domain is the box of its extents. An access maps an iteration to an element; the image of a
-tile of the domain is what a PE holds of the tensor.
+tile of the domain is the part of the tensor that a PE holds.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from xdsl.ir.affine import (
 Extents = tuple[int, ...]
 
 _IMAGE_LIMIT = 1 << 16
-"""Points of a tile up to which the image of a map of entangled loops is counted; beyond, it is bounded."""
+"""Points of a tile up to which the image of a map of entangled loops is counted; above, it is bounded."""
 
 _ALIGNMENTS_LIMIT = 64
-"""Alignments of tiles that are tried; of more, those along one loop at a time."""
+"""Alignments of tiles that are tried; if there are more, those along one loop at a time."""
 
 _ENUMERATED_LIMIT = 1 << 12
-"""Points of a tile up to which values of an index are listed, ten times as fast as isl counts so few."""
+"""Points of a tile up to which index values are enumerated, ten times as fast as isl counts that few."""
 
 
 def domain(extents: Sequence[int], begins: Sequence[int] | None = None) -> isl.Set:
-    """The iterations of a nest, or of a part of it that starts at `begins`."""
+    """Return the iterations of a nest, or of a part of it that starts at `begins`."""
     starts = begins or [0] * len(extents)
     bounds = [
         f"{start} <= i{loop} < {start + extent}"
@@ -46,7 +46,7 @@ def domain(extents: Sequence[int], begins: Sequence[int] | None = None) -> isl.S
 
 
 def tile(extents: Sequence[int], sizes: Sequence[int], place: Sequence[int]) -> isl.Set:
-    """The iterations of one tile; those at the edge are cut to the domain.
+    """Return the iterations of one tile; those at the edge are cut to the domain.
 
     Args:
         extents: of the loops.
@@ -58,14 +58,14 @@ def tile(extents: Sequence[int], sizes: Sequence[int], place: Sequence[int]) -> 
 
 
 def access(extents: Sequence[int], mapping: AffineMap) -> isl.Map:
-    """From iterations to the elements that they touch."""
+    """Return the relation of iterations and the elements that they touch."""
     places = ", ".join(isl_text(expr) for expr in mapping.results)
     relation = isl.Map(f"{{ [{_loops(len(extents))}] -> [{places}] }}")
     return relation.intersect_domain(domain(extents))
 
 
 def count(points: isl.Set) -> int:
-    """The number of points of a bounded set."""
+    """Return the number of points of a bounded set."""
     if points.is_box() and not points.is_empty():
         sizes = [
             points.dim_max_val(position).to_python() - points.dim_min_val(position).to_python() + 1
@@ -77,12 +77,12 @@ def count(points: isl.Set) -> int:
 
 @lru_cache(maxsize=4096)
 def carried_loops(extents: Extents, mapping: AffineMap) -> tuple[int, ...]:
-    """The loops along which iterations that touch the same element follow each other.
+    """Return the loops along which iterations that touch the same element follow each other.
 
     For the map of a running value these are the loops of the reduction: they depend on one another, all
-    others can run at once.
+    others can run in parallel.
     """
-    touched = access(_small(extents, mapping), mapping)
+    touched = access(_shrink(extents, mapping), mapping)
     same = touched.apply_range(touched.reverse())
     before = isl.Map.lex_lt(touched.domain().get_space())
     distances = same.intersect(before).deltas()
@@ -98,7 +98,7 @@ def carried_loops(extents: Extents, mapping: AffineMap) -> tuple[int, ...]:
 
 @lru_cache(maxsize=16384)
 def footprint(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> int:
-    """Elements that the fullest tile touches.
+    """Return the elements that the fullest tile touches.
 
     Args:
         sizes: of a tile along every loop.
@@ -115,30 +115,30 @@ def footprint(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> i
     begins = _alignments(sizes, mapping, number_of_tiles)
     if reached * len(begins) > _IMAGE_LIMIT or is_injective(extents, mapping):
         return reached
-    return max(_reached(sizes, mapping, begin) for begin in begins)
+    return max(_touched_elements(sizes, mapping, begin) for begin in begins)
 
 
 @lru_cache(maxsize=4096)
 def is_injective(extents: Extents, mapping: AffineMap) -> bool:
-    """Whether no two iterations, but for loops that the map does not use, touch the same element."""
+    """Return True if no two iterations that differ in loops of the map touch the same element."""
     used = mapping.used_dims()
     shown = tuple(extent if loop in used else 1 for loop, extent in enumerate(extents))
     return bool(access(shown, mapping).is_injective())
 
 
 def _image(sizes: Extents, expr: AffineExpr, number_of_tiles: Extents) -> int:
-    """Values of one expression over the fullest tile; tiles repeat their alignment to the divisors in it."""
+    """Return the values of one expression over the fullest tile; alignments to its divisors repeat."""
     if isinstance(expr, AffineDimExpr):
         return sizes[expr.position]
     mapping = AffineMap(len(sizes), 0, (expr,))
     used = mapping.used_dims()
     shown = tuple(size if loop in used else 1 for loop, size in enumerate(sizes))
     begins = _alignments(sizes, mapping, number_of_tiles)
-    return max(_reached(shown, mapping, begin) for begin in begins)
+    return max(_touched_elements(shown, mapping, begin) for begin in begins)
 
 
 def _alignments(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> list[list[int]]:
-    """Where tiles begin that lie differently to the divisors in a map; all others repeat one of these."""
+    """Return tile starts with distinct alignments to the divisors in a map; others repeat one of these."""
     period = math.lcm(*(divisor for expr in mapping.results for divisor in _divisors(expr)), 1)
     used = mapping.used_dims()
     numbers = [
@@ -151,29 +151,29 @@ def _alignments(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) ->
 
 
 def _along_each(numbers: Sequence[range]) -> Iterator[tuple[int, ...]]:
-    """Places that differ from the first one along one loop."""
+    """Yield places that differ from the first one along one loop."""
     for loop, choices in enumerate(numbers):
         for number in choices:
             yield tuple(number if other == loop else 0 for other in range(len(numbers)))
 
 
-def _reached(sizes: Sequence[int], mapping: AffineMap, begins: Sequence[int]) -> int:
-    """Elements that one tile touches."""
+def _touched_elements(sizes: Sequence[int], mapping: AffineMap, begins: Sequence[int]) -> int:
+    """Return the elements that one tile touches."""
     if len(mapping.results) == 1 and math.prod(sizes) <= _ENUMERATED_LIMIT:
         loops = np.ix_(*(np.arange(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)))
-        evaluate: Any = mapping.results[0].eval  # it is written for numbers, and computes arrays alike
+        evaluate: Any = mapping.results[0].eval  # annotated for numbers, but works for arrays as well
         return len(set(np.ravel(evaluate(loops, ())).tolist()))
-    return count(_unbounded(mapping).intersect_domain(domain(sizes, begins)).range())
+    return count(_access_everywhere(mapping).intersect_domain(domain(sizes, begins)).range())
 
 
 @lru_cache(maxsize=1024)
-def _unbounded(mapping: AffineMap) -> isl.Map:
+def _access_everywhere(mapping: AffineMap) -> isl.Map:
     places = ", ".join(isl_text(expr) for expr in mapping.results)
     return isl.Map(f"{{ [{_loops(mapping.num_dims)}] -> [{places}] }}")
 
 
 def _is_separable(mapping: AffineMap) -> bool:
-    """Whether no loop stands in two results: the image is the product of those of the results."""
+    """Return True if no loop occurs in two results: the image is the product of those of the results."""
     seen: set[int] = set()
     for expr in mapping.results:
         used = expr.used_dims()
@@ -183,8 +183,8 @@ def _is_separable(mapping: AffineMap) -> bool:
     return True
 
 
-def _small(extents: Extents, mapping: AffineMap) -> Extents:
-    """Extents with the same dependences that are cheap to count: those of loops alone are 2 at most."""
+def _shrink(extents: Extents, mapping: AffineMap) -> Extents:
+    """Return small extents with the same dependences: those of loops by themselves are 2 at most."""
     plain = all(isinstance(expr, AffineDimExpr | AffineConstantExpr) for expr in mapping.results)
     return tuple(min(extent, 2) for extent in extents) if plain else extents
 
@@ -200,7 +200,7 @@ def _divisors(expr: AffineExpr) -> list[int]:
 
 
 def isl_text(expr: AffineExpr) -> str:
-    """An expression in the syntax of isl."""
+    """Return an expression in the syntax of isl."""
     if isinstance(expr, AffineDimExpr):
         return f"i{expr.position}"
     if isinstance(expr, AffineConstantExpr):

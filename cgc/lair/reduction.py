@@ -40,33 +40,33 @@ from cgc.lair.build import (
     highest,
     loop_index,
     lowest,
-    narrowed,
+    narrow,
     result_dtype,
     same,
     sum_of,
-    widened,
+    widen,
 )
 
 
 def reduce(builder: Builder, op: ReduceOp, x: Array) -> Array:
-    """Sums and products of 16-bit floats run in float32."""
+    """Reduce over dimensions; sums and products of 16-bit floats are computed in float32."""
     kind, dtype = op.reduce_kind, x.dtype
-    wide = widened(builder, x) if kind in ("ADD", "MUL", "MEAN") else x
+    wide = widen(builder, x) if kind in ("ADD", "MUL", "MEAN") else x
     combine, start = _REDUCTIONS["ADD" if kind == "MEAN" else kind]
-    total = builder.reduced(wide, op.dimensions, start(wide.dtype), combine, op.keep_dims)
+    total = builder.reduce(wide, op.dimensions, start(wide.dtype), combine, op.keep_dims)
     if kind == "MEAN":
         count = math.prod(x.shape[d] for d in op.dimensions)
         total = builder.pointwise([total], total.dtype, lambda element: element / count)
-    return narrowed(builder, total, dtype)
+    return narrow(builder, total, dtype)
 
 
 def argmax(builder: Builder, op: ArgMaxOp, x: Array) -> Array:
-    """The first place of the largest element; NaN is the largest."""
+    """Return the first place of the largest element; NaN is the largest."""
     combine, start = _REDUCTIONS["MAX"]
-    largest = builder.reduced(x, [op.axis], start(x.dtype), combine)
+    largest = builder.reduce(x, [op.axis], start(x.dtype), combine)
     kept = affine_map(x.rank, [dim(d) for d in range(x.rank) if d != op.axis])
     dtype = result_dtype(op)
-    initial = builder.filled(largest.shape, dtype, highest(dtype))
+    initial = builder.fill(largest.shape, dtype, highest(dtype))
 
     def body(element: Scalar, top: Scalar, first: Scalar) -> Scalar:
         hit = element.compare("EQ", top)
@@ -80,20 +80,20 @@ def argmax(builder: Builder, op: ArgMaxOp, x: Array) -> Array:
 
 
 def scan(combine: Callable[[Scalar, Scalar], Scalar], start: Callable[[str], float]) -> Rule:
-    """Running sums, products and maxima: the result of every iteration, and the running value beside it."""
+    """Return a rule for running sums, products and maxima: all partial results, and the running value."""
 
     def rule(builder: Builder, op: ScanOp, x: Array) -> Array:
         kept = affine_map(x.rank, [dim(d) for d in range(x.rank) if d != op.axis])
         sizes = [size for d, size in enumerate(x.shape) if d != op.axis]
-        running = builder.filled(sizes, x.dtype, start(x.dtype))
+        running = builder.fill(sizes, x.dtype, start(x.dtype))
         writes = [Read(builder.empty(x.shape, x.dtype), identity(x.rank)), Read(running, kept)]
 
         def body(element: Scalar, _old: Scalar, so_far: Scalar) -> Sequence[Scalar]:
             new = combine(so_far, element)
             return (so_far if op.exclusive else new), new
 
-        # from the end: the loop runs forward over x turned round, and its result is turned back
-        places = _turned(x, op.axis) if op.reverse else identity(x.rank)
+        # A reverse scan runs forward over reversed x, and its result is reversed again.
+        places = _reversed_map(x, op.axis) if op.reverse else identity(x.rank)
         scanned = builder.loops(x.rank, [op.axis], [Read(x, places)], writes, body)[0]
         if not op.reverse:
             return scanned
@@ -102,8 +102,8 @@ def scan(combine: Callable[[Scalar, Scalar], Scalar], start: Callable[[str], flo
     return rule
 
 
-def _turned(x: Array, axis: int) -> AffineMap:
-    """Dimension `axis` from its end."""
+def _reversed_map(x: Array, axis: int) -> AffineMap:
+    """Return the map that reverses dimension `axis`."""
     return affine_map(x.rank, [dim(d) * -1 + (n - 1) if d == axis else dim(d) for d, n in enumerate(x.shape)])
 
 
@@ -115,11 +115,11 @@ _REDUCTIONS: dict[str, tuple[Callable[[Scalar, Scalar], Scalar], Callable[[str],
     "AND": (lambda element, total: total & element, lambda dtype: 1 if dtype == "bool" else -1),
     "OR": (lambda element, total: total | element, lambda _dtype: 0),
 }
-"""reduce_kind -> how to combine, and the value to start from."""
+"""Combining function and start value for each reduce_kind."""
 
 
 def l2_norm(builder: Builder, _op: CirhOp, *xs: Array) -> Array:
-    """The root of the sum of all squares."""
+    """Return the root of the sum of all squares."""
     sums = []
     for x in xs:
         squares = builder.pointwise([x], "float32", lambda value: value.to("float32") * value.to("float32"))
@@ -128,24 +128,24 @@ def l2_norm(builder: Builder, _op: CirhOp, *xs: Array) -> Array:
 
 
 def bias_add(builder: Builder, _op: BiasAddOp, x: Array, bias: Array) -> Array:
-    """The bias along the last loop."""
+    """Add the bias along the last loop."""
     reads = [Read(x, identity(x.rank)), Read(bias, affine_map(x.rank, [dim(x.rank - 1)]))]
     return builder.parallel(x.shape, reads, x.dtype, lambda element, term: element + term)
 
 
 def bias_add_grad(builder: Builder, _op: CirhOp, grad: Array) -> Array:
     """Sum over all loops but the last."""
-    return narrowed(builder, sum_of(builder, grad, range(grad.rank - 1)), grad.dtype)
+    return narrow(builder, sum_of(builder, grad, range(grad.rank - 1)), grad.dtype)
 
 
 def reduce_bias(builder: Builder, op: ReduceBiasOp, grad: Array) -> Array:
     """Sum over all loops but one."""
     others = [d for d in range(grad.rank) if d != op.dim]
-    return narrowed(builder, sum_of(builder, grad, others), grad.dtype)
+    return narrow(builder, sum_of(builder, grad, others), grad.dtype)
 
 
 def matmul(builder: Builder, op: MatMulOp, a: Array, b: Array) -> Array:
-    """Loops over the batch, rows, columns and what is summed over; 16-bit floats are summed in float32."""
+    """Loop over batch, rows, columns and the summed dimension; 16-bit floats are summed in float32."""
     batch = a.rank - 2
     row, column, inner = dim(batch), dim(batch + 1), dim(batch + 2)
     lead = [dim(d) for d in range(batch)]
@@ -155,7 +155,7 @@ def matmul(builder: Builder, op: MatMulOp, a: Array, b: Array) -> Array:
 
 
 def dot_general(builder: Builder, op: DotGeneralOp, lhs: Array, rhs: Array) -> Array:
-    """Loops over the batch, the rest of both sides, and what is summed over."""
+    """Loop over the batch, the rest of both sides, and the summed dimensions."""
     batch = len(op.lhs_batching_dimensions)
     count = len(shape_of(op.result))
     next_free = iter(range(batch, count))
@@ -177,57 +177,57 @@ def product(
     right: tuple[Array, Sequence[AffineExpr]],
     loops: int,
 ) -> Array:
-    """Sum of the products of two arrays; the loops after those of the result are summed over."""
+    """Sum the products of two arrays over the loops after those of the result."""
     shape, dtype = shape_of(op.results[0]), left[0].dtype
     wide = "float32" if dtype in FLOAT_NAMES else dtype
     reads = [Read(array, affine_map(loops, places)) for array, places in (left, right)]
-    write = Read(builder.filled(shape, wide, 0), affine_map(loops, [dim(d) for d in range(len(shape))]))
+    write = Read(builder.fill(shape, wide, 0), affine_map(loops, [dim(d) for d in range(len(shape))]))
 
     def body(x: Scalar, y: Scalar, total: Scalar) -> Scalar:
         return total + x.to(wide) * y.to(wide)
 
     total = builder.loops(loops, range(len(shape), loops), reads, [write], body)[0]
-    return narrowed(builder, total, dtype)
+    return narrow(builder, total, dtype)
 
 
 def softmax(builder: Builder, op: SoftmaxOp, x: Array) -> Array:
-    """`exp(x - max) / sum`."""
-    _, powers, total = _normalised(builder, x, op.axis)
+    """Compute `exp(x - max) / sum`."""
+    _, powers, total = _normalize(builder, x, op.axis)
     shares = _with_row(builder, powers, total, op.axis, lambda power, whole: power / whole)
-    return narrowed(builder, shares, x.dtype)
+    return narrow(builder, shares, x.dtype)
 
 
 def log_softmax(builder: Builder, op: LogSoftmaxOp, x: Array) -> Array:
-    """`x - max - log(sum)`."""
-    shifted, _, total = _normalised(builder, x, op.axis)
+    """Compute `x - max - log(sum)`."""
+    shifted, _, total = _normalize(builder, x, op.axis)
     shares = _with_row(builder, shifted, total, op.axis, lambda value, whole: value - whole.apply("log"))
-    return narrowed(builder, shares, x.dtype)
+    return narrow(builder, shares, x.dtype)
 
 
 def softmax_cross_entropy(builder: Builder, _op: CirhOp, logits: Array, labels: Array) -> Sequence[Array]:
-    """(loss of every row, its gradient) for labels that are a distribution."""
+    """Return (loss of every row, its gradient) for labels that are a distribution."""
     axis = logits.rank - 1
-    shifted, powers, total = _normalised(builder, logits, axis)
-    wide = widened(builder, labels)
+    shifted, powers, total = _normalize(builder, logits, axis)
+    wide = widen(builder, labels)
     logs = _with_row(builder, shifted, total, axis, lambda value, whole: whole.apply("log") - value)
     terms = builder.pointwise([wide, logs], "float32", lambda label, log: label * log)
     shares = _with_row(builder, powers, total, axis, lambda power, whole: power / whole)
     backprop = builder.pointwise([shares, wide], "float32", lambda share, label: share - label)
     loss = sum_of(builder, terms, [axis])
-    return narrowed(builder, loss, logits.dtype), narrowed(builder, backprop, logits.dtype)
+    return narrow(builder, loss, logits.dtype), narrow(builder, backprop, logits.dtype)
 
 
 def sparse_softmax_cross_entropy(
     builder: Builder, op: SparseSoftmaxCrossEntropyWithLogitsOp, logits: Array, labels: Array
 ) -> Sequence[Array]:
-    """(loss of every row, its gradient) for class numbers; 0 for rows that do not count, NaN for no class."""
+    """Return (loss of every row, its gradient) for class numbers; 0 for padding, NaN for invalid classes."""
     axis, classes = op.axis, logits.shape[op.axis]
-    shifted, powers, total = _normalised(builder, logits, axis)
+    shifted, powers, total = _normalize(builder, logits, axis)
 
     def hit(label: Scalar) -> Scalar:
         return loop_index(label.block, axis).to("int32").compare("EQ", label.to("int32"))
 
-    def counted(row_label: Scalar, value: Scalar) -> Scalar:
+    def mask_padding(row_label: Scalar, value: Scalar) -> Scalar:
         label = row_label.to("int32")
         known = label.compare("GE", 0) & label.compare("LT", classes)
         if op.ignore_out_of_range:
@@ -239,7 +239,7 @@ def sparse_softmax_cross_entropy(
     loss = builder.pointwise(
         [sum_of(builder, chosen, [axis]), total, labels],
         "float32",
-        lambda value, whole, label: counted(label, whole.apply("log") - value),
+        lambda value, whole, label: mask_padding(label, whole.apply("log") - value),
     )
     shares = _with_row(builder, powers, total, axis, lambda power, whole: power / whole)
     backprop = _with_row(
@@ -247,22 +247,22 @@ def sparse_softmax_cross_entropy(
         shares,
         labels,
         axis,
-        lambda share, label: counted(label, share - hit(label).select(share.constant(1), 0)),
+        lambda share, label: mask_padding(label, share - hit(label).select(share.constant(1), 0)),
     )
-    return narrowed(builder, loss, logits.dtype), narrowed(builder, backprop, logits.dtype)
+    return narrow(builder, loss, logits.dtype), narrow(builder, backprop, logits.dtype)
 
 
-def _normalised(builder: Builder, x: Array, axis: int) -> tuple[Array, Array, Array]:
-    """(x less the largest element of its row, the exponential of that, its sum along the axis), float32."""
-    wide = widened(builder, x)
-    largest = builder.reduced(wide, [axis], lowest("float32"), lambda element, top: top.max(element))
+def _normalize(builder: Builder, x: Array, axis: int) -> tuple[Array, Array, Array]:
+    """Return x less the maximum of its row, the exponential of that, and its sum along the axis: float32."""
+    wide = widen(builder, x)
+    largest = builder.reduce(wide, [axis], lowest("float32"), lambda element, top: top.max(element))
     shifted = _with_row(builder, wide, largest, axis, lambda element, top: element - top)
     powers = builder.pointwise([shifted], "float32", lambda value: value.apply("exp"))
     return shifted, powers, sum_of(builder, powers, [axis])
 
 
 def _with_row(builder: Builder, x: Array, row: Array, axis: int, body: Body) -> Array:
-    """`body(element of x, element of row)`, where row lacks dimension `axis`."""
+    """Compute `body(element of x, element of row)`, where row lacks dimension `axis`."""
     reads = [Read(x, identity(x.rank)), _row_read(row, x.rank, axis)]
     return builder.parallel(x.shape, reads, x.dtype, body)
 
@@ -272,7 +272,7 @@ def _row_read(row: Array, rank: int, axis: int) -> Read:
 
 
 def softmax_grad(builder: Builder, op: SoftmaxGradOp, probabilities: Array, grad: Array) -> Array:
-    """`(grad - sum(grad * probabilities)) * probabilities`."""
+    """Compute `(grad - sum(grad * probabilities)) * probabilities`."""
     terms = builder.pointwise(
         [probabilities, grad],
         "float32",
@@ -291,36 +291,36 @@ def softmax_grad(builder: Builder, op: SoftmaxGradOp, probabilities: Array, grad
 
 
 def layer_norm(builder: Builder, op: LayerNormOp, x: Array, scale: Array, offset: Array) -> Sequence[Array]:
-    """(y, mean, rstd) over the last dimension."""
+    """Return (y, mean, rstd) over the last dimension."""
     axis, count = x.rank - 1, x.shape[-1]
-    wide = widened(builder, x)
+    wide = widen(builder, x)
     total = sum_of(builder, wide, [axis], keep_dims=True)
     mean = builder.pointwise([total], "float32", lambda value: value / count)
-    centred = _with_moments(builder, wide, [mean], lambda value, middle: value - middle)
-    squares = builder.pointwise([centred], "float32", lambda value: value * value)
+    centered = _with_moments(builder, wide, [mean], lambda value, middle: value - middle)
+    squares = builder.pointwise([centered], "float32", lambda value: value * value)
     spread = sum_of(builder, squares, [axis], keep_dims=True)
     rstd = builder.pointwise([spread], "float32", lambda value: (value / count + op.epsilon).apply("rsqrt"))
     reads = [
-        Read(centred, identity(x.rank)),
+        Read(centered, identity(x.rank)),
         Read(rstd, _moments_map(x.rank)),
         Read(scale, affine_map(x.rank, [dim(axis)])),
         Read(offset, affine_map(x.rank, [dim(axis)])),
     ]
 
-    def scaled(value: Scalar, root: Scalar, gain: Scalar, shift: Scalar) -> Scalar:
+    def scale_and_shift(value: Scalar, root: Scalar, gain: Scalar, shift: Scalar) -> Scalar:
         return (value * root * gain.to("float32") + shift.to("float32")).to(x.dtype)
 
-    return builder.parallel(x.shape, reads, x.dtype, scaled), mean, rstd
+    return builder.parallel(x.shape, reads, x.dtype, scale_and_shift), mean, rstd
 
 
 def layer_norm_grad(
     builder: Builder, _op: CirhOp, grad: Array, x: Array, scale: Array, mean: Array, rstd: Array
 ) -> Sequence[Array]:
-    """(x_backprop, scale_backprop, offset_backprop)."""
+    """Return (x_backprop, scale_backprop, offset_backprop)."""
     axis, count = x.rank - 1, x.shape[-1]
-    wide = widened(builder, grad)
+    wide = widen(builder, grad)
     normalized = _with_moments(
-        builder, widened(builder, x), [mean, rstd], lambda value, middle, root: (value - middle) * root
+        builder, widen(builder, x), [mean, rstd], lambda value, middle, root: (value - middle) * root
     )
     reads = [Read(wide, identity(x.rank)), Read(scale, affine_map(x.rank, [dim(axis)]))]
     scaled = builder.parallel(x.shape, reads, "float32", lambda slope, gain: slope * gain.to("float32"))
@@ -328,18 +328,18 @@ def layer_norm_grad(
     sums = [sum_of(builder, array, [axis], keep_dims=True) for array in (scaled, along)]
     moments = [Read(array, _moments_map(x.rank)) for array in (*sums, rstd)]
 
-    def centred(slope: Scalar, value: Scalar, total: Scalar, part: Scalar, root: Scalar) -> Scalar:
+    def center(slope: Scalar, value: Scalar, total: Scalar, part: Scalar, root: Scalar) -> Scalar:
         return ((slope - total / count - value * (part / count)) * root).to(x.dtype)
 
     pair = [Read(array, identity(x.rank)) for array in (scaled, normalized)]
-    x_backprop = builder.parallel(x.shape, [*pair, *moments], x.dtype, centred)
+    x_backprop = builder.parallel(x.shape, [*pair, *moments], x.dtype, center)
     terms = builder.pointwise([wide, normalized], "float32", lambda slope, value: slope * value)
     vectors = [sum_of(builder, array, range(axis)) for array in (terms, wide)]
-    return x_backprop, *(narrowed(builder, vector, scale.dtype) for vector in vectors)
+    return x_backprop, *(narrow(builder, vector, scale.dtype) for vector in vectors)
 
 
 def _moments_map(rank: int) -> AffineMap:
-    """The place of a moment, whose last dimension has size 1."""
+    """Return the place of a moment, whose last dimension has size 1."""
     return affine_map(rank, [*(dim(d) for d in range(rank - 1)), 0])
 
 

@@ -29,7 +29,7 @@ from cgc.lowering.base import Table, like
 
 
 def relu(_op: CirhOp, x: jax.Array) -> jax.Array:
-    """`max(x, 0)`; NaN stays NaN."""
+    """Compute `max(x, 0)`; NaN stays NaN."""
     return lax.max(x, like(x, 0))
 
 
@@ -55,38 +55,38 @@ def elu(_op: CirhOp, x: jax.Array) -> jax.Array:
 
 
 def elu_grad(op: EluGradOp, grad: jax.Array, x: jax.Array) -> jax.Array:
-    """Gradient of elu from its outputs, or from its features."""
+    """Compute the gradient of elu from its outputs, or from its features."""
     slope = lax.exp(lax.min(x, like(x, 0))) if op.from_features else x + like(x, 1)
     return lax.select(lax.lt(x, like(x, 0)), grad * slope, grad)
 
 
 def sigmoid_grad(_op: SigmoidGradOp, outputs: jax.Array, grad: jax.Array) -> jax.Array:
-    """Gradient of the logistic function from its outputs."""
+    """Compute the gradient of the logistic function from its outputs."""
     return grad * outputs * (like(outputs, 1) - outputs)
 
 
 def tanh_grad(_op: TanhGradOp, outputs: jax.Array, grad: jax.Array) -> jax.Array:
-    """Gradient of tanh from its outputs."""
+    """Compute the gradient of tanh from its outputs."""
     return grad * (like(outputs, 1) - outputs * outputs)
 
 
 def softplus(_op: CirhOp, x: jax.Array) -> jax.Array:
-    """`log(1 + exp(x))` without overflow."""
+    """Compute `log(1 + exp(x))` without overflow."""
     return lax.max(x, like(x, 0)) + lax.log1p(lax.exp(-lax.abs(x)))
 
 
 def softplus_grad(_op: SoftplusGradOp, grad: jax.Array, features: jax.Array) -> jax.Array:
-    """Gradient of softplus from its features."""
+    """Compute the gradient of softplus from its features."""
     return grad * lax.logistic(features)
 
 
 def hard_sigmoid(_op: CirhOp, x: jax.Array) -> jax.Array:
-    """`x / 6 + 1 / 2`, not below 0 and not above 1."""
+    """Compute `x / 6 + 1 / 2`, not below 0 and not above 1."""
     return lax.clamp(jnp.zeros((), x.dtype), x / like(x, 6) + like(x, 0.5), jnp.ones((), x.dtype))
 
 
 def hard_sigmoid_grad(_op: HardSigmoidGradOp, grad: jax.Array, features: jax.Array) -> jax.Array:
-    """`grad / 6` where the feature is between -3 and 3."""
+    """Compute `grad / 6` where the feature is between -3 and 3."""
     return lax.select(lax.lt(lax.abs(features), like(features, 3)), grad / like(grad, 6), like(grad, 0))
 
 
@@ -103,7 +103,7 @@ def gelu_of(x: jax.Array, approximate: bool) -> jax.Array:
 
 
 def gelu_grad(op: GeluGradOp, grad: jax.Array, features: jax.Array) -> jax.Array:
-    """Gradient of gelu from its features."""
+    """Compute the gradient of gelu from its features."""
     x, half, one = features, like(features, 0.5), like(features, 1)
     if op.approximate:
         tanh = lax.tanh(_gelu_inner(x))

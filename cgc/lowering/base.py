@@ -57,7 +57,7 @@ def device_type(dtype: DTypeLike) -> np.dtype[np.generic]:
     return np.dtype(NARROWED[given.name]) if given.name in NARROWED else given
 
 
-def narrowed(values: NDArray[np.generic], what: str) -> NDArray[np.generic]:
+def narrow_to_device(values: NDArray[np.generic], what: str) -> NDArray[np.generic]:
     """`values` in their device type.
 
     Args:

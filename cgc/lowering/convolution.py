@@ -239,7 +239,7 @@ def _by_columns(
 
 
 def _by_input(window: _Window, grad: jax.Array, kernel: jax.Array) -> jax.Array:
-    """The gradient, spread by the stride, convolved with the kernel turned around."""
+    """Compute the gradient, spread by the stride, convolved with the kernel turned around."""
     if window.is_apart(kernel.shape):
         return _by_input_as_product(window, grad, kernel)
     turned = lax.transpose(lax.rev(kernel, (0, 1)), (0, 1, 3, 2))

@@ -30,7 +30,7 @@ _COMPARISONS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 
 
 def power(_op: CirhOp, base: jax.Array, exponent: jax.Array) -> jax.Array:
-    """`base ** exponent`; integers by repeated squaring, as TensorFlow for exponents >= 0."""
+    """Compute `base ** exponent`; integers by repeated squaring, as TensorFlow for exponents >= 0."""
     if jnp.issubdtype(base.dtype, jnp.floating):
         return jnp.power(base, exponent)
     # jnp.power of integers looks at 6 bits of the exponent alone; squaring, bit by bit, has no such limit.
@@ -54,7 +54,7 @@ def floor_mod(_op: CirhOp, left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def reciprocal(_op: CirhOp, x: jax.Array) -> jax.Array:
-    """`1 / x`."""
+    """Compute `1 / x`."""
     return lax.div(like(x, 1), x)
 
 
@@ -75,7 +75,7 @@ def extend_unsigned(op: ExtUIOp, x: jax.Array) -> jax.Array:
 
 
 def fscale(_op: CirhOp, x: jax.Array, exponent: jax.Array) -> jax.Array:
-    """`x * 2**exponent`, rounded only where the result is subnormal."""
+    """Compute `x * 2**exponent`, rounded only where the result is subnormal."""
     wide = x.astype(jnp.float32)
     # two powers that float32 has, since 2**exponent alone may have left its range when the product has not
     half = exponent // 2
@@ -95,7 +95,7 @@ def select(_op: CirhOp, condition: jax.Array, on_true: jax.Array, on_false: jax.
 
 
 def clamp(_op: CirhOp, x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    """`min(max(x, low), high)`."""
+    """Compute `min(max(x, low), high)`."""
     return lax.clamp(low, x, high)
 
 

@@ -49,7 +49,7 @@ def strided_slice_grad(op: StridedSliceGradOp, grad: jax.Array) -> jax.Array:
 def _forward_slices(
     op: StridedSliceOp | StridedSliceGradOp,
 ) -> tuple[tuple[list[int], list[int], list[int]], tuple[int, ...]]:
-    """((starts, limits, steps) of the same elements in rising order, the dimensions to reverse)."""
+    """Return ((starts, limits, steps) of the same elements in rising order, the dimensions to reverse)."""
     starts, limits, steps, backwards = [], [], [], []
     for dim, (begin, end, stride) in enumerate(zip(op.begin, op.end, op.strides, strict=True)):
         places = range(begin, end, stride)
@@ -118,7 +118,7 @@ def one_hot(op: OneHotOp, indices: jax.Array, on: jax.Array, off: jax.Array) -> 
 
 
 def gather(op: GatherOp, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """`x[:, ..., indices, ...]` along an axis: shape x[:axis] + indices + x[axis+1:].
+    """Compute `x[:, ..., indices, ...]` along an axis: shape x[:axis] + indices + x[axis+1:].
 
     TensorFlow refuses indices out of range on a CPU. A device cannot stop in the middle of a step; it
     answers NaN (the smallest value for integers), which the check of the loss reports.
@@ -138,12 +138,12 @@ def gather(op: GatherOp, x: jax.Array, indices: jax.Array) -> jax.Array:
 
 
 def slice_(op: SliceOp, x: jax.Array) -> jax.Array:
-    """`x[start:limit:stride]` in every dimension."""
+    """Compute `x[start:limit:stride]` in every dimension."""
     return lax.slice(x, op.start_indices, op.limit_indices, op.strides)
 
 
 def unique(op: UniqueOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(values, idx): the different elements in order of first appearance, and the place of each element's.
+    """Return (values, idx): the different elements in order of first appearance, and the place of each element's.
 
     A stable sort brings equal elements together, the first to appear in front; the elements at the front
     are numbered in the order of x. Places that no value takes hold PADDING_INDEX.

@@ -113,25 +113,25 @@ def triangular_solve(op: TriangularSolveOp, a: jax.Array, b: jax.Array) -> jax.A
 
 
 def lu(_op: LuOp, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(factors in one matrix, pivots, permutation)."""
+    """Return (factors in one matrix, pivots, permutation)."""
     factors, pivots, permutation = _one_by_one(lax.linalg.lu, x)
     return factors, pivots, permutation
 
 
 def qr(op: QrOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(orthonormal columns, upper triangle)."""
+    """Return (orthonormal columns, upper triangle)."""
     q, r = _one_by_one(partial(lax.linalg.qr, full_matrices=op.full_matrices), x)
     return q, r
 
 
 def svd(op: SvdOp, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(left singular vectors, singular values, right singular vectors as rows)."""
+    """Return (left singular vectors, singular values, right singular vectors as rows)."""
     u, s, vt = _one_by_one(partial(lax.linalg.svd, full_matrices=op.full_matrices), x)
     return u, s, vt
 
 
 def eigh(_op: EighOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(eigenvalues, eigenvectors as columns)."""
+    """Return (eigenvalues, eigenvectors as columns)."""
     vectors, values = _one_by_one(partial(lax.linalg.eigh, symmetrize_input=False), x)
     return values, vectors
 

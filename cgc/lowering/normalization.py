@@ -15,7 +15,7 @@ from cgc.lowering.base import Table, result_shape
 
 
 def layer_norm(op: LayerNormOp, x: jax.Array, scale: jax.Array, offset: jax.Array) -> tuple[jax.Array, ...]:
-    """(y, mean, rstd) over the last dimension."""
+    """Return (y, mean, rstd) over the last dimension."""
     wide = x.astype(jnp.float32)
     mean, rstd = _moments(wide, (x.ndim - 1,), op.epsilon)
     y = (wide - mean) * rstd * scale.astype(jnp.float32) + offset.astype(jnp.float32)
@@ -25,7 +25,7 @@ def layer_norm(op: LayerNormOp, x: jax.Array, scale: jax.Array, offset: jax.Arra
 def layer_norm_grad(
     _op: CirhOp, grad: jax.Array, x: jax.Array, scale: jax.Array, mean: jax.Array, rstd: jax.Array
 ) -> tuple[jax.Array, ...]:
-    """(x_backprop, scale_backprop, offset_backprop)."""
+    """Return (x_backprop, scale_backprop, offset_backprop)."""
     wide = grad.astype(jnp.float32)
     normalized = (x.astype(jnp.float32) - mean) * rstd
     scaled = wide * scale.astype(jnp.float32)
@@ -34,7 +34,7 @@ def layer_norm_grad(
 
 
 def group_norm(op: GroupNormOp, x: jax.Array, scale: jax.Array, offset: jax.Array) -> tuple[jax.Array, ...]:
-    """(y, mean, rstd) over the places of a sample and a group of channels."""
+    """Return (y, mean, rstd) over the places of a sample and a group of channels."""
     wide = _grouped(x, op.num_groups)
     mean, rstd = _moments(wide, (1, 3), op.epsilon)
     normalized = ((wide - mean) * rstd).reshape(x.shape)
@@ -46,7 +46,7 @@ def group_norm(op: GroupNormOp, x: jax.Array, scale: jax.Array, offset: jax.Arra
 def group_norm_grad(
     op: GroupNormGradOp, grad: jax.Array, x: jax.Array, scale: jax.Array, mean: jax.Array, rstd: jax.Array
 ) -> tuple[jax.Array, ...]:
-    """(x_backprop, scale_backprop, offset_backprop)."""
+    """Return (x_backprop, scale_backprop, offset_backprop)."""
     wide, groups = grad.astype(jnp.float32), op.num_groups
     means, rstds = (lax.expand_dims(v, (1, 3)) for v in (mean, rstd))
     normalized = (_grouped(x, groups) - means) * rstds
@@ -62,7 +62,7 @@ def _grouped(x: jax.Array, groups: int) -> jax.Array:
 
 
 def _moments(x: jax.Array, axes: tuple[int, ...], epsilon: float) -> tuple[jax.Array, jax.Array]:
-    """(mean, 1 / sqrt(variance + epsilon)), the axes kept with size 1."""
+    """Return (mean, 1 / sqrt(variance + epsilon)), the axes kept with size 1."""
     mean = jnp.mean(x, axes, keepdims=True)
     variance = jnp.mean(lax.square(x - mean), axes, keepdims=True)
     return mean, lax.rsqrt(variance + epsilon)
@@ -75,7 +75,7 @@ def _centred(grad: jax.Array, normalized: jax.Array, axes: tuple[int, ...]) -> j
 
 
 def _vectors(grad: jax.Array, normalized: jax.Array, scale: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Gradients by scale and offset: sums over all dimensions but the last."""
+    """Compute the gradients by scale and offset: sums over all dimensions but the last."""
     axes = tuple(range(grad.ndim - 1))
     return jnp.sum(grad * normalized, axes).astype(scale.dtype), jnp.sum(grad, axes).astype(scale.dtype)
 
@@ -88,7 +88,7 @@ def fused_batch_norm(
     mean: jax.Array,
     variance: jax.Array,
 ) -> tuple[jax.Array, ...]:
-    """(y, batch_mean, batch_variance, saved_mean, saved_variance), computed in float32."""
+    """Return (y, batch_mean, batch_variance, saved_mean, saved_variance), computed in float32."""
     dtype, wide = scale.dtype, x.astype(jnp.float32)
     scale, offset, mean, variance = (v.astype(jnp.float32) for v in (scale, offset, mean, variance))
     saved_mean, saved_variance, moved_mean, moved_variance = mean, variance, mean, variance
@@ -113,7 +113,7 @@ def fused_batch_norm_grad(
     mean: jax.Array,
     variance: jax.Array,
 ) -> tuple[jax.Array, ...]:
-    """(x_backprop, scale_backprop, offset_backprop), computed in float32."""
+    """Return (x_backprop, scale_backprop, offset_backprop), computed in float32."""
     dtype, wide = scale.dtype, grad.astype(jnp.float32)
     scale, mean, variance = (v.astype(jnp.float32) for v in (scale, mean, variance))
     axes, count = tuple(range(x.ndim - 1)), math.prod(x.shape[:-1])

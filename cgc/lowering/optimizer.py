@@ -16,14 +16,14 @@ from cgc.lowering.base import Table
 
 
 def gradient_descent(_op: CirhOp, param: jax.Array, lr: jax.Array, grad: jax.Array) -> jax.Array:
-    """`param - lr * grad`."""
+    """Compute `param - lr * grad`."""
     return param - grad * lr
 
 
 def momentum(
     op: MomentumOp, param: jax.Array, accum: jax.Array, lr: jax.Array, grad: jax.Array, momentum_: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """(param, accum); the accumulator is not scaled by the rate."""
+    """Return (param, accum); the accumulator is not scaled by the rate."""
     accum = accum * momentum_ + grad
     if op.use_nesterov:
         return param - (grad * lr + accum * momentum_ * lr), accum
@@ -43,7 +43,7 @@ def adam(
     epsilon: jax.Array,
     grad: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(param, m, v)."""
+    """Return (param, m, v)."""
     one = lax.full_like(beta1, 1)
     m = m + (grad - m) * (one - beta1)
     v = v + (grad * grad - v) * (one - beta2)
@@ -69,7 +69,7 @@ def adam_w(
     grad: jax.Array,
     weight_decay: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(param, m, v); the decay does not pass through the moments."""
+    """Return (param, m, v); the decay does not pass through the moments."""
     decayed = param - param * (lr * weight_decay)
     return adam(op, decayed, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon, grad)
 
@@ -85,7 +85,7 @@ def rms_prop(
     epsilon: jax.Array,
     grad: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(param, ms, mom); epsilon is added under the root."""
+    """Return (param, ms, mom); epsilon is added under the root."""
     ms = ms + (grad * grad - ms) * (lax.full_like(rho, 1) - rho)
     mom = mom * momentum_ + (grad * lr) / lax.sqrt(ms + epsilon)
     return param - mom, ms, mom
@@ -94,7 +94,7 @@ def rms_prop(
 def adagrad(
     _op: CirhOp, param: jax.Array, accum: jax.Array, lr: jax.Array, grad: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """(param, accum); without epsilon, the accumulator starts above zero."""
+    """Return (param, accum); without epsilon, the accumulator starts above zero."""
     accum = accum + grad * grad
     return param - grad * lr * lax.rsqrt(accum), accum
 

@@ -73,7 +73,7 @@ def max_pool_grad(op: MaxPoolGradOp, x: jax.Array, grad: jax.Array) -> jax.Array
 
 
 def _at_first_largest(windows: jax.Array, axes: Sizes, grad: jax.Array) -> jax.Array:
-    """The gradients at the first largest element of each of `whole_windows`, in their shape."""
+    """Compute the gradients at the first largest element of each of `whole_windows`, in their shape."""
     together = jnp.moveaxis(windows, axes, range(-len(axes), 0))
     places = together.reshape(*grad.shape, -1)
     own = lax.broadcasted_iota(jnp.int32, places.shape, places.ndim - 1) == places.argmax(-1, keepdims=True)

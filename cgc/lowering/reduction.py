@@ -80,7 +80,7 @@ def nth_order_statistic(op: NthOrderStatisticOp, x: jax.Array) -> jax.Array:
 
 
 def top_k(op: TopKOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """(values, indices) of the k largest elements along the last dimension."""
+    """Return (values, indices) of the k largest elements along the last dimension."""
     values, indices = lax.top_k(x, op.k)
     return values, indices
 

@@ -10,19 +10,19 @@ from jax import numpy as jnp
 from cgc.cirh import ops
 from cgc.cirh.ops import ArangeOp, BroadcastInDimOp, ConcatOp, ConstOp, PadOp, ReshapeOp, SplitOp, TransposeOp
 from cgc.cirh.types import numpy_dtype, tensor_of
-from cgc.lowering.base import Table, describe, narrowed, result_dtype, result_shape
+from cgc.lowering.base import Table, describe, narrow_to_device, result_dtype, result_shape
 
 
 def constant(op: ConstOp) -> jax.Array:
     """The value; one that repeats a single element is broadcast on the device instead of stored."""
-    values = narrowed(op.to_array(), describe(op))
+    values = narrow_to_device(op.to_array(), describe(op))
     if op.splat_value() is not None:
         return lax.broadcast(jnp.asarray(values.reshape(-1)[0]), values.shape)
     return jnp.asarray(values)
 
 
 def arange(op: ArangeOp) -> jax.Array:
-    """`start + step * i` for as many elements as the result has.
+    """Compute `start + step * i` for as many elements as the result has.
 
     Raises:
         LoweringError: a number does not fit into the 32 bits of the device.
@@ -32,7 +32,7 @@ def arange(op: ArangeOp) -> jax.Array:
         return jnp.zeros(0, result_dtype(op))
     dtype = numpy_dtype(tensor_of(op.result).element_type)
     ends = np.array([op.start, op.start + op.step * (length - 1)], dtype if dtype.kind in "iu" else np.int32)
-    ends = narrowed(ends, describe(op))
+    ends = narrow_to_device(ends, describe(op))
     counted = np.dtype(np.uint32 if ends.dtype == np.uint32 else np.int32)
     step = np.array(op.step if length > 1 else 0, np.int64).astype(counted)  # wraps, as does the product
     integers = lax.iota(counted, length) * step + ends[0].astype(counted)

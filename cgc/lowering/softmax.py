@@ -27,12 +27,12 @@ from cgc.lowering.linear import batched_product
 
 
 def softmax(op: SoftmaxOp, x: jax.Array) -> jax.Array:
-    """`exp(x) / sum(exp(x))` along an axis."""
+    """Compute `exp(x) / sum(exp(x))` along an axis."""
     return softmax_of(x, op.axis).astype(x.dtype)
 
 
 def softmax_grad(op: SoftmaxGradOp, probabilities: jax.Array, grad: jax.Array) -> jax.Array:
-    """`(grad - sum(grad * probabilities)) * probabilities`."""
+    """Compute `(grad - sum(grad * probabilities)) * probabilities`."""
     wide = (probabilities.astype(jnp.float32), grad.astype(jnp.float32))
     return softmax_grad_of(*wide, op.axis).astype(grad.dtype)
 
@@ -44,12 +44,12 @@ def softmax_of(x: jax.Array, axis: int) -> jax.Array:
 
 
 def softmax_grad_of(probabilities: jax.Array, grad: jax.Array, axis: int) -> jax.Array:
-    """The gradient of the softmax from its result, in the type of the operands."""
+    """Compute the gradient of the softmax from its result, in the type of the operands."""
     return (grad - jnp.sum(grad * probabilities, axis, keepdims=True)) * probabilities
 
 
 def log_softmax(op: LogSoftmaxOp, x: jax.Array) -> jax.Array:
-    """`x - log(sum(exp(x)))` along an axis."""
+    """Compute `x - log(sum(exp(x)))` along an axis."""
     shifted, _, total = _normalised(x, op.axis)
     return (shifted - lax.log(total)).astype(x.dtype)
 
@@ -57,7 +57,7 @@ def log_softmax(op: LogSoftmaxOp, x: jax.Array) -> jax.Array:
 def sparse_softmax_cross_entropy(
     op: SparseSoftmaxCrossEntropyWithLogitsOp, logits: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """(loss of every row, its gradient with respect to the logits).
+    """Return (loss of every row, its gradient with respect to the logits).
 
     A row whose label is -1 does not count: 0 in both. Any other label outside of the classes spoils its row:
     NaN in both, so that no training goes on with it, or 0 in both where the op says so.
@@ -79,7 +79,7 @@ def sparse_softmax_cross_entropy(
 def softmax_cross_entropy(
     _op: SoftmaxCrossEntropyWithLogitsOp, logits: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """(loss of every row, its gradient) for labels that are a distribution over the last dimension."""
+    """Return (loss of every row, its gradient) for labels that are a distribution over the last dimension."""
     shifted, powers, total = _normalised(logits, logits.ndim - 1)
     wide_labels = labels.astype(jnp.float32)
     loss = jnp.sum(wide_labels * (lax.log(total) - shifted), -1)
@@ -88,7 +88,7 @@ def softmax_cross_entropy(
 
 
 def _normalised(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(x less its largest element, the exponential of that, its sum along the axis), float32."""
+    """Return (x less its largest element, the exponential of that, its sum along the axis), float32."""
     wide = x.astype(jnp.float32)
     shifted = wide - jnp.max(wide, axis, keepdims=True, initial=-np.inf)  # a row may have no elements
     powers = lax.exp(shifted)
@@ -106,7 +106,7 @@ def ctc_loss(
     input_lengths: jax.Array,
     target_lengths: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """(loss of every sequence, its gradient by the logits)."""
+    """Return (loss of every sequence, its gradient by the logits)."""
     labels = _with_blanks(targets, op.blank)
     log_probs = jnp.maximum(log_probs, _IMPOSSIBLE)
     loss, pull = jax.vjp(
@@ -120,7 +120,7 @@ def ctc_loss(
 
 
 def _with_blanks(targets: jax.Array, blank: int) -> jax.Array:
-    """`[N, 2 S + 1]`: the labels with a blank before and after each."""
+    """Compute `[N, 2 S + 1]`: the labels with a blank before and after each."""
     count, length = targets.shape
     blanks = jnp.full((count, 2 * length + 1), blank, jnp.int32)
     return blanks.at[:, 1::2].set(targets.astype(jnp.int32))
@@ -156,7 +156,7 @@ def _minus_log_likelihood(
 def attention(
     op: AttentionOp, query: jax.Array, key: jax.Array, value: jax.Array, *optional: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """(context, probabilities)."""
+    """Return (context, probabilities)."""
     rest = list(optional)
     bias = rest.pop(0) if op.has_bias else None
     keep = rest.pop(0) if op.has_keep else None
@@ -177,7 +177,7 @@ def attention_grad(
     probabilities: jax.Array,
     keep: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(dquery, dkey, dvalue)."""
+    """Return (dquery, dkey, dvalue)."""
     kept = probabilities if keep is None else probabilities * keep
     dvalue = batched_product(kept, grad, transpose_a=True)
     dkept = batched_product(grad, value, transpose_b=True)

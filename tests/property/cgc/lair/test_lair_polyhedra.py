@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.ir.affine import AffineExpr, AffineMap
 
-from cgc.lair.affine import affine_map, composed, dim, inverse_permutation, reshape_map
+from cgc.lair.affine import affine_map, compose, dim, inverse_permutation, reshape_map
 from cgc.lair.polyhedra import access, carried_loops, count, domain, footprint, is_injective, tile
 
 few = settings(max_examples=examples(20))
@@ -146,7 +146,7 @@ def test_composition_is_one_map_after_the_other(
 ) -> None:
     extents, inner = nest
     outer = affine_map(len(inner.results), [data.draw(exprs(len(inner.results)))] if inner.results else [])
-    both = composed(outer, inner)
+    both = compose(outer, inner)
     for point in iterations(extents):
         assert both.eval(point, ()) == outer.eval(inner.eval(point, ()), ())
 
@@ -157,6 +157,6 @@ def test_inverses_of_permutations(order: list[int]) -> None:
     mapping = affine_map(4, [dim(loop) for loop in order])
     inverse = inverse_permutation(mapping)
     assert inverse is not None
-    assert composed(inverse, mapping) == AffineMap.identity(4)
+    assert compose(inverse, mapping) == AffineMap.identity(4)
     assert inverse_permutation(affine_map(4, [dim(0), dim(1), dim(2)])) is None
     assert inverse_permutation(affine_map(2, [dim(0), dim(1) + 1])) is None

@@ -12,7 +12,7 @@ from xdsl.ir import Block
 
 from cgc.cirh.base import CirhOp
 from cgc.cirh.types import tensor_type
-from cgc.lowering.base import narrowed, result_dtype, result_shape
+from cgc.lowering.base import narrow_to_device, result_dtype, result_shape
 from cgc.lowering.jax_table import lower
 
 RunOp = Callable[..., Any]
@@ -30,7 +30,7 @@ def run_op() -> RunOp:
         block = Block(arg_types=[tensor_type(array.shape, array.dtype) for array in operands])
         op = build(*block.args)
         op.verify()
-        values = [narrowed(array, "an operand") for array in operands]
+        values = [narrow_to_device(array, "an operand") for array in operands]
         results = [np.asarray(r) for r in jax.jit(lambda *v: lower(op, *v))(*values)]
         for index, result in enumerate(results):
             assert result.shape == result_shape(op, index)

@@ -1,6 +1,6 @@
-"""What every CIRH op computes, as JAX: one table (`jax_table`) and its interpreter (`interpret`).
+"""The meaning of every CIRH op as JAX: one table (`jax_table`) and its interpreter (`interpret`).
 
 The numbers are TensorFlow's: where a formula leaves a choice (rounding, epsilon inside or outside a root,
-what a gradient takes as input), TensorFlow's kernels decide. Only this package, `cgc.executable` and the
-engine of `cs_system` call jax.
+inputs of a gradient), TensorFlow's kernels decide. Only this package, `cgc.executable` and the engine of
+`cs_system` call jax.
 """

@@ -1,4 +1,4 @@
-"""Tables of lowerings, and element types on the device."""
+"""Types of lowering tables, and element types on the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cs_toolkit.step import NARROWED
 
 
 def describe(op: CirhOp) -> str:
-    """An op as messages name it: its kind, and its node and source line where they are known."""
+    """Return the name of an op for messages: its kind, and its node and source line if known."""
     parts = [op.name]
     if op.node_name:
         parts.append(f"node {op.node_name!r}")
@@ -28,37 +28,36 @@ def describe(op: CirhOp) -> str:
 
 Lowered = jax.Array | tuple[jax.Array, ...]
 Lowering = Callable[..., Lowered]
-"""(op, the jax values of its operands) -> the value of its result, or a tuple where it has several.
+"""(op, the jax values of its operands) -> the value of its result, or a tuple if it has several.
 
-It is pure and called under jax tracing.
-"""
+It is pure and called under jax tracing."""
 
 Table = dict[type[CirhOp], Lowering]
 
 
 def plain(function: Callable[..., jax.Array]) -> Lowering:
-    """A lowering that takes nothing from the op."""
+    """Return a lowering that reads no attribute of the op."""
     return lambda _op, *operands: function(*operands)
 
 
 def result_shape(op: Operation, index: int = 0) -> tuple[int, ...]:
-    """The shape of a result of `op`."""
+    """Return the shape of a result of `op`."""
     return tensor_of(op.results[index]).get_shape()
 
 
 def result_dtype(op: Operation, index: int = 0) -> np.dtype[np.generic]:
-    """The type in which a result of `op` is computed."""
+    """Return the type in which a result of `op` is computed."""
     return device_type(numpy_dtype(tensor_of(op.results[index]).element_type))
 
 
 def device_type(dtype: DTypeLike) -> np.dtype[np.generic]:
-    """`device_dtype` for dtype objects."""
+    """Return the device type of a dtype object."""
     given = np.dtype(dtype)
     return np.dtype(NARROWED[given.name]) if given.name in NARROWED else given
 
 
 def narrow_to_device(values: NDArray[np.generic], what: str) -> NDArray[np.generic]:
-    """`values` in their device type.
+    """Convert `values` to their device type.
 
     Args:
         values: an array of any type of CIRH.
@@ -81,5 +80,5 @@ def narrow_to_device(values: NDArray[np.generic], what: str) -> NDArray[np.gener
 
 
 def like(x: jax.Array, value: float) -> jax.Array:
-    """A constant of the shape and type of `x`."""
+    """Return a constant of the shape and type of `x`."""
     return lax.full_like(x, value)

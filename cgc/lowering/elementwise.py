@@ -1,4 +1,4 @@
-"""Lowerings of ops that treat every element by itself."""
+"""Lowerings of elementwise ops."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def power(_op: CirhOp, base: jax.Array, exponent: jax.Array) -> jax.Array:
     """Compute `base ** exponent`; integers by repeated squaring, as TensorFlow for exponents >= 0."""
     if jnp.issubdtype(base.dtype, jnp.floating):
         return jnp.power(base, exponent)
-    # jnp.power of integers looks at 6 bits of the exponent alone; squaring, bit by bit, has no such limit.
+    # jnp.power of integers reads only 6 bits of the exponent; squaring, bit by bit, has no such limit.
     result = jnp.ones_like(base)
     for bit in range(np.iinfo(exponent.dtype).bits - 1):
         result = jnp.where(exponent >> bit & 1 == 1, result * base, result)
@@ -42,14 +42,14 @@ def power(_op: CirhOp, base: jax.Array, exponent: jax.Array) -> jax.Array:
 
 
 def floor_div(_op: CirhOp, left: jax.Array, right: jax.Array) -> jax.Array:
-    """The quotient rounded towards minus infinity."""
+    """Round the quotient towards minus infinity."""
     if jnp.issubdtype(left.dtype, jnp.floating):
         return lax.floor(lax.div(left, right))
     return jnp.floor_divide(left, right)
 
 
 def floor_mod(_op: CirhOp, left: jax.Array, right: jax.Array) -> jax.Array:
-    """The remainder with the sign of the divisor."""
+    """Compute the remainder with the sign of the divisor."""
     return jnp.mod(left, right)
 
 
@@ -59,7 +59,7 @@ def reciprocal(_op: CirhOp, x: jax.Array) -> jax.Array:
 
 
 def extend_signed(op: ExtSIOp, x: jax.Array) -> jax.Array:
-    """More bits, copies of the highest one of x; a bool has that one alone."""
+    """Add bits, copies of the highest one of x; the only bit of a bool."""
     target = result_dtype(op)
     if x.dtype == jnp.bool_:
         return lax.neg(lax.convert_element_type(x, jnp.int32)).astype(target)
@@ -68,7 +68,7 @@ def extend_signed(op: ExtSIOp, x: jax.Array) -> jax.Array:
 
 
 def extend_unsigned(op: ExtUIOp, x: jax.Array) -> jax.Array:
-    """More bits, all zero."""
+    """Add bits, all zero."""
     if x.dtype != jnp.bool_:
         x = lax.bitcast_convert_type(x, f"uint{x.dtype.itemsize * 8}")
     return lax.convert_element_type(x, result_dtype(op))
@@ -77,7 +77,7 @@ def extend_unsigned(op: ExtUIOp, x: jax.Array) -> jax.Array:
 def fscale(_op: CirhOp, x: jax.Array, exponent: jax.Array) -> jax.Array:
     """Compute `x * 2**exponent`, rounded only where the result is subnormal."""
     wide = x.astype(jnp.float32)
-    # two powers that float32 has, since 2**exponent alone may have left its range when the product has not
+    # Two powers that float32 has: 2**exponent itself may exceed its range when the product does not.
     half = exponent // 2
     for power in (half, exponent - half):
         wide = wide * jnp.ldexp(jnp.float32(1), jnp.clip(power, -126, 127))
@@ -85,12 +85,12 @@ def fscale(_op: CirhOp, x: jax.Array, exponent: jax.Array) -> jax.Array:
 
 
 def compare(op: CompareOp, left: jax.Array, right: jax.Array) -> jax.Array:
-    """One of EQ NE LT LE GT GE; every comparison with NaN but NE is false."""
+    """Compare by EQ NE LT LE GT GE; every comparison with NaN but NE is false."""
     return _COMPARISONS[op.direction](left, right)
 
 
 def select(_op: CirhOp, condition: jax.Array, on_true: jax.Array, on_false: jax.Array) -> jax.Array:
-    """`on_true` where the condition holds."""
+    """Return `on_true` where the condition holds."""
     return lax.select(condition, on_true, on_false)
 
 
@@ -100,19 +100,19 @@ def clamp(_op: CirhOp, x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Arr
 
 
 def cast(op: CastOp, x: jax.Array) -> jax.Array:
-    """To another element type.
+    """Convert to another element type.
 
-    Float to integer cuts the fraction off, anything to bool is `x != 0`. To a narrower float the value is
+    Float to integer drops the fraction, anything to bool is `x != 0`. To a narrower float the value is
     rounded to the nearest, or towards zero with `truncate`.
     """
     target = result_dtype(op)
     if op.truncate and jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(target, jnp.floating):
-        return _truncated(x, target)
+        return _truncate(x, target)
     return lax.convert_element_type(x, target)
 
 
-def _truncated(x: jax.Array, target: np.dtype[np.generic]) -> jax.Array:
-    """Rounds to the nearest, then steps one unit back where the magnitude has grown."""
+def _truncate(x: jax.Array, target: np.dtype[np.generic]) -> jax.Array:
+    """Round to the nearest, then step one unit back where the magnitude has grown."""
     if target.itemsize >= x.dtype.itemsize:
         return lax.convert_element_type(x, target)
     nearest = lax.convert_element_type(x, target)

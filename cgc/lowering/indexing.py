@@ -1,4 +1,4 @@
-"""Lowerings of ops that pick elements by position, or rows of a table by number."""
+"""Lowerings of ops that pick elements by position, or rows of a table by index."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from cgc.lowering.base import Table, result_dtype, result_shape
 
 
 def strided_slice(op: StridedSliceOp, x: jax.Array) -> jax.Array:
-    """Every `strides`-th element from `begin` to before `end`; a negative stride runs backwards."""
+    """Take every `strides`-th element from `begin` to before `end`; a negative stride runs backwards."""
     slices, backwards = _forward_slices(op)
     taken = lax.slice(x, *slices)
     return lax.rev(taken, backwards) if backwards else taken
 
 
 def strided_slice_grad(op: StridedSliceGradOp, grad: jax.Array) -> jax.Array:
-    """Zeros with `grad` where the slice takes elements: padding before, between and after them."""
+    """Fill with zeros, and `grad` where the slice takes elements: padding before, between and after them."""
     (starts, _, steps), backwards = _forward_slices(op)
     places = lax.rev(grad, backwards) if backwards else grad
     edges = []
@@ -63,13 +63,13 @@ def _forward_slices(
 
 
 def unpad(op: UnpadOp, x: jax.Array) -> jax.Array:
-    """X without its first `low` and last `high` elements in every dimension."""
+    """Remove the first `low` and last `high` elements in every dimension."""
     return lax.slice(x, op.low, [size - high for size, high in zip(x.shape, op.high, strict=True)])
 
 
 def gather_nd(op: GatherNdOp, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """The slices of x at coordinates; out of range gives NaN, the smallest value for integers."""
-    if 0 in result_shape(op):  # maybe there is nothing to pick from
+    """Take the slices of x at coordinates; out of range gives NaN, the smallest value for integers."""
+    if 0 in result_shape(op):  # x may be empty
         return jnp.zeros(result_shape(op), x.dtype)
     depth, batch = indices.shape[-1], indices.ndim - 1
     numbers = lax.GatherDimensionNumbers(
@@ -82,7 +82,7 @@ def gather_nd(op: GatherNdOp, x: jax.Array, indices: jax.Array) -> jax.Array:
 
 
 def matrix_band_part(op: MatrixBandPartOp, x: jax.Array) -> jax.Array:
-    """Zeros outside of the band."""
+    """Set elements outside of the band to zero."""
     below = lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 2) - lax.broadcasted_iota(
         jnp.int32, x.shape, x.ndim - 1
     )
@@ -92,7 +92,7 @@ def matrix_band_part(op: MatrixBandPartOp, x: jax.Array) -> jax.Array:
 
 
 def repeat(op: RepeatOp, x: jax.Array) -> jax.Array:
-    """Each element along an axis several times in a row."""
+    """Repeat each element along an axis."""
     spread = lax.broadcast_in_dim(
         x,
         (*x.shape[: op.axis + 1], op.repeats, *x.shape[op.axis + 1 :]),
@@ -102,13 +102,13 @@ def repeat(op: RepeatOp, x: jax.Array) -> jax.Array:
 
 
 def conditional_arange(op: ConditionalArangeOp, condition: jax.Array) -> jax.Array:
-    """How many places before hold, plus `start`, where the condition holds; `fill` elsewhere."""
+    """Count the preceding places that hold, from `start`, where the condition holds; `fill` elsewhere."""
     counts = lax.cumsum(condition.astype(jnp.int32), condition.ndim - 1)
     return jnp.where(condition, counts - 1 + op.start, op.fill).astype(jnp.int32)
 
 
 def one_hot(op: OneHotOp, indices: jax.Array, on: jax.Array, off: jax.Array) -> jax.Array:
-    """`on` where the position along the axis is the index, `off` elsewhere and for indices out of range."""
+    """Return `on` where the position along the axis is the index, `off` elsewhere and for invalid indices."""
     shape = result_shape(op)
     positions = lax.broadcasted_iota(jnp.int32, shape, op.axis)
     wanted = lax.broadcast_in_dim(
@@ -118,12 +118,10 @@ def one_hot(op: OneHotOp, indices: jax.Array, on: jax.Array, off: jax.Array) -> 
 
 
 def gather(op: GatherOp, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Compute `x[:, ..., indices, ...]` along an axis: shape x[:axis] + indices + x[axis+1:].
-
-    TensorFlow refuses indices out of range on a CPU. A device cannot stop in the middle of a step; it
-    answers NaN (the smallest value for integers), which the check of the loss reports.
-    """
-    if 0 in result_shape(op):  # maybe there is nothing to pick from
+    """Compute `x[:, ..., indices, ...]` along an axis: shape x[:axis] + indices + x[axis+1:]."""
+    # TensorFlow rejects indices out of range on a CPU. A device cannot stop in the middle of a step; it
+    # returns NaN (the smallest value for integers), which the check of the loss reports.
+    if 0 in result_shape(op):  # x may be empty
         return jnp.zeros(result_shape(op), x.dtype)
     axis, batch = op.axis, indices.ndim
     numbers = lax.GatherDimensionNumbers(
@@ -143,11 +141,9 @@ def slice_(op: SliceOp, x: jax.Array) -> jax.Array:
 
 
 def unique(op: UniqueOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return (values, idx): the different elements in order of first appearance, and the place of each element's.
-
-    A stable sort brings equal elements together, the first to appear in front; the elements at the front
-    are numbered in the order of x. Places that no value takes hold PADDING_INDEX.
-    """
+    """Return distinct elements in order of first appearance, and for each element its place among them."""
+    # A stable sort makes equal elements contiguous, the first to appear in front; the elements at the front
+    # are numbered in the order of x. Places without a value hold PADDING_INDEX.
     (size,) = x.shape
     if size == 0:
         return x, lax.full((0,), 0, result_dtype(op, 1))
@@ -164,16 +160,16 @@ def unique(op: UniqueOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def scatter_nd(op: ScatterNdOp, indices: jax.Array, updates: jax.Array) -> jax.Array:
-    """Rows of `updates` added to zeros at the rows that `indices` name; indices out of range are dropped."""
-    return _scattered(lax.full(result_shape(op), 0, updates.dtype), indices, updates, "ADD")
+    """Add rows of `updates` to zeros at the rows that `indices` name; indices out of range are dropped."""
+    return _scatter(lax.full(result_shape(op), 0, updates.dtype), indices, updates, "ADD")
 
 
 def scatter(op: ScatterOp, x: jax.Array, indices: jax.Array, updates: jax.Array) -> jax.Array:
-    """Rows of `updates` put or combined with those of x that `indices` name; others are dropped."""
-    return _scattered(x, indices, updates, op.reduce_kind)
+    """Replace or combine rows of x that `indices` name with those of `updates`; others are dropped."""
+    return _scatter(x, indices, updates, op.reduce_kind)
 
 
-def _scattered(x: jax.Array, indices: jax.Array, updates: jax.Array, kind: str) -> jax.Array:
+def _scatter(x: jax.Array, indices: jax.Array, updates: jax.Array, kind: str) -> jax.Array:
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=tuple(range(1, updates.ndim)),
         inserted_window_dims=(0,),

@@ -1,4 +1,4 @@
-"""Interprets a module as a jax function: once, under tracing."""
+"""Interpret a module as a jax function, once, under tracing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cgc.cirh.ops import UpdateTokenLoopOp
 from cgc.cirh.types import HalfFormat, half_format
 from cgc.errors import LoweringError
 from cgc.lowering.loops import Loop, Read, find_loops
-from cgc.lowering.precision import given, lower_in, taken
+from cgc.lowering.precision import lower_in, to_computed, to_declared
 from cgc.lowering.token_loop import Round, TokenLoop, find_token_loop, run_token_loop
 
 Values = tuple[jax.Array, ...]
@@ -32,12 +32,12 @@ StepFunction = Callable[[Sequence[jax.Array], Sequence[jax.Array]], tuple[Values
 
 
 def step_function(module: ModuleOp) -> StepFunction:
-    """The function that a module's `@graph` computes; pure, to be called under `jax.jit` or from a jax loop.
+    """Return the function that a module's `@graph` computes; pure, for `jax.jit` or a jax loop.
 
     Returns:
         A function (state, inputs) -> (new state, outputs): sequences in the order of
         `step_interface(module)`; state that the step does not replace is passed through. 64-bit integers
-        are taken and returned in 32 bits (`cs_toolkit.step.device_dtype`).
+        are passed and returned in 32 bits (`cs_toolkit.step.device_dtype`).
 
     Raises:
         LoweringError: (when called) an op cannot be executed, or the number of values is wrong.
@@ -56,19 +56,19 @@ def step_function(module: ModuleOp) -> StepFunction:
 
 
 class _Plan:
-    """Where the arguments and results of `@graph` stand in the step's interface.
+    """The arguments and results of `@graph` in the step's interface, and its loops.
 
     Attributes:
         step: the ops.
         token_loop: the loop over tokens, if the step has one.
-        loops: of the ops; none where it has.
+        loops: of the ops; none in a step with a loop over tokens.
         replacements: for every state argument, the result that replaces it, or None.
         output_indices: the result of every named output.
     """
 
     def __init__(self, module: ModuleOp) -> None:
         self.function = graph_function(module)
-        self.step = _scanned(self.function)
+        self.step = _scan(self.function)
         arguments, results = arguments_and_results(self.function)
         self._is_state = tuple(RESOURCE_NAME in argument.attributes for argument in arguments)
         self.replacements = tuple(
@@ -84,7 +84,7 @@ class _Plan:
         )
 
     def arguments(self, state: Sequence[jax.Array], inputs: Sequence[jax.Array]) -> list[jax.Array]:
-        """All arguments of `@graph` in its order.
+        """Return all arguments of `@graph` in its order.
 
         Raises:
             LoweringError: there are too few or too many.
@@ -101,20 +101,20 @@ class _Plan:
 
 
 def _evaluate(plan: _Plan, arguments: Sequence[jax.Array]) -> Values:
-    """The values that the function returns for these arguments."""
+    """Return the values that the function returns for these arguments."""
     half, step = half_format(plan.function), plan.step
-    values = _Computed(taken(half, arguments))
+    values = _Computed(to_computed(half, arguments))
     if plan.token_loop is None:
         _run_all(plan, half, values)
     else:
         _run_token_loop(plan.token_loop, step, half, values)
     terminator = plan.function.body.block.last_op
-    assert terminator is not None, "`_scanned` has seen it"
-    return given(terminator.operands, [values[number] for number in step.returned])
+    assert terminator is not None, "`_scan` has seen it"
+    return to_declared(terminator.operands, [values[number] for number in step.returned])
 
 
 def _run_all(plan: _Plan, half: HalfFormat, values: _Computed) -> None:
-    """The ops in order, and their loops."""
+    """Run the ops in order, and their loops."""
     step, place = plan.step, 0
     for loop in (*plan.loops, None):
         end = len(step.ops) if loop is None else loop.start
@@ -126,11 +126,11 @@ def _run_all(plan: _Plan, half: HalfFormat, values: _Computed) -> None:
             place = loop.end
 
 
-def _scanned(function: FuncOp) -> OpTable:
-    """The ops of the function.
+def _scan(function: FuncOp) -> OpTable:
+    """Return the ops of the function.
 
     Raises:
-        LoweringError: one is no op of CIRH or reads a value that a later one makes, or the last is no return.
+        LoweringError: an op is not of CIRH or reads a later value, or the last op is not a return.
     """
     *ops, last = function.body.block.ops
     for op in ops:
@@ -145,7 +145,7 @@ def _scanned(function: FuncOp) -> OpTable:
 
 
 class _Computed:
-    """The values of a step that are computed, by number; copies of a loop lie in stacks."""
+    """The computed values of a step by number; copies of a loop are stored in stacks."""
 
     def __init__(self, arguments: Sequence[jax.Array]) -> None:
         self._arrays = dict(enumerate(arguments))
@@ -161,18 +161,18 @@ class _Computed:
         self._arrays[number] = array
 
     def copy(self) -> _Computed:
-        """The same values; those that are added to the copy are not added here."""
+        """Return an independent collection of the same values."""
         made = _Computed(())
         made._arrays, made._places = dict(self._arrays), dict(self._places)
         return made
 
     def add_stack(self, numbers: Iterable[int], stack: jax.Array) -> None:
-        """Takes values that are the rows of an array."""
+        """Add values that are the rows of an array."""
         for place, number in enumerate(numbers):
             self._places.setdefault(number, (stack, place))
 
     def stack(self, numbers: Sequence[int]) -> jax.Array:
-        """An array whose rows are values; consecutive rows of another stack are one slice of it."""
+        """Return an array whose rows are values; consecutive rows of another stack are one slice of it."""
         parts: list[jax.Array] = []
         rest = list(numbers)
         while rest:
@@ -190,7 +190,7 @@ class _Computed:
         return made
 
     def _stretch(self, numbers: Sequence[int]) -> tuple[int, int]:
-        """How many of the first values are consecutive rows of one stack, and 1 or -1 for their order."""
+        """Return number of first values that are consecutive rows of one stack, and their order: 1, -1."""
         way = 0
         for length, (one, other) in enumerate(pairwise(map(self._places.get, numbers)), 1):
             if one is None or other is None or one[0] is not other[0]:
@@ -210,7 +210,7 @@ def _run_ops(places: Iterable[int], step: OpTable, half: HalfFormat, values: _Co
 
 
 def _run_token_loop(loop: TokenLoop, step: OpTable, half: HalfFormat, values: _Computed) -> None:
-    """The ops before a loop over tokens, its rounds, and those after it, which see the last round."""
+    """Run the ops before a loop over tokens, its rounds, and those after it, which read the last round."""
     _run_ops(loop.before, step, half, values)
     end = step.ops[loop.update]
     assert isinstance(end, UpdateTokenLoopOp)

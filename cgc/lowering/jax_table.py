@@ -1,4 +1,4 @@
-"""The table: what every CIRH op computes."""
+"""The table of lowerings of all CIRH ops."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ LOWERINGS: Table = {
 
 
 def lower(op: CirhOp, *operands: jax.Array) -> tuple[jax.Array, ...]:
-    """The values of all results of `op`.
+    """Compute the values of all results of `op`.
 
     Raises:
         LoweringError: the table has no entry for the op, or the op holds a value that the device cannot
-        compute.
+            compute.
     """
     lowering = LOWERINGS.get(type(op))
     if lowering is None:

@@ -31,14 +31,14 @@ from cgc.lowering.base import Table, result_shape
 
 
 def matmul(op: MatMulOp, a: jax.Array, b: jax.Array) -> jax.Array:
-    """Matrix product over the last two dimensions, each operand transposed first if the op says so."""
-    return batched_product(a, b, op.transpose_a, op.transpose_b).astype(a.dtype)
+    """Multiply matrices of the last two dimensions, each operand transposed first if the op requires it."""
+    return matrix_product(a, b, op.transpose_a, op.transpose_b).astype(a.dtype)
 
 
-def batched_product(
+def matrix_product(
     a: jax.Array, b: jax.Array, transpose_a: bool = False, transpose_b: bool = False
 ) -> jax.Array:
-    """The product of matrices in the last two dimensions: float32, or the integers of the operands."""
+    """Multiply matrices of the last two dimensions, in float32 or in the integer type of the operands."""
     batch = tuple(range(a.ndim - 2))
     contract_a = a.ndim - 2 if transpose_a else a.ndim - 1
     contract_b = b.ndim - 1 if transpose_b else b.ndim - 2
@@ -46,7 +46,7 @@ def batched_product(
 
 
 def dot_general(op: DotGeneralOp, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-    """Product summed over the contracting dimensions, for each place of the batching ones."""
+    """Sum products over the contracting dimensions, for each place of the batching ones."""
     numbers = (
         (op.lhs_contracting_dimensions, op.rhs_contracting_dimensions),
         (op.lhs_batching_dimensions, op.rhs_batching_dimensions),
@@ -66,22 +66,22 @@ def _product(lhs: jax.Array, rhs: jax.Array, numbers: lax.DotDimensionNumbers) -
 
 
 def bias_add(_op: CirhOp, x: jax.Array, bias: jax.Array) -> jax.Array:
-    """`bias` added to the last dimension of x."""
+    """Add `bias` to the last dimension of x."""
     return x + lax.broadcast_in_dim(bias, x.shape, (x.ndim - 1,))
 
 
 def bias_add_grad(_op: CirhOp, grad: jax.Array) -> jax.Array:
-    """`grad` summed over all dimensions but the last."""
+    """Sum `grad` over all dimensions but the last."""
     return jnp.sum(grad, tuple(range(grad.ndim - 1)), dtype=grad.dtype)
 
 
 def reduce_bias(op: ReduceBiasOp, grad: jax.Array) -> jax.Array:
-    """`grad` summed over all dimensions but one."""
+    """Sum `grad` over all dimensions but one."""
     return jnp.sum(grad, tuple(dim for dim in range(grad.ndim) if dim != op.dim), dtype=grad.dtype)
 
 
 def _one_by_one(function: Callable[..., Any], *operands: jax.Array) -> Any:
-    """What a function of matrices gives for each matrix of a batch."""
+    """Apply a function of matrices to each matrix of a batch."""
     batch = operands[0].shape[:-2]
     if not batch:
         return function(*operands)
@@ -94,13 +94,13 @@ def _one_by_one(function: Callable[..., Any], *operands: jax.Array) -> Any:
 
 
 def cholesky(_op: CholeskyOp, x: jax.Array) -> jax.Array:
-    """The lower triangle whose product with its transpose is x."""
+    """Return the lower triangle whose product with its transpose is x."""
     lower: jax.Array = _one_by_one(partial(lax.linalg.cholesky, symmetrize_input=False), x)
     return lower
 
 
 def triangular_solve(op: TriangularSolveOp, a: jax.Array, b: jax.Array) -> jax.Array:
-    """The solution of a triangular system, for each column of b."""
+    """Solve a triangular system, for each column of b."""
     solve = partial(
         lax.linalg.triangular_solve,
         left_side=True,
@@ -137,17 +137,17 @@ def eigh(_op: EighOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def fft(op: FftOp, re: jax.Array, im: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The transform of a pair; the inverse is divided by the length."""
+    """Transform complex numbers given as a pair; the inverse is divided by the length."""
     return _transform(lax.complex(re, im), "IFFT" if op.inverse else "FFT", re.shape[-1])
 
 
 def rfft(_op: RfftOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The first half of the transform of real numbers."""
+    """Return the first half of the transform of real numbers."""
     return _transform(x, "RFFT", x.shape[-1])
 
 
 def irfft(op: IrfftOp, re: jax.Array, im: jax.Array) -> jax.Array:
-    """The real numbers that have such a half as transform."""
+    """Return the real numbers from the first half of their transform."""
     if not re.size:
         return lax.full(result_shape(op), 0, re.dtype)
     found: jax.Array = lax.fft(lax.complex(re, im), "IRFFT", (op.length,))

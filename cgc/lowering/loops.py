@@ -1,13 +1,13 @@
-"""Finds the loops of a step: ops that repeat and carry a state, as the time steps of a recurrent network do.
+"""Find the loops of a step: repeated ops that carry a state, such as the time steps of a recurrent network.
 
 A program unrolls its recurrences, and XLA compiles each time step anew: two thirds of the time until a small
 LSTM trains. Here its time steps become one body again. Ops are taken by place: a stretch of ops whose classes
 repeat with a period is cut into copies, and a family is one op of a copy with all its copies. A family is in
 the loop if its ops are equal and read alike: values that all copies share, of the same copy, of an earlier
-copy (carried), or of no copy (stacked, one for each). What differs from copy to copy, such as the slice of a
-time step, is computed before the loop or after it.
+copy (carried), or of no copy (stacked, one for each). Differences between copies, such as the slice of a
+time step, are computed before the loop or after it.
 
-Layers of a network repeat as well, each with weights of its own. To stack those would copy all weights in
+Layers of a network repeat as well, each with its own weights. To stack those would copy all weights in
 every step, so they are no loop.
 """
 
@@ -26,7 +26,7 @@ from cgc.cirh.ops import CastOp, ReshapeOp, TransposeOp
 from cgc.cirh.random import SeededRandomOp
 
 LEAST_COPIES = 4
-"""Fewer copies are compiled as fast one by one."""
+"""Fewer copies compile as fast without a loop."""
 
 LEAST_OPS = 4
 """A loop with fewer ops takes longer to run than its copies, which XLA fuses."""
@@ -35,19 +35,19 @@ LEAST_SAVED = 32
 """Ops that a loop must save: a loop costs XLA about as much as a dozen ops."""
 
 _CANDIDATES = 32
-"""Stretches that are looked at, the longest first."""
+"""Number of stretches to examine, the longest first."""
 
 _SAME_ELEMENTS = (CastOp, ReshapeOp, TransposeOp)
 
 
 class Read(NamedTuple):
-    """Where an operand comes from in the body of a loop.
+    """Source of an operand in the body of a loop.
 
     Attributes:
         kind: `shared` by all copies, `stacked` with one value for each copy, `carried` from an earlier copy,
             or of the `same` copy.
         number: of the shared value, of the stack, of the carry, or of the family.
-        result: which result of the family.
+        result: index of the result of the family.
     """
 
     kind: Literal["shared", "stacked", "carried", "same"]
@@ -60,7 +60,7 @@ class Carry(NamedTuple):
 
     Attributes:
         family: of the op that makes it.
-        result: which result of the op.
+        result: index of the op's result.
         initial: the values that the first copies read instead; as many as the distance to the reader.
     """
 
@@ -71,17 +71,18 @@ class Carry(NamedTuple):
 
 @dataclass(frozen=True)
 class Loop:
-    """Ops that are computed by a loop; all values and ops are numbers of a `OpTable`.
+    """Ops that are computed by a loop; all values and ops are numbers of a `Scan`.
 
     Attributes:
         start: the first place of the stretch of ops that the loop replaces.
         end: the place after it.
         places: of the ops in the loop, by family and copy.
-        reads: of each family, where its operands come from.
-        carries: what `carried` reads refer to.
-        stacks: what `stacked` reads refer to: a value for each copy.
-        stacked: families and results of which others read copies.
-        last: the same for those of which others read the last copy alone, and a carry that ends with it.
+        reads: of each family, the sources of its operands.
+        carries: targets of `carried` reads.
+        stacks: targets of `stacked` reads: a value for each copy.
+        stacked: families and results of which ops outside read copies.
+        last: families and results of which ops outside read only the last copy, and a carry that ends with
+            it.
         before: the other ops of the stretch that do not depend on the loop.
         after: those that do.
     """
@@ -99,12 +100,12 @@ class Loop:
 
     @property
     def copies(self) -> int:
-        """How often the body is computed."""
+        """Number of iterations."""
         return int(self.places.shape[1])
 
 
 def find_loops(step: OpTable, weights: Sequence[int]) -> list[Loop]:
-    """The loops of a step in the order of their places; their stretches do not overlap.
+    """Return the loops of a step in the order of their places; their stretches do not overlap.
 
     Args:
         step: the ops.
@@ -122,7 +123,7 @@ def find_loops(step: OpTable, weights: Sequence[int]) -> list[Loop]:
 
 
 def _whole_weights(step: OpTable, weights: Sequence[int]) -> set[int]:
-    """The weights, and what has all elements of one in another type or order."""
+    """Return the weights, and values with all elements of one in another type or order."""
     found = set(weights)
     for place, op in enumerate(step.ops):
         if isinstance(op, _SAME_ELEMENTS) and step.operands(place)[0] in found:
@@ -131,10 +132,8 @@ def _whole_weights(step: OpTable, weights: Sequence[int]) -> set[int]:
 
 
 def _candidates(step: OpTable) -> Iterator[Ints]:
-    """Places by family and copy of stretches in which the classes of ops repeat, the longest first.
-
-    Several copies of a stretch are copies of a longer one; those are left out.
-    """
+    """Yield places by family and copy of stretches in which the classes of ops repeat, the longest first."""
+    # Several copies of a stretch are copies of a longer one; those are left out.
     numbers: dict[type, int] = {}
     kinds = np.array([numbers.setdefault(type(op), len(numbers)) for op in step.ops], np.int64)
     runs = []
@@ -154,7 +153,7 @@ def _candidates(step: OpTable) -> Iterator[Ints]:
 
 
 class _Copies:
-    """A stretch of ops as copies of one, less what cannot be in a loop."""
+    """A stretch of ops as copies of one, without the ops that cannot be in a loop."""
 
     def __init__(self, step: OpTable, places: Ints) -> None:
         self._step = step
@@ -163,7 +162,7 @@ class _Copies:
         self._places = places[is_equal & ~np.array(is_drawn)]
 
     def loop(self) -> Loop | None:
-        """The loop when all that cannot be in one is left out; None if that is not worth it."""
+        """Return the loop of all ops that can be in one; None if that is not worth it."""
         while self._is_worth_it():
             self._start, self._end = int(self._places.min()), int(self._places.max()) + 1
             self._copy = {
@@ -187,16 +186,16 @@ class _Copies:
         return bool(is_long and families * (copies - 1) >= LEAST_SAVED)
 
     def _between_copies(self) -> set[int]:
-        """Families to leave out, since an op that is in no copy reads copies and is read by copies."""
-        after, before = self._reached(()), self._reaching(())
+        """Return families to leave out: an op outside of all copies reads copies and is read by copies."""
+        after, before = self._depending(()), self._dependencies(())
         between = (after & before) - self._copy.keys()
         if not between:
             return set()
-        ways = (self._reached(between), self._reaching(between))
+        ways = (self._depending(between), self._dependencies(between))
         return min(({self._copy[op][0] for op in way & self._copy.keys()} for way in ways), key=len)
 
-    def _reached(self, sources: Iterable[int]) -> set[int]:
-        """The ops of the stretch that depend on some; on those of the copies if none are given."""
+    def _depending(self, sources: Iterable[int]) -> set[int]:
+        """Return the ops of the stretch that depend on some; on those of the copies if none are given."""
         found = set(sources) or set(self._copy)
         producer = self._step.producer
         for op in range(self._start, self._end):
@@ -204,8 +203,8 @@ class _Copies:
                 found.add(op)
         return found
 
-    def _reaching(self, sinks: Iterable[int]) -> set[int]:
-        """The ops of the stretch that some depend on; those of the copies if none are given."""
+    def _dependencies(self, sinks: Iterable[int]) -> set[int]:
+        """Return the ops of the stretch that some depend on; those of the copies if none are given."""
         found = set(sinks) or set(self._copy)
         producer = self._step.producer
         for op in range(self._end - 1, self._start - 1, -1):
@@ -214,7 +213,7 @@ class _Copies:
         return {op for op in found if op >= self._start}
 
     def _reads(self) -> Loop | tuple[int, int, set[int]]:
-        """The loop; or the first copy and the end of copies that read alike, and families that never do."""
+        """Return the loop; or the range of copies that read alike, and families that never do."""
         first, last, wrong = 0, self._places.shape[1], set[int]()
         table = _Table()
         reads = []
@@ -231,7 +230,7 @@ class _Copies:
             reads.append(tuple(of_family))
         if wrong or (first, last) != (0, self._places.shape[1]):
             return first, last, wrong
-        after = self._reached(())
+        after = self._depending(())
         stacked, last_copies = self._read_outside(list(table.carries))
         return Loop(
             start=self._start,
@@ -247,7 +246,7 @@ class _Copies:
         )
 
     def _distance(self, value: int, copy: int) -> _Source | None:
-        """The op of the copies that makes a value, and how many copies it is before a reader."""
+        """Return the op of the copies that makes a value, and how many copies it is before a reader."""
         producer = int(self._step.producer[value])
         if producer not in self._copy:
             return None
@@ -257,7 +256,7 @@ class _Copies:
     def _read_outside(
         self, carries: Sequence[Carry]
     ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int, int], ...]]:
-        """Families and results that others read: by copy, and the last copy alone with its carry."""
+        """Return families and results that others read: by copy, and the last copy only with its carry."""
         step = self._step
         is_copy = np.zeros(len(step.ops), bool)
         is_copy[self._places.ravel()] = True
@@ -291,14 +290,14 @@ class _Table:
     def read(
         self, values: tuple[int, ...], sources: Sequence[_Source | None]
     ) -> Read | tuple[int, int] | None:
-        """How the copies read an operand.
+        """Return how the copies read an operand.
 
         Args:
-            values: what each copy reads.
-            sources: the ops of copies that make them; None for what is of no copy.
+            values: the operand of each copy.
+            sources: the ops of copies that make them; None for values of no copy.
 
         Returns:
-            The read; the first and the end of copies that read alike if some at the ends do not; or None.
+            The read; the range of copies that read alike if some at the ends do not; or None.
         """
         common = Counter(sources).most_common(1)[0][0]
         distance = 0 if common is None else common.distance

@@ -29,13 +29,13 @@ def layer_norm_grad(
     wide = grad.astype(jnp.float32)
     normalized = (x.astype(jnp.float32) - mean) * rstd
     scaled = wide * scale.astype(jnp.float32)
-    x_backprop = _centred(scaled, normalized, (x.ndim - 1,)) * rstd
+    x_backprop = _center(scaled, normalized, (x.ndim - 1,)) * rstd
     return (x_backprop.astype(x.dtype), *_vectors(wide, normalized, scale))
 
 
 def group_norm(op: GroupNormOp, x: jax.Array, scale: jax.Array, offset: jax.Array) -> tuple[jax.Array, ...]:
     """Return (y, mean, rstd) over the places of a sample and a group of channels."""
-    wide = _grouped(x, op.num_groups)
+    wide = _group(x, op.num_groups)
     mean, rstd = _moments(wide, (1, 3), op.epsilon)
     normalized = ((wide - mean) * rstd).reshape(x.shape)
     y = normalized * scale.astype(jnp.float32) + offset.astype(jnp.float32)
@@ -49,14 +49,14 @@ def group_norm_grad(
     """Return (x_backprop, scale_backprop, offset_backprop)."""
     wide, groups = grad.astype(jnp.float32), op.num_groups
     means, rstds = (lax.expand_dims(v, (1, 3)) for v in (mean, rstd))
-    normalized = (_grouped(x, groups) - means) * rstds
-    scaled = _grouped(wide * scale.astype(jnp.float32), groups)
-    x_backprop = (_centred(scaled, normalized, (1, 3)) * rstds).reshape(x.shape)
+    normalized = (_group(x, groups) - means) * rstds
+    scaled = _group(wide * scale.astype(jnp.float32), groups)
+    x_backprop = (_center(scaled, normalized, (1, 3)) * rstds).reshape(x.shape)
     return (x_backprop.astype(x.dtype), *_vectors(wide, normalized.reshape(x.shape), scale))
 
 
-def _grouped(x: jax.Array, groups: int) -> jax.Array:
-    """float32, `[N, places, groups, channels of a group]`."""
+def _group(x: jax.Array, groups: int) -> jax.Array:
+    """Reshape to `[N, places, groups, channels of a group]`, in float32."""
     places = math.prod(x.shape[1:-1])
     return x.astype(jnp.float32).reshape(x.shape[0], places, groups, x.shape[-1] // groups)
 
@@ -68,8 +68,8 @@ def _moments(x: jax.Array, axes: tuple[int, ...], epsilon: float) -> tuple[jax.A
     return mean, lax.rsqrt(variance + epsilon)
 
 
-def _centred(grad: jax.Array, normalized: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Grad less what changing the moments takes from it: its mean, and its part along `normalized`."""
+def _center(grad: jax.Array, normalized: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """Subtract from grad its mean and its part along `normalized`: the effect through the moments."""
     along = jnp.mean(grad * normalized, axes, keepdims=True)
     return grad - jnp.mean(grad, axes, keepdims=True) - normalized * along
 

@@ -1,15 +1,8 @@
 """16-bit formats on the device.
 
-cbfloat16 has no type of its own in XLA. Where a function says that f16 is cbfloat16, values of type f16 are
-float32 numbers that cbfloat16 has as well: an op is computed in float32 and its result is rounded once, as on
-the wafer. IEEE float16 is XLA's own type; formulas of several operations are computed in float32 and rounded
-once, too.
-
-The rounding is XLA's `reduce_precision` to the bits of the mantissa, with gradual underflow and the largest
-number of the format added: that operation, given the exponent bits too, flushes subnormals. It is exact on
-all float32. XLA repeats cheap operations in every fusion that needs them, so a rounding of few operations
-compiles faster. One that added and subtracted a power of two took three times as long in a chain of 84
-roundings, and not less to run.
+XLA has no cbfloat16. If a function declares that f16 is cbfloat16, values of type f16 are float32 numbers
+that cbfloat16 can represent: an op is computed in float32 and its result is rounded once, as on the wafer.
+IEEE float16 is XLA's own type; formulas of several operations are computed in float32 and rounded once, too.
 """
 
 from __future__ import annotations
@@ -38,7 +31,7 @@ _FLOAT32_EXPONENT_BITS, _FLOAT32_MANTISSA_BITS = 8, 23
 
 
 def round_to_cb16(x: jax.Array, truncate: bool = False) -> jax.Array:
-    """The nearest cbfloat16 of each float32, ties to even, as float32; towards zero with `truncate`."""
+    """Return nearest cbfloat16 of each float32, ties to even, as float32; towards zero with `truncate`."""
     if truncate:
         return _truncate_to_cb16(x)
     rounded = _round(x, _CB16_SMALLEST_EXPONENT, CB16_MANTISSA_BITS)
@@ -46,7 +39,12 @@ def round_to_cb16(x: jax.Array, truncate: bool = False) -> jax.Array:
 
 
 def _round(x: jax.Array, smallest_exponent: int, mantissa_bits: int) -> jax.Array:
-    """The nearest number of a format with normal numbers from 2**smallest_exponent on, without end."""
+    """Round to the nearest number of a format with unlimited range and the given smallest exponent."""
+    # XLA's `reduce_precision` to the bits of the mantissa, with gradual underflow and the largest number of
+    # the format added: given the exponent bits too, it would flush subnormals. It is exact on all float32.
+    # XLA repeats cheap operations in every fusion that needs them, so a rounding of few operations compiles
+    # faster. One that added and subtracted a power of two took three times as long in a chain of 84
+    # roundings, and ran no faster.
     scale = np.float32(2.0 ** (mantissa_bits - smallest_exponent))
     subnormal = lax.round(x * scale, lax.RoundingMethod.TO_NEAREST_EVEN) * (1 / scale)
     normal = lax.reduce_precision(x, _FLOAT32_EXPONENT_BITS, mantissa_bits)
@@ -66,20 +64,18 @@ def _truncate_to_cb16(x: jax.Array) -> jax.Array:
 
 
 def _float16_product(a: jax.Array, b: jax.Array) -> jax.Array:
-    """A product rounded to float16, also where it goes into a sum.
-
-    LLVM makes one operation of the two on machines that have it for float16 and leaves the rounding between
-    them out; it does not see through this one, which costs nothing beside the way to the memory.
-    """
+    """Multiply and round to float16, also where the product enters a sum."""
+    # LLVM fuses the two on machines that have a fused operation for float16 and omits the rounding between
+    # them; it does not fuse this form, which costs nothing next to the memory traffic.
     x = a.astype(jnp.float32) * b.astype(jnp.float32)
     return _round(x, _FLOAT16_SMALLEST_EXPONENT, _FLOAT16_MANTISSA_BITS).astype(jnp.float16)
 
 
 def lower_in(half: HalfFormat, op: CirhOp, operands: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    """The results of an op in a function whose f16 is `half`.
+    """Compute the results of an op in a function whose f16 is `half`.
 
     Args:
-        half: what f16 stands for.
+        half: the format that f16 represents.
         op: the op.
         operands: their values; float32 for an f16 that is cbfloat16.
 
@@ -98,15 +94,15 @@ def lower_in(half: HalfFormat, op: CirhOp, operands: Sequence[jax.Array]) -> tup
     return lower(op, *operands)
 
 
-def taken(half: HalfFormat, values: Sequence[jax.Array]) -> list[jax.Array]:
-    """Arguments of a function in the form in which `lower_in` takes them."""
+def to_computed(half: HalfFormat, values: Sequence[jax.Array]) -> list[jax.Array]:
+    """Convert arguments of a function to the form that `lower_in` reads."""
     if half != "cbfloat16":
         return list(values)
     return [round_to_cb16(v.astype(jnp.float32)) if v.dtype == jnp.float16 else v for v in values]
 
 
-def given(operands: Sequence[SSAValue], values: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    """Results of a function in the types that it declares; inverse of `taken`."""
+def to_declared(operands: Sequence[SSAValue], values: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """Convert results of a function to the types that it declares; inverse of `to_computed`."""
     return tuple(
         value.astype(jnp.float16) if _is_half(operand) else value
         for operand, value in zip(operands, values, strict=True)

@@ -27,14 +27,14 @@ Words = TypeVar("Words", jax.Array, NDArray[np.uint32])
 
 Key = tuple[jax.Array, jax.Array]
 Part = tuple[jax.Array, int]
-"""The first of the elements that are wanted, a uint32 scalar, and how many there are in all."""
+"""The first of the wanted elements, a uint32 scalar, and the number of elements in all."""
 
 # Generator: Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as
 # 1, 2, 3", SC 2011; also jax's own), in counter mode: the key is hashed from seed and op_seed, the counter is
 # (index of a pair of elements, step), and a pair takes the two output words. For one key the map from counter
 # to words is a bijection, so no two steps of an op share a block.
 #
-# It is written in additions, shifts and exclusive-ors of uint32, which XLA vectorises and fuses into the
+# It is written in additions, shifts and exclusive-ors of uint32, which XLA vectorizes and fuses into the
 # consumer, and which give the same bits on every backend and in every program. Measured on 2 AMD EPYC
 # cores, jax 0.10, dropout mask of 256x500 applied to a tensor, microseconds a call (46 without drawing
 # anything):
@@ -57,7 +57,7 @@ _ROUNDS = 20
 
 
 def threefry_2x32(key: tuple[Words, Words], counter: tuple[Words, Words]) -> tuple[Words, Words]:
-    """Encrypts counters: Threefry-2x32, 20 rounds.
+    """Encrypt counters: Threefry-2x32, 20 rounds.
 
     Args:
         key: two uint32 words, scalars or arrays that broadcast against the counter.
@@ -80,12 +80,12 @@ def threefry_2x32(key: tuple[Words, Words], counter: tuple[Words, Words]) -> tup
 
 
 def op_key(seed: int, op_seed: int) -> tuple[int, int]:
-    """The key of one random op of a program: a hash of all 128 bits of the two seeds."""
+    """Return the key of one random op of a program: a hash of all 128 bits of the two seeds."""
     return op_keys([(seed, op_seed)])[0]
 
 
 def op_keys(seeds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The keys of random ops from their pairs of seeds; to compute one takes as long as many."""
+    """Return the keys of random ops from their pairs of seeds; many take as long as one."""
     lows, highs = (_halves(column) for column in zip(*seeds, strict=True))
     left, right = threefry_2x32(lows, highs)
     return list(zip(left.tolist(), right.tolist(), strict=True))
@@ -97,19 +97,19 @@ def uniform(
     shape: tuple[int, ...],
     part: Part | None = None,
 ) -> jax.Array:
-    """float32 in [0, 1), multiples of 2**-23, of the given shape.
+    """Draw float32 in [0, 1), multiples of 2**-23, of the given shape.
 
     Args:
         key: two uint32 scalars.
         stream: a uint32 scalar; other streams of one key are independent (the training step, for instance).
         shape: at most 2**33 elements.
-        part: of which elements the result has some; None where it has all, and one device computes them.
+        part: the elements of the result among those of all devices; None for all.
     """
     if part is not None:
         is_left, left, right = _blocks_of(key, stream, shape, part)
         return _unit_interval(jnp.where(is_left, left, right))
     left, right = _blocks(key, stream, shape)
-    return _shaped(_unit_interval(left), _unit_interval(right), shape)
+    return _join_words(_unit_interval(left), _unit_interval(right), shape)
 
 
 def normal(
@@ -118,7 +118,7 @@ def normal(
     shape: tuple[int, ...],
     part: Part | None = None,
 ) -> jax.Array:
-    """float32 of a standard normal distribution, by Box and Muller's transform of pairs of words.
+    """Draw float32 of a standard normal distribution, by Box and Muller's transform of pairs of words.
 
     The bits drawn are the same everywhere; logarithm, sine and cosine may differ in the last places between
     backends. The largest magnitude is sqrt(-2 ln 2**-32) = 6.66.
@@ -134,11 +134,11 @@ def normal(
     cosines, sines = radius * jnp.cos(angle), radius * jnp.sin(angle)
     if is_left is not None:
         return jnp.where(is_left, cosines, sines)
-    return _shaped(cosines, sines, shape)
+    return _join_words(cosines, sines, shape)
 
 
 def _blocks(key: Key, stream: jax.Array, shape: tuple[int, ...]) -> Key:
-    """Two words for every pair of elements: arrays of ceil(elements / 2)."""
+    """Return two words for every pair of elements: arrays of ceil(elements / 2)."""
     pairs = lax.iota(jnp.uint32, (math.prod(shape) + 1) // 2)
     return threefry_2x32(key, (pairs, lax.broadcast(stream, pairs.shape)))
 
@@ -146,12 +146,10 @@ def _blocks(key: Key, stream: jax.Array, shape: tuple[int, ...]) -> Key:
 def _blocks_of(
     key: Key, stream: jax.Array, shape: tuple[int, ...], part: Part
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """For some elements in a row: whether each is the left word of its pair, and both words of the pair.
-
-    Every pair is computed twice, once for each of its elements, which is as fast where XLA fuses it into what
-    reads the numbers. Devices that share a batch compute their own elements: words of pairs that are put one
-    behind the other they would exchange.
-    """
+    """Return for contiguous elements whether each is the left word of its pair, and both words."""
+    # Every pair is computed twice, once for each of its elements, which is as fast if XLA fuses it into the
+    # readers of the numbers. Devices that share a batch compute their own elements; they would have to
+    # exchange contiguous words of pairs.
     first, elements = part
     index = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape) + first
     half = np.uint32((elements + 1) // 2)
@@ -160,36 +158,36 @@ def _blocks_of(
     return is_left, *threefry_2x32(key, (pairs, lax.broadcast(stream, pairs.shape)))
 
 
-def _shaped(left: jax.Array, right: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _join_words(left: jax.Array, right: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return lax.slice_in_dim(lax.concatenate([left, right], 0), 0, math.prod(shape)).reshape(shape)
 
 
 def _unit_interval(words: jax.Array) -> jax.Array:
-    """The upper 23 bits as the fraction of a float32 in [1, 2), less 1: exact in any program."""
+    """Use the upper 23 bits as the fraction of a float32 in [1, 2), less 1: exact in any program."""
     fraction = (words >> np.uint32(9)) | np.uint32(0x3F800000)
     return lax.bitcast_convert_type(fraction, jnp.float32) - np.float32(1)
 
 
 def _halves(values: Sequence[int]) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Low and high words of the two's complements of 64-bit integers."""
+    """Return the low and high words of the two's complements of 64-bit integers."""
     bits = np.array([value & 0xFFFF_FFFF_FFFF_FFFF for value in values], np.uint64)
     return bits.astype(np.uint32), (bits >> np.uint64(32)).astype(np.uint32)
 
 
 def random_uniform(op: RandomUniformOp, step: jax.Array, *first: jax.Array) -> jax.Array:
-    """Uniform in [0, 1), a function of the op's seeds and the step."""
+    """Draw from [0, 1), a function of the op's seeds and the step."""
     part = _part(op.elements, first)
     return uniform(_key(op.seed, op.op_seed), _stream(step), result_shape(op), part)
 
 
 def random_normal(op: RandomNormalOp, step: jax.Array, *first: jax.Array) -> jax.Array:
-    """Standard normal, a function of the op's seeds and the step."""
+    """Draw from the standard normal distribution, a function of the op's seeds and the step."""
     part = _part(op.elements, first)
     return normal(_key(op.seed, op.op_seed), _stream(step), result_shape(op), part)
 
 
 def random_multinomial(op: RandomMultinomialOp, step: jax.Array, logits: jax.Array) -> jax.Array:
-    """Classes drawn by the largest of logit plus Gumbel noise (Gumbel 1954), `[B, num_samples]`."""
+    """Draw classes by the largest of logit plus Gumbel noise (Gumbel 1954), `[B, num_samples]`."""
     batch, classes = logits.shape
     drawn = uniform(_key(op.seed, op.op_seed), _stream(step), (batch, op.num_samples, classes))
     noise = -lax.log(-lax.log(lax.max(drawn, np.finfo(np.float32).tiny)))
@@ -199,7 +197,7 @@ def random_multinomial(op: RandomMultinomialOp, step: jax.Array, logits: jax.Arr
 def keyed_random_uniform(
     op: KeyedRandomUniformOp, key: jax.Array, step: jax.Array, *first: jax.Array
 ) -> jax.Array:
-    """Uniform in [0, 1), a function of a key and the step; such an op is in a layer, which devices share."""
+    """Draw from [0, 1), a function of a key and the step, in a layer, which devices share."""
     shape = result_shape(op)
     part = _part(op.elements, first) or (jnp.uint32(0), math.prod(shape))
     return uniform(_words(key), _stream(step), shape, part)
@@ -208,13 +206,13 @@ def keyed_random_uniform(
 def keyed_random_normal(
     op: KeyedRandomNormalOp, key: jax.Array, step: jax.Array, *first: jax.Array
 ) -> jax.Array:
-    """Standard normal, a function of a key and the step."""
+    """Draw from the standard normal distribution, a function of a key and the step."""
     part = _part(op.elements, first)
     return normal(_words(key), _stream(step), result_shape(op), part)
 
 
 def stateless_random_uniform(op: StatelessRandomUniformOp, key: jax.Array) -> jax.Array:
-    """Uniform in [0, 1), a function of a key of two integers that the program computes."""
+    """Draw from [0, 1), a function of a key of two integers that the program computes."""
     return uniform(_words(key), jnp.uint32(0), result_shape(op))
 
 

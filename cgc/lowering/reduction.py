@@ -1,4 +1,4 @@
-"""Lowerings of ops that combine elements along dimensions."""
+"""Lowerings of ops that combine elements along dimensions: reductions, scans, order statistics."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ from cgc.lowering.base import Table, result_dtype, result_shape
 
 
 def reduce(op: ReduceOp, x: jax.Array) -> jax.Array:
-    """ADD MUL MAX MIN AND OR MEAN over dimensions; 16-bit floats are summed in float32, as in TensorFlow."""
+    """Reduce by ADD MUL MAX MIN AND OR MEAN; 16-bit floats are summed in float32, as in TensorFlow."""
     reduced = _REDUCTIONS[op.reduce_kind](x, op.dimensions)
     return lax.reshape(reduced, result_shape(op))
 
 
 def argmax(op: ArgMaxOp, x: jax.Array) -> jax.Array:
-    """Position of the largest element along an axis, the first of equals."""
+    """Return the position of the largest element along an axis, the first of equals."""
     return lax.argmax(x, op.axis, result_dtype(op))
 
 
 def cumsum(op: CumSumOp, x: jax.Array) -> jax.Array:
-    """Running sum along an axis; `exclusive` leaves the element itself out, `reverse` starts at the end."""
-    return lax.cumsum(_shifted(x, op.axis, op.reverse) if op.exclusive else x, op.axis, op.reverse)
+    """Compute the running sum along an axis; `exclusive` omits the element, `reverse` starts at the end."""
+    return lax.cumsum(_shift(x, op.axis, op.reverse) if op.exclusive else x, op.axis, op.reverse)
 
 
 def cumprod(op: CumProdOp, x: jax.Array) -> jax.Array:
-    """Running product along an axis, with the attributes of `cumsum`."""
-    return lax.cumprod(_shifted(x, op.axis, op.reverse, 1) if op.exclusive else x, op.axis, op.reverse)
+    """Compute the running product along an axis, with the attributes of `cumsum`."""
+    return lax.cumprod(_shift(x, op.axis, op.reverse, 1) if op.exclusive else x, op.axis, op.reverse)
 
 
 def cummax(op: CumMaxOp, x: jax.Array) -> jax.Array:
-    """Running maximum along an axis, with the attributes of `cumsum`."""
+    """Compute the running maximum along an axis, with the attributes of `cumsum`."""
     floating = jnp.issubdtype(x.dtype, jnp.floating)
     least = -math.inf if floating else int(np.iinfo(x.dtype).min)
-    return lax.cummax(_shifted(x, op.axis, op.reverse, least) if op.exclusive else x, op.axis, op.reverse)
+    return lax.cummax(_shift(x, op.axis, op.reverse, least) if op.exclusive else x, op.axis, op.reverse)
 
 
 def cumlogsumexp(op: CumLogSumExpOp, x: jax.Array) -> jax.Array:
-    """Logarithm of the running sum of exponentials along an axis, with the attributes of `cumsum`."""
-    shifted = _shifted(x, op.axis, op.reverse, -math.inf) if op.exclusive else x
+    """Compute the logarithm of the running sum of exponentials, with the attributes of `cumsum`."""
+    shifted = _shift(x, op.axis, op.reverse, -math.inf) if op.exclusive else x
     return lax.cumlogsumexp(shifted, op.axis, op.reverse)
 
 
 def l2_norm(_op: CirhOp, *xs: jax.Array) -> jax.Array:
-    """The root of the sum of all squares of all tensors, float32."""
+    """Compute the root of the sum of all squares of all tensors, float32."""
     return lax.sqrt(functools.reduce(lax.add, map(_sum_of_squares, xs)))
 
 
@@ -73,7 +73,7 @@ def _sum_of_squares(x: jax.Array) -> jax.Array:
 
 
 def nth_order_statistic(op: NthOrderStatisticOp, x: jax.Array) -> jax.Array:
-    """The n-th smallest, or largest, element along the last dimension; NaN is the largest."""
+    """Return the n-th smallest, or largest, element along the last dimension; NaN is the largest."""
     ordered = lax.sort(x, dimension=x.ndim - 1)
     place = x.shape[-1] - 1 - op.n if op.reverse else op.n
     return lax.index_in_dim(ordered, place, x.ndim - 1, keepdims=False)
@@ -85,8 +85,8 @@ def top_k(op: TopKOp, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return values, indices
 
 
-def _shifted(x: jax.Array, axis: int, reverse: bool, neutral: float = 0) -> jax.Array:
-    """One place towards the far end, with `neutral` moving in: for an exclusive scan."""
+def _shift(x: jax.Array, axis: int, reverse: bool, neutral: float = 0) -> jax.Array:
+    """Shift by one place towards the far end, filling with `neutral`: for an exclusive scan."""
     edge = (-1, 1, 0) if reverse else (1, -1, 0)
     return lax.pad(
         x, jnp.asarray(neutral, x.dtype), [edge if d == axis else (0, 0, 0) for d in range(x.ndim)]
@@ -102,7 +102,7 @@ def _product(x: jax.Array, dimensions: tuple[int, ...]) -> jax.Array:
 
 
 def _mean(x: jax.Array, dimensions: tuple[int, ...]) -> jax.Array:
-    """Sum divided by count, both in float32 for narrower floats."""
+    """Divide sum by count, both in float32 for narrower floats."""
     count = math.prod(x.shape[d] for d in dimensions)
     total = jnp.sum(x, dimensions, dtype=jnp.float32)
     return lax.div(total, lax.full_like(total, count)).astype(x.dtype)

@@ -14,7 +14,7 @@ from cgc.lowering.base import Table, describe, narrow_to_device, result_dtype, r
 
 
 def constant(op: ConstOp) -> jax.Array:
-    """The value; one that repeats a single element is broadcast on the device instead of stored."""
+    """Return the value; a splat is broadcast on the device instead of stored."""
     values = narrow_to_device(op.to_array(), describe(op))
     if op.splat_value() is not None:
         return lax.broadcast(jnp.asarray(values.reshape(-1)[0]), values.shape)
@@ -40,32 +40,32 @@ def arange(op: ArangeOp) -> jax.Array:
 
 
 def reshape(op: ReshapeOp, x: jax.Array) -> jax.Array:
-    """The same elements in row-major order under another shape."""
+    """Keep elements in row-major order under another shape."""
     return lax.reshape(x, result_shape(op))
 
 
 def transpose(op: TransposeOp, x: jax.Array) -> jax.Array:
-    """Dimension `permutation[i]` of x becomes dimension i."""
+    """Move dimension `permutation[i]` of x to dimension i."""
     return lax.transpose(x, op.permutation)
 
 
 def broadcast_in_dim(op: BroadcastInDimOp, x: jax.Array) -> jax.Array:
-    """Dimension i of x becomes dimension `broadcast_dimensions[i]`; sizes of 1 are repeated."""
+    """Move dimension i of x to dimension `broadcast_dimensions[i]`; sizes of 1 are repeated."""
     return lax.broadcast_in_dim(x, result_shape(op), op.broadcast_dimensions)
 
 
 def concat(op: ConcatOp, *parts: jax.Array) -> jax.Array:
-    """The parts one after another along an axis."""
+    """Join the parts along an axis."""
     return lax.concatenate(parts, op.axis)
 
 
 def pad(op: PadOp, x: jax.Array, value: jax.Array) -> jax.Array:
-    """`low` elements of `value` before and `high` after, in every dimension."""
+    """Add `low` elements of `value` before and `high` after, in every dimension."""
     return lax.pad(x, value, [(low, high, 0) for low, high in zip(op.low, op.high, strict=True)])
 
 
 def split(op: SplitOp, x: jax.Array) -> tuple[jax.Array, ...]:
-    """The pieces along an axis."""
+    """Return the pieces along an axis."""
     return tuple(lax.split(x, op.sizes, op.axis))
 
 

@@ -23,7 +23,7 @@ from cgc.cirh.ops import (
 )
 from cgc.cirh.softmax import PADDING_LABEL
 from cgc.lowering.base import Table
-from cgc.lowering.linear import batched_product
+from cgc.lowering.linear import matrix_product
 
 
 def softmax(op: SoftmaxOp, x: jax.Array) -> jax.Array:
@@ -38,8 +38,8 @@ def softmax_grad(op: SoftmaxGradOp, probabilities: jax.Array, grad: jax.Array) -
 
 
 def softmax_of(x: jax.Array, axis: int) -> jax.Array:
-    """The softmax in float32."""
-    _, powers, total = _normalised(x, axis)
+    """Compute the softmax in float32."""
+    _, powers, total = _normalize(x, axis)
     return powers / total
 
 
@@ -50,7 +50,7 @@ def softmax_grad_of(probabilities: jax.Array, grad: jax.Array, axis: int) -> jax
 
 def log_softmax(op: LogSoftmaxOp, x: jax.Array) -> jax.Array:
     """Compute `x - log(sum(exp(x)))` along an axis."""
-    shifted, _, total = _normalised(x, op.axis)
+    shifted, _, total = _normalize(x, op.axis)
     return (shifted - lax.log(total)).astype(x.dtype)
 
 
@@ -59,11 +59,11 @@ def sparse_softmax_cross_entropy(
 ) -> tuple[jax.Array, jax.Array]:
     """Return (loss of every row, its gradient with respect to the logits).
 
-    A row whose label is -1 does not count: 0 in both. Any other label outside of the classes spoils its row:
-    NaN in both, so that no training goes on with it, or 0 in both where the op says so.
+    A row whose label is -1 is padding: 0 in both. Any other label outside of the classes invalidates its row:
+    NaN in both, so that training stops, or 0 in both if the op requires it.
     """
     axis = op.axis
-    shifted, powers, total = _normalised(logits, axis)
+    shifted, powers, total = _normalize(logits, axis)
     classes = lax.broadcasted_iota(jnp.int32, logits.shape, axis)
     labels = lax.expand_dims(labels.astype(jnp.int32), (axis,))
     hit = lax.eq(classes, lax.broadcast_in_dim(labels, logits.shape, tuple(range(logits.ndim))))
@@ -80,14 +80,14 @@ def softmax_cross_entropy(
     _op: SoftmaxCrossEntropyWithLogitsOp, logits: jax.Array, labels: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return (loss of every row, its gradient) for labels that are a distribution over the last dimension."""
-    shifted, powers, total = _normalised(logits, logits.ndim - 1)
+    shifted, powers, total = _normalize(logits, logits.ndim - 1)
     wide_labels = labels.astype(jnp.float32)
     loss = jnp.sum(wide_labels * (lax.log(total) - shifted), -1)
     backprop = powers / total - wide_labels
     return loss.astype(logits.dtype), backprop.astype(logits.dtype)
 
 
-def _normalised(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _normalize(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return (x less its largest element, the exponential of that, its sum along the axis), float32."""
     wide = x.astype(jnp.float32)
     shifted = wide - jnp.max(wide, axis, keepdims=True, initial=-np.inf)  # a row may have no elements
@@ -96,7 +96,7 @@ def _normalised(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Arra
 
 
 _IMPOSSIBLE = np.float32(-1e30)
-"""Log likelihood of what no alignment gives: finite, so that differences of two are no NaN."""
+"""Log likelihood of impossible alignments: finite, so that differences of two are not NaN."""
 
 
 def ctc_loss(
@@ -120,7 +120,7 @@ def ctc_loss(
 
 
 def _with_blanks(targets: jax.Array, blank: int) -> jax.Array:
-    """Compute `[N, 2 S + 1]`: the labels with a blank before and after each."""
+    """Return the labels with a blank before and after each: `[N, 2 S + 1]`."""
     count, length = targets.shape
     blanks = jnp.full((count, 2 * length + 1), blank, jnp.int32)
     return blanks.at[:, 1::2].set(targets.astype(jnp.int32))
@@ -129,7 +129,7 @@ def _with_blanks(targets: jax.Array, blank: int) -> jax.Array:
 def _minus_log_likelihood(
     log_probs: jax.Array, labels: jax.Array, input_lengths: jax.Array, target_lengths: jax.Array, blank: int
 ) -> jax.Array:
-    """By the forward algorithm: the likelihood of being at each label after each step."""
+    """Compute, by the forward algorithm, the likelihood of being at each label after each step."""
     size = labels.shape[1]
     emitted = jnp.take_along_axis(log_probs, labels[:, None, :], 2, mode="clip").transpose(1, 0, 2)
     place = jnp.arange(size)
@@ -160,12 +160,12 @@ def attention(
     rest = list(optional)
     bias = rest.pop(0) if op.has_bias else None
     keep = rest.pop(0) if op.has_keep else None
-    scores = batched_product(query, key, transpose_b=True) * jnp.float32(op.scale)
+    scores = matrix_product(query, key, transpose_b=True) * jnp.float32(op.scale)
     if bias is not None:
         scores = scores + bias.astype(jnp.float32)
     probabilities = softmax_of(scores, scores.ndim - 1).astype(query.dtype)
     kept = probabilities if keep is None else probabilities * keep
-    return batched_product(kept, value).astype(query.dtype), probabilities
+    return matrix_product(kept, value).astype(query.dtype), probabilities
 
 
 def attention_grad(
@@ -179,12 +179,12 @@ def attention_grad(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return (dquery, dkey, dvalue)."""
     kept = probabilities if keep is None else probabilities * keep
-    dvalue = batched_product(kept, grad, transpose_a=True)
-    dkept = batched_product(grad, value, transpose_b=True)
+    dvalue = matrix_product(kept, grad, transpose_a=True)
+    dkept = matrix_product(grad, value, transpose_b=True)
     dprobabilities = dkept if keep is None else dkept * keep.astype(jnp.float32)
     dscores = softmax_grad_of(probabilities.astype(jnp.float32), dprobabilities, probabilities.ndim - 1)
     scaled = (dscores * jnp.float32(op.scale)).astype(query.dtype)
-    dquery, dkey = batched_product(scaled, key), batched_product(scaled, query, transpose_a=True)
+    dquery, dkey = matrix_product(scaled, key), matrix_product(scaled, query, transpose_a=True)
     return dquery.astype(query.dtype), dkey.astype(query.dtype), dvalue.astype(query.dtype)
 
 

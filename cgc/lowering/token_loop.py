@@ -1,4 +1,4 @@
-"""Runs the body of a loop over tokens: once for each token that is generated."""
+"""Run the body of a loop over tokens, once for each generated token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cgc.lowering.base import Table, describe
 
 @dataclass(frozen=True)
 class TokenLoop:
-    """The loop over tokens of a step; ops are places in a `OpTable`.
+    """The loop over tokens of a step; ops are places in a `Scan`.
 
     Attributes:
         start: the `StartTokenLoop`.
@@ -27,7 +27,7 @@ class TokenLoop:
         before: ops that the loop does not change, ascending.
         body: ops between the two ends, ascending.
         after: all others, ascending.
-        reads_body: whether some of those read what the body computes: of its last round.
+        reads_body: some of those read results of the last round.
     """
 
     start: int
@@ -57,10 +57,10 @@ class Round(NamedTuple):
 
 
 def find_token_loop(step: OpTable) -> TokenLoop | None:
-    """Find the loop over tokens of a step, and part its ops; None without one.
+    """Find the loop over tokens of a step and divide its ops; None without one.
 
     Raises:
-        LoweringError: There are several.
+        LoweringError: there are several.
     """
     ends = [
         (int(step.producer[step.operands(place)[0]]), place)
@@ -117,7 +117,7 @@ def run_token_loop(
     def advance(now: Round) -> Round:
         made = write_next(now.tokens, now.last, body(now), now.active)
         place = now.last + 1
-        goes_on = now.active & ~ends.reached(made, place)
+        goes_on = now.active & ~ends.at_end(made, place)
         return Round(made, jnp.where(goes_on, place, now.last), goes_on, now.tokens, now.last)
 
     return lax.while_loop(lambda now: now.active.any(), advance, begin)
@@ -126,7 +126,7 @@ def run_token_loop(
 def write_next(
     tokens: jax.Array, last: jax.Array, update: jax.Array, active: jax.Array | None = None
 ) -> jax.Array:
-    """The tokens with those of `update` at the places after `last`, in the sequences that are active."""
+    """Write tokens of `update` at the places after `last`, in the sequences that are active."""
     here = lax.broadcasted_iota(jnp.int32, tokens.shape, 1) == last[:, None] + 1
     if active is not None:
         here &= active[:, None]
@@ -134,7 +134,7 @@ def write_next(
 
 
 class _Ends:
-    """Knows where texts end."""
+    """Detects ends of texts."""
 
     def __init__(self, op: UpdateTokenLoopOp, first: jax.Array, stop: jax.Array) -> None:
         self._most = op.max_tokens
@@ -142,8 +142,8 @@ class _Ends:
         self._stop, self._counts = stop, ~_is_start(op, stop)
         self._length = self._counts.sum(axis=2, dtype=jnp.int32)
 
-    def reached(self, tokens: jax.Array, place: jax.Array) -> jax.Array:
-        """[B], whether a text ends with the token at a place, [B]."""
+    def at_end(self, tokens: jax.Array, place: jax.Array) -> jax.Array:
+        """Return [B], true if a text ends with the token at a place, [B]."""
         size, length = tokens.shape[1], self._stop.shape[2]
         full = (place + 1 >= size) | (place + 1 - self._first >= self._most)
         offsets = lax.iota(jnp.int32, length)
@@ -160,14 +160,14 @@ def _is_start(op: UpdateTokenLoopOp, tokens: jax.Array) -> jax.Array:
 
 
 def start_token_loop(_op: StartTokenLoopOp, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The tokens, and the place before the first round."""
+    """Return the tokens, and the place before the first round."""
     return tokens, jnp.zeros((len(tokens), 1), jnp.int32)
 
 
 def update_token_loop(
     _op: UpdateTokenLoopOp, current: jax.Array, index: jax.Array, update: jax.Array, _stop: jax.Array
 ) -> jax.Array:
-    """One round."""
+    """Run one round."""
     return write_next(current, index[:, 0], update)
 
 

@@ -1,4 +1,4 @@
-"""What the lowerings of convolution and pooling share: views of an image at the places of a window."""
+"""Windows of convolution and pooling: views of an image or volume at the places of a window."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Sizes = Sequence[int]
 _RANK = 5
 
 _MANY_PLACES = 64
-"""Windows with more are not taken apart into places, each of which is an operation for XLA."""
+"""Windows with more places are not divided into places, each of which is an operation for XLA."""
 
 
 def taps(
     x: jax.Array, ksize: Sizes, strides: Sizes, padding: Sizes, filler: float = 0.0, dilation: Sizes = (1, 1)
 ) -> list[jax.Array]:
-    """For each place of a window, row by row, the element there of every window: `[N, H', W', C]`."""
+    """Return for each place of a window, row by row, the element of every window: `[N, H', W', C]`."""
     top, bottom, left, right = padding
     padded = lax.pad(
         x, jnp.asarray(filler, x.dtype), [(0, 0, 0), (top, bottom, 0), (left, right, 0), (0, 0, 0)]
@@ -43,11 +43,11 @@ def taps(
 def whole_windows(
     x: jax.Array, ksize: Sizes, strides: Sizes, padding: Sizes
 ) -> tuple[jax.Array, Sizes] | None:
-    """View an image or volume as its windows, where these are large and cover each element exactly once.
+    """View an image or volume as its windows, if these are large and cover each element exactly once.
 
     Returns:
         `x` as `[N, windows, places, windows, places, ..., C]` without padding, and the axes of places; None
-        where windows are small, overlap, or skip elements.
+        if windows are small, overlap, or skip elements.
     """
     space = x.shape[1:-1]
     borders = list(zip(padding[::2], padding[1::2], strict=True))
@@ -63,8 +63,8 @@ def whole_windows(
     return x.reshape(x.shape[0], *sides, x.shape[-1]), range(2, 2 + 2 * len(space), 2)
 
 
-def transposed(linear: Callable[[jax.Array], Any], like: jax.Array, grad: Any) -> jax.Array:
-    """The transpose of a linear function of a value like `like`, applied to a gradient of its result."""
+def apply_transpose(linear: Callable[[jax.Array], Any], like: jax.Array, grad: Any) -> jax.Array:
+    """Apply the transpose of a linear function of a value like `like` to a gradient of its result."""
     result: jax.Array
     (result,) = jax.linear_transpose(linear, like)(grad)
     return result
@@ -73,7 +73,7 @@ def transposed(linear: Callable[[jax.Array], Any], like: jax.Array, grad: Any) -
 def on_volumes(
     images: Callable[..., jax.Array], volumes: Callable[..., jax.Array]
 ) -> Callable[..., jax.Array]:
-    """The lowering of an op that takes images or volumes: by the rank of its first operand."""
+    """Return the lowering of an op on images or volumes, chosen by the rank of its first operand."""
 
     def lowering(op: CirhOp, *operands: jax.Array) -> jax.Array:
         return (volumes if len(shape_of(op.operands[0])) == _RANK else images)(op, *operands)

@@ -289,11 +289,11 @@ def torch_batches(loader: Any, names: list[str] | None = None) -> Iterator[tuple
     Raises:
         ComponentError: there is something in a batch that cannot be streamed.
     """
-    from input_rules.torch.batch_parts import leaves_of
+    from input_rules.torch.batch_parts import flatten_batch
     from input_rules.torch.loader import is_batch
 
     for batch in loader:
-        found = leaves_of(batch)
+        found = flatten_batch(batch)
         if names is not None:
             names[:] = found
         leaves = tuple(found.values())

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from input_analyzer.errors import InputEndedError
 from input_analyzer.gains import WORKER_COUNTS, Ratio, ratio_of
 from input_rules.input_export import InputProgram, Shard
-from input_rules.torch.loader import parts_of
+from input_rules.torch.loader import loader_parts
 
 
 def compare(
@@ -85,7 +85,7 @@ def _arguments_of(loader: Any) -> dict[str, Any]:
         *("multiprocessing_context", "prefetch_factor", "persistent_workers", "in_order"),
     )
     found = {name: getattr(loader, name) for name in names}
-    parts = parts_of(loader)
+    parts = loader_parts(loader)
     if loader.batch_size is None and parts.batches:
         return {**found, "batch_sampler": loader.batch_sampler}
     found |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}

@@ -27,19 +27,19 @@ from input_analyzer.torch.timing import time_stages
 from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Pipeline, StageTime, Value
 from input_rules.rules.base import Context
-from input_rules.torch.batch_parts import values_in
+from input_rules.torch.batch_parts import walk_batch
 from input_rules.torch.layers import is_pipe
 from input_rules.torch.loader import (
     COLLATE,
     GETITEM,
     SAMPLER,
     WORKERS,
-    batched_by_dataset,
-    held_open,
-    length_of,
-    noting_calls,
-    parts_of,
-    pipeline_of,
+    dataset_makes_batches,
+    find_open_handle,
+    length_or_none,
+    loader_parts,
+    read_pipeline,
+    recorded_calls,
 )
 from input_rules.torch.rules import find
 
@@ -91,21 +91,21 @@ def _alone(
     program: InputProgram, order: Order, say: Callable[[str], None]
 ) -> tuple[Pipeline, tuple[StageTime, ...]]:
     """The stages that a single task has, and their times; none of what nothing calls."""
-    with noting_calls():
+    with recorded_calls():
         loader = program.build(Shard(1, 0))
     first = next(iter(loader), None)
-    pipeline = pipeline_of(loader, first)
+    pipeline = read_pipeline(loader, first)
     times = time_stages(loader, pipeline, order.stage_seconds, say) if order.stage_seconds > 0 else ()
     unused = {time.stage for time in times if not time.self_time_us and time.stage not in _ALWAYS}
     say("comparing what two worker processes read")
     used = tuple(time for time in times if time.stage not in unused)
-    return pipeline_of(loader, first, {GETITEM: _of_workers(loader)}, unused), used
+    return read_pipeline(loader, first, {GETITEM: _of_workers(loader)}, unused), used
 
 
 def _of_workers(loader: Any) -> dict[str, Value]:
     """What shows only when a loader's dataset is read by several worker processes."""
-    found: dict[str, Value] = {"held": held_open(loader)}
-    if parts_of(loader).iterable:
+    found: dict[str, Value] = {"held": find_open_handle(loader)}
+    if loader_parts(loader).iterable:
         common = of_workers(loader)
         found["split_by_workers"] = None if common is None else common is not Overlap.SAME
         found["repeated_by_workers"] = common is Overlap.SOME
@@ -130,10 +130,10 @@ def reading_of(loader: Any) -> Reading:
     A record of a dataset with indices is told by its index, and by what the dataset has at some of them, so
     that all indices of an epoch are compared without reading the records.
     """
-    if parts_of(loader).iterable:
-        return _of_stream(loader.dataset, batched_by_dataset(loader))
+    if loader_parts(loader).iterable:
+        return _of_stream(loader.dataset, dataset_makes_batches(loader))
     try:
-        dataset, order = loader.dataset, _flat(parts_of(loader).order)
+        dataset, order = loader.dataset, _flat(loader_parts(loader).order)
         end = time.monotonic() + SECONDS
         found: list[Any] = []
         for index in islice(order, _MOST_INDICES + 1):
@@ -154,14 +154,14 @@ def of_workers(loader: Any) -> Overlap | None:
     """
     if is_pipe(loader.dataset):
         return None
-    read = partial(_of_stream, batched=batched_by_dataset(loader))
+    read = partial(_of_stream, batched=dataset_makes_batches(loader))
     two, again = in_workers(loader, 2, read), in_workers(loader, 2, read)
     return overlap(two[0], two[1], again[0]) if len(two) == len(again) == 2 else None
 
 
 def same_random_numbers(loader: Any) -> bool:
     """Whether the worker processes of a loader change a record by the same random numbers."""
-    if parts_of(loader).iterable or not length_of(loader.dataset):
+    if loader_parts(loader).iterable or not length_or_none(loader.dataset):
         return False
     two = in_workers(loader, 2, _read_twice)
     return len(two) == 2 and two[0] == two[1] and two[0][0] != two[0][1]
@@ -211,7 +211,7 @@ def random_numbers_alike() -> Iterator[None]:
 def digest(record: Any) -> str:
     """A hash of all arrays, numbers and texts in a record; of what else is in it, of its text."""
     content = hashlib.blake2b(digest_size=16)
-    for name, leaf in values_in(record):
+    for name, leaf in walk_batch(record):
         content.update(name.encode())
         if isinstance(leaf, torch.Tensor):
             leaf = leaf.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
@@ -239,7 +239,7 @@ def _of_stream(dataset: Any, batched: bool) -> Reading:
 
 def _rows(batch: Any) -> list[str]:
     """Digests of the rows of a batch: shuffled records never make two batches alike."""
-    leaves = [leaf for _, leaf in values_in(batch)]
+    leaves = [leaf for _, leaf in walk_batch(batch)]
     sizes = {len(leaf) if getattr(leaf, "shape", ()) or isinstance(leaf, list) else None for leaf in leaves}
     single = len(leaves) == 1 and len(getattr(leaves[0], "shape", ())) < 2  # more likely one record
     if len(sizes) != 1 or None in sizes or single:
@@ -254,7 +254,7 @@ def _flat(order: Iterable[Any]) -> Iterator[Any]:
 
 
 def _named(dataset: Any, indices: list[Any]) -> tuple[str, ...]:
-    length = length_of(dataset) or 0
+    length = length_or_none(dataset) or 0
     shown = sorted({length * number // _SHOWN for number in range(_SHOWN)}) if length else indices[:_SHOWN]
     with random_numbers_alike():
         key = " ".join(digest(dataset[index]) for index in shown)

@@ -20,7 +20,7 @@ import numpy as np
 from input_analyzer.measure.cpu_time import Profile, Spent
 from input_rules.pipeline import Pipeline, StageTime
 from input_rules.torch.layers import Hook, Layer, is_function, is_iterable
-from input_rules.torch.loader import COLLATE, GETITEM, SAMPLER, WORKERS, Parts, parts_of
+from input_rules.torch.loader import COLLATE, GETITEM, SAMPLER, WORKERS, LoaderParts, loader_parts
 
 FEWEST_BATCHES = 5
 MOST_BATCHES = 1000
@@ -42,7 +42,7 @@ def time_stages(
     """
     tell = say or (lambda doing: None)
     with _as_in_a_worker():
-        spent = _in_this_process(parts_of(loader), 0.7 * seconds, tell)
+        spent = _in_this_process(loader_parts(loader), 0.7 * seconds, tell)
     if loader.num_workers:
         order_ns = [one.cpu for one in spent.get(SAMPLER, [])] or [0]
         spent[WORKERS] = _from_workers(loader, 0.3 * seconds, float(np.mean(order_ns)), tell)
@@ -64,7 +64,9 @@ def _as_in_a_worker() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _in_this_process(parts: Parts, seconds: float, tell: Callable[[str], None]) -> dict[str, list[Spent]]:
+def _in_this_process(
+    parts: LoaderParts, seconds: float, tell: Callable[[str], None]
+) -> dict[str, list[Spent]]:
     """What every part has spent, batch after batch."""
     spent: dict[str, list[Spent]] = defaultdict(list)
     profile = Profile()
@@ -89,7 +91,7 @@ def _in_this_process(parts: Parts, seconds: float, tell: Callable[[str], None]) 
     return {name: values[1:] or values for name, values in spent.items()}
 
 
-def _records(parts: Parts, profile: Profile) -> Iterator[Any]:
+def _records(parts: LoaderParts, profile: Profile) -> Iterator[Any]:
     """Records of batch after batch, as the collate function gets them; of a short epoch again and again."""
     loader = parts.loader
     while True:
@@ -107,7 +109,7 @@ def _records(parts: Parts, profile: Profile) -> Iterator[Any]:
             return
 
 
-def _next(parts: Parts, source: Iterator[Any], profile: Profile) -> Any:
+def _next(parts: LoaderParts, source: Iterator[Any], profile: Profile) -> Any:
     """What is collated next; None where the epoch is over."""
     loader = parts.loader
     if parts.iterable:
@@ -127,7 +129,7 @@ def _next(parts: Parts, source: Iterator[Any], profile: Profile) -> Any:
     return _fetched(parts, indices, profile)
 
 
-def _fetched(parts: Parts, indices: Any, profile: Profile) -> Any:
+def _fetched(parts: LoaderParts, indices: Any, profile: Profile) -> Any:
     dataset = parts.loader.dataset
     profile.enter(GETITEM)
     try:

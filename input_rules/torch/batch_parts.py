@@ -1,4 +1,4 @@
-"""What a batch of a torch DataLoader is made of: the tensors and arrays that are streamed, by their names."""
+"""Flatten the batches of a torch DataLoader to named tensors and arrays, as they are streamed."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from torch.utils import _pytree
 from input_rules.batches import as_texts
 from input_rules.errors import ComponentError
 
+# Name of a batch that is a single tensor; other names begin with it, such as `element['x'][0]`.
 ELEMENT = "element"
-"""Name of a batch that is a single tensor; those of others begin with it, as `element['x'][0]`."""
 
 
+# Kinds of NumPy types that are numbers; V is bfloat16 and other types of packages.
 _NUMBERS = "biufcV"
-"""Kinds of NumPy's types that are numbers; V is bfloat16 and the like, of packages."""
 
 _CONTAINERS = (
-    "make it of tensors, arrays and numbers, in tuples, lists, mappings, named tuples or dataclasses, in the "
-    "collate_fn"
+    "build it from tensors, arrays and numbers, in tuples, lists, mappings, named tuples or dataclasses, in "
+    "the collate_fn"
 )
-_NO_NUMBERS = "leave it out of the batch, or make numbers of it, in the collate_fn"
+_NO_NUMBERS = "leave it out of the batch, or convert it to numbers, in the collate_fn"
 
 
-def leaves_of(batch: Any) -> dict[str, Any]:
-    """The tensors and arrays of a batch by their names, in the order in which they are streamed.
+def flatten_batch(batch: Any) -> dict[str, Any]:
+    """Return the tensors and arrays of a batch by their names, in the order in which they are streamed.
 
-    They are looked for in tuples, lists, mappings, named tuples, dataclasses and whatever torch's pytree
-    knows. Numbers are arrays without dimensions, lists of them, or of lists of them, arrays; strings and
-    lists of strings are `Texts`; None is nothing.
+    Tuples, lists, mappings, named tuples, dataclasses and containers that torch's pytree knows are searched.
+    Numbers become arrays without dimensions, nested lists of numbers arrays, strings and lists of strings
+    `Texts`; None is skipped.
 
     Raises:
-        ComponentError: something else is in it, or nothing that can be streamed.
+        ComponentError: it holds something else, or nothing that can be streamed.
     """
-    found = {name: _leaf(value, name) for name, value in values_in(batch) if value is not None}
+    found = {name: _convert_leaf(value, name) for name, value in walk_batch(batch) if value is not None}
     if not found:
-        raise ComponentError(ELEMENT, f"{_type(batch)} without a tensor", _CONTAINERS)
+        raise ComponentError(ELEMENT, f"{_type_name(batch)} without a tensor", _CONTAINERS)
     return found
 
 
-def values_in(value: Any, name: str = ELEMENT) -> Iterator[tuple[str, Any]]:
-    """What is in containers, and in those within them, by its name; lists of numbers or strings are none."""
-    parts = None if isinstance(value, _VALUES) else _parts(value)
+def walk_batch(value: Any, name: str = ELEMENT) -> Iterator[tuple[str, Any]]:
+    """Yield the values in nested containers with their names; lists of numbers or strings are values."""
+    parts = None if isinstance(value, _VALUES) else _split_container(value)
     if parts is None:
         yield name, value
     else:
         for part, item in parts:
-            yield from values_in(item, name + part)
+            yield from walk_batch(item, name + part)
 
 
 _VALUES = (torch.Tensor, np.ndarray, np.generic, Number, str, bytes)
 
 
-def _parts(value: Any) -> Iterable[tuple[str, Any]] | None:
-    """What is in a container, each with what is to be added to its name; None for what is no container."""
+def _split_container(value: Any) -> Iterable[tuple[str, Any]] | None:
+    """Return the items of a container with the suffixes of their names; None for other values."""
     if isinstance(value, Mapping):
         return ((f"[{key!r}]", value[key]) for key in value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return ((f".{field}", getattr(value, field)) for field in value._fields)
     if isinstance(value, list | tuple):
-        # Of records with texts torch makes tuples of these.
+        # torch collates strings into tuples.
         if value and (as_texts(value) or (isinstance(value, list) and _is_numeric(value))):
             return None
         return ((f"[{index}]", item) for index, item in enumerate(value))
@@ -76,11 +76,11 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]] | None:
     return ((_pytree.keystr(path), item) for path, item in items)
 
 
-def _leaf(value: Any, name: str) -> Any:
+def _convert_leaf(value: Any, name: str) -> Any:
     if (texts := as_texts(value)) is not None:
         return texts
     if isinstance(value, torch.Tensor):
-        return _dense(value, name)
+        return _check_dense(value, name)
     if isinstance(value, np.ndarray | np.generic):
         if value.dtype.kind not in _NUMBERS:
             raise ComponentError(name, f"an array of {value.dtype}", _NO_NUMBERS)
@@ -88,11 +88,11 @@ def _leaf(value: Any, name: str) -> Any:
     if isinstance(value, Number):
         return np.asarray(value)
     if isinstance(value, list):
-        return _array(value, name)
-    raise ComponentError(name, _type(value), _CONTAINERS)
+        return _to_array(value, name)
+    raise ComponentError(name, _type_name(value), _CONTAINERS)
 
 
-def _dense(value: Any, name: str) -> Any:
+def _check_dense(value: Any, name: str) -> Any:
     if value.layout is not torch.strided or value.is_nested:
         layout = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
         raise ComponentError(
@@ -102,13 +102,13 @@ def _dense(value: Any, name: str) -> Any:
 
 
 def _is_numeric(value: list[Any] | tuple[Any, ...]) -> bool:
-    """Whether there are numbers in a list, in as many lists within as there may be, and nothing else."""
+    """Return True for a list of numbers, nested to any depth."""
     if all(isinstance(item, list | tuple) for item in value):
         return bool(value) and all(map(_is_numeric, value))
     return all(isinstance(item, Number) for item in value)
 
 
-def _array(value: list[Any], name: str) -> np.ndarray:
+def _to_array(value: list[Any], name: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except ValueError:
@@ -116,6 +116,6 @@ def _array(value: list[Any], name: str) -> np.ndarray:
         raise ComponentError(name, "lists of numbers of different lengths", pad) from None
 
 
-def _type(value: Any) -> str:
+def _type_name(value: Any) -> str:
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""Findings about a torch DataLoader without timing it, for the log of a run."""
+"""Find what could be better in a torch DataLoader without timing it, for the log of a run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import Context
-from input_rules.torch.loader import noting_calls, pipeline_of
+from input_rules.torch.loader import read_pipeline, recorded_calls
 from input_rules.torch.rules import find
 
-_NOT_COMPARED = "Whether the workers read different records shows cs_input_analyzer alone."
+_NOT_COMPARED = "Run cs_input_analyzer to check that the workers read different records."
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found.
+    """The findings about a loader.
 
     Attributes:
-        findings: The gravest first.
-        notes: What a reader must know beside, one sentence each.
+        findings: Most severe first.
+        notes: Remarks for readers, one sentence each.
     """
 
     findings: tuple[Finding, ...]
@@ -29,16 +29,16 @@ class Inspection:
 
 
 def inspect(program: InputProgram, workers: int, first: Any = None) -> Inspection:
-    """Make the input and look at it, without timing it.
+    """Build the input and apply all rules, without timing it.
 
     Args:
         program: Its input function.
         workers: Tasks that read it.
-        first: The first batch, where it has been read already; else it is read here.
+        first: The first batch, if it has been read already; otherwise it is read here.
     """
-    with program.role(Shard(1, 0)), noting_calls():
+    with program.role(Shard(1, 0)), recorded_calls():
         loader = program.build(Shard(1, 0))
         if first is None:
             first = next(iter(loader), None)
     context = Context(workers=workers, cpus=len(os.sched_getaffinity(0)), seeded=program.seeded)
-    return Inspection(find(pipeline_of(loader, first), context), (_NOT_COMPARED,) if workers > 1 else ())
+    return Inspection(find(read_pipeline(loader, first), context), (_NOT_COMPARED,) if workers > 1 else ())

@@ -1,7 +1,7 @@
-"""The datasets within a dataset, and the transforms that they call.
+"""Find the datasets within a dataset, and the transforms that they call.
 
-A dataset that reads another one (`Subset`, `ConcatDataset`, a wrapper of the user's) has it as an attribute;
-transforms are attributes that can be called, as torchvision and its users write them. `Compose` and its like
+A dataset that reads another one (`Subset`, `ConcatDataset`, a user's wrapper) has it as an attribute;
+transforms are callable attributes, as in torchvision and programs that use it. `Compose` and similar classes
 hold a list of them.
 """
 
@@ -14,23 +14,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+# Deeper or further layers count as part of the layer that calls them.
 MOST_LAYERS = 24
-"""What lies deeper, or beside so many, counts for what it is called by."""
 
-_MOST_MEMBERS = 1000  # of a list are looked at: those of file names are longer
+_MOST_MEMBERS = 1000  # members of a list that are searched; lists of file names are longer
 
 
 @dataclass
 class Layer:
-    """One stage of the work on a record.
+    """A stage of the work on a record.
 
     Attributes:
         name: `getitem` of the loader's own dataset, `getitem.Subset` of one within, `transform`,
             `transform.Normalize` of a part of that.
         op: `getitem` or `transform`.
-        code: What is executed, for its line.
+        code: The executed object, for its line.
         inputs: Names of the layers that it reads.
-        hooks: Objects that it stands for, with how to call them.
+        hooks: Objects that the layer covers, with the place where they are called from.
     """
 
     name: str
@@ -42,28 +42,28 @@ class Layer:
 
 @dataclass(frozen=True)
 class Hook:
-    """An object (or a function in an attribute, or in a list) whose calls are noticed."""
+    """An object, or a function in an attribute or a list, whose calls are observed."""
 
     target: Any
     owner: Any = None
     place: str | int | None = None
 
 
-def layers_of(dataset: Any, batched: bool = False) -> tuple[Layer, ...]:
-    """The layers of a loader's dataset in pipeline order, its own last.
+def find_layers(dataset: Any, batched: bool = False) -> tuple[Layer, ...]:
+    """Return the layers of a loader's dataset in pipeline order, its own last.
 
     Args:
         dataset: The dataset of a loader.
-        batched: Whether the loader asks it for whole batches where it can give them (`__getitems__`).
+        batched: The loader asks it for whole batches if it supports them (`__getitems__`).
     """
-    walk = _Walk()
-    inner = walk.inside(dataset)
+    finder = _LayerSearch()
+    inner = finder.search(dataset)
     own = Layer("getitem", "getitem", record_function(dataset, batched), inner)
-    return (*walk.layers, own)
+    return (*finder.layers, own)
 
 
 def record_function(dataset: Any, batched: bool) -> Any:
-    """The function of a dataset that makes records."""
+    """Return the function of a dataset that makes records."""
     kind = type(dataset)
     if is_iterable(dataset):
         return kind.__iter__
@@ -71,21 +71,21 @@ def record_function(dataset: Any, batched: bool) -> Any:
     return many or getattr(kind, "__getitem__", None)
 
 
-class _Walk:
+class _LayerSearch:
     def __init__(self) -> None:
         self.layers: list[Layer] = []
         self._by_key: dict[tuple[Any, ...], Layer] = {}
         self._seen: dict[Any, tuple[str, ...]] = {}
 
-    def inside(self, dataset: Any) -> tuple[str, ...]:
-        """Finds what a dataset uses; names of the layers that it reads, which come before it."""
+    def search(self, dataset: Any) -> tuple[str, ...]:
+        """Add the layers that a dataset uses; return the names of those that it reads directly."""
         self._seen[id(dataset)] = ()
-        if is_pipe(dataset):  # its class does not let itself be changed
+        if is_pipe(dataset):  # its class cannot be replaced
             return ()
         reads: list[str] = []
         for inner in _datasets_in(dataset):
             if id(inner) not in self._seen and len(self.layers) < MOST_LAYERS:
-                inputs = self.inside(inner)
+                inputs = self.search(inner)
                 name, code = f"getitem.{type(inner).__name__}", record_function(inner, False)
                 own = self._add((type(inner), inputs), name, "getitem", code, inputs, Hook(inner))
                 self._seen[id(inner)] = (own,)
@@ -98,16 +98,16 @@ class _Walk:
     def _transform(
         self, owner: Any, attribute: str, function: Any, before: tuple[str, ...]
     ) -> tuple[str, ...]:
-        parts = _parts_of(function)
+        parts = _split_transform(function)
         for number, part in enumerate(parts):
             whole = part is function
             hook = Hook(part, owner, attribute) if whole else Hook(part, parts, number)
-            # A function is noticed in its place, an object wherever it is called from.
+            # Calls of a function are observed at its place, calls of an object everywhere.
             seen = id(part) if not is_function(part) else (id(hook.owner), hook.place)
             if seen in self._seen or len(self.layers) >= MOST_LAYERS:
                 before = self._seen.get(seen, before)
                 continue
-            name = attribute if whole else f"{attribute}.{_name(part)}"
+            name = attribute if whole else f"{attribute}.{_transform_name(part)}"
             key = (type(owner), attribute, number, _identity(part))
             before = (self._add(key, name, "transform", part, before, hook),)
             self._seen[seen] = before
@@ -136,14 +136,14 @@ class _Walk:
 
 
 def is_pipe(dataset: Any) -> bool:
-    """Whether a dataset is one of torch's data pipes."""
+    """Return True if a dataset is one of torch's data pipes."""
     from torch.utils.data import IterDataPipe, MapDataPipe
 
     return isinstance(dataset, IterDataPipe | MapDataPipe)
 
 
 def is_iterable(dataset: Any) -> bool:
-    """Whether a dataset gives records one after the other, without indices."""
+    """Return True if a dataset yields records in sequence, without indices."""
     from torch.utils.data import IterableDataset
 
     return isinstance(dataset, IterableDataset)
@@ -160,7 +160,7 @@ def _datasets_in(dataset: Any) -> Iterator[Any]:
 
 
 def _callables_in(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """Attributes that a dataset may call for a record: not those that torch's own datasets have."""
+    """Yield attributes that a dataset may call for a record, except those of torch's own datasets."""
     from torch.utils.data import Dataset
 
     if type(dataset).__module__.startswith("torch.utils.data"):
@@ -177,8 +177,8 @@ def _attributes(thing: Any) -> dict[str, Any]:
     return {}
 
 
-def _parts_of(function: Any) -> list[Any]:
-    """The parts of a composed transform; the transform itself where it is none."""
+def _split_transform(function: Any) -> list[Any]:
+    """Return the parts of a composed transform, or the transform itself."""
     parts = getattr(function, "transforms", None)
     if isinstance(parts, list) and parts and all(callable(part) for part in parts):
         return parts
@@ -186,7 +186,7 @@ def _parts_of(function: Any) -> list[Any]:
 
 
 def is_function(thing: Any) -> bool:
-    """Whether something is called by itself, and not by a method of its class."""
+    """Return True if an object is called directly, and not by a method of its class."""
     return inspect.isroutine(thing) or isinstance(thing, functools.partial)
 
 
@@ -194,7 +194,7 @@ def _identity(part: Any) -> Any:
     return getattr(part, "__code__", part) if is_function(part) else type(part)
 
 
-def _name(part: Any) -> str:
+def _transform_name(part: Any) -> str:
     while isinstance(part, functools.partial):
         part = part.func
     return str(getattr(part, "__name__", type(part).__name__))

@@ -1,4 +1,8 @@
-"""The Pipeline of a torch DataLoader: sampler, datasets and their transforms, collate function, workers."""
+"""Read the Pipeline of a torch DataLoader: sampler, datasets and transforms, collate function, workers.
+
+The stages of every loader are `sampler` (indices), `getitem` (records), `collate` (batches) and `workers`
+(the processes that make them). Before `getitem` come the datasets and transforms that it uses.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +22,20 @@ from cs_toolkit.source_files import is_users_file
 from input_rules.batches import SampleCounter, batch_bytes
 from input_rules.formatting import display_path
 from input_rules.pipeline import Pipeline, Stage, Tensor, Value
-from input_rules.torch.batch_parts import leaves_of
-from input_rules.torch.layers import Layer, layers_of
+from input_rules.torch.batch_parts import flatten_batch
+from input_rules.torch.layers import Layer, find_layers
 
 SAMPLER, GETITEM, COLLATE, WORKERS = "sampler", "getitem", "collate", "workers"
-"""Stages of every loader in pipeline order: indices, records, batches, and the processes that make them.
-
-Before `getitem` stand the datasets and transforms that it uses."""
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a DataLoader is made of.
+class LoaderParts:
+    """The parts of a DataLoader.
 
     Attributes:
         loader: The DataLoader.
-        iterable: Whether its dataset is an iterable one, without indices.
-        batches: Whether it makes batches itself.
+        iterable: Its dataset is iterable, without indices.
+        batches: The loader itself makes batches.
     """
 
     loader: Any
@@ -44,36 +45,36 @@ class Parts:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The stages of the work on a record; the loader's own dataset is the last."""
-        return layers_of(self.loader.dataset, self.batches and not self.iterable)
+        return find_layers(self.loader.dataset, self.batches and not self.iterable)
 
     @property
     def order(self) -> Any:
-        """The sampler of single indices; a batch sampler where that has none."""
+        """The sampler of single indices; a batch sampler if that has none."""
         loader = self.loader
         if loader.batch_size is None and self.batches:  # the user's own batch sampler
             return getattr(loader.batch_sampler, "sampler", None) or loader.batch_sampler
         return loader.sampler
 
 
-def parts_of(loader: Any) -> Parts:
-    """Tells the kinds of DataLoader apart."""
+def loader_parts(loader: Any) -> LoaderParts:
+    """Classify a DataLoader."""
     from torch.utils.data import IterableDataset
 
     iterable = isinstance(loader.dataset, IterableDataset)
     batches = loader.batch_size is not None or (loader.batch_sampler is not None and not iterable)
-    return Parts(loader, iterable, batches)
+    return LoaderParts(loader, iterable, batches)
 
 
-def batched_by_dataset(loader: Any) -> bool:
-    """Whether a loader leaves it to an iterable dataset to make batches."""
-    parts = parts_of(loader)
+def dataset_makes_batches(loader: Any) -> bool:
+    """Return True if a loader relies on an iterable dataset for batches."""
+    parts = loader_parts(loader)
     return parts.iterable and not parts.batches
 
 
-def held_open(loader: Any) -> str | None:
-    """What a dataset has open when worker processes are forked, as in "Records.file"; None: nothing is seen.
+def find_open_handle(loader: Any) -> str | None:
+    """Return an attribute of the dataset that is open when workers are forked, such as "Records.file".
 
-    Forked processes share the position in a file, and a connection.
+    Forked processes share the position in a file, and a connection. None if there is no such attribute.
     """
     context = loader.multiprocessing_context or multiprocessing
     if loader.num_workers < 2 or context.get_start_method() != "fork":
@@ -83,8 +84,8 @@ def held_open(loader: Any) -> str | None:
     return next((f"{type(dataset).__name__}.{name}" for name in opened), None)
 
 
+# Libraries whose objects have open files or connections.
 _OPENING = frozenset({"h5py", "lmdb", "netCDF4", "rasterio", "sqlite3", "tables"})
-"""Libraries whose objects have open files or connections."""
 
 
 def _is_open(value: Any) -> bool:
@@ -96,27 +97,29 @@ def _is_open(value: Any) -> bool:
         return False
 
 
-def pipeline_of(
+def read_pipeline(
     loader: Any,
     first_batch: Any = None,
     facts: Mapping[str, Mapping[str, Value]] | None = None,
     unused: Collection[str] = (),
 ) -> Pipeline:
-    """The stages of a DataLoader.
+    """Read the stages of a DataLoader.
 
     Args:
         loader: The DataLoader.
-        first_batch: A batch of it, for the tensors; without one there are none.
-        facts: More attributes, by the name of the stage.
-        unused: Names of datasets and transforms that are left out, because nothing calls them.
+        first_batch: One of its batches, for the tensors; without it there are none.
+        facts: Further attributes, by the name of the stage.
+        unused: Names of datasets and transforms to leave out, because nothing calls them.
     """
-    parts = parts_of(loader)
-    called = line_of_call(loader)
+    parts = loader_parts(loader)
+    line = call_line(loader)
     stages: list[Stage] = []
     if not parts.iterable:
-        stages.append(Stage(SAMPLER, SAMPLER, 0, (), source_of(parts.order) or called, _of_order(parts)))
+        stages.append(
+            Stage(SAMPLER, SAMPLER, 0, (), definition_line(parts.order) or line, _read_sampler(parts))
+        )
     sampler = tuple(stage.name for stage in stages)
-    reads: dict[str, tuple[str, ...]] = {}  # by layer, itself or, of one that is left out, what it reads
+    reads: dict[str, tuple[str, ...]] = {}  # the layer itself, or the inputs of an unused one
     for layer in parts.layers:
         before = tuple(dict.fromkeys(name for one in layer.inputs for name in reads[one])) or sampler
         reads[layer.name] = before if layer.name in unused else (layer.name,)
@@ -125,19 +128,19 @@ def pipeline_of(
         attributes: dict[str, Value] = {}
         if layer.name == GETITEM:
             attributes = {"iterable": parts.iterable}
-        source = source_of(layer.code)
+        source = definition_line(layer.code)
         stages.append(Stage(layer.name, layer.op, len(stages), before, source, attributes))
-    own = source_of(loader.collate_fn)
+    own = definition_line(loader.collate_fn)
     stages.append(
-        Stage(COLLATE, COLLATE, len(stages), (GETITEM,), own or called, _of_collate(parts, own is not None))
+        Stage(COLLATE, COLLATE, len(stages), (GETITEM,), own or line, _read_collate(parts, own is not None))
     )
-    leaves = {} if first_batch is None else leaves_of(first_batch)
+    leaves = {} if first_batch is None else flatten_batch(first_batch)
     element = tuple(_tensor(name, leaf) for name, leaf in leaves.items())
     together = common_size(element)
-    workers = _of_workers(parts, batch_bytes(tuple(leaves.values())))
+    workers = _read_workers(parts, batch_bytes(tuple(leaves.values())))
     if not parts.batches and first_batch is not None and "iterated" not in workers:
         workers["batched_by_dataset"] = together is not None
-    stages.append(Stage(WORKERS, WORKERS, len(stages), (COLLATE,), called, workers))
+    stages.append(Stage(WORKERS, WORKERS, len(stages), (COLLATE,), line, workers))
     if parts.batches and leaves:
         together = SampleCounter(batch_size_of(loader))(tuple(leaves.values()))
     pipeline = Pipeline("torch", tuple(stages), element, together or 1)
@@ -151,25 +154,25 @@ def pipeline_of(
     )
 
 
-def _of_order(parts: Parts) -> dict[str, Value]:
+def _read_sampler(parts: LoaderParts) -> dict[str, Value]:
     order = parts.order
     attributes: dict[str, Value] = {"kind": type(order).__name__, "random": is_random(order)}
     attributes["seeded"] = is_seeded(order)
     attributes["takes_generator"] = _takes_generator(type(order))
-    attributes["made_by_loader"] = _made_by_loader(parts)
-    if (count := length_of(order)) is not None:
+    attributes["made_by_loader"] = _uses_loader_generator(parts)
+    if (count := length_or_none(order)) is not None:
         attributes["records"] = count
     return attributes
 
 
-def _made_by_loader(parts: Parts) -> bool:
-    """Whether the order is drawn from `generator` of the DataLoader: one that is given to it is not."""
-    noted = made_order_itself(parts.loader)
+def _uses_loader_generator(parts: LoaderParts) -> bool:
+    """Return True if `generator` of the DataLoader determines the order; a given sampler ignores it."""
+    recorded = made_its_sampler(parts.loader)
     source = getattr(parts.order, "data_source", None)
-    return source is parts.loader.dataset and is_torchs(parts.order) if noted is None else noted
+    return source is parts.loader.dataset and is_torch_class(parts.order) if recorded is None else recorded
 
 
-def _of_collate(parts: Parts, is_users: bool) -> dict[str, Value]:
+def _read_collate(parts: LoaderParts, is_users: bool) -> dict[str, Value]:
     loader = parts.loader
     attributes: dict[str, Value] = {"users": is_users}
     if loader.batch_size is not None:
@@ -182,14 +185,14 @@ def _of_collate(parts: Parts, is_users: bool) -> dict[str, Value]:
     return attributes
 
 
-def _of_workers(parts: Parts, batch_bytes: int) -> dict[str, Value]:
+def _read_workers(parts: LoaderParts, size_bytes: int) -> dict[str, Value]:
     loader = parts.loader
     attributes: dict[str, Value] = {
         "num_workers": int(loader.num_workers),
         "prefetch_factor": loader.prefetch_factor,
         "persistent_workers": bool(loader.persistent_workers),
         "cpus": len(os.sched_getaffinity(0)),
-        "batch_bytes": batch_bytes,
+        "batch_bytes": size_bytes,
     }
     if (samples := _epoch_samples(parts)) is not None:
         attributes["epoch_samples"] = samples
@@ -198,19 +201,19 @@ def _of_workers(parts: Parts, batch_bytes: int) -> dict[str, Value]:
     return attributes
 
 
-def _epoch_samples(parts: Parts) -> int | None:
-    """Records that an epoch delivers; None where what has a length may be batches, or is without an end."""
+def _epoch_samples(parts: LoaderParts) -> int | None:
+    """Return the records of an epoch; None if elements with a length may be batches, or never end."""
     loader = parts.loader
     size = loader.batch_size
     if size is None:
         return None
-    records = length_of(loader.dataset if parts.iterable else parts.order)
+    records = length_or_none(loader.dataset if parts.iterable else parts.order)
     return records // size * size if records is not None and loader.drop_last else records
 
 
 def batch_size_of(loader: Any) -> int | None:
-    """Records of a whole batch; None where the loader does not tell, or makes no batches itself."""
-    parts = parts_of(loader)
+    """Return the records of a full batch; None if it is unknown, or the loader makes no batches."""
+    parts = loader_parts(loader)
     size = loader.batch_size
     if size is None and parts.batches:
         size = getattr(loader.batch_sampler, "batch_size", None)
@@ -218,9 +221,9 @@ def batch_size_of(loader: Any) -> int | None:
 
 
 def common_size(element: tuple[Tensor, ...]) -> int | None:
-    """The first size that all tensors share, as those of a batch do; None where they have none in common.
+    """Return the first size that all tensors share, as those of a batch do; None if they differ.
 
-    A single tensor has to have two dimensions: a vector more likely is one record.
+    A single tensor needs two dimensions: a vector is more likely a record.
     """
     first = {tensor.shape[0] if tensor.shape else None for tensor in element}
     single = len(element) == 1 and len(element[0].shape or ()) < 2
@@ -228,13 +231,13 @@ def common_size(element: tuple[Tensor, ...]) -> int | None:
 
 
 def is_batch(loader: Any, leaves: Sequence[Any]) -> bool:
-    """Whether what a loader delivers is a batch: its own, or one that the dataset has made."""
+    """Return True if a loader delivers batches: its own, or those of the dataset."""
     made = tuple(Tensor("", "", tuple(leaf.shape)) for leaf in leaves)
-    return parts_of(loader).batches or common_size(made) is not None
+    return loader_parts(loader).batches or common_size(made) is not None
 
 
 def is_random(sampler: Any) -> bool:
-    """Whether a sampler shuffles, as far as its class tells."""
+    """Return True if a sampler shuffles, as far as its class shows."""
     from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
     shuffles = bool(getattr(sampler, "shuffle", False))
@@ -242,14 +245,14 @@ def is_random(sampler: Any) -> bool:
 
 
 def is_seeded(sampler: Any) -> bool | None:
-    """Whether a sampler has a generator or a seed of its own; None where its class does not tell."""
+    """Return True if a sampler has its own generator or seed; None if its class does not show that."""
     if any(getattr(sampler, name, None) is not None for name in ("generator", "seed")):
         return True
-    return False if is_torchs(sampler) or hasattr(sampler, "generator") else None
+    return False if is_torch_class(sampler) or hasattr(sampler, "generator") else None
 
 
-def is_torchs(sampler: Any) -> bool:
-    """Whether a sampler is of a class of torch's, of which it is known what random numbers it draws."""
+def is_torch_class(sampler: Any) -> bool:
+    """Return True if torch defines the class of a sampler, so that its random numbers are known."""
     return type(sampler).__module__.startswith("torch.utils.data")
 
 
@@ -260,8 +263,8 @@ def _takes_generator(kind: type) -> bool:
         return False
 
 
-def length_of(sized: Any) -> int | None:
-    """The number of records of a dataset, or of indices of a sampler; None where it does not tell."""
+def length_or_none(sized: Any) -> int | None:
+    """Return the length of a dataset or sampler; None if it has none."""
     try:
         return len(sized)
     except (TypeError, NotImplementedError):
@@ -274,7 +277,7 @@ def _tensor(name: str, leaf: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class _Call:
-    """How a DataLoader was made: the user's line, and whether a sampler was given."""
+    """A call of DataLoader: the user's line, and whether a sampler was given."""
 
     line: str | None
     given_order: bool
@@ -284,42 +287,42 @@ _CALLS: WeakKeyDictionary[Any, _Call] = WeakKeyDictionary()
 
 
 @contextmanager
-def noting_calls() -> Iterator[None]:
-    """While it is open, it is noted how every DataLoader is made: see `line_of_call`, `made_order_itself`."""
+def recorded_calls() -> Iterator[None]:
+    """Record the call of every DataLoader for the duration of the context."""
     from torch.utils.data import DataLoader
 
     original = DataLoader.__init__
     signature = inspect.signature(original)
 
     @wraps(original)
-    def noting(self: Any, *args: Any, **kwargs: Any) -> None:
+    def record_call(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         given = signature.bind(self, *args, **kwargs).arguments
         orders = (given.get("sampler"), given.get("batch_sampler"))
         _CALLS[self] = _Call(_users_line(sys._getframe(1), self), any(order is not None for order in orders))
 
-    DataLoader.__init__ = noting
+    DataLoader.__init__ = record_call
     try:
         yield
     finally:
         DataLoader.__init__ = original
 
 
-def line_of_call(loader: Any) -> str | None:
-    """The user's `file:line` that made a DataLoader; None where nobody has noted it."""
+def call_line(loader: Any) -> str | None:
+    """Return the user's `file:line` that made a DataLoader; None if it was not recorded."""
     call = _CALLS.get(loader)
     return None if call is None else call.line
 
 
-def made_order_itself(loader: Any) -> bool | None:
-    """Whether a DataLoader has made its sampler, by `shuffle`; None where nobody has noted it."""
+def made_its_sampler(loader: Any) -> bool | None:
+    """Return True if a DataLoader made its sampler, by `shuffle`; None if its call was not recorded."""
     call = _CALLS.get(loader)
     return None if call is None else not call.given_order
 
 
 def _users_line(frame: FrameType | None, made: Any) -> str | None:
     while frame is not None:
-        # A class derived from DataLoader calls it in its own __init__: the line that made that is wanted.
+        # A class derived from DataLoader calls it in its own __init__: return the line that made that object.
         by_itself = any(value is made for value in frame.f_locals.values())
         if not by_itself and is_users_file(frame.f_code.co_filename):
             return f"{display_path(frame.f_code.co_filename)}:{frame.f_lineno}"
@@ -327,8 +330,8 @@ def _users_line(frame: FrameType | None, made: Any) -> str | None:
     return None
 
 
-def source_of(function: Any) -> str | None:
-    """The user's line where a function, or the class of an object, is defined; None for a library's."""
+def definition_line(function: Any) -> str | None:
+    """Return the user's line that defines a function, or the class of an object; None for a library's."""
     if function is None:
         return None
     is_code = inspect.isfunction(function) or inspect.ismethod(function) or inspect.isclass(function)

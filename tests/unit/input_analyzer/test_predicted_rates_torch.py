@@ -21,7 +21,7 @@ from input_analyzer.measure.rates import Effort, Plan, Rates
 from input_analyzer.rate_model import Point, fit
 from input_rules.pipeline import StageTime
 from input_rules.throughput import sample_time
-from input_rules.torch.loader import pipeline_of
+from input_rules.torch.loader import read_pipeline
 
 FILE = Path(__file__).with_name("torch_pipelines.py")
 
@@ -45,7 +45,7 @@ PLANS = (Plan(1, (1, 2)), Plan(2, (1,)))
 
 @pytest.mark.parametrize("case", PIPELINES.CASES, ids=lambda case: case.name)
 def test_the_bottleneck_follows_from_times_and_workers(case: Any) -> None:
-    pipeline = pipeline_of(case.make())
+    pipeline = read_pipeline(case.make())
     times = [StageTime(stage.name, *case.costs.get(stage.name, (0, 0))) for stage in pipeline.stages]
     costs = stage_costs(pipeline, tuple(times))
     for cpus, stage in case.bottleneck.items():

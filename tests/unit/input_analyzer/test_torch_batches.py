@@ -29,8 +29,8 @@ from input_rules.batches import SampleCounter
 from input_rules.errors import ComponentError
 from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
-from input_rules.torch.batch_parts import leaves_of
-from input_rules.torch.loader import pipeline_of
+from input_rules.torch.batch_parts import flatten_batch
+from input_rules.torch.loader import read_pipeline
 
 Named = namedtuple("Named", "x y")
 
@@ -83,7 +83,7 @@ Y = torch.zeros(4, dtype=torch.int32)
     ],
 )
 def test_what_is_streamed_is_found_and_named(batch: Any, shapes: dict[str, tuple[int, ...]]) -> None:
-    leaves = leaves_of(batch)
+    leaves = flatten_batch(batch)
     assert {name: tuple(leaf.shape) for name, leaf in leaves.items()} == shapes
     assert all(leaf.nbytes for leaf in leaves.values())
 
@@ -91,12 +91,15 @@ def test_what_is_streamed_is_found_and_named(batch: Any, shapes: dict[str, tuple
 @pytest.mark.parametrize(
     ("batch", "said"),
     [
-        ({"x": X, "y": object()}, "component 'element['y']' of the input is object, ... make it of tensors"),
+        (
+            {"x": X, "y": object()},
+            "component 'element['y']' of the input is object, ... build it from tensors",
+        ),
         (
             (X, np.array([None])),
             "component 'element[1]' of the input is an array of object, ... leave it out",
         ),
-        (Pair(X, Nothing()), "component 'element.y' of the input is ... .Nothing, ... make it of tensors"),
+        (Pair(X, Nothing()), "component 'element.y' of the input is ... .Nothing, ... build it from tensors"),
         (X.to_sparse(), "is a sparse_coo tensor, expected a dense tensor of numbers; make it dense"),
         ([[1, 2], [3]], "is lists of numbers of different lengths, ... pad them"),
         ({"x": None}, "component 'element' of the input is dict without a tensor"),
@@ -105,7 +108,7 @@ def test_what_is_streamed_is_found_and_named(batch: Any, shapes: dict[str, tuple
 )
 def test_what_cannot_be_streamed_is_refused_by_name_and_type(batch: Any, said: str) -> None:
     with pytest.raises(ComponentError) as refused:
-        leaves_of(batch)
+        flatten_batch(batch)
     assert all(part in str(refused.value) for part in said.split(" ... "))
     assert refused.value.exit_code == 2, "as that of a run"
 
@@ -142,7 +145,7 @@ def test_records_are_told_apart_in_whatever_they_come(kind: Any) -> None:
 
 
 def test_text_is_counted_and_a_note_says_that_it_cannot_be_streamed() -> None:
-    leaves = leaves_of({"x": X, "names": ["a", "bc"], "raw": b"raw", "paths": np.array([["ä"]], object)})
+    leaves = flatten_batch({"x": X, "names": ["a", "bc"], "raw": b"raw", "paths": np.array([["ä"]], object)})
     assert {
         name: (leaf.dtype, leaf.shape, leaf.nbytes) for name, leaf in leaves.items() if name != "element['x']"
     } == {
@@ -155,7 +158,7 @@ def test_text_is_counted_and_a_note_says_that_it_cannot_be_streamed() -> None:
     assert facts["bytes_per_sample"] == 12 + 4
     assert facts["notes"][0].startswith("element['name'] is text, which a CS system cannot be fed")
     pairs = [(torch.zeros(3), f"name {number}") for number in range(8)]
-    collated = leaves_of(next(iter(DataLoader(pairs, 4))))
+    collated = flatten_batch(next(iter(DataLoader(pairs, 4))))
     assert {name: leaf.shape for name, leaf in collated.items()} == {"element[0]": (4, 3), "element[1]": (4,)}
 
 
@@ -202,9 +205,9 @@ def findings_of(make: Callable[[Shard], Any], **order: Any) -> dict[str, Finding
 @pytest.mark.parametrize(
     ("make", "severity", "said"),
     [
-        (lambda shard: of_task(63, shard), "error", "as 63 records are not whole batches of 8"),
+        (lambda shard: of_task(63, shard), "error", "as 63 records do not divide into batches of 8"),
         (lambda shard: of_task(72, shard), None, ""),
-        (lambda shard: DataLoader(Stream(), 8), "warning", "nobody knows how many"),
+        (lambda shard: DataLoader(Stream(), 8), "warning", "the number of records is unknown"),
     ],
     ids=["uneven", "even", "stream"],
 )
@@ -218,11 +221,11 @@ def test_an_epoch_of_indices_that_come_in_batches_is_not_as_many_records() -> No
     data = torch.arange(128.0).reshape(64, 2)
     order = torch.utils.data.BatchSampler(range(64), 8, False)
     for loader, samples in ((DataLoader(data, None, sampler=order), None), (DataLoader(data, 8), 64)):
-        assert epoch_samples(pipeline_of(loader, next(iter(loader)))) == samples
+        assert epoch_samples(read_pipeline(loader, next(iter(loader)))) == samples
 
 
 def test_of_a_stream_every_worker_has_a_last_batch() -> None:
-    for workers, whose in ((0, "batch is left out"), (2, "batch of each worker process is left out")):
+    for workers, whose in ((0, "batch of an epoch is dropped"), (2, "batch and worker process is dropped")):
         loader = DataLoader(Stream(), 8, num_workers=workers)
         gain = findings_of(lambda shard, loader=loader: loader)["drop-remainder-missing"].gain
         assert gain is not None

@@ -103,7 +103,7 @@ class Overlapping(Stream):
 def test_parts_of_workers_that_overlap_are_an_error() -> None:
     finding = found(lambda shard: loader(Overlapping(), num_workers=2))["loader-parts-overlap"]
     assert finding.severity == "error"
-    assert finding.message.startswith("the 2 workers share out the records, but not each once")
+    assert finding.message.startswith("the parts of the 2 workers overlap")
 
 
 def test_streams_are_split_in_several_ways() -> None:
@@ -174,7 +174,7 @@ def test_workers_share_a_file_that_was_open_before_them(tmp_path: Path) -> None:
         return found(lambda shard: loader(InFile(path, at_once), shard, num_workers=workers))
 
     finding = reading(True, 2)["loader-file-shared"]
-    assert finding.message.startswith("InFile.file is open when the workers begin: the 2 of them share")
+    assert finding.message.startswith("InFile.file is open when the workers start: the 2 of them share")
     assert "loader-file-shared" not in reading(False, 2)
     assert "loader-file-shared" not in reading(True, 1), "nobody shares it with the only worker"
 

@@ -33,7 +33,7 @@ from input_analyzer.torch.examine import examine, same_random_numbers
 from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import Context
-from input_rules.torch.loader import pipeline_of
+from input_rules.torch.loader import read_pipeline
 from input_rules.torch.rules import find, recommend_workers
 
 MIB = 1 << 20
@@ -133,7 +133,7 @@ def test_there_are_too_few_workers_or_too_many() -> None:
 
 
 def test_as_many_workers_are_wanted_as_are_of_use() -> None:
-    pipeline = pipeline_of(loader(Numbers(), num_workers=2))
+    pipeline = read_pipeline(loader(Numbers(), num_workers=2))
     for cpus, spent, wanted in (
         (4, times(1000), 4),
         (1, times(1000), 1),
@@ -286,7 +286,7 @@ def test_a_dear_collate_function() -> None:
 
 def test_wide_types() -> None:
     wide = loader(TensorDataset(torch.zeros(64, 2, dtype=torch.float64), torch.zeros(64, dtype=torch.int64)))
-    pipeline = pipeline_of(wide, next(iter(wide)))
+    pipeline = read_pipeline(wide, next(iter(wide)))
     findings = [finding for finding in find(pipeline, Context()) if finding.id == "dtype-wide"]
     assert [finding.severity for finding in findings] == ["warning", "info"]
     assert [str(finding.gain).startswith("expected: ") for finding in findings] == [True, True]
@@ -314,7 +314,7 @@ def test_random_numbers_that_are_the_same_in_all_workers(dataset: Any, begin: An
 
 def test_weighted_orders_are_random() -> None:
     weighted = DataLoader(Numbers(), sampler=WeightedRandomSampler(torch.ones(64).tolist(), 64))
-    assert pipeline_of(weighted).by_name["sampler"].attributes["random"] is True
+    assert read_pipeline(weighted).by_name["sampler"].attributes["random"] is True
 
 
 def test_times_come_into_an_examination() -> None:

@@ -26,8 +26,8 @@ from input_analyzer.measure.cpu_time import Profile
 from input_analyzer.measure.examine import stage_costs
 from input_analyzer.torch.timing import time_stages, watched
 from input_rules.pipeline import StageTime
-from input_rules.torch.layers import layers_of
-from input_rules.torch.loader import noting_calls, pipeline_of
+from input_rules.torch.layers import find_layers
+from input_rules.torch.loader import read_pipeline, recorded_calls
 
 TOLERANCE = 0.15
 CALL_US = 100.0
@@ -49,7 +49,7 @@ Records, Stream, Burn, Compose = pipelines.Records, pipelines.Stream, pipelines.
 
 
 def times_of(loader: Any, seconds: float = 1.0) -> dict[str, StageTime]:
-    pipeline = pipeline_of(loader, next(iter(loader)))
+    pipeline = read_pipeline(loader, next(iter(loader)))
     found = {one.stage: one for one in time_stages(loader, pipeline, seconds)}
     assert list(found) == [stage.name for stage in pipeline.stages]
     return found
@@ -66,7 +66,7 @@ def test_stage_times_are_true(case: Any) -> None:
     for stage, found in times.items():
         # A worker's batch of 4 is received in less than 1.2 ms.
         assert stage in case.costs or found.self_time_us < 300, found
-    costs = stage_costs(pipeline_of(loader, next(iter(loader))), tuple(times.values()))
+    costs = stage_costs(read_pipeline(loader, next(iter(loader))), tuple(times.values()))
     for cpus, stage in case.bottleneck.items():
         bottleneck = bottleneck_of(costs, cpus)
         assert bottleneck is not None
@@ -108,11 +108,11 @@ def test_what_other_programs_take_is_no_waiting() -> None:
 
 
 def test_stages_lines_and_arguments() -> None:
-    with noting_calls():
+    with recorded_calls():
         loader = DataLoader(
             Records(), batch_size=8, shuffle=True, collate_fn=pipelines.slow_collate, num_workers=2
         )
-    pipeline = pipeline_of(loader)
+    pipeline = read_pipeline(loader)
     assert [stage.op for stage in pipeline.stages] == ["sampler", "getitem", "collate", "workers"]
     assert pipeline.by_name["sampler"].attributes["random"] is True
     assert pipeline.by_name["workers"].attributes["num_workers"] == 2
@@ -126,7 +126,7 @@ def test_stages_lines_and_arguments() -> None:
         place, _, line = str(pipeline.by_name[stage].source).rpartition(":")
         assert Path(place).name == file
         assert Path(__file__).with_name(file).read_text().splitlines()[int(line) - 1].startswith(text)
-    assert pipeline_of(DataLoader(Records())).by_name["workers"].source is None, "nobody has noted it"
+    assert read_pipeline(DataLoader(Records())).by_name["workers"].source is None, "nobody has noted it"
 
 
 def test_the_line_of_a_derived_loader_is_that_of_its_user() -> None:
@@ -134,14 +134,14 @@ def test_the_line_of_a_derived_loader_is_that_of_its_user() -> None:
         def __init__(self, dataset: Any) -> None:
             super().__init__(dataset, batch_size=2)
 
-    with noting_calls():
+    with recorded_calls():
         loader = Mine(Records())
-    line = int(str(pipeline_of(loader).by_name["workers"].source).rpartition(":")[2])
+    line = int(str(read_pipeline(loader).by_name["workers"].source).rpartition(":")[2])
     assert Path(__file__).read_text().splitlines()[line - 1] == "        loader = Mine(Records())"
 
 
 def test_datasets_and_transforms_within_a_dataset_are_stages_of_their_own() -> None:
-    pipeline = pipeline_of(pipelines.composed())
+    pipeline = read_pipeline(pipelines.composed())
     assert {stage.name: stage.inputs for stage in pipeline.stages} == {
         "sampler": (),
         "transform.Burn": ("sampler",),
@@ -159,7 +159,7 @@ def test_datasets_and_transforms_within_a_dataset_are_stages_of_their_own() -> N
 
 
 def test_what_nothing_calls_is_left_out() -> None:
-    pipeline = pipeline_of(pipelines.composed(), unused={"transform.Nap", "getitem.ConcatDataset"})
+    pipeline = read_pipeline(pipelines.composed(), unused={"transform.Nap", "getitem.ConcatDataset"})
     assert pipeline.by_name["transform.<lambda>"].inputs == ("transform.Burn",)
     assert pipeline.by_name["getitem"].inputs == ("getitem.Records",)
 
@@ -214,7 +214,7 @@ def test_watching_changes_nothing(dataset: Any) -> None:
 
     before, expected = state(), records()
     profile = Profile()
-    with watched(layers_of(dataset, batched=True), profile):
+    with watched(find_layers(dataset, batched=True), profile):
         found = records()
         assert isinstance(dataset, type(dataset).__mro__[0])
     profile.close()
@@ -230,7 +230,7 @@ def test_errors_of_the_dataset_are_its_own_and_leave_it_as_it_was() -> None:
     inner = Broken()
     loader = DataLoader(Subset(inner, range(8)), batch_size=4)
     with pytest.raises(KeyError, match="no such file"):
-        time_stages(loader, pipeline_of(loader), 0.1)
+        time_stages(loader, read_pipeline(loader), 0.1)
     assert type(inner) is Broken
 
 
@@ -265,7 +265,7 @@ def test_parts_that_call_each_other_are_told_apart() -> None:
 )
 def test_samples_of_a_batch(arguments: dict[str, Any], size: int) -> None:
     loader = DataLoader(Records(count=24), **arguments)
-    assert pipeline_of(loader, next(iter(loader))).samples_per_element == size
+    assert read_pipeline(loader, next(iter(loader))).samples_per_element == size
 
 
 def test_a_dataset_that_makes_batches_itself() -> None:
@@ -276,5 +276,5 @@ def test_a_dataset_that_makes_batches_itself() -> None:
                 yield {"x": torch.zeros(4, 3), "y": torch.zeros(4)}
 
     loader = DataLoader(Batches(), batch_size=None)
-    assert pipeline_of(loader, next(iter(loader))).samples_per_element == 4
+    assert read_pipeline(loader, next(iter(loader))).samples_per_element == 4
     assert 1800 < times_of(loader, 0.2)["getitem"].cpu_us < 2800

@@ -16,7 +16,7 @@ from input_rules.findings import Finding
 from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import StageTime
 from input_rules.rules.base import Context
-from input_rules.torch.loader import pipeline_of
+from input_rules.torch.loader import read_pipeline
 from input_rules.torch.rules import find
 
 ALONE = Shard(1, 0)
@@ -97,7 +97,7 @@ def found(make: Callable[[Shard], Any], seconds: float = 0.0) -> dict[str, Findi
 
 def judged(made: Any, facts: Any = None, batch: bool = True, **context: Any) -> dict[str, Finding]:
     """What the rules say of a loader, without reading more than one batch of it."""
-    pipeline = pipeline_of(made, _first_batch(made) if batch else None, facts)
+    pipeline = read_pipeline(made, _first_batch(made) if batch else None, facts)
     return {finding.id: finding for finding in find(pipeline, Context(**context))}
 
 

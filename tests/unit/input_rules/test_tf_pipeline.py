@@ -178,7 +178,7 @@ def test_what_was_not_compared_is_said() -> None:
     assert impatient.context.sharded is None
     assert "not checked" in impatient.notes[0]
     assert "0.01 s" in impatient.notes[0]
-    assert "as one of 9 workers it raises IndexError" in inspect(alone, workers=9).notes[0]
+    assert "as one of 9 workers, it raises IndexError" in inspect(alone, workers=9).notes[0]
 
 
 def test_two_traces_of_one_function_have_one_fingerprint() -> None:

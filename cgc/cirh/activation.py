@@ -319,7 +319,7 @@ class CompositeOp(CirhOp):
 
     @property
     def work(self) -> Work:
-        """That of the activation and of the sum."""
+        """Work of the activation and of the sum."""
         return self.activation.TRAITS.work.with_simple(1)
 
     @classmethod

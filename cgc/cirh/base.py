@@ -1,4 +1,4 @@
-"""What all CIRH ops share: construction, the text form, where an op comes from, attribute accessors."""
+"""Base of all CIRH ops: construction, text form, origin, attribute accessors."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
 from cgc.cirh.traits import Elements, OpTraits, Order, Samples, Work
-from cgc.cirh.types import Tensor, checked_tensor, dtype_name, element_count, shape_of, tensor_of
+from cgc.cirh.types import Tensor, dtype_name, element_count, require_tensor, shape_of, tensor_of
 from cgc.errors import InvalidOpError
 
 Value: TypeAlias = SSAValue | Operation
-"""What constructors take as an operand: a value, or an op with a single result."""
+"""An operand of a constructor: a value, or an op with a single result."""
 
 LayerPath: TypeAlias = tuple[str, ...]
 """Names of the layers around an op from the outermost in, such as ("encoder", "0", "dense"); () for none."""
@@ -41,10 +41,10 @@ NODE_NAME = "cs.name"
 SOURCE = "cs.source"
 LAYER = "cs.layer"
 ORIGIN = frozenset({NODE_NAME, SOURCE, LAYER})
-"""Discardable attributes that say where an op comes from; they never change what a module computes."""
+"""Discardable attributes with the origin of an op; they never change what a module computes."""
 
 FLOAT32 = "cs.float32"
-"""Attribute of an op that a program wants in float32 where others are computed in 16 bits."""
+"""Attribute of an op that stays in float32 in a program with 16-bit precision."""
 
 
 INT = IntegerAttr.constr(i64)
@@ -57,29 +57,29 @@ FALSE = IntegerAttr(0, i1)
 
 @lru_cache(maxsize=4096)
 def int_attr(value: int) -> IntegerAttr:
-    """`value : i64`; a step has few different ones."""
+    """Return `value : i64`."""
     return IntegerAttr(int(value), i64)
 
 
 @cache
 def bool_attr(value: bool) -> IntegerAttr:
-    """`true` or `false`."""
+    """Return `true` or `false`."""
     return IntegerAttr(int(value), i1)
 
 
 def float_attr(value: float) -> FloatAttr:
-    """`value : f32`."""
+    """Return `value : f32`."""
     return FloatAttr(float(value), f32)
 
 
 @lru_cache(maxsize=4096)
 def text_attr(text: str) -> StringAttr:
-    """`"text"`; equal ones are mostly one object, and are compared and printed as such."""
+    """Return `"text"`; equal ones are usually one object, and are compared and printed as such."""
     return StringAttr(text)
 
 
 def ints_attr(values: Iterable[int]) -> DenseArrayBase:
-    """`array<i64: ...>`."""
+    """Return `array<i64: ...>`."""
     return _ints_attr(tuple(int(value) for value in values))
 
 
@@ -90,7 +90,7 @@ def _ints_attr(values: tuple[int, ...]) -> DenseArrayBase:
 
 @lru_cache(maxsize=4096)
 def layer_attr(path: LayerPath) -> ArrayAttr[StringAttr]:
-    """`["encoder", "dense"]`; the thousands of ops of a step share one object for each of their layers."""
+    """Return `["encoder", "dense"]`; the ops of a step share one object for each layer."""
     return ArrayAttr(map(StringAttr, path))
 
 
@@ -100,7 +100,7 @@ def is_layer_attr(attribute: Attribute) -> TypeGuard[ArrayAttr[StringAttr]]:
 
 
 def operand_type(value: Value) -> Tensor:
-    """Return the tensor type of what a constructor takes as an operand."""
+    """Return the tensor type of an operand."""
     return tensor_of(SSAValue.get(value))
 
 
@@ -187,7 +187,7 @@ class CirhOp(IRDLOperation, ABC):
     and are read as Python values (`op.transpose_a -> bool`).
 
     Attributes:
-        TRAITS: what the passes and the kernel library ask of the op, see `cgc.cirh.traits`.
+        TRAITS: traits by which the passes and the kernel library decide.
     """
 
     TRAITS: ClassVar[OpTraits]
@@ -215,13 +215,13 @@ class CirhOp(IRDLOperation, ABC):
         properties: Mapping[str, Attribute],
         attributes: Mapping[str, Attribute],
     ) -> Self:
-        """What `create` makes, in less than half the time: copies of deep steps are made of thousands of ops.
+        """Create an op without defaults and checks, in less than half the time of `create`.
 
         Args:
-            operands: of the op.
-            result_types: of the op.
-            properties: all of them; it fills in no defaults.
-            attributes: the discardable ones.
+            operands: the operands.
+            result_types: the types of the results.
+            properties: all properties; no defaults are filled in.
+            attributes: the discardable attributes.
         """
         op = cls.__new__(cls)
         uses = tuple([Use(op, index) for index in range(len(operands))])
@@ -234,7 +234,7 @@ class CirhOp(IRDLOperation, ABC):
 
     @property
     def operand_values(self) -> tuple[SSAValue, ...]:
-        """The operands, without the view that `operands` makes each time for whoever wants to change them."""
+        """The operands as a tuple, without the mutable view that `operands` makes each time."""
         return self._operands
 
     @abstractmethod
@@ -245,14 +245,14 @@ class CirhOp(IRDLOperation, ABC):
     def infer_types(
         cls, operands: Sequence[SSAValue], properties: Mapping[str, Attribute]
     ) -> tuple[Tensor, ...]:
-        """Return the result types of such an op, where operands and attributes alone say them."""
+        """Return the result types of an op with these operands and properties."""
         op = cls.create(operands=operands, properties=dict(properties))
         types = op._infer_results()
         op.erase()
         return types
 
     def verify_(self) -> None:
-        """Checks the result types against the op's own rule; called after the IRDL constraints."""
+        """Check the result types against the op's own rule; called after the IRDL constraints."""
         unknown = [name for name in self.attributes if "." not in name]
         if unknown:
             own = ", ".join(attribute_names(type(self))) or "none"
@@ -268,30 +268,30 @@ class CirhOp(IRDLOperation, ABC):
 
     def _check_tensor(self, attribute: Attribute) -> None:
         try:
-            checked_tensor(attribute)
+            require_tensor(attribute)
         except InvalidOpError as error:
             raise InvalidOpError(f"{self.name}: {error}") from None
 
     @classmethod
     def fail(cls, message: str) -> NoReturn:
-        """Raises InvalidOpError with the op's name before the message."""
+        """Raise InvalidOpError with the op's name before the message."""
         raise InvalidOpError(f"{cls.name}: {message}")
 
     @classmethod
     def require_dtype(cls, what: str, tensor: Tensor, allowed: frozenset[str]) -> None:
-        """Checks the element type of an operand; `what` is its name in the message."""
+        """Check the element type of an operand; `what` is its name in the message."""
         if dtype_name(tensor) not in allowed:
             cls.fail(f"{what} has type {tensor}, expected an element type of {', '.join(sorted(allowed))}")
 
     @classmethod
     def require_same(cls, what: str, got: Attribute, other: str, expected: Attribute) -> None:
-        """Checks that two operands have one type."""
+        """Check that two operands have one type."""
         if got != expected:
             cls.fail(f"{what} has type {got}, expected {expected}, the type of {other}")
 
     @classmethod
     def require_scalar(cls, what: str, got: Tensor, like: Tensor | None = None) -> None:
-        """Checks for rank 0 and, with `like`, for the element type of `like`."""
+        """Check for rank 0 and, with `like`, for the element type of `like`."""
         if got.get_shape():
             cls.fail(f"{what} has type {got}, expected rank 0")
         if like is not None and got.element_type != like.element_type:
@@ -299,20 +299,21 @@ class CirhOp(IRDLOperation, ABC):
 
     @classmethod
     def require_axis(cls, axis: int, rank: int) -> None:
-        """Checks that 0 <= axis < rank."""
+        """Check that 0 <= axis < rank."""
         if not 0 <= axis < rank:
             cls.fail(f"axis is {axis}, expected 0 <= axis < {rank}, the rank")
 
     @property
     def work(self) -> Work:
-        """How often each of `worked_elements` needs each kind of work."""
+        """Work of each kind on each of `worked_elements`."""
         return self.TRAITS.work
 
     def worked_elements(self) -> int:
-        """Elements that the work is done on.
+        """Return the number of elements that the work is done on.
 
-        Those of the largest result, and of the largest operand where an element comes from many. A sort
-        visits them once for each doubling of the sorted runs, a scatter visits its updates.
+        This is the size of the largest result, and of the largest operand where an element comes from many. A
+        sort
+        visits the elements once for each doubling of the sorted runs, a scatter visits its updates.
         """
         if self.TRAITS.order is Order.SCATTERS:
             return element_count(tensor_of(self.operands[-1]))
@@ -323,15 +324,15 @@ class CirhOp(IRDLOperation, ABC):
         return self.stages() * max((element_count(tensor_of(value)) for value in values), default=0)
 
     def stages(self) -> int:
-        """Number of times that an op of `Order.STAGES` visits all elements, each after the one before."""
+        """Return the number of times that an op of `Order.STAGES` visits all elements in sequence."""
         return 1
 
     def row_reductions(self) -> int:
-        """Sums and maxima along a row of a sample that the op takes; over samples alone there is none."""
+        """Return the number of sums and maxima along a row of a sample; none for sums over samples only."""
         return 0
 
     def sample_operands(self) -> Sequence[SSAValue]:
-        """Return the operands whose samples the results have, see `Samples`."""
+        """Return the operands whose samples the results have."""
         return () if self.TRAITS.samples in (Samples.SUMMED, Samples.NONE) else self.operands
 
     @property
@@ -346,13 +347,13 @@ class CirhOp(IRDLOperation, ABC):
 
     @property
     def layer(self) -> LayerPath:
-        """The layer that this op belongs to, a gradient op to that of its forward op (`cs.layer`)."""
+        """The layer of this op, and for a gradient op that of its forward op (`cs.layer`)."""
         return _path(self.attributes.get(LAYER))
 
     def set_origin(
         self, node_name: str | None = None, source: str | None = None, layer: LayerPath | None = None
     ) -> Self:
-        """Says where the op comes from and returns it; None leaves what is there."""
+        """Set the origin of the op and return it; None leaves a part as it is."""
         if node_name is not None:
             self.attributes[NODE_NAME] = StringAttr(node_name)
         if source is not None:
@@ -362,13 +363,13 @@ class CirhOp(IRDLOperation, ABC):
         return self
 
     def take_origin(self, other: CirhOp) -> Self:
-        """Says that the op comes from where another does, and returns it."""
+        """Copy the origin of another op and return this op."""
         for name in (ORIGIN | {FLOAT32}) & other.attributes.keys():
             self.attributes[name] = other.attributes[name]
         return self
 
     def print(self, printer: Printer) -> None:
-        """Prints `%a, %b {attributes} : (types) -> types`."""
+        """Print `%a, %b {attributes} : (types) -> types`."""
         if self.operands:
             printer.print_string(" ")
             printer.print_list(self.operands, printer.print_operand)
@@ -386,7 +387,7 @@ class CirhOp(IRDLOperation, ABC):
 
     @classmethod
     def parse(cls, parser: Parser) -> Self:
-        """Parses the text form and checks the op, so that a type error is reported where it stands."""
+        """Parse the text form and check the op, so that a type error is reported at its position."""
         start = parser.pos
         names = _parse_operand_list(parser)
         attributes = parser.parse_optional_attr_dict()
@@ -416,12 +417,13 @@ def layer_paths(ops: Iterable[CirhOp]) -> list[LayerPath]:
 
 
 def layer_runs(ops: Iterable[CirhOp]) -> list[tuple[LayerPath, int]]:
-    """Return the layers of ops in order, each with how many ops have it in a row."""
+    """Return the layers of ops in order, each with the number of consecutive ops in it."""
     return [(path, len(list(run))) for path, run in groupby(layer_paths(ops))]
 
 
 def set_quick_accessors(op_type: type[CirhOp]) -> None:
-    """Lets `op.lhs` take a quarter of the time that it takes xDSL: passes ask some hundred times an op."""
+    """Replace accessors such as `op.lhs` by faster ones."""
+    # They take a quarter of the time of xDSL's: passes read each op some hundred times.
     for name, accessor in tuple(vars(op_type).items()):
         if isinstance(accessor, BeforeVariadicSingleAccessor):
             setattr(op_type, name, _quick_accessor(accessor))
@@ -438,7 +440,7 @@ def _quick_accessor(accessor: BeforeVariadicSingleAccessor) -> Any:
 
 
 def mnemonic(op_type: type[CirhOp]) -> str:
-    """Return the name of an op without that of the dialect, "MatMul"."""
+    """Return the name of an op without that of the dialect: "MatMul"."""
     return op_type.name.removeprefix("cirh.")
 
 

@@ -80,7 +80,7 @@ def window_counts(
     padding: Sequence[int],
     dilation: Sequence[int] | None = None,
 ) -> tuple[int, ...]:
-    """How many windows fit along each dimension of space; an error where not even one does."""
+    """Return the number of windows along each dimension of space; an error if none fits."""
     steps = (1,) * len(size) if dilation is None else dilation
     spans = [(count - 1) * step + 1 for count, step in zip(ksize, steps, strict=True)]
     padded = [
@@ -139,9 +139,9 @@ class ConvolutionOp(CirhOp):
         conv_pass_direction: str = "FWD",
         shape: Sequence[int] | None = None,
     ) -> None:
-        """Attributes of the window are 1, 0 and 1 by default.
+        """Create a convolution; strides, padding and dilation are 1, 0 and 1 by default.
 
-        `shape` is that of the result, which operands alone do not say in the two backward directions.
+        `shape` is that of the result, which operands do not determine in the two backward directions.
         """
         left, right = operand_type(lhs), operand_type(rhs)
         ones = (1,) * max(0, len(left.get_shape()) - 2)
@@ -253,7 +253,7 @@ class WindowOp(CirhOp):
     def pooled(
         cls, x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: Sequence[int]
     ) -> Tensor:
-        """The type of x `[N, H, W, C]` after pooling: `[N, H', W', C]`; of `[N, D, H, W, C]` likewise."""
+        """Return the type of x `[N, H, W, C]` after pooling, `[N, H', W', C]`; also of `[N, D, H, W, C]`."""
         cls.require_dtype("x", x, FLOATS)
         dimensions = require_space(cls, "x", x)
         require_window(cls, ksize, strides, padding, dimensions=dimensions)
@@ -393,7 +393,7 @@ class AvgPoolGradOp(WindowOp):
         strides: Sequence[int],
         padding: Sequence[int] | None = None,
     ) -> None:
-        """`shape` is that of what was pooled."""
+        """Create the gradient; `shape` is that of the operand of the pooling."""
         padding = no_padding(ksize) if padding is None else padding
         result = self.infer(operand_type(grad), shape, tuple(ksize), strides, padding)
         properties = self.window_properties(operand_type(grad), ksize, strides, padding)

@@ -15,27 +15,27 @@ from xdsl.dialects.builtin import BytesAttr, DenseIntOrFPElementsAttr, IntegerTy
 from xdsl.parser import Parser
 from xdsl.printer import Printer
 
-from cgc.cirh.types import AnyArray, Tensor, checked_tensor, element_count, numpy_dtype, tensor_type
+from cgc.cirh.types import AnyArray, Tensor, element_count, numpy_dtype, require_tensor, tensor_type
 from cgc.errors import InvalidOpError
 
 LITERAL_LIMIT = 64
 """Constants of more elements than this, unless all are equal, print as the hex form of their bytes."""
 
 LARGEST_BYTES = 2**31
-"""Of a constant: it takes its full size in memory, even one number repeated. TensorFlow has none larger."""
+"""Limit of a constant, which takes its full size in memory even for one repeated number; as in TensorFlow."""
 
 _BOOL = IntegerType(1)
 
 
 def dense_attr(array: AnyArray) -> DenseIntOrFPElementsAttr:
-    """A dense attribute of the values, shape and dtype of an array. Bools are stored as bytes 0 and 1."""
+    """Return a dense attribute of an array. Bools are stored as bytes 0 and 1."""
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
     return DenseIntOrFPElementsAttr(tensor_type(array.shape, array.dtype), BytesAttr(little.tobytes()))
 
 
 def dense_array(value: DenseIntOrFPElementsAttr) -> AnyArray:
-    """The values of a dense attribute: a read-only array, which shares its memory if it is not of bools."""
-    tensor = checked_tensor(value.type)
+    """Return the values of a dense attribute: a read-only array, which shares memory unless of bools."""
+    tensor = require_tensor(value.type)
     flat: AnyArray
     if tensor.element_type == _BOOL:
         # attributes made by xDSL hold `true` as 0xFF, which numpy does not accept as a bool
@@ -54,7 +54,7 @@ def canonical_dense(value: DenseIntOrFPElementsAttr) -> DenseIntOrFPElementsAttr
 
 
 def dense_splat(value: DenseIntOrFPElementsAttr) -> Any | None:
-    """The numpy scalar that every element is, bit for bit; None if elements differ or there are none."""
+    """Return the numpy scalar that all elements are, bit for bit; None if they differ or there are none."""
     data, dtype = value.data.data, numpy_dtype(value.type.element_type)
     size = dtype.itemsize
     # Bytes are compared, not values: -0.0 is not 0.0. The first two elements settle most large constants.
@@ -67,7 +67,7 @@ def dense_splat(value: DenseIntOrFPElementsAttr) -> Any | None:
 
 
 def print_dense(value: DenseIntOrFPElementsAttr, printer: Printer) -> None:
-    """Prints `dense<...> : type` so that `parse_dense` reads the same bits.
+    """Print `dense<...> : type` so that `parse_dense` reads the same bits.
 
     Floats without a short decimal form, infinities and NaN are printed as the hex of their bits.
     """
@@ -108,7 +108,7 @@ _Element: TypeAlias = bool | int | float | _Bits
 
 
 def parse_dense(parser: Parser) -> DenseIntOrFPElementsAttr:
-    """Parses `dense<...> : type`. In a tensor of floats, a hex integer stands for the bits of an element."""
+    """Parse `dense<...> : type`; in a tensor of floats, a hex integer gives the bits of an element."""
     parser.parse_keyword("dense")
     start = parser.pos
     parser.parse_punctuation("<")
@@ -130,7 +130,7 @@ def _parse_type(parser: Parser) -> Tensor:
     start = parser.pos
     declared = parser.parse_type()
     try:
-        return checked_tensor(declared)
+        return require_tensor(declared)
     except InvalidOpError as error:
         parser.raise_error(str(error), start, parser.pos)
 
@@ -161,7 +161,7 @@ def _make(parser: Parser, data: bytes, tensor: Tensor, start: int) -> DenseIntOr
 
 
 def _parse_elements(parser: Parser) -> tuple[list[_Element], tuple[int, ...]]:
-    """The elements in row-major order and the shape that the brackets give: () for a single element."""
+    """Return the elements in row-major order and the shape of the brackets: () for a single element."""
     start = parser.pos
     parts = parser.parse_optional_comma_separated_list(
         parser.Delimiter.SQUARE, lambda: _parse_elements(parser)

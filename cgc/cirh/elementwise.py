@@ -525,7 +525,7 @@ class ExtUIOp(ExtendOp):
 
 @irdl_op_definition
 class FscaleOp(CirhOp):
-    """`x * 2**exponent`, which changes the exponent alone; exponent is a rank-0 i32."""
+    """`x * 2**exponent`, which changes only the exponent; exponent is a rank-0 i32."""
 
     name = "cirh.Fscale"
     TRAITS: ClassVar[OpTraits] = pointwise()

@@ -213,7 +213,7 @@ class GatherNdOp(CirhOp):
 class MatrixBandPartOp(CirhOp):
     """The matrices in the last two dimensions, with zeros outside of a band around the diagonal.
 
-    `num_lower` and `num_upper` diagonals beside it are kept, all of them if the number is negative.
+    `num_lower` diagonals below it and `num_upper` above it are kept, all of them if the number is negative.
     """
 
     name = "cirh.MatrixBandPart"
@@ -275,9 +275,9 @@ class RepeatOp(CirhOp):
 
 @irdl_op_definition
 class ConditionalArangeOp(CirhOp):
-    """`start`, `start + 1` ... at the places along the last dimension where the condition holds.
+    """`start`, `start + 1` ... in the positions along the last dimension where the condition holds.
 
-    `fill` stands at the others: the positions of the tokens of a padded sequence.
+    The others have `fill`: the positions of the tokens of a padded sequence.
     """
 
     name = "cirh.ConditionalArange"

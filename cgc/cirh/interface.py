@@ -1,4 +1,4 @@
-"""What goes into and out of a step: state, batch inputs, outputs, as the `@graph` function declares them."""
+"""The interface of a step: state, batch inputs and outputs, as the `@graph` function declares them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, Module
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Region
 
-from cgc.cirh.types import checked_tensor, dtype_name
+from cgc.cirh.types import dtype_name, require_tensor
 from cgc.errors import InvalidModuleError, InvalidOpError
 from cs_toolkit.step import (
     GLOBAL_STEP,
@@ -34,7 +34,7 @@ STATE_PREFIXES = (MODEL_STATE, OPTIMIZER_STATE, METRIC_STATE)
 
 @dataclass(frozen=True)
 class InterfaceValue:
-    """An argument or a result of `@graph`: where it stands, its type and its attributes."""
+    """An argument or a result of `@graph`: its position, its type and its attributes."""
 
     where: str
     type: Attribute
@@ -50,9 +50,9 @@ class InterfaceValue:
         return attribute.data
 
     def spec(self, name: str) -> TensorSpec:
-        """Name, dtype and shape; InvalidModuleError if the type is no static tensor of CIRH."""
+        """Return name, dtype and shape; InvalidModuleError if the type is no static tensor of CIRH."""
         try:
-            tensor = checked_tensor(self.type)
+            tensor = require_tensor(self.type)
         except InvalidOpError as error:
             raise InvalidModuleError(f"{self.where}: {error}") from error
         return TensorSpec(name, dtype_name(tensor), tensor.get_shape())
@@ -62,7 +62,7 @@ def graph_function(module: ModuleOp) -> FuncOp:
     """Return the one function of a module, `@graph`.
 
     Raises:
-        InvalidModuleError: there is none, or something beside it.
+        InvalidModuleError: it is missing, or the module has other ops.
     """
     ops = list(module.body.block.ops) if module.body.blocks else []
     functions = [op for op in ops if isinstance(op, FuncOp)]
@@ -76,13 +76,13 @@ def graph_function(module: ModuleOp) -> FuncOp:
     return function
 
 
-def named_function(
+def build_graph_function(
     block: Block,
     terminator: ReturnOp,
     arguments: Iterable[Mapping[str, Attribute]],
     results: Iterable[Mapping[str, Attribute]],
 ) -> FuncOp:
-    """`@graph` around a block that ends in `terminator`, with the attributes of its arguments and results."""
+    """Build `@graph` around a block that ends in `terminator`, with attributes of arguments and results."""
     return FuncOp(
         "graph",
         (block.arg_types, terminator.operand_types),
@@ -93,14 +93,14 @@ def named_function(
 
 
 def arguments_and_results(function: FuncOp) -> tuple[tuple[InterfaceValue, ...], tuple[InterfaceValue, ...]]:
-    """Types and attribute dictionaries of all arguments and results."""
+    """Return types and attribute dictionaries of all arguments and results."""
     inputs, outputs = function.function_type.inputs.data, function.function_type.outputs.data
     arguments = _values("argument", inputs, function.arg_attrs)
     return arguments, _values("result", outputs, function.res_attrs)
 
 
 def plain(attributes: DictionaryAttr) -> dict[str, Attribute]:
-    """What a dictionary holds: xDSL's own takes many times as long to say that something is not there."""
+    """Return the contents of a dictionary attribute."""
     return dict(attributes.data.items())
 
 
@@ -120,7 +120,7 @@ def _values(
 
 
 def step_interface(module: ModuleOp) -> StepInterface:
-    """Reads and checks the interface of a step.
+    """Read and check the interface of a step.
 
     Raises:
         InvalidModuleError: names are missing, doubled or of the wrong form, an aliased result has another
@@ -143,7 +143,7 @@ def step_interface(module: ModuleOp) -> StepInterface:
             state.append(argument.spec(resource))
             _add_alias(argument, resource, results, aliases)
         elif input_name is not None:
-            inputs.append(argument.spec(_checked_input_name(argument, input_name, len(inputs))))
+            inputs.append(argument.spec(_check_input_name(argument, input_name, len(inputs))))
     outputs = _outputs(results, aliases)
     _check_unique(spec.name for spec in chain(state, inputs, outputs))
     updated = set(aliases.values())
@@ -153,10 +153,10 @@ def step_interface(module: ModuleOp) -> StepInterface:
 
 
 def step_mode(module: ModuleOp) -> Mode:
-    """What a step is for, as `cs.mode` says.
+    """Return the mode of a step, its attribute `cs.mode`.
 
     Raises:
-        InvalidModuleError: it says something else, or nothing.
+        InvalidModuleError: the attribute is missing or invalid.
     """
     attribute = graph_function(module).attributes.get(MODE)
     text = attribute.data if isinstance(attribute, StringAttr) else None
@@ -167,7 +167,7 @@ def step_mode(module: ModuleOp) -> Mode:
 
 
 def alias_of(argument: InterfaceValue) -> int | None:
-    """Index of the result that replaces an argument, if any."""
+    """Return the index of the result that replaces an argument, if any."""
     alias = argument.attributes.get(ALIASING_OUTPUT)
     if alias is None:
         return None
@@ -185,7 +185,7 @@ def _check_resource_name(argument: InterfaceValue, name: str) -> None:
         )
 
 
-def _checked_input_name(argument: InterfaceValue, name: str, position: int) -> str:
+def _check_input_name(argument: InterfaceValue, name: str, position: int) -> str:
     if name != f"input_{position}":
         raise InvalidModuleError(
             f"{argument.where}: {INPUT_NAME} is {name!r}, expected 'input_{position}'; "

@@ -72,7 +72,7 @@ class MatMulOp(CirhOp):
         return tensor_type([*left[:-2], rows, columns], a.element_type)
 
     def sample_operands(self) -> Sequence[SSAValue]:
-        """Of a product of two matrices, whose rows may be samples: a, unless it is summed over its rows."""
+        """Return a, whose rows may be samples, unless it is summed over its rows."""
         if len(shape_of(self.result)) > 2:
             return self.operands
         return () if self.transpose_a else (self.a,)
@@ -83,9 +83,9 @@ class MatMulOp(CirhOp):
 
 @irdl_op_definition
 class DotGeneralOp(CirhOp):
-    """Product summed over the contracting dimensions of both sides, for each place of the batching ones.
+    """Product summed over the contracting dimensions of both sides, per index of the batching dimensions.
 
-    The result has the batching dimensions, then what is left of lhs, then what is left of rhs.
+    The result has the batching dimensions, then the other ones of lhs, then those of rhs.
     """
 
     name = "cirh.DotGeneral"
@@ -264,10 +264,10 @@ _SWEEPS = 10  # sweeps of plane rotations until a matrix of float32 is diagonal
 
 
 class MatrixOp(CirhOp):
-    """Base of ops on matrices: one after the other, a row or column is taken out of all elements."""
+    """Base of ops on matrices that eliminate rows or columns in sequence."""
 
     def stages(self) -> int:
-        """Return one for each row or column."""
+        """Return one stage for each row or column."""
         return max(1, min(shape_of(self.operands[0])[-2:]))
 
     def row_reductions(self) -> int:
@@ -489,7 +489,7 @@ class FourierOp(CirhOp):
     """Base of the transforms: their stages, and the checks of their operands."""
 
     def stages(self) -> int:
-        """Return one for each doubling of the length."""
+        """Return one stage for each doubling of the length."""
         length = max(shape_of(value)[-1] for value in (*self.operands, *self.results))
         return max(1, (length - 1).bit_length())
 

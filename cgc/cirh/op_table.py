@@ -1,4 +1,4 @@
-"""The ops of a step as arrays of integers, by which repeats are found and modules are compared."""
+"""The ops of a step as arrays of integers, for finding repeats and comparing modules."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from cgc.cirh.random import SeededRandomOp
 from cgc.cirh.text import CanonicalPrinter, canonical_text
 
 OP_SEED = "op_seed"
-"""The one attribute in which copies differ: of an op that draws random numbers."""
+"""The only attribute in which copies of an op differ: the seed of random numbers."""
 
 
 class OpLabels:
-    """Numbers for ops: equal for equal classes, attributes and types, wherever the ops come from.
+    """Labels of ops: equal for equal classes, attributes and types, whatever the origin of the ops.
 
-    Equal attributes are mostly one object, and to hash them takes long: they are compared by identity first.
-    The ops must live as long as this.
+    The ops must live as long as this object.
     """
 
     def __init__(self) -> None:
+        # Hashing attributes takes long. Equal ones are usually one object and are compared by identity first.
         self._by_id: dict[tuple[object, ...], int] = {}
         self._by_value: dict[tuple[object, ...], int] = {}
 
     def label(self, op: CirhOp, types: Iterable[int]) -> int:
-        """Return the number of an op.
+        """Return the label of an op.
 
         Args:
             op: the op.
-            types: the identities of the types of its operands, and behind them those of its results.
+            types: identities of the types of its operands, followed by those of its results.
         """
         own, others = op.properties, op.attributes
         key = (type(op), len(op.results), *own, *map(id, own.values()), *types)
@@ -53,7 +53,7 @@ class OpLabels:
 
 
 def shared_attributes(op: CirhOp) -> dict[str, Attribute]:
-    """What copies of an op have in common besides their types: not their seed, nor where they come from."""
+    """Return the attributes that copies of an op have in common: not the seed, nor the origin."""
     own: dict[str, Attribute] = dict(op.properties)
     if isinstance(op, SeededRandomOp):
         del own[OP_SEED]
@@ -74,17 +74,16 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class OpTable:
-    """The ops of a function by place, and its values by number: arguments, then results in order.
+    """The ops of a function by index, and its values by number: arguments, then results in order.
 
     Attributes:
-        ops: without the terminator.
-        labels: of each op, equal for ops that may be the same op of two copies of a block.
-        first_result: of each op, the number of its first result, which is how many values come before it; one
-            more at the end.
-        first_read: of each op, the place in `read` of its first operand; one more at the end.
-        read: the values that ops read, one op behind the other.
+        ops: the ops without the terminator.
+        labels: label of each op, equal for ops that may be the same op of two copies of a block.
+        first_result: number of the first result of each op, with one more entry at the end.
+        first_read: position in `read` of the first operand of each op, with one more entry at the end.
+        read: the operands of all ops, concatenated.
         returned: the values that the function returns.
-        types: of each value.
+        types: type of each value.
     """
 
     ops: Sequence[CirhOp]
@@ -97,12 +96,12 @@ class OpTable:
 
     @property
     def arguments(self) -> int:
-        """How many values are arguments."""
+        """Number of values that are arguments."""
         return int(self.first_result[0])
 
     @cached_property
     def producer(self) -> Ints:
-        """Of each value the op that makes it; -1 for an argument."""
+        """The op that makes each value; -1 for an argument."""
         made = np.repeat(np.arange(len(self.ops)), np.diff(self.first_result))
         return np.concatenate((np.full(self.arguments, -1), made))
 
@@ -124,17 +123,17 @@ class OpTable:
 
     @cached_property
     def _users(self) -> tuple[Ints, Ints, Ints]:
-        """Places in `read` ordered by value, their values, and the reader of each place."""
+        """Positions in `read` ordered by value, their values, and the reader of each position."""
         order = np.argsort(self.read, kind="stable")
         readers = np.repeat(np.arange(len(self.ops)), np.diff(self.first_read))
         return order, self.read[order], readers
 
 
 def tabulate_ops(function: FuncOp) -> OpTable | None:
-    """Reads a function; None where it holds other ops than those of CIRH, or a value that is made later."""
+    """Read a function; None if it has ops of other dialects, or reads a value before it is made."""
     try:
         return _scan(function, OpLabels())
-    except KeyError:  # of a value that nothing has made before
+    except KeyError:  # a value that no earlier op makes
         return None
 
 
@@ -190,11 +189,11 @@ def are_equal(first: FuncOp, second: FuncOp) -> bool:
 
 
 def module_digest(module: ModuleOp, scanned: OpTable | None) -> str:
-    """64 hex digits.
+    """Return a digest of 64 hex digits, equal exactly for modules of equal canonical text.
 
     Args:
         module: a step.
-        scanned: its function; None where that holds other ops than those of CIRH.
+        scanned: its function; None if that has ops of other dialects.
     """
     digest = hashlib.sha256()
     if scanned is None:
@@ -220,13 +219,14 @@ def _signature(module: ModuleOp) -> Iterator[str]:
 
 
 def _lines(attribute: Attribute, printer: CanonicalPrinter) -> Iterator[str]:
-    """Return the text of an attribute; xDSL takes long for the hundreds of types and names of a function."""
+    """Yield the text of an attribute."""
+    # xDSL takes long for the hundreds of types and names of a function.
     match attribute:
         case FunctionType():
             for types in (attribute.inputs.data, attribute.outputs.data):
                 yield ", ".join(map(printer.attribute_text, types))
         case ArrayAttr() if all(isinstance(item, DictionaryAttr) for item in attribute.data):
-            yield from (printer.joined(_sorted(item.data)) for item in attribute.data)
+            yield from (printer.join_attributes(_sorted(item.data)) for item in attribute.data)
         case _:
             yield printer.attribute_text(attribute)
 

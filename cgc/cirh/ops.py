@@ -7,7 +7,7 @@ argument (`op.transpose_a -> bool`, `op.permutation -> tuple[int, ...]`); single
 Every op has `set_origin(node_name=None, source=None, layer=None)`, which returns the op, and reads them back
 as `op.node_name`, `op.source` and `op.layer`.
 
-The modules are imported with all that is in them, so that an op is added in its own file alone.
+The modules are imported with all their names, so that an op is added only in its own file.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ for _op_type in ALL_OPS:
 
 
 def ops_where(holds: Callable[[type[CirhOp]], bool]) -> frozenset[type[CirhOp]]:
-    """Return all ops for which something holds, such as one of their `TRAITS`."""
+    """Return all ops that satisfy a predicate, for instance on their `TRAITS`."""
     return frozenset(op for op in ALL_OPS if holds(op))
 
 

@@ -17,7 +17,7 @@ from xdsl.irdl import (
 )
 
 from cgc.cirh.base import INT, CirhOp, IntParameter, Value, int_attr, operand_type
-from cgc.cirh.traits import OpTraits, Samples, Work, drawn, mixes
+from cgc.cirh.traits import OpTraits, Samples, Work, draws, mixes
 from cgc.cirh.types import FLOATS, INTEGERS, Tensor, shape_of, tensor_of, tensor_type
 
 _FLOAT32 = frozenset({"float32"})
@@ -61,7 +61,7 @@ class SeededRandomOp(CirhOp):
         return result
 
     @abstractmethod
-    def keyed(self, key: Value, step: Value, *first: Value) -> KeyedRandomOp:
+    def with_key(self, key: Value, step: Value, *first: Value) -> KeyedRandomOp:
         """Return the op that draws the same numbers, its two seeds hashed to a key."""
 
     @property
@@ -122,7 +122,7 @@ class KeyedRandomUniformOp(KeyedRandomOp):
     """Uniform numbers in [0, 1) of a key and the step."""
 
     name = "cirh.KeyedRandomUniform"
-    TRAITS: ClassVar[OpTraits] = drawn(Work(random=1))
+    TRAITS: ClassVar[OpTraits] = draws(Work(random=1))
 
 
 @irdl_op_definition
@@ -130,7 +130,7 @@ class KeyedRandomNormalOp(KeyedRandomOp):
     """Numbers of the normal distribution with mean 0 and standard deviation 1, of a key and the step."""
 
     name = "cirh.KeyedRandomNormal"
-    TRAITS: ClassVar[OpTraits] = drawn(Work(random=1, transcendental=2))
+    TRAITS: ClassVar[OpTraits] = draws(Work(random=1, transcendental=2))
 
 
 @irdl_op_definition
@@ -138,9 +138,9 @@ class RandomUniformOp(SeededRandomOp):
     """Uniform numbers in [0, 1)."""
 
     name = "cirh.RandomUniform"
-    TRAITS: ClassVar[OpTraits] = drawn(Work(random=1))
+    TRAITS: ClassVar[OpTraits] = draws(Work(random=1))
 
-    def keyed(self, key: Value, step: Value, *first: Value) -> KeyedRandomUniformOp:
+    def with_key(self, key: Value, step: Value, *first: Value) -> KeyedRandomUniformOp:
         """Return the op that draws the same numbers, its two seeds hashed to a key."""
         return KeyedRandomUniformOp(key, step, shape_of(self.result), first, self.elements)
 
@@ -150,9 +150,9 @@ class RandomNormalOp(SeededRandomOp):
     """Numbers of the normal distribution with mean 0 and standard deviation 1."""
 
     name = "cirh.RandomNormal"
-    TRAITS: ClassVar[OpTraits] = drawn(Work(random=1, transcendental=2))
+    TRAITS: ClassVar[OpTraits] = draws(Work(random=1, transcendental=2))
 
-    def keyed(self, key: Value, step: Value, *first: Value) -> KeyedRandomNormalOp:
+    def with_key(self, key: Value, step: Value, *first: Value) -> KeyedRandomNormalOp:
         """Return the op that draws the same numbers, its two seeds hashed to a key."""
         return KeyedRandomNormalOp(key, step, shape_of(self.result), first, self.elements)
 
@@ -203,7 +203,7 @@ class StatelessRandomUniformOp(CirhOp):
     """Uniform numbers in [0, 1) of a key of two integers, which the program itself keeps and advances."""
 
     name = "cirh.StatelessRandomUniform"
-    TRAITS: ClassVar[OpTraits] = drawn(Work(random=1))
+    TRAITS: ClassVar[OpTraits] = draws(Work(random=1))
     key = operand_def()
     result = result_def()
 

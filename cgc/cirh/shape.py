@@ -35,16 +35,16 @@ from cgc.cirh.base import (
     operand_type,
 )
 from cgc.cirh.dense import canonical_dense, dense_array, dense_attr, dense_splat, parse_dense, print_dense
-from cgc.cirh.traits import NO_WORK, STREAM, Elements, OpTraits, made, moves
+from cgc.cirh.traits import NO_WORK, STREAM, Elements, OpTraits, creates, moves
 from cgc.cirh.types import (
     NUMBERS,
     AnyArray,
     ElementType,
     Tensor,
-    checked_tensor,
     element_count,
     element_type,
     numpy_dtype,
+    require_tensor,
     tensor_of,
     tensor_type,
 )
@@ -55,13 +55,13 @@ class ConstOp(CirhOp):
     """A constant tensor. Takes a dense attribute; `from_array` and `splat` take Python values."""
 
     name = "cirh.Const"
-    TRAITS: ClassVar[OpTraits] = made(NO_WORK)
+    TRAITS: ClassVar[OpTraits] = creates(NO_WORK)
     traits = traits_def(Pure(), ConstantLike())
     result = result_def()
     value = prop_def(DenseIntOrFPElementsAttr)
 
     def __init__(self, value: DenseIntOrFPElementsAttr) -> None:
-        tensor = checked_tensor(value.type)
+        tensor = require_tensor(value.type)
         super().__init__([], [tensor], {"value": canonical_dense(value)})
 
     @classmethod
@@ -84,7 +84,7 @@ class ConstOp(CirhOp):
         return dense_splat(self.value)
 
     def _infer_results(self) -> tuple[Tensor, ...]:
-        tensor = checked_tensor(self.value.type)
+        tensor = require_tensor(self.value.type)
         count = len(self.value)
         if count != element_count(tensor):
             self.fail(f"value holds {count} elements, expected {element_count(tensor)} for {tensor}")
@@ -124,7 +124,7 @@ class ArangeOp(CirhOp):
     """
 
     name = "cirh.Arange"
-    TRAITS: ClassVar[OpTraits] = made(STREAM)
+    TRAITS: ClassVar[OpTraits] = creates(STREAM)
     result = result_def()
     start_attr = prop_def(INT, prop_name="start")
     step_attr = prop_def(INT, prop_name="step")
@@ -253,7 +253,7 @@ class BroadcastInDimOp(CirhOp):
 
 @irdl_op_definition
 class ConcatOp(CirhOp):
-    """Tensors one after the other along `axis`."""
+    """Tensors concatenated along `axis`."""
 
     name = "cirh.Concat"
     TRAITS: ClassVar[OpTraits] = moves(Elements.MOVED)

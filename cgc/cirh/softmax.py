@@ -316,12 +316,12 @@ class AttentionOp(CirhOp):
 
     @property
     def bias(self) -> SSAValue | None:
-        """What is added to the scores."""
+        """The operand that is added to the scores."""
         return self.operands[3] if self.has_bias else None
 
     @property
     def keep(self) -> SSAValue | None:
-        """What the probabilities are multiplied with."""
+        """The operand that multiplies the probabilities."""
         return self.operands[3 + self.has_bias] if self.has_keep else None
 
     @classmethod
@@ -390,7 +390,7 @@ class AttentionGradOp(CirhOp):
 
     @property
     def keep(self) -> SSAValue | None:
-        """What the probabilities were multiplied with."""
+        """The operand that multiplies the probabilities."""
         return self.operands[5] if self.has_keep else None
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Text form of modules: parse, print, and the canonical text that artifacts are named by."""
+"""Text form of modules: parse, print, and the canonical text that names artifacts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from cgc.errors import ModuleSyntaxError
 
 
 def make_context() -> Context:
-    """A context with the dialects that a module may use: builtin, func, cirh, and those of LAIR if needed."""
+    """Return a context with the dialects of modules: builtin, func, cirh, and LAIR's, loaded on demand."""
     context = Context()
     for dialect in (Builtin, Func, CIRH):
         context.load_dialect(dialect)
@@ -52,13 +52,12 @@ def _lair_dialect(name: str) -> Dialect:
 
 
 def parse_module(text: str, name: str = "<text>", *, verify: bool = True) -> ModuleOp:
-    """Parses and verifies a module.
+    """Parse and verify a module.
 
     Args:
-        text: The module.
-        name: File name for error messages.
-        verify: Also check what no single op can: the order of definitions, the terminator. Ops are always
-            checked.
+        text: the module.
+        name: file name for error messages.
+        verify: also check the order of definitions and the terminator. Ops are always checked.
 
     Raises:
         ModuleSyntaxError: starts with `name:line:column`.
@@ -69,7 +68,7 @@ def parse_module(text: str, name: str = "<text>", *, verify: bool = True) -> Mod
         module = _Parser(make_context(), text, name).parse_module()
     except ParseError as error:
         start = _start_of_use(error, text)
-        raise ModuleSyntaxError(_located(_with_hint(error.msg), start, text, name)) from error
+        raise ModuleSyntaxError(_with_location(_with_hint(error.msg), start, text, name)) from error
     except RecursionError:
         raise ModuleSyntaxError(f"{name}: brackets are nested too deeply to be read") from None
     except (VerifyException, ValueError) as error:
@@ -81,7 +80,7 @@ def parse_module(text: str, name: str = "<text>", *, verify: bool = True) -> Mod
 
 
 class _Lexer(MLIRLexer):
-    """Takes escaped UTF-8 for text; xDSL's own lexer takes a string with such escapes for bytes."""
+    """A lexer that reads escaped UTF-8 as text; xDSL's lexer reads strings with such escapes as bytes."""
 
     def _lex_string_literal(self, start_pos: int) -> Token[MLIRTokenKind]:
         token = super()._lex_string_literal(start_pos)
@@ -104,15 +103,16 @@ _QUOTES = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"|//[^\
 
 
 def _check_quotes(text: str, name: str) -> None:
-    """Finds a malformed string. On one, the regular expression of xDSL's lexer takes exponential time."""
+    """Find a malformed string."""
+    # On one, the regular expression of xDSL's lexer takes exponential time.
     for match in _QUOTES.finditer(text):
         if match.group() == '"':
             message = r"this string does not end on its line, or has an escape other than \" \\ \n \t or \FF"
-            raise ModuleSyntaxError(_located(message, match.start(), text, name))
+            raise ModuleSyntaxError(_with_location(message, match.start(), text, name))
 
 
 def _with_hint(message: str) -> str:
-    """Return the message of xDSL; of an op without definition, with the op of CIRH that may be meant."""
+    """Return the message of xDSL, and for an unknown op the op of CIRH that may be meant."""
     unknown = re.fullmatch(r"Operation (\S+) is not registered", message)
     if unknown is None:
         return message
@@ -123,13 +123,13 @@ def _with_hint(message: str) -> str:
 
 
 def _start_of_use(error: ParseError, text: str) -> int:
-    """Where the error is; xDSL reports values without a definition at the end of the text."""
+    """Return the position of the error; xDSL reports undefined values at the end of the text."""
     undefined = re.match(r"values used but not defined: \[(%[^\],]+)", error.msg)
     use = undefined and re.search(rf"{re.escape(undefined[1])}(?![\w$.-])", text)
     return use.start() if use else error.span.start
 
 
-def _located(message: str, start: int, text: str, name: str) -> str:
+def _with_location(message: str, start: int, text: str, name: str) -> str:
     line_start = text.rfind("\n", 0, start) + 1
     line_end = text.find("\n", start)
     line = text[line_start : line_end if line_end >= 0 else len(text)]
@@ -149,10 +149,11 @@ def print_module(module: ModuleOp) -> str:
 
 
 def canonical_text(module: ModuleOp) -> str:
-    """Return the text that depends on nothing but what the module computes.
+    """Return the text that depends only on what the module computes.
 
-    Values are numbered in order of definition whatever their names, attributes are sorted, and where ops come
-    from is left out.
+    Values are numbered in order of definition whatever their names, attributes are sorted, and origins are
+    left
+    out.
     """
     return _print(module, CanonicalPrinter)
 
@@ -171,20 +172,20 @@ _ESCAPED = re.compile(rb"[^ !#-\[\]-~]")
 # a node name and a source line on every op, and a few hundred different types and layers. With the slow parts
 # in one piece, a step of 4,000 ops prints in a third of the time.
 class TextPrinter(Printer):
-    """Gives the text of `Printer`."""
+    """A faster `Printer` with the same output."""
 
     @cached_property
     def _texts(self) -> dict[int, tuple[Attribute, str]]:
-        """Tensor types and layers met so far and their texts, by identity: hashing takes longer."""
+        """Tensor types and layers with their texts, by identity: hashing takes longer."""
         return {}
 
     @cached_property
     def _known_ops(self) -> dict[tuple[object, ...], tuple[tuple[str, str], CirhOp]]:
-        """What `_known_texts` has found."""
+        """Results of `_known_texts`."""
         return {}
 
     def print_string(self, text: str, *, indent: int | None = None) -> None:
-        """Writes text; only what has line ends needs xDSL's care for indentation."""
+        """Write text; only text with line ends needs xDSL's handling of indentation."""
         if "\n" in text or self.stream is None:
             super().print_string(text, indent=indent)
         else:
@@ -201,7 +202,7 @@ class TextPrinter(Printer):
         self._current_column = spaces
 
     def print_op(self, op: Operation) -> None:
-        """Writes an op; one of CIRH with the usual text in one piece."""
+        """Write an op; one of CIRH with the usual text in one piece."""
         if not isinstance(op, CirhOp) or not self._is_usual(op):
             super().print_op(op)
             return
@@ -209,17 +210,17 @@ class TextPrinter(Printer):
         results = ", ".join([f"%{names.get(value) or self.new_name(value)}" for value in op.results])
         operands = ", ".join([f"%{names.get(value) or self.new_name(value)}" for value in read])
         space = " " if operands else ""
-        self.print_string(f"{results} = {op.name}{space}{operands}{self._behind_operands(op)}")
+        self.print_string(f"{results} = {op.name}{space}{operands}{self._text_after_operands(op)}")
 
-    def _behind_operands(self, op: CirhOp) -> str:
-        """Attributes and types; of the own attributes and the types of an op the text is made once."""
+    def _text_after_operands(self, op: CirhOp) -> str:
+        """Return attributes and types; the text of own attributes and types is cached."""
         own, types = self._known_texts(op, op.properties)
         others = [self._named_attribute(name, op.attributes[name]) for name in sorted(op.attributes)]
         parts = ", ".join([own, *others] if own else others)
         return f" {{{parts}}}{types}" if parts else types
 
     def _known_texts(self, op: CirhOp, attributes: Mapping[str, Attribute]) -> tuple[str, str]:
-        """(attributes without braces, types); the same objects have the same text."""
+        """Return (attributes without braces, types), cached by the identity of the objects."""
         key = (
             type(op),
             *attributes,
@@ -237,7 +238,7 @@ class TextPrinter(Printer):
     def _attributes_of(self, op: CirhOp) -> str:
         """Return the own attributes of an op, in their order of definition."""
         names = [name for name in attribute_names(type(op)) if name in op.properties]
-        return self.joined({name: op.properties[name] for name in names})
+        return self.join_attributes({name: op.properties[name] for name in names})
 
     def _types_of(self, op: CirhOp) -> str:
         types = [[value.type for value in values] for values in (op.operand_values, op.results)]
@@ -252,7 +253,7 @@ class TextPrinter(Printer):
         )
 
     def new_name(self, value: SSAValue) -> str:
-        """Names a value that has no name yet."""
+        """Name a value that has no name yet."""
         hint = value.name_hint
         if not hint:
             name = self._get_new_valid_name_id()
@@ -264,11 +265,11 @@ class TextPrinter(Printer):
         return name
 
     def print_attr_dict(self, attr_dict: Mapping[str, Attribute]) -> None:
-        """Writes attributes in braces, in one piece."""
-        self.print_string(f"{{{self.joined(attr_dict)}}}")
+        """Write attributes in braces, in one piece."""
+        self.print_string(f"{{{self.join_attributes(attr_dict)}}}")
 
-    def joined(self, attributes: Mapping[str, Attribute]) -> str:
-        """Attributes as they stand in braces."""
+    def join_attributes(self, attributes: Mapping[str, Attribute]) -> str:
+        """Return attributes as they are written in braces."""
         return ", ".join([self._named_attribute(*item) for item in attributes.items()])
 
     def _named_attribute(self, name: str, attribute: Attribute) -> str:
@@ -276,7 +277,7 @@ class TextPrinter(Printer):
         return f"{_name_text(name)} = {value}" if value else _name_text(name)
 
     def attribute_text(self, attribute: Attribute) -> str:
-        """Return the text of an attribute; nothing where its name says it all."""
+        """Return the text of an attribute; empty for a unit attribute."""
         if type(attribute) is StringAttr:
             return _string(attribute.data)
         if (known := self._texts.get(id(attribute))) is not None:
@@ -293,14 +294,14 @@ class TextPrinter(Printer):
                 return ""
         if isinstance(attribute, TensorType) or is_layer_attr(attribute):
             return self._text_of(attribute)
-        return _printed(attribute)
+        return _print_attribute(attribute)
 
     def print_bytes_literal(self, bytestring: bytes) -> None:
-        """Writes a string in quotes."""
-        self.print_string(_quoted(bytestring))
+        """Write a string in quotes."""
+        self.print_string(_quote(bytestring))
 
     def print_attribute(self, attribute: Attribute) -> None:
-        """Writes an attribute; the text of a tensor type, or of a layer, is made once."""
+        """Write an attribute; the text of a tensor type, or of a layer, is cached."""
         if id(attribute) in self._texts or isinstance(attribute, TensorType) or is_layer_attr(attribute):
             self.print_string(self._text_of(attribute))
         else:
@@ -309,7 +310,7 @@ class TextPrinter(Printer):
     def print_function_type(
         self, input_types: Iterable[Attribute], output_types: Iterable[Attribute]
     ) -> None:
-        """Writes `(types) -> type`; of tensors alone in one piece."""
+        """Write `(types) -> type`; tensor types in one piece."""
         inputs, outputs = tuple(input_types), tuple(output_types)
         if not all(isinstance(kind, TensorType) for kind in (*inputs, *outputs)):
             super().print_function_type(inputs, outputs)
@@ -327,10 +328,10 @@ class TextPrinter(Printer):
 
 
 class CanonicalPrinter(TextPrinter):
-    """Prints without names, of values and of where ops come from."""
+    """Prints without names of values and without origins."""
 
     def print_ssa_value(self, value: SSAValue) -> str:
-        """Writes the number of a value."""
+        """Write the number of a value."""
         name = self._ssa_values.get(value) or self.new_name(value)
         self.print_string(f"%{name}")
         return name
@@ -340,16 +341,16 @@ class CanonicalPrinter(TextPrinter):
         name = self._ssa_values[value] = self._get_new_valid_name_id()
         return name
 
-    def _behind_operands(self, op: CirhOp) -> str:
+    def _text_after_operands(self, op: CirhOp) -> str:
         others = op.attributes
         if others.keys() <= ORIGIN:
             own, types = self._known_texts(op, op.properties)
             return f" {{{own}}}{types}" if own else types
         merged = op.properties | {name: value for name, value in others.items() if name not in ORIGIN}
-        return f" {{{self.joined(dict(sorted(merged.items())))}}}{self._types_of(op)}"
+        return f" {{{self.join_attributes(dict(sorted(merged.items())))}}}{self._types_of(op)}"
 
     def _attributes_of(self, op: CirhOp) -> str:
-        return self.joined(dict(sorted(op.properties.items())))
+        return self.join_attributes(dict(sorted(op.properties.items())))
 
     def print_op_attributes(
         self,
@@ -358,7 +359,7 @@ class CanonicalPrinter(TextPrinter):
         reserved_attr_names: Iterable[str] = (),
         print_keyword: bool = False,
     ) -> bool:
-        """Writes what does not say where an op comes from."""
+        """Write all attributes but the origin."""
         return super().print_op_attributes(
             attributes,
             reserved_attr_names=ORIGIN.union(reserved_attr_names),
@@ -366,7 +367,7 @@ class CanonicalPrinter(TextPrinter):
         )
 
     def print_attr_dict(self, attr_dict: Mapping[str, Attribute]) -> None:
-        """Writes attributes in the order of their names."""
+        """Write attributes in the order of their names."""
         super().print_attr_dict(dict(sorted(attr_dict.items())))
 
 
@@ -374,10 +375,10 @@ def _string(text: str) -> str:
     # Almost every text is of this kind, and most names of nodes are printed once.
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
-    return _quoted(text.encode())
+    return _quote(text.encode())
 
 
-def _quoted(text: bytes) -> str:
+def _quote(text: bytes) -> str:
     return f'"{_ESCAPED.sub(_escape, text).decode("ascii")}"'
 
 
@@ -390,10 +391,10 @@ def _escape(match: re.Match[bytes]) -> bytes:
 def _text(attribute: Attribute) -> str:
     if is_layer_attr(attribute):
         return f"[{', '.join([_string(name.data) for name in attribute.data])}]"
-    return _printed(attribute)
+    return _print_attribute(attribute)
 
 
-def _printed(attribute: Attribute) -> str:
+def _print_attribute(attribute: Attribute) -> str:
     out = StringIO()
     Printer(stream=out).print_attribute(attribute)
     return out.getvalue()

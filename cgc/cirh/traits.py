@@ -12,10 +12,10 @@ from typing import ClassVar, Protocol
 
 
 class Elements(Enum):
-    """How the elements of a result come from those of the operands."""
+    """Source of the elements of a result."""
 
     MADE = auto()
-    """From none of them: constants, ranges, random numbers."""
+    """Not from operands: constants, ranges, random numbers."""
     KEPT = auto()
     """The same in the same order, under another shape."""
     CONVERTED = auto()
@@ -23,24 +23,24 @@ class Elements(Enum):
     PERMUTED = auto()
     """The same in another order of dimensions."""
     REPEATED = auto()
-    """The same, each at many places: one that is kept once and read often."""
+    """The same, each in many positions: it is kept once and read often."""
     MOVED = auto()
-    """Each is one of an operand, from a place that is known to compile: slices, joints, padding."""
+    """Each is an element of an operand, from a position known at compile time: slices, padding."""
     LOOKED_UP = auto()
-    """Each is one of an operand, from a place that data says: rows of a table."""
+    """Each is an element of an operand, from a position that depends on data: rows of a table."""
     POINTWISE = auto()
-    """Each is computed from those at its place."""
+    """Each is computed from the elements at its position."""
     MIXED = auto()
     """Each is computed from many: products, reductions, norms, sums of rows."""
 
     @property
     def only_moves(self) -> bool:
-        """True if every element of a result is one of an operand, so that nothing is computed or rounded."""
+        """True if every element of a result is an element of an operand: nothing is computed or rounded."""
         return self in _MOVING
 
     @property
     def relabels(self) -> bool:
-        """True if the elements stay where they are, under another shape or type."""
+        """True if the elements stay in place, under another shape or type."""
         return self in (Elements.KEPT, Elements.CONVERTED)
 
 
@@ -48,18 +48,18 @@ _MOVING = frozenset({Elements.KEPT, Elements.PERMUTED, Elements.REPEATED, Elemen
 
 
 class Fp16(Enum):
-    """Whether an op may compute in 16 bits where a program has mixed precision."""
+    """Use of 16 bits by an op in a program with mixed precision."""
 
     NEVER = auto()
     """It stays in float32: exponentials, roots, losses, updates."""
     FOLLOWS = auto()
-    """It does between two ops that do."""
+    """It uses 16 bits between two ops that do."""
     STARTS = auto()
-    """It always does."""
+    """It always uses 16 bits."""
 
 
 class Samples(Enum):
-    """Which results have the samples of the operands, one in each place of the first dimension."""
+    """Results that have the samples of the operands, one per index of the first dimension."""
 
     KEPT = auto()
     """All."""
@@ -70,24 +70,24 @@ class Samples(Enum):
     NONE = auto()
     """None: rows of a table, constants."""
     DRAWN = auto()
-    """All, whatever the operands are: random numbers for every sample."""
+    """All, independent of the operands: random numbers for every sample."""
 
 
 class Order(Enum):
-    """Which elements an op has to go through one after the other."""
+    """Elements that an op has to visit in sequence."""
 
     ANY = auto()
     SORTS = auto()
     """Sorted runs are merged: each element is compared and moved once for each doubling of the runs."""
     SCATTERS = auto()
-    """Its last operand's rows, of which several may go to one place."""
+    """The rows of its last operand, of which several may have one destination."""
     STAGES = auto()
-    """All elements several times in sequence, as often as `CirhOp.stages` says."""
+    """All elements in sequence, `CirhOp.stages` times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """How often each element needs each kind of work, see `cgc.kernels.coefficients`.
+    """Work of each kind per element; `cgc.kernels.coefficients` has the cost of each kind.
 
     Attributes:
         simple: adds, multiplications, comparisons, selections.
@@ -105,17 +105,17 @@ class Work:
 
     @property
     def kinds(self) -> dict[str, float]:
-        """The kinds that are needed at all, by their names."""
+        """The kinds of work with a count above 0, by name."""
         found = {name: getattr(self, name) for name in self.__slots__}
         return {name: times for name, times in found.items() if times}
 
     @property
     def computes(self) -> bool:
-        """True if there is more to do than to move elements."""
+        """True if the work is more than moving elements."""
         return bool(self.kinds.keys() - {"stream"})
 
     def with_simple(self, times: float) -> Work:
-        """Return the same and some simple operations more."""
+        """Return the same work and some more simple operations."""
         return Work(
             simple=self.simple + times,
             divide=self.divide,
@@ -133,29 +133,31 @@ STREAM = Work(stream=1)
 
 
 class HasTraits(Protocol):
-    """An op, as far as traits of other ops refer to it."""
+    """An op, as far as the traits of other ops refer to it."""
 
     TRAITS: ClassVar[OpTraits]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTraits:
-    """The answers of one op.
+    """Traits of one op.
 
     Attributes:
-        elements: where the elements of its results come from.
-        work: of an element for the cost model; of matrix products `cgc.kernels` counts multiplications.
-        fp16: whether it may compute in 16 bits.
-        samples: which results have samples.
-        exact: its results are elements of its operands or their negatives, or zeros: nothing to round.
-        activations: of a normalization, how many operands are activations; the others are vectors, which stay
+        elements: source of the elements of its results.
+        work: work per element for the cost model; multiplications of matrix products are counted in
+            `cgc.kernels`.
+        fp16: use of 16 bits.
+        samples: results that have samples.
+        exact: its results are elements of its operands, their negatives, or zeros: nothing is rounded.
+        activations: number of operands of a normalization that are activations; the others are vectors, which
+            stay
             in float32 with all results but the first. None for other ops.
         product: a product of matrices or a convolution, whose second operand may stay while rows stream by.
         ends_update: it makes a gradient of many elements: the update of a parameter reaches back to it.
         activation: it is an activation of a layer.
         gradient_of: the op whose gradient it is.
         signs_only: a gradient that needs one bit of an element of the forward pass.
-        order: of its work.
+        order: sequential order of its work.
     """
 
     elements: Elements
@@ -211,7 +213,7 @@ def moves(elements: Elements, *, gradient_of: type[HasTraits] | None = None) -> 
     )
 
 
-def made(work: Work) -> OpTraits:
+def creates(work: Work) -> OpTraits:
     """Return the traits of an op that makes a constant."""
     return OpTraits(elements=Elements.MADE, work=work, fp16=Fp16.NEVER, samples=Samples.NONE)
 
@@ -241,6 +243,6 @@ def mixes(
     )
 
 
-def drawn(work: Work) -> OpTraits:
+def draws(work: Work) -> OpTraits:
     """Return the traits of an op that makes random numbers."""
     return OpTraits(elements=Elements.MADE, work=work, fp16=Fp16.NEVER, samples=Samples.DRAWN)

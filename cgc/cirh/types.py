@@ -107,12 +107,13 @@ _MOST_CHECKED = 1 << 16
 
 @lru_cache(maxsize=_MOST_CHECKED)
 def _tensor_type(shape: tuple[int, ...], element: ElementType) -> Tensor:
-    """Made once: a compilation asks tens of thousands of times, and xDSL takes 30 microseconds each time."""
+    """Return a cached tensor type."""
+    # A compile asks tens of thousands of times, and xDSL takes 30 microseconds each time.
     return TensorType(element, shape)
 
 
-# Types found to be good and their shapes, by identity, which lasts as long as the type that is kept here. A
-# compilation asks 200,000 times for a few thousand of them.
+# Valid types and their shapes, by identity; the types are kept here, so that identities last. A compile asks
+# 200,000 times for a few thousand of them.
 _checked: dict[int, tuple[Tensor, tuple[int, ...]]] = {}
 
 
@@ -124,15 +125,15 @@ def tensor_of(value: SSAValue) -> Tensor:
 def _known(kind: Attribute) -> tuple[Tensor, tuple[int, ...]]:
     known = _checked.get(id(kind))
     if known is None or known[0] is not kind:
-        tensor = checked_tensor(kind)
+        tensor = require_tensor(kind)
         if len(_checked) >= _MOST_CHECKED:
             _checked.clear()
         known = _checked[id(kind)] = tensor, tensor.get_shape()
     return known
 
 
-def checked_tensor(attribute: Attribute) -> Tensor:
-    """`attribute` as a tensor type.
+def require_tensor(attribute: Attribute) -> Tensor:
+    """Return `attribute` as a tensor type.
 
     Raises:
         InvalidOpError: not a ranked tensor, a dynamic size, an encoding, or an unsupported element type.
@@ -163,21 +164,21 @@ def element_count(tensor: Tensor) -> int:
 
 
 def size_bytes(tensor: Tensor) -> int:
-    """Bytes of a tensor in memory; a bool takes one byte."""
+    """Return the bytes of a tensor in memory; a bool takes one byte."""
     return element_count(tensor) * numpy_dtype(tensor.element_type).itemsize
 
 
 HalfFormat = Literal["float16", "bfloat16", "cbfloat16"]
 
 HALF_FORMAT = "cs.fp16_type"
-"""Attribute of the function."""
+"""Attribute of a function that states the format of f16."""
 
 
 def half_format(function: FuncOp) -> HalfFormat:
-    """What f16 stands for in a function.
+    """Return the format of f16 in a function.
 
     Raises:
-        InvalidModuleError: the attribute is something else.
+        InvalidModuleError: the attribute is invalid.
     """
     attribute = function.attributes.get(HALF_FORMAT)
     if attribute is None or attribute == StringAttr("float16"):

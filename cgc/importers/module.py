@@ -18,7 +18,7 @@ from cgc.cirh.interface import (
     OUTPUT_NAME,
     RESOURCE_NAME,
     SEED,
-    named_function,
+    build_graph_function,
 )
 from cgc.cirh.types import Tensor, tensor_type
 from cgc.errors import GraphImportError
@@ -115,7 +115,7 @@ def step_module(
     arguments += [{INPUT_NAME: StringAttr(f"input_{i}")} for i in range(inputs)]
     results: list[dict[str, Attribute]] = [{} for _ in written]
     results += [{OUTPUT_NAME: StringAttr(f"output_{name}")} for name in outputs]
-    function = named_function(block, terminator, arguments, results)
+    function = build_graph_function(block, terminator, arguments, results)
     function.attributes[MODE] = StringAttr(mode)
     function.attributes[SEED] = IntegerAttr(seed, i64)
     return ModuleOp([function])

@@ -11,7 +11,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, SSAValue
 
 from cgc.cirh.base import CirhOp
-from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME, named_function
+from cgc.cirh.interface import INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME, build_graph_function
 from cgc.cirh.ops import ops_where
 from cgc.cirh.random import KEY, SeededRandomOp
 from cgc.cirh.types import HALF_FORMAT
@@ -120,7 +120,7 @@ def part_module(
 
 def _copy(op: CirhOp, operands: Sequence[SSAValue], keys: Any) -> CirhOp:
     if isinstance(op, SeededRandomOp):
-        return op.keyed(next(keys), *operands)
+        return op.with_key(next(keys), *operands)
     return type(op).create(
         operands=operands,
         result_types=[result.type for result in op.results],
@@ -142,7 +142,7 @@ def block_module(block: Block, weights: int, terminator: ReturnOp, like: FuncOp)
     names += [(INPUT_NAME, f"input_{index}") for index in range(len(block.args) - weights)]
     arguments = [{key: StringAttr(name)} for key, name in names]
     results = [{OUTPUT_NAME: StringAttr(f"output_{index}")} for index in range(len(terminator.operands))]
-    made = named_function(block, terminator, arguments, results)
+    made = build_graph_function(block, terminator, arguments, results)
     for name in (MODE, HALF_FORMAT):
         if name in like.attributes:
             made.attributes[name] = like.attributes[name]

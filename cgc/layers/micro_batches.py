@@ -20,7 +20,7 @@ from xdsl.ir import Attribute, Block, SSAValue
 
 from cgc.cirh import ops as cirh
 from cgc.cirh.base import CirhOp, int_attr, ints_attr
-from cgc.cirh.interface import INPUT_NAME, arguments_and_results, graph_function, named_function
+from cgc.cirh.interface import INPUT_NAME, arguments_and_results, build_graph_function, graph_function
 from cgc.cirh.random import SeededRandomOp
 from cgc.cirh.traits import Elements
 from cgc.cirh.types import INTEGERS, Tensor, dtype_name, element_count, shape_of, tensor_of, tensor_type
@@ -383,7 +383,7 @@ class _Rewriter:
         more = len(self._block.args) - len(own)
         own += [{INPUT_NAME: StringAttr(f"more_{index}")} for index in range(more)]
         given = [dict(result.attributes) for result in results]
-        made = named_function(self._block, terminator, own, given)
+        made = build_graph_function(self._block, terminator, own, given)
         made.attributes.update(self._function.attributes)
         inputs = enumerate(self._program.inputs)
         cut_inputs = tuple(position for position, value in inputs if self._parts[value] != "whole")

@@ -35,11 +35,11 @@ from cgc.cirh.types import (
     HALF_FORMAT,
     ElementType,
     HalfFormat,
-    checked_tensor,
     element_type,
     half_format,
     half_type,
     numpy_dtype,
+    require_tensor,
     shape_of,
     tensor_of,
     tensor_type,
@@ -270,7 +270,7 @@ def _check_format(function: FuncOp, half: HalfFormat) -> None:
         return
     for argument in arguments_and_results(function)[0]:
         state = argument.text(RESOURCE_NAME)
-        if state is not None and checked_tensor(argument.type).element_type == _F16:
+        if state is not None and require_tensor(argument.type).element_type == _F16:
             raise InvalidModuleError(
                 f"{argument.where}, {state}, is float16, expected float32 with the precision cbfloat16, "
                 "which float16 does not hold; give the variable the type float32 and cast where it is used"

@@ -13,7 +13,7 @@ from xdsl.ir import Attribute, Block, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from cgc.cirh.base import NODE_NAME, ORIGIN, CirhOp, text_attr
-from cgc.cirh.interface import ALIASING_OUTPUT, graph_function, named_function, plain
+from cgc.cirh.interface import ALIASING_OUTPUT, build_graph_function, graph_function, plain
 from cgc.cirh.op_table import OpTable, tabulate_ops
 from cgc.cirh.ops import ConcatOp, L2NormOp
 from cgc.errors import InvalidOpError
@@ -207,7 +207,7 @@ class _Shortener:
             if new.type != whole.function_type.outputs.data[place]:
                 raise CopiesDifferError("a result depends on the number of copies")
         place_of = {place: index for index, place in enumerate(results)}
-        function = named_function(
+        function = build_graph_function(
             block,
             terminator,
             [_renumber_alias(self._arguments[number], place_of) for number in arguments],

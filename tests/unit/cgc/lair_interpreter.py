@@ -22,7 +22,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from cgc.cirh.dense import dense_array
-from cgc.cirh.types import checked_tensor, numpy_dtype, tensor_of
+from cgc.cirh.types import numpy_dtype, require_tensor, tensor_of
 from cgc.errors import LoweringError
 from cgc.lair.build import dtype_of
 from cgc.lair.dialect import PARALLEL, GenericOp, loop_extents, original
@@ -84,7 +84,7 @@ def _run_extern(function: FuncOp, operands: Sequence[Values]) -> list[Values]:
         _as_bits(value, np.dtype(dtype_of(tensor_of(operand))))
         for value, operand in zip(operands, op.operands, strict=True)
     ]
-    types = [numpy_dtype(checked_tensor(kind).element_type) for kind in function.function_type.outputs]
+    types = [numpy_dtype(require_tensor(kind).element_type) for kind in function.function_type.outputs]
     return [_as_bits(np.asarray(value), dtype) for value, dtype in zip(lower(op, *typed), types, strict=True)]
 
 

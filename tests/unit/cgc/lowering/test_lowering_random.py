@@ -125,7 +125,7 @@ def test_numbers_of_a_seed_never_change(uniform):
 def test_a_hashed_key_draws_the_numbers_of_its_seeds(seeded, run_op):
     key = np.asarray(random.op_key(1234, -56), np.uint32).view(np.int32)
     expected = run_op(lambda step: seeded(step, SHAPE, 1234, -56), np.int64(7))
-    got = run_op(lambda k, step: seeded(step, SHAPE, 1234, -56).keyed(k, step), key, np.int64(7))
+    got = run_op(lambda k, step: seeded(step, SHAPE, 1234, -56).with_key(k, step), key, np.int64(7))
     np.testing.assert_array_equal(got, expected)
 
 

@@ -11,7 +11,14 @@ from xdsl.ir import Attribute, Block, SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
-from cgc.cirh.interface import ALIASING_OUTPUT, INPUT_NAME, MODE, OUTPUT_NAME, RESOURCE_NAME, named_function
+from cgc.cirh.interface import (
+    ALIASING_OUTPUT,
+    INPUT_NAME,
+    MODE,
+    OUTPUT_NAME,
+    RESOURCE_NAME,
+    build_graph_function,
+)
 from cgc.cirh.types import tensor_type
 
 TENSOR = tensor_type((4, 4), "float32")
@@ -101,6 +108,6 @@ def repeated_step(
         arguments.append({RESOURCE_NAME: name, ALIASING_OUTPUT: IntegerAttr(copy, i64)})
     arguments.append({INPUT_NAME: StringAttr("input_0")})
     results: list[dict[str, Attribute]] = [*({} for _ in new), {OUTPUT_NAME: StringAttr("output_loss")}]
-    function = named_function(body, terminator, arguments, results)
+    function = build_graph_function(body, terminator, arguments, results)
     function.attributes[MODE] = StringAttr("train")
     return ModuleOp([function])

@@ -1,4 +1,5 @@
-"""The names that programs of the original stack import inside the launchers, and those TensorFlow has lost.
+"""Import names of the original stack, for programs inside the launchers, and names that TensorFlow removed.
 
-One folder for each framework. Its `modules` come into the import path by `csrun/wrappers`, and there alone.
+There is a folder for each framework, and one for the appliance. The wrappers in `csrun/wrappers` put their
+`modules` into the import path of programs; nothing else does.
 """

@@ -1,7 +1,7 @@
-"""What happens when the launchers' interpreter starts: nothing visible; changes wait for their modules,
-and what a program does not catch ends it as the toolkit's own commands end.
+"""Start of the launchers' interpreter: installs changes to libraries, which are applied on import.
 
-A program that does not import TensorFlow notices nothing, and pays some milliseconds.
+An error that a program does not catch ends it like a command of the toolkit. A program that imports no
+framework sees no difference, except for some milliseconds.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from cs_toolkit.import_hooks import append_user_paths, on_import
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 
-# Modules of the front end that are imported here.
+# Modules of the front end that this module imports.
 _OWN_IMPORTS = frozenset({"estimator", "estimator.startup"})
 
 
 def start(sitecustomize: str) -> None:
-    """Installs the changes, and runs the sitecustomize module that this one stands in front of, if any.
+    """Install the changes, and run the sitecustomize module that the one in `modules` hides, if any.
 
     Args:
-        sitecustomize: path of the one in `modules`.
+        sitecustomize: Path of the one in `modules`.
     """
-    # Only here: this module itself has to stay importable without them.
+    # Not at the top: this module has to be importable without them.
     from cs_compat.tensorflow.changes import CHANGES
     from cs_compat.torch import changes, placeholders
 
@@ -45,21 +45,21 @@ def start(sitecustomize: str) -> None:
     if found is not None and found.loader is not None:
         found.loader.exec_module(importlib.util.module_from_spec(found))
     append_user_paths()
-    # Before the program's folder enters sys.path: a package of this name there is merged, replacing none.
+    # Before the program's folder enters sys.path: a package of this name there is merged with ours.
     importlib.import_module("cerebras")
 
 
 class _OneGeneration:
     """Hides `cerebras.framework` from TensorFlow programs of the appliance generation.
 
-    They ask which of the original's packages exists: the one with that name, or `cerebras_appliance`. Release
-    1.8 has no TensorFlow branch for the former; its programs name a device as a word of their command line.
+    They check which of the original's packages exists: this one or `cerebras_appliance`. Release 1.8 has no
+    TensorFlow branch for this one; its programs have the name of a device as an argument.
     """
 
     _DEVICES = frozenset({"CSX", "CPU", "GPU"})
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        """Find nothing; the search goes on with the next finder.
+        """Find nothing, so that the next finder continues the search.
 
         Raises:
             ModuleNotFoundError: The module is hidden.
@@ -71,10 +71,10 @@ class _OneGeneration:
 
 
 def end_program(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Ends a program with an error that nobody has caught, as `estimator.report_errors` does.
+    """End a program with an uncaught error as `estimator.report_errors` does.
 
-    So an expected error is one message with its exit code in programs that know nothing of `report_errors`.
-    Errors of programs that do not use the toolkit are Python's matter, but for a missing module.
+    An expected error is then one message and its exit code, also in programs that do not use `report_errors`.
+    Python reports errors of programs that do not use the toolkit; a hint is added for a missing module.
     """
     if any(name.startswith("estimator.") for name in sys.modules.keys() - _OWN_IMPORTS):
         from estimator.errors import report_error
@@ -95,10 +95,10 @@ def end_program(kind: type[BaseException], error: BaseException, trace: Tracebac
 
 
 def choose_keras(module: ModuleType) -> None:
-    """Makes `tf.keras` Keras 2 (`tf_keras`), which programs of that time were written for.
+    """Make `tf.keras` Keras 2 (`tf_keras`), for which programs of that time were written.
 
-    Not where the user has decided by TF_USE_LEGACY_KERAS, where tf_keras is not installed, and where the
-    program has imported Keras 3 by its own name before TensorFlow.
+    Not if the user has set TF_USE_LEGACY_KERAS, if tf_keras is not installed, or if the program has imported
+    Keras 3 by its own name before TensorFlow.
     """
     if LEGACY_KERAS in os.environ or "keras" in sys.modules:
         return
@@ -108,13 +108,11 @@ def choose_keras(module: ModuleType) -> None:
 
 @contextmanager
 def _first_import(module: ModuleType) -> Iterator[None]:
-    """Around the import of TensorFlow: which Keras it has, what it need not import and need not say.
-
-    The tasks of a job keep all lines in their logs, and the job's terminal leaves them out.
-    """
+    """Import TensorFlow in the body with the right Keras, with lazy submodules and without start-up lines."""
     from estimator.startup import lazy_submodules, suppress_start_up_lines
 
     choose_keras(module)
+    # Tasks of a job write these lines to their logs; the terminal of the job omits them.
     quiet = nullcontext() if os.environ.get("CSRUN_LOG_DIR") else suppress_start_up_lines()
     with quiet, lazy_submodules():
         yield

@@ -1,4 +1,4 @@
-"""The configuration of the original's appliance; the module has the name of its class."""  # noqa: N999
+"""The configuration of the original's appliance, in a module with the name of its class."""  # noqa: N999
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from cs_compat.appliance.utils.debug_args import ExecutionStrategy
 
 ORIGINAL_ADDRESS = "cluster-server.cerebras.com:443"
-"""The default of programs of the original, which names no system of this toolkit."""
+"""The default address in programs of the original, which is no system of this toolkit."""
 
 _EXECUTIONS: Mapping[int | None, str] = {
     ExecutionStrategy.ES_PIPELINE: "pipelined",
@@ -24,15 +24,14 @@ class CSConfig:
 
     Attributes:
         num_csx: Number of CS systems.
-        max_wgt_servers: MemoryX processes that may share out the layers.
+        max_wgt_servers: Maximum number of MemoryX processes.
         max_act_per_csx: Activation servers of each CS system; without effect.
         num_workers_per_csx: Workers that stream the input to each CS system.
-        mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
-        execution_strategy: A value of `common_config_pb2.ExecutionStrategy`; None leaves the choice to the
-            toolkit.
-        precision_opt_level: Level of the original's optimization of precision, without effect.
+        mgmt_address: IP:PORT of the CS system; if None, CS_IP of the environment.
+        execution_strategy: A value of `common_config_pb2.ExecutionStrategy`; if None, the toolkit chooses.
+        precision_opt_level: Level of the original's optimization of precision; without effect.
 
-    The others describe servers of the original's cluster and have no effect.
+    The other fields describe servers of the original's cluster and have no effect.
     """
 
     num_csx: int | None = 1
@@ -53,7 +52,7 @@ class CSConfig:
     precision_opt_level: int | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Return what has an effect here, as fields of `estimator.CSRunConfig`."""
+        """Return the settings that have an effect here, as fields of `estimator.CSRunConfig`."""
         address = None if self.mgmt_address == ORIGINAL_ADDRESS else self.mgmt_address
         return {
             "cs_ip": address or os.environ.get("CS_IP") or None,

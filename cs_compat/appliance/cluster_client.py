@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class VolumeMount:
-    """A folder that servers of the original's cluster see; tasks see the folders of the program here.
+    """A folder that servers of the original's cluster mount; here all tasks see the folders of the program.
 
     Attributes:
         name: Name of the volume.

@@ -1,4 +1,4 @@
-"""How a TensorFlow program of the appliance generation is run."""
+"""The run configuration of TensorFlow programs of the appliance generation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from estimator import config
 
 
 class CSRunConfig(config.CSRunConfig):
-    """`estimator.CSRunConfig` whose CS system is that of a `CSConfig`.
+    """An `estimator.CSRunConfig` with the CS system of a `CSConfig`.
 
     Args:
-        cs_config: `cerebras_appliance.CSConfig.CSConfig`.
-        **fields: As there; a field that is given wins over that of `cs_config`.
+        cs_config: A `cerebras_appliance.CSConfig.CSConfig`.
+        **fields: Fields of `estimator.CSRunConfig`, which override those of `cs_config`.
     """
 
     def __init__(self, cs_config: Any = None, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""The environment of the original's servers, which is that of the program here."""
+"""The environment of the original's servers; here, that of the program."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator, MutableMapping
 
 
 class ApplianceEnvironment(MutableMapping[str, str]):
-    """Variables for the servers of the original's cluster.
+    """Environment variables for the servers of the original's cluster.
 
-    Workers are processes with the program's own environment here, so what is set here is set there. Only the
-    variables that were set through this object are listed.
+    Workers here are processes with the program's own environment, so they get the variables that are set.
+    Iteration lists the variables that were set through this object.
     """
 
     def __init__(self) -> None:

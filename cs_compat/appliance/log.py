@@ -30,7 +30,7 @@ def _get_logger(name: str) -> CerebrasLogger:
         found = logging.getLogger(name)
     finally:
         logging.setLoggerClass(before)
-    if not isinstance(found, CerebrasLogger):  # another package has made it before
+    if not isinstance(found, CerebrasLogger):  # another package has created it before
         found.__class__ = CerebrasLogger
     assert isinstance(found, CerebrasLogger)
     return found
@@ -41,7 +41,7 @@ logging.addLevelName(VERBOSE, "VERBOSE")
 
 logger = _get_logger("cerebras")
 wsc_logger = _get_logger("cerebras.wsc")
-"""Its children have the levels of servers of the original's cluster, see `collect_wsc_log_settings`."""
+"""Its children have the log levels of servers of the original's cluster."""
 
 
 class ClassLogger:
@@ -67,8 +67,8 @@ def named_class_logger(cls_or_namespace: Any = None) -> Any:
         return cls
 
     namespace = None if isinstance(cls_or_namespace, type) else cls_or_namespace
-    made: Callable[[type], type] | type = decorate
-    return made if namespace is cls_or_namespace else decorate(cls_or_namespace)
+    decorator: Callable[[type], type] | type = decorate
+    return decorator if namespace is cls_or_namespace else decorate(cls_or_namespace)
 
 
 def get_level_name(level: str | int) -> Any:
@@ -88,7 +88,7 @@ class WscLogSetting(NamedTuple):
 def collect_wsc_log_settings() -> list[WscLogSetting]:
     """Return the levels that the program has set for servers of the original's cluster.
 
-    There are no such servers here; a line of the log says so when there is a setting.
+    There are no such servers here; this is logged if there is a setting.
     """
     prefix = f"{wsc_logger.name}."
     loggers = dict(logging.Logger.manager.loggerDict)

@@ -36,7 +36,7 @@ _MEMORY_LIMITS = {
 
 
 def update_debug_args_with_autogen_policy(debug_args: Message, policy: Any = None) -> None:
-    """Set when the original's compiler generates kernels; this one generates those that it lacks.
+    """Set when the original's compiler generates kernels; the compiler here generates any that it lacks.
 
     Args:
         debug_args: The debug arguments.
@@ -53,7 +53,7 @@ def update_debug_args_with_mem_limits(
 
     Args:
         debug_args: The debug arguments.
-        runconfig: Settings of a run; others are left out of account.
+        runconfig: Settings of a run; all others are ignored.
     """
     for name, resource in _MEMORY_LIMITS.items():
         if (limit := (runconfig or {}).get(name)) is not None:

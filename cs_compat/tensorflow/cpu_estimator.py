@@ -11,7 +11,7 @@ from estimator.config import as_cs_config
 
 
 class Estimator(CerebrasEstimator):
-    """Trains, evaluates and predicts on this CPU, with the arguments of the removed class in their order."""
+    """Trains, evaluates and predicts on this CPU, with the arguments of the removed class in its order."""
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# tf.keras itself is being imported where this module is.
+# Not tf.keras, which is still being imported when this module is.
 from tf_keras.src.mixed_precision import loss_scale_optimizer, policy
 
 _v1 = tf.compat.v1.mixed_precision
@@ -20,9 +20,9 @@ class Policy(policy.Policy):  # type: ignore[misc]
     """A dtype policy with the loss scale of the optimizers of `Model.compile`.
 
     Args:
-        name: As `tf.keras.mixed_precision.Policy`.
-        loss_scale: "dynamic", a number, a LossScale, or None. By default None, but "dynamic" for
-            `mixed_float16`.
+        name: The name, as for `tf.keras.mixed_precision.Policy`.
+        loss_scale: "dynamic", a number, a LossScale, or None. The default is "dynamic" for `mixed_float16`,
+            else None.
     """
 
     def __init__(self, name: str, loss_scale: Any = _DEFAULT) -> None:
@@ -33,21 +33,21 @@ class Policy(policy.Policy):  # type: ignore[misc]
 
     @property
     def loss_scale(self) -> Any:
-        """The loss scale; None: none."""
+        """The loss scale, or None."""
         return self._loss_scale
 
     def get_config(self) -> dict[str, Any]:
-        """The name alone: a loss scale belongs to the optimizer when a model is loaded."""
+        """Return the name only: in a loaded model the loss scale belongs to the optimizer."""
         return {"name": self.name}
 
 
 def set_policy(new: Any) -> None:
-    """Sets the policy of layers that say none: a Policy or its name."""
+    """Set the default policy of layers: a Policy or its name."""
     policy.set_global_policy(new)
 
 
 def LossScaleOptimizer(optimizer: Any, loss_scale: Any = "dynamic") -> Any:  # noqa: N802 - the name of a class
-    """A Keras 2 optimizer with a loss scale: "dynamic", a number, or a LossScale."""
+    """Make a Keras 2 optimizer with a loss scale: "dynamic", a number, or a LossScale."""
     scale = _as_loss_scale(loss_scale)
     if scale is None:
         raise ValueError(

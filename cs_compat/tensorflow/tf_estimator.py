@@ -1,6 +1,6 @@
-"""`tf.estimator`, which TensorFlow 2.16 has dropped: the names that programs use, on the toolkit's estimator.
+"""`tf.estimator`, which TensorFlow 2.16 removed: the names that programs use, with the toolkit's estimator.
 
-A `tf.estimator.Estimator` runs on this CPU, as it always has; CerebrasEstimator is the one for the CS system.
+A `tf.estimator.Estimator` runs on this CPU, as always; CerebrasEstimator is the one for the CS system.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TOOLKIT = (
     "WarmStartSettings",
     "train_and_evaluate",
 )
-# Names that tf.estimator took over from tf.compat.v1.train, where they still are.
+# Names that tf.estimator re-exported from tf.compat.v1.train, where they still exist.
 _TRAIN = (
     "CheckpointSaverHook",
     "CheckpointSaverListener",

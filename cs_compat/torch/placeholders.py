@@ -17,10 +17,10 @@ from itertools import pairwise
 from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
-# Packages whose imports get placeholders: the Model Zoo, and what it was called before.
+# Packages whose imports get placeholders: the Model Zoo under its current and former names.
 _IMPORTERS = ("cerebras.modelzoo", "cerebras_reference_implementations", "modelzoo")
 
-# Packages that no placeholder replaces: a missing name there is an error of a program, or of ours.
+# Packages that no placeholder replaces: a missing name in them is an error of a program, or of the toolkit.
 _OURS = ("cerebras", "cerebras_appliance", "cerebras_pytorch", "cerebras_torch", "modelzoo")
 
 
@@ -61,7 +61,7 @@ def _refuse(cls: type) -> NoReturn:
             f"this version of {package} has no {missing.__qualname__}; get one: csrun pip install '{older}'"
         )
     error: Any = ModuleNotFoundError(text, name=package)
-    error.exit_code = 1  # the program's fault, raised in a line of ours
+    error.exit_code = 1  # an error of the program, although it is raised in a line of the toolkit
     raise error
 
 
@@ -99,7 +99,7 @@ class _PlaceholderModule(ModuleType):
 
 
 class _Finder:
-    """Finds placeholders for what the Model Zoo imports without a guard."""
+    """Finds placeholders for imports of the Model Zoo outside of `try`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -109,7 +109,7 @@ class _Finder:
         if inner:
             if not isinstance(sys.modules.get(package), _PlaceholderModule):
                 return None
-        elif package in _OURS or not _unguarded_import(sys._getframe(1)):
+        elif package in _OURS or not _is_unguarded_import(sys._getframe(1)):
             return None
         else:
             import warnings  # late: every start of an interpreter loads this module
@@ -129,7 +129,7 @@ class _Finder:
         """Leave the placeholder empty: its names are made when they are asked for."""
 
 
-def _unguarded_import(frame: FrameType | None) -> bool:
+def _is_unguarded_import(frame: FrameType | None) -> bool:
     """Return True if the import that runs is a statement of the Model Zoo outside of any `try`."""
     importing = False
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in (
@@ -141,10 +141,10 @@ def _unguarded_import(frame: FrameType | None) -> bool:
     if frame is None or not importing:  # importlib.util.find_spec only asks
         return False
     name = f"{frame.f_globals.get('__name__', '')}."
-    return name.startswith(tuple(f"{package}." for package in _IMPORTERS)) and not _guarded(frame)
+    return name.startswith(tuple(f"{package}." for package in _IMPORTERS)) and not _is_guarded(frame)
 
 
-def _guarded(frame: FrameType) -> bool:
+def _is_guarded(frame: FrameType) -> bool:
     """Return True if an exception at the running instruction has a handler in the same function.
 
     A `with` block has one in its bytecode, too, but it handles an error only where it suppresses it.

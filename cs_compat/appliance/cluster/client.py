@@ -11,17 +11,17 @@ log = logging.getLogger("cerebras")
 
 
 class TelemetryClient:
-    """Takes metrics for the original's cluster, which no server collects here; a line of the log says so.
+    """Accepts metrics for the original's cluster. No server collects them here, which is logged once.
 
     Args:
         mgmt_client: `backend.cluster.client`.
-        max_buffer_size: Taken for programs that give it, as is the next one.
-        max_buffer_seconds: Taken for programs that give it.
+        max_buffer_size: Accepted without effect.
+        max_buffer_seconds: Accepted without effect.
     """
 
     def __init__(self, mgmt_client: Any, max_buffer_size: int = 128, max_buffer_seconds: int = 150) -> None:
         self.mgmt_client = mgmt_client
-        _announce()
+        _log_not_collected()
 
     def __enter__(self) -> TelemetryClient:
         return self
@@ -35,12 +35,12 @@ class TelemetryClient:
         return None
 
     def push(self, metrics: Mapping[str, Any], labels: Mapping[str, str] | None = None) -> None:
-        """Take metrics without effect."""
+        """Accept metrics without effect."""
 
     def flush_data(self) -> None:
-        """Do nothing: no metric is kept."""
+        """Do nothing: no metrics are buffered."""
 
 
 @cache
-def _announce() -> None:
+def _log_not_collected() -> None:
     log.info("metrics for the original's cluster are not collected here; they are in the logs of the run")

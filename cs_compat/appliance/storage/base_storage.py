@@ -1,4 +1,4 @@
-"""Readers, writers and deleters of a storage by its paths."""
+"""Base classes of readers, writers and deleters, chosen by the path of a file or object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Access = TypeVar("Access", bound="Storage")
 
 
 class Storage:
-    """One way to use a storage: a subclass for each kind of paths.
+    """Base of readers, writers and deleters, with a subclass for each kind of path.
 
     Args:
         path: Path of the file or object.
@@ -31,7 +31,7 @@ class Storage:
         """Return a reader, writer or deleter for a path.
 
         Raises:
-            ValueError: No storage has such paths.
+            ValueError: No class supports such a path.
         """
         return cls.get_type(path)(path, *args, **kwargs)
 
@@ -40,7 +40,7 @@ class Storage:
         """Return the class for a path.
 
         Raises:
-            ValueError: No storage has such paths.
+            ValueError: No class supports such a path.
         """
         for kind in _concrete(cls):
             if kind.is_valid_path(path):
@@ -49,12 +49,12 @@ class Storage:
 
     @classmethod
     def is_valid_path(cls, path: PathLike) -> bool:
-        """Return True if a storage has such paths; of the class of one storage, if that one has."""
+        """Return True if one of the subclasses supports a path."""
         return any(kind.is_valid_path(path) for kind in _concrete(cls))
 
     @classmethod
     def path_exists(cls, path: PathLike) -> bool:
-        """Return True if there is a file or an object under a path."""
+        """Return True if a file or an object exists at a path."""
         return cls.is_valid_path(path) and cls.get_type(path).path_exists(path)
 
 
@@ -68,7 +68,7 @@ class StorageReader(Storage, ABC):
     @property
     @abstractmethod
     def stats(self) -> Any:
-        """Facts that change when the file or object does."""
+        """Statistics that change when the file or object does."""
 
     @property
     @abstractmethod
@@ -114,7 +114,7 @@ class StorageDeleter(Storage, ABC):
 
     @abstractmethod
     def delete(self, key: str | None = None) -> None:
-        """Delete the value under a key, or everything without a key; missing ones are left out."""
+        """Delete the value under a key, or everything without a key; ignore missing ones."""
 
 
 def _concrete(cls: type[Access]) -> Iterator[type[Access]]:

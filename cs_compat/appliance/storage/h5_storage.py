@@ -20,7 +20,7 @@ from cs_compat.appliance.storage.base_storage import (
 
 
 class _Files:
-    """Paths of files: all that have no scheme."""
+    """Supports paths of files, which have no URL scheme."""
 
     @classmethod
     def is_valid_path(cls, path: PathLike) -> bool:
@@ -38,7 +38,7 @@ class H5Reader(_Files, StorageReader):
 
     Args:
         path: Path of the file.
-        compression: Taken for programs that give it.
+        compression: Accepted without effect.
     """
 
     def __init__(self, path: PathLike, compression: Any = None) -> None:
@@ -57,7 +57,7 @@ class H5Reader(_Files, StorageReader):
     @property
     def global_metadata(self) -> dict[str, Any]:
         """The attributes of the file."""
-        with _opened(self.path, "r") as file:
+        with _open_file(self.path, "r") as file:
             return _plain(file.attrs)
 
     def read(self, key: str) -> tuple[np.ndarray[Any, Any] | None, dict[str, Any]]:
@@ -66,7 +66,7 @@ class H5Reader(_Files, StorageReader):
         Raises:
             KeyError: There is no such key.
         """
-        with _opened(self.path, "r") as file:
+        with _open_file(self.path, "r") as file:
             if key in file:
                 return file[key][()], _plain(file[key].attrs)
             if key in file.attrs:
@@ -75,11 +75,11 @@ class H5Reader(_Files, StorageReader):
 
 
 class H5Writer(_Files, StorageWriter):
-    """Writes an HDF5 file, which is made with the first value.
+    """Writes an HDF5 file, which is created with the first value.
 
     Args:
         path: Path of the file.
-        compression: As for `h5py.Group.create_dataset`; None writes values as they are.
+        compression: Compression of `h5py.Group.create_dataset`; None for no compression.
     """
 
     def __init__(self, path: PathLike, compression: Any = None) -> None:
@@ -93,7 +93,7 @@ class H5Writer(_Files, StorageWriter):
 
     def write_numpy(self, key: str, array: np.ndarray[Any, Any], metadata: Mapping[str, Any]) -> None:
         """Write an array."""
-        with _opened(self.path, "a") as file:
+        with _open_file(self.path, "a") as file:
             if key in file:
                 del file[key]
             data = file.create_dataset(key, data=array, compression=self._compression)
@@ -105,7 +105,7 @@ class H5Writer(_Files, StorageWriter):
 
     def write_metadata(self, key: str, metadata: Mapping[str, Any]) -> None:
         """Write metadata without a value."""
-        with _opened(self.path, "a") as file:
+        with _open_file(self.path, "a") as file:
             file.attrs[key] = json.dumps(dict(metadata))
 
 
@@ -113,18 +113,18 @@ class H5Deleter(_Files, StorageDeleter):
     """Deletes an HDF5 file, or one key of it."""
 
     def delete(self, key: str | None = None) -> None:
-        """Delete the value under a key, or the file without a key; missing ones are left out."""
+        """Delete the value under a key, or the file without a key; ignore missing ones."""
         if key is None:
             Path(self.path).unlink(missing_ok=True)
         elif Path(self.path).exists():
-            with _opened(self.path, "a") as file:
+            with _open_file(self.path, "a") as file:
                 for place in (file, file.attrs):
                     if key in place:
                         del place[key]
 
 
 @contextmanager
-def _opened(path: str, mode: str) -> Iterator[Any]:
+def _open_file(path: str, mode: str) -> Iterator[Any]:
     import h5py  # late: TensorFlow's environment may lack it
 
     with h5py.File(path, mode) as file:

@@ -19,7 +19,7 @@ from cs_toolkit import object_store
 
 
 class _Objects:
-    """URLs of objects.
+    """Supports URLs of objects.
 
     Attributes:
         key: Key of the object.
@@ -66,7 +66,7 @@ class S3Reader(_Objects, StorageReader):
 
     @classmethod
     def load_json_from_path(cls, path: PathLike) -> Any:
-        """Return what a JSON object holds."""
+        """Return the content of a JSON object."""
         with object_store.downloaded(path) as file:
             return json.loads(file.read_text())
 
@@ -133,7 +133,7 @@ class S3Deleter(_Objects, StorageDeleter):
         super().__init__(path)
 
     def delete(self, key: str | None = None) -> None:
-        """Delete the value under a key, or the object without a key; missing ones are left out."""
+        """Delete the value under a key, or the object without a key; ignore missing ones."""
         if key is None:
             object_store.delete(self.path)
         elif object_store.exists(self.path):

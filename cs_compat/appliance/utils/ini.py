@@ -20,7 +20,7 @@ def set_ini(debug_args: Message, **kwargs: Any) -> None:
 
 
 def set_default_ini(debug_args: Message, **kwargs: Any) -> None:
-    """Set those settings that have no value yet.
+    """Set the settings that have no value yet.
 
     Raises:
         TypeError: A value is no bool, int, float or str.

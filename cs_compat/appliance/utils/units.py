@@ -1,4 +1,4 @@
-"""Bytes in larger units."""
+"""Conversion of bytes to larger units."""
 
 from cs_toolkit.units import bytes_to_human, convert_byte_unit
 

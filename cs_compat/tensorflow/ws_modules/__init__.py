@@ -1,1 +1,1 @@
-"""In the import path of `python-ws` alone: programs take another branch where they find these names."""
+"""In the import path of `python-ws` only: programs take another branch if they find these names."""

@@ -1,1 +1,1 @@
-"""Programs that find this name, which `python-ws` alone has, take their branch for weight streaming."""
+"""Programs that find this name, which only `python-ws` has, take their branch for weight streaming."""

@@ -1,1 +1,1 @@
-"""In the import path of `python-pt` alone: libraries take another branch where they find these names."""
+"""In the import path of `python-pt` only: libraries take another branch if they find these names."""

@@ -134,7 +134,7 @@ def check_helpers():
             session.run(variable.initializer)
             prefix = tf.compat.v1.train.Saver().save(session, f"{folder}/model.ckpt", 7)
             assert dict(GetWeights(prefix)) == dict(GetWeights(folder)) == {"v": 3.0}
-        with pytest.raises(ValueError, match="'/no/such/checkpoint' is no checkpoint"):
+        with pytest.raises(ValueError, match="'/no/such/checkpoint' is not a checkpoint"):
             GetWeights("/no/such/checkpoint")
     resolver = CSSlurmClusterResolver(port_base=24000)
     assert resolver.get_task_info() == ("chief", 0)

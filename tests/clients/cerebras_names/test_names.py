@@ -130,7 +130,7 @@ def test_an_install_has_the_wrappers_and_no_new_top_level_name() -> None:
         setup["options.packages.find"]["include"].split()
     )
     # The folders below are found as packages of cs_compat, so that pip installs them.
-    modules = Path(startup.__file__).parent / "modules"
+    modules = Path(startup.__file__).parent / "tensorflow" / "modules"
     folders = [folder for folder in modules.rglob("*") if folder.is_dir() and folder.name != "__pycache__"]
     assert len(folders) > 5
     assert all((folder / "__init__.py").is_file() for folder in folders)

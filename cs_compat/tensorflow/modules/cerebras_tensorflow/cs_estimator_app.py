@@ -16,12 +16,12 @@ class CerebrasAppEstimator(cs_estimator.CerebrasEstimator):  # type: ignore[misc
     """`cerebras.tf.cs_estimator.CerebrasEstimator` with the arguments that later programs pass by name.
 
     Args:
-        model_fn: As there; so are the others.
-        compile_dir: As there; a folder that cannot be made here stands for `model_dir`.
+        model_fn: As for that class; so are the others.
+        compile_dir: Directory of compile artifacts; `model_dir` if it cannot be created on this machine.
         config: `cerebras_appliance.cs_run_config.CSRunConfig`, whose `cs_config` names the CS system.
 
     Raises:
-        CallError: Steps are to run on a CS system and none is known.
+        CallError: A call needs a CS system and none is known.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class CerebrasAppEstimator(cs_estimator.CerebrasEstimator):  # type: ignore[misc
         saving_listeners: Sequence[Any] | None = None,
         use_cs: bool = True,
     ) -> CerebrasAppEstimator:
-        """As the class above; with `use_cs` on the CS system, else on this CPU."""
+        """Train on the CS system, or on this CPU without `use_cs`."""
         self._require_system(use_cs)
         super().train(input_fn, hooks, steps, max_steps, saving_listeners, use_cs)
         return self
@@ -65,7 +65,7 @@ class CerebrasAppEstimator(cs_estimator.CerebrasEstimator):  # type: ignore[misc
         name: str | None = None,
         use_cs: bool = True,
     ) -> dict[str, Any]:
-        """As the class above; with `use_cs` on the CS system, else on this CPU."""
+        """Evaluate on the CS system, or on this CPU without `use_cs`."""
         self._require_system(use_cs)
         found: dict[str, Any] = super().evaluate(input_fn, steps, hooks, checkpoint_path, name, use_cs)
         return found

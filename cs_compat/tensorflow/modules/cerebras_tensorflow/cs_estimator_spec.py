@@ -1,4 +1,4 @@
-"""What a `model_fn` returns."""
+"""The result of a `model_fn`."""
 
 from estimator import CSEstimatorSpec
 

@@ -1,4 +1,4 @@
-"""Which summaries of a model are kept."""
+"""Enables and disables the summaries of a model."""
 
 from cerebras.tf.summary import (  # type: ignore[import-not-found]  # in another folder
     cs1_disable_summaries,

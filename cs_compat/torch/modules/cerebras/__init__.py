@@ -2,5 +2,5 @@
 
 from pkgutil import extend_path
 
-# The names of TensorFlow programs lie in another folder.
+# The names of TensorFlow programs are in another folder.
 __path__ = extend_path(__path__, __name__)

@@ -4,4 +4,4 @@ from typing import Any
 
 
 def _xla_set_parameter_name(tensor: Any, name: str) -> None:
-    """Nothing: state has the names of the model here."""
+    """Do nothing: state has the names of the model here."""

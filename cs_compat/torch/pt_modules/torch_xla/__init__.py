@@ -1,3 +1,3 @@
-"""Names of a library that programs of the original stack import; nothing of it is there but these."""
+"""The names of a library that programs of the original stack import; it has no others."""
 
 from . import _XLAC as _XLAC

@@ -12,14 +12,14 @@ from estimator.errors import UnsupportedOnCsError
 
 
 class CerebrasEstimator(estimators.CerebrasEstimator):
-    """`estimator.CerebrasEstimator` with the arguments in the order of tf.estimator.Estimator.
+    """`estimator.CerebrasEstimator` with its arguments in the order of tf.estimator.Estimator.
 
-    Programs written for it compute themselves what their input leaves out when a training continues. So the
-    toolkit leaves nothing out, unless the config says `input_position="toolkit"`.
+    Programs written for it skip used batches themselves when training resumes. So the toolkit skips none,
+    unless the config has `input_position="toolkit"`.
 
     Args:
-        model_fn: As there; so are the others.
-        use_cs: False runs on this CPU whatever the config says, as programs for the CS-1 say it.
+        model_fn: As for `estimator.CerebrasEstimator`; so are the others.
+        use_cs: False runs on this CPU regardless of the config, as in programs for the CS-1.
     """
 
     _input_position = "program"
@@ -54,7 +54,7 @@ class CerebrasEstimator(estimators.CerebrasEstimator):
         use_cs: bool = True,
         sparsifier: Any = None,
     ) -> CerebrasEstimator:
-        """As `estimator.CerebrasEstimator.train`; a sparsifier is refused."""
+        """Train as `estimator.CerebrasEstimator` does; refuse a sparsifier."""
         if sparsifier is not None:
             raise UnsupportedOnCsError(
                 f"train() got sparsifier={sparsifier!r}, expected None: train without sparsity here, or with "

@@ -13,9 +13,9 @@ from estimator.config import as_cs_config
 def KerasModelToCerebrasEstimator(  # noqa: N802 - the original name
     model: Any, model_dir: str | Path | None = None, config: Any = None, **arguments: Any
 ) -> KerasEstimator:
-    """An estimator for a compiled Keras model; further arguments are those of `estimator.KerasEstimator`.
+    """Make an estimator of a compiled Keras model; other arguments are those of `estimator.KerasEstimator`.
 
-    As in `CerebrasEstimator`, the program is in charge of its input when a training continues.
+    As with `CerebrasEstimator`, the program skips used batches itself when training resumes.
     """
     own = as_cs_config(config)
     position = own.input_position or "program"
@@ -23,5 +23,5 @@ def KerasModelToCerebrasEstimator(  # noqa: N802 - the original name
 
 
 def KerasModelToModelFn(keras_model: Any) -> Callable[..., EstimatorSpec]:  # noqa: N802 - the original name
-    """A `model_fn(features, labels, mode, params)` for a compiled Keras model, see `keras_model_fn`."""
+    """Make a `model_fn(features, labels, mode, params)` of a compiled Keras model."""
     return keras_model_fn(keras_model)

@@ -1,4 +1,4 @@
-"""Which task of the job this process is, for programs that set TF_CONFIG themselves."""
+"""The task of the job that this process is, for programs that set TF_CONFIG themselves."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from csrun.tasks.roles import TF_CONFIG_PORT_BASE, TaskInfo, tf_config
 
 
 class CSSlurmClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: ignore[misc]
-    """The tasks of the job that the launcher has started.
+    """Resolves the tasks of the job that the launcher has started.
 
     Args:
-        port_base: Port of rank 0; rank r has this + r.
+        port_base: Port of rank 0; rank r has port_base + r.
     """
 
     def __init__(self, port_base: int = TF_CONFIG_PORT_BASE) -> None:
@@ -26,21 +26,22 @@ class CSSlurmClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  #
         self._cluster = own or tf_config(task.rank, [task.host] * task.num_tasks)["cluster"]
 
     def cluster_spec(self) -> Any:
-        """The addresses of all tasks by role, as a tf.train.ClusterSpec."""
+        """Return the addresses of all tasks by role, as a tf.train.ClusterSpec."""
         chiefs, workers = self._cluster["chief"], self._cluster["worker"]
-        alone = workers == chiefs  # a job of one task is chief and worker at the same address
-        hosts = [address.rpartition(":")[0] for address in [*chiefs, *([] if alone else workers)]]
+        # In a job of one task, chief and worker have the same address.
+        tasks = chiefs if workers == chiefs else [*chiefs, *workers]
+        hosts = [address.rpartition(":")[0] for address in tasks]
         addresses = [f"{host}:{self._port_base + rank}" for rank, host in enumerate(hosts)]
         return tf.train.ClusterSpec({"chief": addresses[:1], "worker": addresses[1:] or addresses[:1]})
 
     def get_task_info(self) -> tuple[str, int]:
-        """Role and number of this task."""
+        """Return the role and the index of this task."""
         return self.task_type, self.task_id
 
     def master(
         self, task_type: str | None = None, task_id: int | None = None, rpc_layer: str | None = None
     ) -> str:
-        """No session of TensorFlow is ever opened on another task."""
+        """Return "": no TensorFlow session is opened on another task."""
         return ""
 
     def num_accelerators(
@@ -49,5 +50,5 @@ class CSSlurmClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  #
         task_id: int | None = None,
         config_proto: Any = None,
     ) -> dict[str, int]:
-        """None: the accelerator is reached over the network."""
+        """Return none: the accelerator is attached by network."""
         return {}

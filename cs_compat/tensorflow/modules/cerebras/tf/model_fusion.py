@@ -1,4 +1,4 @@
-"""Several models side by side in one program."""
+"""Fusion of several models into one program."""
 
 from estimator.config import MULTI_MODEL_STACK_KEY
 from estimator.model_fusion import ModelInfo, MultiModelFusion

@@ -1,4 +1,4 @@
-"""How a run is done."""
+"""The configuration of a run."""
 
 from estimator import CSRunConfig
 

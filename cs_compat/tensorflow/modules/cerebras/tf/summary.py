@@ -1,4 +1,4 @@
-"""Which summaries of a model are kept."""
+"""Enables and disables the summaries of a model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _SUMMARIES = tf.compat.v1.GraphKeys.SUMMARIES
 
 @contextmanager
 def cs1_enable_summaries() -> Iterator[None]:
-    """Summaries that are made inside are kept, as they are anyway."""
+    """Record the summaries of the body, as is the default."""
     yield
 
 
 @contextmanager
 def cs1_disable_summaries() -> Iterator[None]:
-    """Summaries that are made inside are not recorded."""
+    """Do not record the summaries of the body."""
     summaries = tf.compat.v1.get_default_graph().get_collection_ref(_SUMMARIES)
     before = list(summaries)
     try:

@@ -11,20 +11,20 @@ import tensorflow as tf
 
 
 class GetWeights:
-    """The variables of a checkpoint: iterates over (name, value), the global step among them.
+    """The variables of a checkpoint, including the global step: iterates over (name, value).
 
     Args:
-        checkpoint: Prefix of a checkpoint, or a directory, of which it is the newest.
+        checkpoint: Prefix of a checkpoint, or a directory for the newest one in it.
 
     Raises:
-        ValueError: there is no such checkpoint.
+        ValueError: There is no such checkpoint.
     """
 
     def __init__(self, checkpoint: str | Path) -> None:
         try:
             self._reader = tf.train.load_checkpoint(str(checkpoint))
         except (ValueError, tf.errors.OpError) as error:
-            raise ValueError(f"'{checkpoint}' is no checkpoint: {error}") from error
+            raise ValueError(f"'{checkpoint}' is not a checkpoint: {error}") from error
 
     def __iter__(self) -> Iterator[tuple[str, np.ndarray]]:
         for name in sorted(self._reader.get_variable_to_shape_map()):
@@ -32,22 +32,22 @@ class GetWeights:
 
 
 def boundary_cast(x: Any, name: str | None = None, back_cast: bool = True) -> Any:
-    """The tensor as it is: what layers compute in is chosen for the whole compilation (`precision`)."""
+    """Return the tensor unchanged: the number format is chosen for the whole model, by `precision`."""
     return tf.identity(x, name)
 
 
 def summary_layer(x: Any) -> Any:
-    """The tensor, with a histogram of it as a summary."""
+    """Return the tensor, and record a histogram of it as a summary."""
     return summarize_tensor(x)
 
 
 def summarize_tensor(x: Any, is_gradient_tensor: bool = False, op_name_if_grad: str | None = None) -> Any:
-    """The tensor, with a histogram of it as a summary.
+    """Return the tensor, and record a histogram of it as a summary.
 
     Args:
-        x: A tensor of a graph; others are given back as they are.
-        is_gradient_tensor: Whether it is a gradient, which has the name of its own.
-        op_name_if_grad: That name.
+        x: A tensor of a graph; all other tensors are only returned.
+        is_gradient_tensor: True for a gradient, whose summary is named `op_name_if_grad`.
+        op_name_if_grad: Name of the summary of a gradient.
     """
     y = tf.identity(x)
     if isinstance(y, tf.Tensor) and not tf.executing_eagerly():

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 def prep_orchestrator() -> None:
-    """Nothing to prepare: the launchers start all tasks."""
+    """Do nothing: the launchers start all tasks."""

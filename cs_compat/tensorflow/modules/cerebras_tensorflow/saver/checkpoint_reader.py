@@ -23,7 +23,7 @@ class CheckpointReader:
         self.checkpoint = os.fspath(checkpoint)
         if not self.is_a_checkpoint(self.checkpoint):
             raise ValueError(
-                f"'{self.checkpoint}' is no checkpoint, expected the prefix of one, model.ckpt-N"
+                f"'{self.checkpoint}' is not a checkpoint, expected the prefix of one, model.ckpt-N"
             )
         self._reader = tf.train.load_checkpoint(self.checkpoint)
 

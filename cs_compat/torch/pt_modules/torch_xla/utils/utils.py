@@ -1,4 +1,4 @@
-"""A loader of the same batch again and again."""
+"""A loader that repeats one batch."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class SampleGenerator:
-    """Gives one batch a number of times; a new iteration begins again.
+    """Yields one batch a number of times in each iteration.
 
     Args:
-        data: the batch.
-        sample_count: how often.
+        data: The batch.
+        sample_count: The number of times.
     """
 
     def __init__(self, data: Any, sample_count: int) -> None:

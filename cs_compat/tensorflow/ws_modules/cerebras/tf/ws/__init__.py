@@ -1,1 +1,1 @@
-"""The names of weight streaming: the same classes, the execution is a setting of the run."""
+"""The names of weight streaming: the same classes with another execution mode."""

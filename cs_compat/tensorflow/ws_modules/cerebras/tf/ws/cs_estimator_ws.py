@@ -10,11 +10,11 @@ from estimator.config import as_cs_config
 
 
 class CerebrasEstimator(cs_estimator.CerebrasEstimator):  # type: ignore[misc]
-    """`cerebras.tf.cs_estimator.CerebrasEstimator` whose steps are executed by weight streaming.
+    """`cerebras.tf.cs_estimator.CerebrasEstimator` with weight streaming.
 
     Args:
-        config: As there; its `execution` does not matter.
-        arguments: As there.
+        model_fn: As for that class, as are the other arguments.
+        config: The configuration; its `execution` is ignored.
     """
 
     def __init__(self, model_fn: Any, model_dir: Any = None, config: Any = None, **arguments: Any) -> None:

@@ -1,4 +1,4 @@
-"""The 16-bit type of a process, the parts of a step that compute in it, and functions that cast to it."""
+"""Mixed precision: the 16-bit type of a process, `autocast`, and functions that cast their arguments."""
 
 from __future__ import annotations
 
@@ -23,9 +23,14 @@ from cstorch.program import Program, use_cs
 from cstorch.tracing.places import Places
 from cstorch.tracing.recorder import current_recording
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_REGISTERED = "_cstorch_casting"
+"""Attribute of a function that casts: the original function."""
+
 
 def set_half_dtype(value: str | torch.dtype) -> torch.dtype:
-    """Choose the 16-bit type, and that steps are computed in it; `autocast` says which part of a step.
+    """Choose the 16-bit type and compute whole steps in it; `autocast` chooses a part of a step.
 
     Arguments, result and errors are those of `cstorch.precision.name_half_dtype`.
     """
@@ -35,7 +40,7 @@ def set_half_dtype(value: str | torch.dtype) -> torch.dtype:
 
 
 def use_bfloat16(value: bool = True) -> torch.dtype:
-    """Choose bfloat16 as `set_half_dtype` does, or says that the type is float16; of releases before 2.0."""
+    """Choose bfloat16 as `set_half_dtype` does, or set the type to float16; of releases before 2.0."""
     return set_half_dtype("bfloat16") if value else name_half_dtype("float16")
 
 
@@ -50,7 +55,7 @@ def mixed_precision() -> bool:
 
 
 def get_half_dtype() -> torch.dtype:
-    """Return the 16-bit type as PyTorch's; float16 also stands for cbfloat16."""
+    """Return the 16-bit type as PyTorch's; cbfloat16 is float16 there."""
     return torch_half_dtype()
 
 
@@ -70,21 +75,21 @@ def get_floating_point_dtype_str(default: str = "float32") -> str:
 
 
 def is_cbfloat16_tensor(tensor: torch.Tensor) -> bool:
-    """Return True if a tensor has cbfloat16 elements on the CS system, for which PyTorch says float16."""
+    """Return True if a tensor has cbfloat16 elements on the CS system, which PyTorch shows as float16."""
     return use_cs() and half_dtype() == "cbfloat16" and tensor.dtype == torch.float16
 
 
 class autocast(ContextDecorator):  # noqa: N801 - as torch.autocast is called
-    """Computes a part of a step in the 16-bit type, the rest in float32; gradients as what they belong to.
+    """Computes a part of a step in the 16-bit type, the rest in float32; gradients like their operations.
 
-    Products and what lies between them have 16 bits (docs/precision.md); losses, sums and updates have not. A
-    step has one 16-bit type. On the CPU backend it is `torch.autocast` with bfloat16, and nothing with other
-    types.
+    Products, and elementwise operations between them, have 16 bits (docs/precision.md); losses, sums and
+    updates do not. A step has one 16-bit type. On the CPU backend it is `torch.autocast` with bfloat16, and
+    has no effect with other types.
 
     Args:
-        dtype: one of PyTorch's types; None, and float16 where that stands for cbfloat16, mean the chosen one.
+        dtype: one of PyTorch's types; None, or float16 if the chosen type is cbfloat16, mean the chosen one.
         enabled: False computes in float32, inside of another `autocast` too.
-        cache_enabled: without meaning.
+        cache_enabled: has no effect.
     """
 
     def __init__(
@@ -112,12 +117,6 @@ class autocast(ContextDecorator):  # noqa: N801 - as torch.autocast is called
             entered.leave_half()
         else:
             entered.__exit__(None, None, None)
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-_REGISTERED = "_cstorch_casting"
-"""Attribute of a function that casts: the function as it was."""
 
 
 def half_function(fn: Function) -> Function:
@@ -167,12 +166,12 @@ def register_half_function(module: Any, name: str) -> None:
 
 
 def register_float_function(module: Any, name: str) -> None:
-    """Replace a function of a module by its `float_function`; see `register_half_function`."""
+    """Replace a function of a module by its `float_function`."""
     _register(module, name, float_function)
 
 
 def register_promote_function(module: Any, name: str) -> None:
-    """Replace a function of a module by its `promote_function`; see `register_half_function`."""
+    """Replace a function of a module by its `promote_function`."""
     _register(module, name, promote_function)
 
 
@@ -195,9 +194,9 @@ def init(
 
     Args:
         enabled: computes steps in the 16-bit type.
-        enable_caching: without effect: the compiler casts each value once.
-        verbose: without effect: it logs casts of the original.
-        allow_banned: without effect: no function is refused.
+        enable_caching: has no effect: the compiler casts each value once.
+        verbose: has no effect: it logs casts of the original.
+        allow_banned: has no effect: no function is refused.
     """
     log_unused("amp.init()", {"verbose": verbose, "allow_banned": allow_banned})
     enable_mixed_precision(enabled)

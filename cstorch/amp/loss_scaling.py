@@ -22,7 +22,7 @@ _LARGEST_FLOAT16_SCALE = 2.0**15
 _STEPS_PER_INCREASE = 2000
 
 UPDATED_IF_FINITE = "_updated_if_finite"
-"""Attribute of an optimizer: more tensors that its step changes, which are restored with its state."""
+"""Attribute of an optimizer: other tensors that its step changes, which are restored with its state."""
 
 Scaled = TypeVar("Scaled", torch.Tensor, list[torch.Tensor], tuple[torch.Tensor, ...])
 
@@ -30,25 +30,25 @@ Scaled = TypeVar("Scaled", torch.Tensor, list[torch.Tensor], tuple[torch.Tensor,
 class GradScaler(nn.Module):
     """Multiplies the loss by a scale and divides the gradients by it.
 
-    A static scale stays, and every step is applied. A dynamic one is halved where the share of steps with
-    inf or nan in their gradients passes a tolerance, and doubled after some steps without; such a step
-    changes neither parameters nor state of its optimizer. It is a module because its state, in buffers,
-    lives where a model's does: a step that is traced once writes it in place. `state_dict` has the buffers of
-    a dynamic scale and nothing of a static one.
+    A static scale is constant, and every step is applied. A dynamic one is halved when the share of steps
+    with inf or nan in their gradients exceeds a tolerance, and doubled after a number of steps without; a
+    step with inf or nan changes neither parameters nor state of its optimizer. It is a module because its
+    state, in buffers, is on the device of a model's: a step that is traced once writes it in place.
+    `state_dict` has the buffers of a dynamic scale and nothing of a static one.
 
     Args:
         loss_scale: the static scale, or "dynamic". None and 0 mean no scaling.
-        init_scale: first dynamic scale; 2^15, or 2^31 where the 16-bit type is cbfloat16.
-        steps_per_increase: doubled after more than these steps since it last changed; 2000.
+        init_scale: first dynamic scale; by default 2^15, or 2^31 if the 16-bit type is cbfloat16.
+        steps_per_increase: number of steps since the last change after which the scale is doubled; 2000.
         min_loss_scale: smallest dynamic scale; 2^-14.
-        max_loss_scale: largest dynamic scale; as `init_scale`.
-        overflow_tolerance: largest share of the steps since the scale last changed whose gradients may be
-            inf or nan. The default is that of the first releases; later ones halve at the first (0).
-        max_gradient_norm: `step` clips by the norm of all gradients of its optimizer where the scale is
-            dynamic. The document's default of 0.05 is that of a clipping by the compiler, which is not
-            there; None is no clipping.
-        mixed_precision: compute activations in 16 bits or in float32, as programs of release 1.9 say it here;
-            None leaves it.
+        max_loss_scale: largest dynamic scale; by default that of `init_scale`.
+        overflow_tolerance: largest share of the steps since the last change whose gradients may be inf or
+            nan. The default is that of the first releases; later ones halve at the first (0).
+        max_gradient_norm: `step` clips the gradients of its optimizer to this norm if the scale is dynamic;
+            None does not clip. The documented default of 0.05 is that of the compiler's clipping, which does
+            not exist here.
+        mixed_precision: compute activations in 16 bits or in float32, for programs of release 1.9; None
+            changes nothing.
 
     Raises:
         ValueError: a scale is no number, is negative, or is smaller than float16 holds.
@@ -98,11 +98,11 @@ class GradScaler(nn.Module):
         register(f"{OPTIMIZER_STATE}grad_scaler.", self)
 
     def named_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The scale and what it is counted by."""
+        """Yield the scale and its counters."""
         return self.named_buffers()
 
     def get_scale(self) -> torch.Tensor:
-        """The scale, a tensor without dimensions."""
+        """Return the scale, a scalar tensor."""
         return self.loss_scale
 
     def get_non_clamped_scale(self) -> torch.Tensor:
@@ -110,11 +110,11 @@ class GradScaler(nn.Module):
         return self.non_clamped_scale
 
     def get_num_skipped_steps(self) -> torch.Tensor:
-        """Return the number of steps that were undone, float32 without dimensions."""
+        """Return the number of steps that were undone, a float32 scalar."""
         return self.num_skipped_steps
 
     def scale(self, loss: Scaled) -> Scaled:
-        """A loss, or a list of them, times the scale; a run reports a loss without it."""
+        """Multiply a loss, or a list of losses, by the scale; a run reports losses without it."""
         if isinstance(loss, torch.Tensor):
             if (recording := current_recording()) is not None:
                 recording.roots.append(loss)
@@ -122,7 +122,7 @@ class GradScaler(nn.Module):
         return type(loss)(part * self.loss_scale for part in loss)
 
     def forward(self, loss: torch.Tensor) -> torch.Tensor:
-        """`scale`: older programs call the scaler itself."""
+        """Scale a loss, for older programs that call the scaler itself."""
         return self.scale(loss)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -139,14 +139,14 @@ class GradScaler(nn.Module):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-        """Step an optimizer, after `unscale_` where the program has not called it.
+        """Step an optimizer, after `unscale_` if the program has not called it.
 
-        A dynamic scaler puts back what a step with inf or nan changed, and leaves in `optimizer.step_applied`
-        whether it counts, a bool tensor, for schedules.
+        A dynamic scaler undoes a step with inf or nan, and sets `optimizer.step_applied`, a bool tensor, for
+        schedules.
 
         Raises:
             RuntimeError: the optimizer has stepped since the last `update`.
-            StepError: the optimizer makes state in its step, whose earlier value is not known.
+            StepError: the optimizer makes state in its step, whose previous value is not known.
         """
         if id(optimizer) in self._stepped:
             raise RuntimeError("step() of this optimizer came before; expected update() between two steps")
@@ -163,7 +163,7 @@ class GradScaler(nn.Module):
         """Clip the gradients of each optimizer to `max_gradient_norm`, if that is set.
 
         Returns:
-            Whether all gradients are finite, a bool tensor without dimensions.
+            True if all gradients are finite, a bool scalar.
         """
         for optimizer in optimizers:
             self.unscale_(optimizer)
@@ -176,7 +176,7 @@ class GradScaler(nn.Module):
         """Step an optimizer, and undo the step if its gradients are not finite.
 
         Raises:
-            StepError: the optimizer makes state in its step, whose earlier value is not known.
+            StepError: the optimizer makes state in its step, whose previous value is not known.
         """
         self.unscale_(optimizer)
         before = [(tensor, tensor.clone()) for tensor in _tensors(optimizer)]
@@ -184,8 +184,8 @@ class GradScaler(nn.Module):
         known = {id(tensor) for tensor, _ in before}
         if any(id(tensor) not in known for tensor in _tensors(optimizer)):
             raise StepError(
-                f"{type(optimizer).__name__} makes state in its step, which cannot be taken back where "
-                "gradients are not finite; make it in preinitialize of a cstorch.optim.Optimizer"
+                f"{type(optimizer).__name__} makes state in its step, which cannot be undone if gradients "
+                "are not finite; make it in preinitialize of a cstorch.optim.Optimizer"
             )
         applied = self._finite[id(optimizer)]
         for tensor, old in before:
@@ -209,12 +209,12 @@ class GradScaler(nn.Module):
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def update_scale(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Change a dynamic scale by the gradients of some optimizers, which `unscale_` has seen."""
+        """Change a dynamic scale according to the gradients of some optimizers, after `unscale_`."""
         if self.dynamic:
             self._rescale([self._finite[id(optimizer)] for optimizer in optimizers])
 
     def _rescale(self, finite: list[torch.Tensor]) -> None:
-        """Halve and doubles; a step that did the one begins to count again before it may do the other."""
+        """Halve or double the scale; both start counting again after a change."""
         overflowed = (~torch.stack(finite).all()).float()
         steps, overflows = self.steps_since_rescale + 1, self.overflows_since_rescale + overflowed
         halve = overflows / steps > self.overflow_tolerance
@@ -230,16 +230,16 @@ class GradScaler(nn.Module):
 
 
 def isfinite(optimizer: torch.optim.Optimizer) -> torch.Tensor:
-    """Return whether all gradients of an optimizer are finite, a bool tensor without dimensions."""
+    """Return True if all gradients of an optimizer are finite, a bool scalar."""
     found = [torch.isfinite(grad).all() for grad in gradients(optimizer)]
     return torch.stack(found).all() if found else torch.tensor(True)
 
 
 def update_if_finite(optimizer: torch.optim.Optimizer, tensor: torch.Tensor) -> None:
-    """Make a tensor part of what a dynamic `GradScaler` restores when it undoes a step of the optimizer.
+    """Restore a tensor, too, when a dynamic `GradScaler` undoes a step of the optimizer.
 
     Args:
-        optimizer: in whose step the tensor is written, by a hook for example.
+        optimizer: the optimizer in whose step the tensor is written, by a hook for example.
         tensor: state of the step, such as the mask of a sparse weight.
     """
     kept = vars(optimizer).setdefault(UPDATED_IF_FINITE, [])
@@ -267,7 +267,7 @@ def _static(scale: str | float | None) -> float:
 
 
 def _tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    """Parameters with gradients, and all state."""
+    """Yield parameters with gradients, and all state."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.grad is not None:
@@ -279,13 +279,13 @@ def _tensors(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Gradients that are there, in the order of the parameters."""
+    """Return the existing gradients, in the order of the parameters."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return [p.grad for p in parameters if p.grad is not None]
 
 
 def clip_by_norm(grads: list[torch.Tensor], limit: float) -> None:
-    """Scale gradients so that the norm of all together is at most the limit.
+    """Scale gradients so that their total norm is at most the limit.
 
     The factor is min(1, limit / (norm + 1e-6)), with a norm in float32, as in `torch.nn.utils`.
     """
@@ -298,7 +298,7 @@ def clip_by_norm(grads: list[torch.Tensor], limit: float) -> None:
 
 
 def clip_by_value(grads: list[torch.Tensor], limit: float) -> None:
-    """Limit every entry to [-limit, limit]."""
+    """Clamp every element to [-limit, limit]."""
     for grad in grads:
         grad.clamp_(-limit, limit)
 
@@ -314,15 +314,15 @@ def optimizer_step(
     """Take one step down the gradient of a loss.
 
     Args:
-        loss: a tensor without dimensions.
+        loss: a scalar tensor.
         optimizer: its parameters get new gradients and are updated.
-        grad_scaler: scales the loss, and holds the step back where gradients are not finite.
-        max_gradient_norm: limit of the norm of all gradients together; None and 0 mean none.
-        max_gradient_val: limit of every entry of a gradient; None and 0 mean none.
+        grad_scaler: scales the loss, and undoes the step if gradients are not finite.
+        max_gradient_norm: limit of the total norm of the gradients; None and 0 mean no limit.
+        max_gradient_val: limit of every element of a gradient; None and 0 mean no limit.
         max_gradient_value: another name of `max_gradient_val`.
 
     Raises:
-        ValueError: the loss is no tensor, a limit is negative, or there are limits of both kinds.
+        ValueError: the loss is no tensor, a limit is negative, or limits of both kinds are given.
     """
     if not isinstance(loss, torch.Tensor):
         raise ValueError(f"got a loss of type {type(loss).__name__}, expected a tensor without dimensions")
@@ -347,7 +347,7 @@ def optimizer_step(
 def _check_limits(norm: float | None, value: float | None) -> None:
     for name, limit in (("max_gradient_norm", norm), ("max_gradient_val", value)):
         if limit is not None and limit < 0:
-            raise ValueError(f"got {name}={limit}, expected a number that is not negative")
+            raise ValueError(f"got {name}={limit}, expected a non-negative number")
     if norm and value:
         raise ValueError(
             f"got max_gradient_norm={norm} and max_gradient_val={value}, expected one of the two; "

@@ -1,4 +1,4 @@
-"""Checkpoints in HDF5: written whole or not at all, read when their tensors are used."""
+"""Checkpoints in HDF5: written atomically, and read when their tensors are used."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ MapLocation: TypeAlias = str | torch.device | Mapping[str, str] | Callable[[Any,
 def save(state: Any, path: PathLike) -> None:
     """Write a nest of dicts, lists, tuples and deques.
 
-    Its leaves are tensors, arrays, numbers, strings, None, sets of such values, sizes and types of elements.
+    Its leaves are tensors, arrays, numbers, strings, None, sets of such values, sizes and element types.
 
-    Tensors of the device are written with their values on this CPU. Tensors with the same elements in
-    memory, such as tied weights, are written once, and are one tensor after `load`.
-    Where the backend has `max_checkpoints`, the oldest one that this process has saved is deleted.
+    Tensors of the device are written with their values on this CPU. Tensors that share memory, such as tied
+    weights, are written once, and are one tensor after `load`. If the backend has `max_checkpoints`, the
+    oldest checkpoint that this process has saved is deleted.
 
     Raises:
-        CheckpointError: something else is in the nest, the folder is missing, or the device is full. What
-            was under the path before is still there.
+        CheckpointError: the nest has other leaves, the folder is missing, or the disk is full. A file that
+            was at the path before is unchanged.
         ValueUnavailableError: a tensor of a step is saved outside of a step closure.
         ObjectStoreError: the path is the URL of an object, s3://BUCKET/KEY, that cannot be written.
     """
@@ -56,26 +56,26 @@ def load(
     weights_only: bool | None = None,
     mmap: bool | None = None,
 ) -> Any:
-    """Read what `save` wrote, files of `torch.save`, and safetensors.
+    """Read a checkpoint of `save`, a file of `torch.save`, or safetensors.
 
-    Tensors of an HDF5 file are mapped: their elements are read when they are used, and writing into one
-    changes no file. Compressed ones, as other writers of the format make them, are read at once. A file that
-    is changed in place while its tensors are in use (not replaced, as `save` does) changes them.
+    Tensors of an HDF5 file are memory-mapped: their elements are read when they are used, and writing into
+    one changes no file. Compressed ones, from other writers of the format, are read immediately. A file that
+    is modified in place while its tensors are in use (`save` replaces it instead) changes them.
 
     Args:
         path: the file, or the URL of an object, s3://BUCKET/KEY, which is downloaded.
-        map_location: where the tensors go, such as "cpu" or "xla"; None means this CPU, and so do the
+        map_location: device of the tensors, such as "cpu" or "xla"; None means this CPU, and so do the
             functions and dictionaries that `torch.load` takes.
-        weights_only: as `torch.load` is called, without effect: nothing in a file is executed.
-        mmap: without effect, too.
+        weights_only: accepted as by `torch.load`, without effect: nothing in a file is executed.
+        mmap: accepted as by `torch.load`, without effect.
 
     Raises:
-        CheckpointError: the file is missing, cut off, not finished, of another version or of another kind,
-            or holds Python objects that only running code from the file would restore.
+        CheckpointError: the file is missing, truncated, not finished, of another version or another kind,
+            or contains Python objects that could only be restored by running code from the file.
         ObjectStoreError: an object cannot be read.
     """
     if object_store.is_url(path):
-        with object_store.downloaded(path) as file:  # tensors stay mapped when it is removed
+        with object_store.downloaded(path) as file:  # tensors stay mapped after its removal
             state = _read_any(file)
     else:
         state = _read_any(Path(path))
@@ -107,12 +107,12 @@ def _read_any(path: Path) -> Any:
 def _read_torch(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises what pickle and zip raise, among others
+    except Exception as error:  # torch raises the errors of pickle and zip, among others
         raise CheckpointError(
-            f"{path} is neither an HDF5 checkpoint nor a file of torch.save with tensors and plain values "
-            f"alone ({str(error).splitlines()[0] if str(error) else type(error).__name__}); "
-            "check that the file is whole and is a checkpoint; Python objects in it are not restored, "
-            "because that would run code of the file: save state_dict() instead"
+            f"{path} is neither an HDF5 checkpoint nor a file of torch.save with only tensors and plain "
+            f"values ({str(error).splitlines()[0] if str(error) else type(error).__name__}); "
+            "check that the file is complete and is a checkpoint; Python objects in it are not restored, "
+            "because that would run code from the file: save state_dict() instead"
         ) from error
 
 
@@ -121,9 +121,9 @@ def _read_safetensors(path: Path) -> Any:
 
     try:
         return load_file(path)
-    except Exception as error:  # safetensors has no error class that it documents
+    except Exception as error:  # safetensors documents no error class
         raise CheckpointError(
-            f"{path} is no whole file of safetensors ({error}); copy or save it again"
+            f"{path} is not a complete file of safetensors ({error}); copy or save it again"
         ) from error
 
 

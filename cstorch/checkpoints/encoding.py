@@ -1,4 +1,12 @@
-"""The structure of a checkpoint as text, and leaves that are neither tensors, numbers nor strings."""
+"""Encodings of a checkpoint's structure, and of leaves that are neither tensors, numbers nor strings.
+
+Nests of dicts, lists and tuples become flat entries and a JSON text, in the form of PyTorch's tree specs.
+Sets and `torch.Size` are nodes, too; other containers, such as a frozenset, are leaves.
+
+Writers of the format pickle other leaves, such as element types. Here a pickle is decoded as data: its
+opcodes build containers, and a name in it refers to one of a few types. Nothing is imported, and nothing in
+the file is called.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +23,14 @@ import torch
 from cstorch.errors import CheckpointError
 
 Leaf = Callable[[str], Any]
-"""Gives the leaf with a dotted key."""
+"""Returns the leaf with a dotted key."""
 
 _PROTOCOL = 1
 _LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 _DICTS: dict[str, Callable[[Any], Any]] = {
     "builtins.dict": dict,
     "collections.OrderedDict": OrderedDict,
-    "collections.defaultdict": dict,  # what a missing key becomes is a function
+    "collections.defaultdict": dict,  # the default of a missing key is a function
 }
 _LISTS: dict[str, Callable[[Any], Any]] = {
     "builtins.list": list,
@@ -35,7 +43,7 @@ _LISTS: dict[str, Callable[[Any], Any]] = {
 
 
 def tree_leaves(nest: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and leaves of a nest, in order."""
+    """Yield dotted keys and leaves of a nest, in order."""
     children = _children(nest)
     if children is None:
         yield ".".join(prefix), nest
@@ -45,20 +53,20 @@ def tree_leaves(nest: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, 
 
 
 def encode_tree(nest: Any) -> str:
-    """Structure of a nest: JSON of a skeleton with "*" for leaves, and of the text of a tree spec."""
+    """Encode the structure of a nest: JSON of a skeleton with "*" for leaves, and the text of a tree spec."""
     return json.dumps([_skeleton(nest), json.dumps([_PROTOCOL, _spec(nest)])])
 
 
 def leaf_spec(key: str) -> list[Any]:
-    """What `to_text` says of a dict with one leaf, before it is JSON."""
+    """Return the encoding of a dict with one leaf, before it becomes JSON."""
     return [{key: "*"}, json.dumps([_PROTOCOL, _spec({key: None})])]
 
 
 def decode_tree(text: str, leaf: Leaf) -> Any:
-    """The nest that a text describes.
+    """Build the nest that a text describes.
 
     Raises:
-        CheckpointError: a container is of a kind that is not known.
+        CheckpointError: a container is of an unknown kind.
     """
     _, spec = json.loads(text)
     return _build(json.loads(spec)[1], (), leaf)
@@ -123,7 +131,7 @@ def _build(spec: Mapping[str, Any], prefix: tuple[str, ...], leaf: Leaf) -> Any:
         return leaf(".".join(prefix))
     if kind in _DICTS:
         context = spec["context"]
-        if isinstance(context, str):  # an object itself where recent releases of PyTorch write it
+        if isinstance(context, str):  # recent releases of PyTorch write the object itself
             context = json.loads(context)
         keys: Sequence[Any] = context["dict_context"] if isinstance(context, Mapping) else context
         built = [_build(child, (*prefix, str(key)), leaf) for key, child in zip(keys, children, strict=True)]
@@ -138,14 +146,14 @@ def _build(spec: Mapping[str, Any], prefix: tuple[str, ...], leaf: Leaf) -> Any:
 
 
 _PICKLE_PROTOCOL = 4
-"""Of what is written: the highest that all readers have."""
+"""The highest protocol that all readers support."""
 
 OBJECT_TYPES = (frozenset, torch.dtype, torch.device, np.dtype, complex, bytes)
 """Types of leaves that are written as objects."""
 
 
 class NoDataError(ValueError):
-    """A pickle that builds more than plain data."""
+    """The pickle builds more than plain data."""
 
 
 class _Name(NamedTuple):
@@ -165,7 +173,7 @@ _CALLED: dict[str, Callable[..., Any]] = {
     "device": torch.device,
     "dtype": np.dtype,
 }
-"""Types whose instances a pickle builds by a call, by name; they keep what they get."""
+"""Types whose instances a pickle may build by a call, by name."""
 
 _MODULES = ("builtins", "__builtin__", "collections", "numpy", "torch", "_codecs")
 _MARK = object()
@@ -179,14 +187,14 @@ _EMPTY: dict[str, Callable[[], Any]] = {
 _IGNORED = ("PROTO", "FRAME", "STOP")
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _PUSHED = ("INT", "LONG", "FLOAT", "STRING", "UNICODE", "BYTES")
-"""Parts of the names of opcodes whose argument is their value."""
+"""Parts of the names of opcodes that push their argument."""
 
 
 def encode_object(value: Any) -> bytes:
     """Return the pickle of an object of one of the `WRITTEN` types.
 
     Raises:
-        ValueError: something else is in it.
+        ValueError: it contains an object of another type.
     """
     content = pickle.dumps(value, _PICKLE_PROTOCOL)
     decode_object(content)
@@ -197,7 +205,7 @@ def decode_object(content: bytes) -> Any:
     """Return the data in a pickle.
 
     Raises:
-        NoDataError: it is no pickle, or one that builds more than plain data.
+        NoDataError: it is no pickle, or it builds more than plain data.
     """
     try:
         return _Builder().build(content)
@@ -208,7 +216,7 @@ def decode_object(content: bytes) -> Any:
 
 
 class _Builder:
-    """Builds the value of a pickle on a stack, as its opcodes say."""
+    """Builds the value of a pickle on a stack by following its opcodes."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -219,7 +227,7 @@ class _Builder:
         for opcode, argument, _ in pickletools.genops(content):
             self._follow(opcode.name, argument)
         (found,) = self._stack
-        return _resolved(found)
+        return _resolve(found)
 
     def _follow(self, name: str, argument: Any) -> None:
         stack = self._stack
@@ -230,7 +238,7 @@ class _Builder:
         elif name in _EMPTY:
             stack.append(_EMPTY[name]())
         elif name in _TUPLES:
-            stack.append(tuple(map(_resolved, self._pop(_TUPLES[name]))))
+            stack.append(tuple(map(_resolve, self._pop(_TUPLES[name]))))
         elif name == "MARK":
             stack.append(_MARK)
         elif name == "MEMOIZE":
@@ -249,14 +257,14 @@ class _Builder:
             self._combine(name)
 
     def _combine(self, name: str) -> None:
-        """Put the newest values of the stack together."""
+        """Combine the topmost values of the stack."""
         stack = self._stack
         if name in ("LIST", "TUPLE", "FROZENSET"):
             kind = {"LIST": list, "TUPLE": tuple, "FROZENSET": frozenset}[name]
             stack.append(kind(self._pop_to_mark()))
         elif name in ("APPEND", "APPENDS"):
             items = self._pop_to_mark() if name == "APPENDS" else self._pop(1)
-            stack[-1].extend(map(_resolved, items))
+            stack[-1].extend(map(_resolve, items))
         elif name == "ADDITEMS":
             items = self._pop_to_mark()
             stack[-1].update(items)
@@ -264,7 +272,7 @@ class _Builder:
             items = self._pop(2) if name == "SETITEM" else self._pop_to_mark()
             if name == "DICT":
                 stack.append({})
-            stack[-1].update(zip(items[::2], map(_resolved, items[1::2]), strict=True))
+            stack[-1].update(zip(items[::2], map(_resolve, items[1::2]), strict=True))
         elif name == "REDUCE":
             called, arguments = self._pop(2)
             stack.append(_call(called, arguments))
@@ -281,7 +289,7 @@ class _Builder:
 
     def _pop_to_mark(self) -> list[Any]:
         start = len(self._stack) - 1 - self._stack[::-1].index(_MARK)
-        found = [_resolved(item) for item in self._stack[start + 1 :]]
+        found = [_resolve(item) for item in self._stack[start + 1 :]]
         del self._stack[start:]
         return found
 
@@ -299,8 +307,8 @@ def _call(called: Any, arguments: tuple[Any, ...]) -> Any:
     raise NoDataError(f"it calls {'.'.join(called) if isinstance(called, _Name) else called!r}")
 
 
-def _resolved(value: Any) -> Any:
-    """Return the element type that a name stands for, and any other value as it is."""
+def _resolve(value: Any) -> Any:
+    """Return the element type that a name refers to, and any other value as it is."""
     if not isinstance(value, _Name):
         return value
     found = getattr(torch, value.name, None) if value.module == "torch" else None

@@ -17,10 +17,10 @@ from h5py import h5a, h5d, h5p, h5s, h5t
 VERSION = 0.5
 SPEC, SUCCESS, VERSION_KEY = "__spec__", "__SUCCESS__", "__version__"
 BYTES = "__BYTES__"
-"""Attribute of a data set with the pickle of an object."""
+"""Attribute of a data set that contains the pickle of an object."""
 
 METADATA = ".__metadata__"
-"""What follows a leaf's key in the name of the attribute that describes it."""
+"""Suffix of a leaf's key in the name of the attribute that describes it."""
 
 TENSOR, ARRAY, SCALAR, STRING, NONE, OBJECT, LINKED = (
     "TorchTensorSerializer",
@@ -43,7 +43,7 @@ WIRE_TYPES = {
     torch.float64: 12,
     torch.bfloat16: 15,
 }
-"""Number of an element type in the format; other types have none, and other readers may refuse them."""
+"""Numbers of element types in the format; other types have none, and other readers may refuse them."""
 
 
 _TEXT = h5py.string_dtype()
@@ -66,25 +66,25 @@ def put_text(place: Any, name: str, value: str) -> None:
 
 
 def put_mark(place: Any, name: str) -> None:
-    """Write an attribute that is true."""
+    """Write an attribute with the value true."""
     h5a.create(place, name.encode(), _STORED_TRUTH, _SCALAR).write(_TRUE)
 
 
 def make_bytes(file: h5py.File, name: str, kind: str, mark: str, content: bytes) -> None:
-    """Make an empty data set that has its type and its content as attributes."""
+    """Create an empty data set with its type and its content as attributes."""
     data = file.create_dataset(name, data=h5py.Empty("f4"))
     data.attrs["__TYPE__"] = kind
     data.attrs[mark] = np.frombuffer(content, "V1")
 
 
 def make_array(file: h5py.File, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-    """Make a contiguous data set without writing its elements; a slash in the name makes a group.
+    """Create a contiguous data set without writing its elements; a slash in the name creates a group.
 
     Returns:
-        Its `id`; `get_offset()` is where its elements belong in the file, None where it has none.
+        Its `id`; `get_offset()` is the offset of its elements in the file, None if it has none.
 
     Raises:
-        ValueError: the name is empty, or taken.
+        ValueError: the name is empty or already exists.
     """
     space = h5s.create_simple(shape) if shape else _SCALAR
     return h5d.create(
@@ -93,10 +93,10 @@ def make_array(file: h5py.File, name: str, dtype: np.dtype[Any], shape: tuple[in
 
 
 def text(place: Any, name: str) -> str:
-    """An attribute that is a text.
+    """Read an attribute that is a text.
 
     Raises:
-        KeyError: there is no such attribute.
+        KeyError: the attribute does not exist.
     """
     attribute = h5a.open(place, name.encode())
     found = np.empty((), attribute.dtype)
@@ -106,42 +106,44 @@ def text(place: Any, name: str) -> str:
 
 
 def data_set(file: h5py.File, name: str) -> Any:
-    """The `id` of a data set.
+    """Return the `id` of a data set.
 
     Raises:
-        KeyError: there is no such data set.
+        KeyError: the data set does not exist.
     """
     return h5d.open(file.id, name.encode())
 
 
 def read_array(data: Any) -> np.ndarray[Any, Any]:
-    """All elements of a data set, given by its `id`, in this machine's order of bytes."""
+    """Read all elements of a data set, given by its `id`, in this machine's byte order."""
     found = np.empty(data.shape, data.dtype.newbyteorder("="))
     if found.size:
         data.read(h5s.ALL, h5s.ALL, found)
     return found
 
 
-STRETCH_BYTES = 32 << 20
-"""Goes to the disk at once."""
+# Without help the kernel keeps written pages until the file is synchronized at the end, and allocates blocks
+# meanwhile. So blocks are reserved first, and each chunk is sent to the disk while the next one is copied:
+# 1.4 GB took 0.34 s instead of 1.13 s on a machine with 2 cores and a fast disk.
+CHUNK_BYTES = 32 << 20
 
 Elements: TypeAlias = torch.Tensor | np.ndarray[Any, Any]
-"""On this CPU."""
+"""Elements on this CPU."""
 
-_STAND_INS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-"""By size, for types that PyTorch alone has."""
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+"""Integers by size, which replace element types that numpy lacks."""
 
 _SYNC_FILE_RANGE_WRITE = 2
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_elements(path: Path, placed: Iterable[tuple[int, Elements]], end: int) -> None:
-    """Write elements at byte offsets of a file, in rising order.
+    """Write elements at byte offsets of a file, in ascending order.
 
     Args:
-        path: the file; others may write its other parts meanwhile.
-        placed: offsets with what belongs there.
-        end: behind the last element.
+        path: the file; other threads may write its other parts at the same time.
+        placed: offsets with their elements.
+        end: offset after the last element.
 
     Raises:
         OSError: the disk is full.
@@ -152,30 +154,30 @@ def write_elements(path: Path, placed: Iterable[tuple[int, Elements]], end: int)
         sent = 0
         for offset, elements in placed:
             content = as_array(elements).reshape(-1).view(np.uint8).data
-            for start in range(0, len(content), STRETCH_BYTES):
-                stretch = content[start : start + STRETCH_BYTES]
-                behind = offset + start + _write(file, stretch, offset + start)
-                if behind - sent >= STRETCH_BYTES:
-                    _send(file, sent, behind)
-                    sent = behind
+            for start in range(0, len(content), CHUNK_BYTES):
+                chunk = content[start : start + CHUNK_BYTES]
+                position = offset + start + _write(file, chunk, offset + start)
+                if position - sent >= CHUNK_BYTES:
+                    _start_writeback(file, sent, position)
+                    sent = position
     finally:
         os.close(file)
 
 
 def as_array(elements: Elements) -> np.ndarray[Any, Any]:
-    """Elements in order, as integers of their size where numpy lacks their type."""
+    """Return elements in row-major order, as integers of their size if numpy lacks their type."""
     if not isinstance(elements, torch.Tensor):
         return np.asarray(elements, order="C")
     elements = elements.contiguous()
     try:
         found: np.ndarray[Any, Any] = elements.numpy()
     except TypeError:
-        found = elements.view(_STAND_INS[elements.itemsize]).numpy()
+        found = elements.view(_INTEGERS[elements.itemsize]).numpy()
     return found
 
 
 def array_dtype(elements: Elements) -> np.dtype[Any]:
-    """The element type of `as_array`, without elements."""
+    """Return the element type of `as_array`, without converting the elements."""
     return elements.dtype if isinstance(elements, np.ndarray) else as_array(elements.new_empty(0)).dtype
 
 
@@ -187,15 +189,15 @@ def _write(file: int, content: memoryview, offset: int) -> int:
 
 
 def _reserve(file: int, size: int) -> None:
-    """Give a file its blocks, where its file system can; glibc's own way out would write into each."""
+    """Reserve the blocks of a file if its file system can; glibc's fallback would write into each block."""
     if size and _libc().fallocate(file, 0, _long(0), _long(size)):
         number = ctypes.get_errno()
         if number in _NO_SPACE:
             raise OSError(number, os.strerror(number))
 
 
-def _send(file: int, start: int, end: int) -> None:
-    """Begin to write a part of a file to the disk; a hint, since the file is synchronized at the end."""
+def _start_writeback(file: int, start: int, end: int) -> None:
+    """Start writing a part of a file to the disk; only a hint, since the file is synchronized at the end."""
     _libc().sync_file_range(file, _long(start), _long(end - start), _SYNC_FILE_RANGE_WRITE)
 
 

@@ -43,13 +43,13 @@ _OLD_TYPE = "__H5_TYPE__"
 
 
 def read(path: Path) -> Any:
-    """The nest in an HDF5 file."""
+    """Read the nest in an HDF5 file."""
     try:
         with h5py.File(path, "r") as file:
             return _Reader(file, path).read()
     except (OSError, KeyError, ValueError, RuntimeError) as error:  # of h5py and json, for damage
         raise CheckpointError(
-            f"{path} is damaged or cut off ({error}); expected a whole checkpoint: copy or save it again"
+            f"{path} is damaged or truncated ({error}); expected a complete checkpoint: copy or save it again"
         ) from error
 
 
@@ -62,16 +62,16 @@ class _Reader:
         self._read: dict[str, Any] = {}
         self._objects: list[str] = []
         with path.open("rb") as raw:
-            # of this process alone: writing into a tensor changes no file
+            # Copy-on-write: writing into a tensor changes no file.
             self._map = mmap.mmap(raw.fileno(), 0, access=mmap.ACCESS_COPY)
 
     def read(self) -> Any:
-        """The whole nest."""
+        """Read the whole nest."""
         version = self._file.attrs.get(VERSION_KEY)
         if version == VERSION:
             if not self._file.attrs.get(SUCCESS, False):
                 raise CheckpointError(
-                    f"{self._path}: the program that wrote it was stopped before its end; expected the mark "
+                    f"{self._path}: the program that wrote it was stopped before the end; expected the mark "
                     f"{SUCCESS}, load an older checkpoint"
                 )
             found = decode_tree(text(self._file.id, SPEC), self._leaf)
@@ -85,8 +85,8 @@ class _Reader:
             )
         if self._objects:
             warnings.warn(
-                f"{self._path}: None stands for {len(self._objects)} pickled Python objects, which are not "
-                f"restored, because that would run code of the file: {', '.join(self._objects[:5])}",
+                f"{self._path}: None replaces {len(self._objects)} pickled Python objects, which are not "
+                f"restored, because that would run code from the file: {', '.join(self._objects[:5])}",
                 stacklevel=4,
             )
         return found
@@ -124,7 +124,7 @@ class _Reader:
         return None if kind.startswith("None") else self._object(key, data.attrs.get("object_value"))
 
     def _object(self, key: str, hexadecimal: Any = None) -> Any:
-        """Decode an object that consists of plain data; None stands for any other."""
+        """Decode an object that consists of plain data; return None for any other."""
         try:
             if hexadecimal is not None:
                 return decode_object(bytes.fromhex(_text(hexadecimal)))
@@ -138,31 +138,29 @@ class _Reader:
         return found.view(ml_dtypes.bfloat16) if narrow else found
 
     def _tensor(self, key: str) -> torch.Tensor:
-        """Elements of a data set: mapped where they lie in the file as in memory, else read."""
+        """Map the elements of a data set if their layout in the file is that in memory; else read them."""
         data = data_set(self._file, key)
         shape, dtype, offset = data.shape, data.dtype, data.get_offset()
         size = math.prod(shape)
         if offset is None or not dtype.isnative or offset % dtype.itemsize or not size:
             return torch.from_numpy(read_array(data))
-        # a type that numpy and PyTorch share; dtypes that PyTorch alone has are views of integers
+        # numpy and PyTorch share this type: dtypes that only PyTorch has are stored as integers.
         element = torch.from_numpy(np.empty(0, dtype)).dtype
         return torch.frombuffer(self._map, dtype=element, count=size, offset=offset).view(shape)
 
 
 def _data_sets(file: h5py.File) -> list[str]:
-    """Name of all data sets; a slash in a key makes a group."""
+    """Return the names of all data sets; a slash in a key makes a group."""
     found: list[str] = []
     file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
     return found
 
 
 def _without_spec(leaves: Mapping[str, Any]) -> Any:
-    """A nest from the keys of version 0.4, whose own description is a pickle.
-
-    Parts between dots are percent-quoted. What the keys do not tell: the state dict of a model has one level,
-    so below `model` dots belong to the names; levels named 0, 1, 2 ... are lists, but for an optimizer's
-    `state`, which is a dict with numbers as keys; tuples are lists; empty containers are lost.
-    """
+    """Build a nest from the keys of version 0.4, whose description is a pickle."""
+    # Parts between dots are percent-quoted. The keys leave open: the state dict of a model has one level, so
+    # dots below `model` belong to names; levels named 0, 1, 2 ... are lists, except an optimizer's `state`,
+    # a dict with numbers as keys; tuples become lists; empty containers are lost.
     root: dict[str, Any] = {}
     for key, leaf in leaves.items():
         parts = [unquote(part) for part in key.split(".")]
@@ -190,7 +188,7 @@ def _torch_type(name: str) -> torch.dtype:
     found = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(found, torch.dtype):
         raise CheckpointError(
-            f"the element type {name} is not known; expected one of this PyTorch, {torch.__version__}"
+            f"the element type {name} is unknown; expected one of this PyTorch, {torch.__version__}"
         )
     return found
 

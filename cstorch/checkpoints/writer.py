@@ -1,4 +1,4 @@
-"""Writes a checkpoint of version 0.5: one contiguous data set for each tensor, all else in attributes."""
+"""Writes checkpoints of version 0.5: a contiguous data set for each tensor, everything else in attributes."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from cstorch.errors import CheckpointError
 from cstorch.tracing.device import DeviceTensor
 
 _ALIGNMENT = 64
-"""Bytes; mapped tensors begin at whole elements and cache lines."""
+"""Bytes; memory-mapped tensors begin at whole elements and cache lines."""
 
 
 def write(state: Any, path: Path) -> None:
-    """Write a nest beside the path, waits until it is on the disk, and renames it."""
+    """Write a nest to a temporary file, wait until it is on the disk, and rename it to the path."""
     entries = list(tree_leaves(state))
     if not isinstance(state, dict | list | tuple):
         raise CheckpointError(
@@ -60,12 +60,12 @@ def write(state: Any, path: Path) -> None:
             _write_file(state, entries, temporary)
     except (OSError, RuntimeError) as error:  # h5py raises the latter where a file cannot be closed
         raise CheckpointError(
-            f"{path} cannot be written: {error}; expected a folder that exists, can be written and has space"
+            f"{path} cannot be written: {error}; expected an existing, writable folder with space"
         ) from error
 
 
 def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
-    # attributes of more than 64 KiB, as descriptions of large models are, need the later format
+    # Attributes of more than 64 KiB, such as descriptions of large models, need the later format.
     file = h5py.File(
         path, "w", libver="v110", alignment_threshold=1, alignment_interval=_ALIGNMENT, track_order=False
     )
@@ -85,11 +85,11 @@ def _write_file(state: Any, entries: list[tuple[str, Any]], path: Path) -> None:
 
 
 class _Writer:
-    """Writes leaves into an open file, but for the elements of tensors and arrays.
+    """Writes leaves into an open file, except the elements of tensors and arrays.
 
     Attributes:
         placed: elements with their offsets in the file.
-        end: behind the last element.
+        end: offset after the last element.
     """
 
     def __init__(self, file: h5py.File) -> None:
@@ -100,17 +100,18 @@ class _Writer:
         self._described: dict[str, dict[str, Any]] = {}
 
     def put(self, key: str, leaf: Any) -> None:
-        """Make room for the elements of one leaf."""
+        """Write one leaf, or reserve the space of its elements."""
         try:
             self._described[key] = self._describe(key, leaf)
-        except (ValueError, TypeError) as error:  # what h5py raises for names that it does not take
+        except (ValueError, TypeError) as error:  # of h5py, for names that it does not accept
             raise CheckpointError(
                 f"entry {key!r} cannot be stored ({error}); expected a name that is not empty, and no other "
                 "entry under its part before a slash; rename it"
             ) from error
 
     def put_descriptions(self) -> None:
-        """Write what all leaves are; behind their data sets, because HDF5 takes longer in between."""
+        """Write the descriptions of all leaves."""
+        # After all data sets: HDF5 is slower if the two alternate.
         for key, described in self._described.items():
             spec = {SPEC: leaf_spec(key), "__objects__": [key], key + METADATA: described}
             put_text(self._file.id, key + METADATA, json.dumps(spec))
@@ -128,7 +129,7 @@ class _Writer:
         if isinstance(value, bool | int | float):
             return _plain(SCALAR, scalar_value=value)
         if isinstance(value, OBJECT_TYPES):
-            make_bytes(self._file, key, OBJECT, BYTES, _encoded(key, value))
+            make_bytes(self._file, key, OBJECT, BYTES, _encode(key, value))
             return {"__TYPE__": OBJECT, BYTES: True}
         raise CheckpointError(
             f"entry {key} is a {type(leaf).__name__}, expected a tensor, an array, a number, a string or "
@@ -166,7 +167,7 @@ class _Writer:
         return described
 
     def _place(self, key: str, elements: Elements) -> None:
-        """The mark says that these are numbers; all else that readers ask is in the file's own attributes."""
+        # Readers need the mark on the data set itself; everything else is in attributes of the file.
         data = make_array(self._file, key, array_dtype(elements), tuple(elements.shape))
         put_mark(data, "__NUMPY__")
         if elements.nbytes:
@@ -174,10 +175,10 @@ class _Writer:
             self.end = max(self.end, data.get_offset() + elements.nbytes)
 
 
-def _encoded(key: str, value: Any) -> bytes:
+def _encode(key: str, value: Any) -> bytes:
     try:
         return encode_object(value)
-    except Exception as error:  # pickle raises what the objects in it raise
+    except Exception as error:  # pickle raises the errors of the objects in it
         raise CheckpointError(
             f"entry {key} is a {type(value).__name__} that cannot be stored ({error}); expected one of "
             "numbers, strings and tuples"

@@ -1,4 +1,4 @@
-"""Metrics of a classification: by confusion matrix, by the K best classes, by area under a curve."""
+"""Metrics of classification: from a confusion matrix, of the K best classes, and area under a curve."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from cstorch.metrics.metric import (
     Metric,
     as_number,
     as_tensor,
-    positive_count,
+    check_positive,
+    check_range,
+    check_same_shapes,
     ratio,
-    refuse_outside,
-    same_shapes,
 )
 
 
 def _one_hot(classes: torch.Tensor, number: int) -> torch.Tensor:
-    """[entries, classes] of 0 and 1; classes outside of the range are all 0."""
+    """Return [elements, classes] of 0 and 1; rows of classes out of range are all 0."""
     return (classes.reshape(-1, 1) == torch.arange(number)).float()
 
 
-def _mean_of(values: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """Mean of the values that are there."""
-    return ratio(torch.where(there, values, 0.0).sum(), there.float().sum())
+def _masked_mean(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Return the mean of the values that count."""
+    return ratio(torch.where(counts, values, 0.0).sum(), counts.float().sum())
 
 
-def _kept(num_classes: int, name: str, ignored: Sequence[int] | None) -> list[float]:
-    """Return 1 for each class that counts, 0 for those ignored.
+def _class_weights(num_classes: int, name: str, ignored: Sequence[int] | None) -> list[float]:
+    """Return 1 for each class that counts, and 0 for those that are ignored.
 
     Raises:
-        ValueError: one that is ignored is no class.
+        ValueError: an ignored class does not exist.
     """
     left_out = set(ignored or ())
     if not left_out <= set(range(num_classes)):
@@ -45,7 +45,7 @@ class _ConfusionMetric(Metric):
 
     def __init__(self, num_classes: int, name: str | None) -> None:
         super().__init__(name or type(self).__name__)
-        self.num_classes = positive_count("num_classes", num_classes)
+        self.num_classes = check_positive("num_classes", num_classes)
         self.register_state("confusion_matrix", torch.zeros(num_classes, num_classes))
         self.confusion_matrix: torch.Tensor
 
@@ -58,7 +58,7 @@ class _ConfusionMetric(Metric):
     ) -> None:
         for name, classes in (("labels", labels), ("predictions", predictions)):
             last = self.num_classes - 1
-            refuse_outside(name, classes, 0, last, f"classes from 0 to {last}, as num_classes says")
+            check_range(name, classes, 0, last, f"classes from 0 to {last}, as num_classes says")
         found = _one_hot(predictions, self.num_classes)
         if weights is not None:
             found = found * weights.reshape(-1, 1)
@@ -66,17 +66,17 @@ class _ConfusionMetric(Metric):
         self._dtype = dtype
 
     def _counts(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """By class: right ones, those with that label, those with that prediction."""
+        """Return for each class the number of correct predictions, of labels, and of predictions."""
         matrix = self.confusion_matrix
         return torch.diagonal(matrix), matrix.sum(1), matrix.sum(0)
 
 
 class _OverlapMetric(_ConfusionMetric):
-    """Compares the labels of a class with its predictions, mean of the classes that occur.
+    """Overlap of the labels of a class with its predictions, mean over the classes that occur.
 
     Args:
         num_classes: number of classes.
-        ignore_classes: classes that are left out of the mean.
+        ignore_classes: classes to leave out of the mean.
         name: name of the metric, by default that of its class.
 
     Raises:
@@ -87,7 +87,7 @@ class _OverlapMetric(_ConfusionMetric):
         self, num_classes: int, ignore_classes: Sequence[int] | None = None, name: str | None = None
     ) -> None:
         super().__init__(num_classes, name)
-        self._kept = _kept(num_classes, "ignore_classes", ignore_classes)
+        self._kept = _class_weights(num_classes, "ignore_classes", ignore_classes)
 
     def update(
         self,
@@ -101,28 +101,28 @@ class _OverlapMetric(_ConfusionMetric):
         Raises:
             ValueError: shapes differ.
         """
-        same_shapes(labels=labels, predictions=predictions, weights=weights)
+        check_same_shapes(labels=labels, predictions=predictions, weights=weights)
         self._add(labels, predictions, weights, dtype)
 
     def _mean(self, shared: torch.Tensor, all_of_class: torch.Tensor) -> torch.Tensor:
         counted = (all_of_class != 0) & (torch.tensor(self._kept) != 0)
-        return self._typed(_mean_of(ratio(shared, all_of_class), counted))
+        return self._typed(_masked_mean(ratio(shared, all_of_class), counted))
 
 
 class MeanIOUMetric(_OverlapMetric):
-    """Intersection over union of labels and predictions, mean of the classes that occur."""
+    """Intersection over union of labels and predictions, mean over the classes that occur."""
 
     def compute(self) -> torch.Tensor:
-        """The mean; 0 before the first batch."""
+        """Return the mean; 0 before the first batch."""
         right, labels, predictions = self._counts()
         return self._mean(right, labels + predictions - right)
 
 
 class DiceCoefficientMetric(_OverlapMetric):
-    """Twice the intersection over the sum of labels and predictions, mean of the classes that occur."""
+    """Twice the intersection over the sum of labels and predictions, mean over the classes that occur."""
 
     def compute(self) -> torch.Tensor:
-        """The mean; 0 before the first batch."""
+        """Return the mean; 0 before the first batch."""
         right, labels, predictions = self._counts()
         return self._mean(2 * right, labels + predictions)
 
@@ -134,7 +134,7 @@ class FBetaScoreMetric(_ConfusionMetric):
         num_classes: number of classes.
         beta: weight of recall against precision.
         average_type: "micro" counts all tokens alike, "macro" is the mean of the classes.
-        ignore_labels: classes that do not count.
+        ignore_labels: classes to leave out.
         name: name of the metric.
 
     Raises:
@@ -157,7 +157,7 @@ class FBetaScoreMetric(_ConfusionMetric):
         if average_type not in ("micro", "macro"):
             raise ValueError(f"got average_type={average_type!r}, expected 'micro' or 'macro'")
         self.beta, self.average_type = beta, average_type
-        self._kept = _kept(num_classes, "ignore_labels", ignore_labels)
+        self._kept = _class_weights(num_classes, "ignore_labels", ignore_labels)
 
     def update(
         self, labels: torch.Tensor, predictions: torch.Tensor, dtype: torch.dtype | None = None
@@ -165,28 +165,28 @@ class FBetaScoreMetric(_ConfusionMetric):
         """Add a batch of classes, of any shape.
 
         Raises:
-            ValueError: shapes differ, or there are other classes, where values can be read.
+            ValueError: shapes differ, or, outside of a step on the CS system, a class is out of range.
         """
-        same_shapes(labels=labels, predictions=predictions)
+        check_same_shapes(labels=labels, predictions=predictions)
         self._add(labels, predictions, None, dtype)
 
     def compute(self) -> torch.Tensor:
-        """The score; 0 where nothing is right."""
+        """Return the score; 0 if no prediction is correct."""
         kept = torch.tensor(self._kept)
         right, labels, predictions = (count * kept for count in self._counts())
         if self.average_type == "micro":
             right, labels, predictions = right.sum(), labels.sum(), predictions.sum()
         square = self.beta**2
         score = ratio((1 + square) * right, square * labels + predictions)
-        return self._typed(score if self.average_type == "micro" else _mean_of(score, kept != 0))
+        return self._typed(score if self.average_type == "micro" else _masked_mean(score, kept != 0))
 
 
 class MeanPerClassAccuracyMetric(Metric):
-    """Mean over the classes of the share of their tokens that are right."""
+    """Mean over the classes of the share of their tokens that are predicted correctly."""
 
     def __init__(self, num_classes: int, name: str | None = None) -> None:
         super().__init__(name or type(self).__name__)
-        self.num_classes = positive_count("num_classes", num_classes)
+        self.num_classes = check_positive("num_classes", num_classes)
         self.register_state("total_per_class_correct_predictions", torch.zeros(num_classes))
         self.register_state("total_per_class_tokens", torch.zeros(num_classes))
         self.total_per_class_correct_predictions: torch.Tensor
@@ -204,7 +204,7 @@ class MeanPerClassAccuracyMetric(Metric):
         Raises:
             ValueError: shapes differ.
         """
-        same_shapes(labels=labels, predictions=predictions, weights=weights)
+        check_same_shapes(labels=labels, predictions=predictions, weights=weights)
         tokens = _one_hot(labels, self.num_classes)
         if weights is not None:
             tokens = tokens * weights.reshape(-1, 1)
@@ -214,7 +214,7 @@ class MeanPerClassAccuracyMetric(Metric):
         self._dtype = dtype
 
     def compute(self) -> torch.Tensor:
-        """The mean; classes without a token count as 0."""
+        """Return the mean; classes without a token count as 0."""
         return self._typed(
             ratio(self.total_per_class_correct_predictions, self.total_per_class_tokens).mean()
         )
@@ -222,25 +222,25 @@ class MeanPerClassAccuracyMetric(Metric):
 
 _SUMMATIONS = ("interpolation", "majoring", "minoring")
 _BEYOND = 1e-7
-"""How far the first and the last threshold are outside of [0, 1], so that 0 and 1 are within."""
+"""Distance of the first and the last threshold from [0, 1], so that 0 and 1 are inside."""
 
 
 class _AtKMetric(Metric):
-    """Counts labels that are among the K classes with the largest scores."""
+    """A metric of labels that are among the K classes with the largest scores."""
 
     def __init__(self, k: int, name: str | None = None) -> None:
         super().__init__(name or type(self).__name__)
-        self.k = positive_count("k", k)
+        self.k = check_positive("k", k)
         self.register_state("true_positive_at_k", torch.tensor(0.0))
         self.true_positive_at_k: torch.Tensor
 
     def _hits(
         self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | float | None
     ) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Hits by sample, weights by sample, labels for each sample.
+        """Return hits and weights of each sample, and the number of labels of a sample.
 
         Raises:
-            ValueError: weights are neither one nor one for each sample.
+            ValueError: weights are neither a scalar nor one for each sample.
         """
         labels = labels.reshape(predictions.shape[0], -1)
         given = as_tensor(1.0 if weights is None else weights)
@@ -280,7 +280,7 @@ class PrecisionAtKMetric(_AtKMetric):
         self.false_positive_at_k.add_(((self.k - hits) * weight).sum())
 
     def compute(self) -> torch.Tensor | float:
-        """The share, as a Python number outside of a recorded step; nan before the first batch."""
+        """Return the share, as a Python number outside of a recorded step; nan before the first batch."""
         return as_number(self.true_positive_at_k / (self.true_positive_at_k + self.false_positive_at_k))
 
 
@@ -301,7 +301,7 @@ class RecallAtKMetric(_AtKMetric):
         self.false_negative_at_k.add_(((labelled - hits) * weight).sum())
 
     def compute(self) -> torch.Tensor | float:
-        """The share, as a Python number outside of a recorded step; nan before the first batch."""
+        """Return the share, as a Python number outside of a recorded step; nan before the first batch."""
         return as_number(self.true_positive_at_k / (self.true_positive_at_k + self.false_negative_at_k))
 
 
@@ -314,11 +314,11 @@ class AUCMetric(Metric):
         name: name of the metric, by default that of its class.
         summation_method: "interpolation" is the trapezoidal rule for ROC and, for PR, where precision is not
             linear, that of Davis and Goadrich, The Relationship Between Precision-Recall and ROC Curves, ICML
-            2006; "majoring" takes the larger of two neighbours, "minoring" the smaller.
-        thresholds: in [0, 1], in place of evenly spaced ones.
+            2006; "majoring" takes the larger of two neighbors, "minoring" the smaller.
+        thresholds: numbers in [0, 1], instead of evenly spaced ones.
 
     Raises:
-        ValueError: an argument is none of these.
+        ValueError: an argument has another value.
     """
 
     def __init__(
@@ -351,15 +351,14 @@ class AUCMetric(Metric):
         Args:
             labels: 0 and 1, of any shape.
             predictions: probabilities, of the same shape.
-            weights: of each entry.
+            weights: weight of each element.
 
         Raises:
-            ValueError: shapes differ, or a probability is not in [0, 1], where values can be read: a step on
-                the CS system cannot look.
+            ValueError: shapes differ, or, outside of a step on the CS system, a probability is not in [0, 1].
         """
-        same_shapes(labels=labels, predictions=predictions, weights=weights)
-        refuse_outside("predictions", predictions, 0, 1, "probabilities in [0, 1]; apply a sigmoid")
-        refuse_outside("labels", labels, 0, math.inf, "0 and 1")
+        check_same_shapes(labels=labels, predictions=predictions, weights=weights)
+        check_range("predictions", predictions, 0, 1, "probabilities in [0, 1]; apply a sigmoid")
+        check_range("labels", labels, 0, math.inf, "0 and 1")
         weight = torch.ones_like(predictions) if weights is None else weights
         weight, label = weight.reshape(-1).float(), labels.reshape(-1) > 0
         limits = torch.tensor(self._thresholds)
@@ -371,7 +370,7 @@ class AUCMetric(Metric):
         self.true_negative.add_((1 - above) @ negative)
 
     def compute(self) -> torch.Tensor | float:
-        """The area, as a Python number outside of a recorded step."""
+        """Return the area, as a Python number outside of a recorded step."""
         if self.curve == "PR" and self.summation_method == "interpolation":
             return as_number(self.interpolate_pr_auc())
         recall = ratio(self.true_positive, self.true_positive + self.false_negative)

@@ -1,4 +1,4 @@
-"""The base class of metrics, and the metrics that are a sum over a count: accuracy, perplexity, mean."""
+"""The base class of metrics, and metrics that divide a sum by a count: accuracy, perplexity, mean."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class _Registry:
 class Metric(nn.Module):
     """A value over the batches of an evaluation.
 
-    All that a metric knows between batches is in its states, tensors that `update` writes in place: a step
+    A metric keeps everything between batches in its states, tensors that `update` writes in place: a step
     that is traced once counts every batch. A subclass registers states in its `reset`, which the constructor
-    calls, or in its own constructor. It defines `update` and `compute` with operations of torch alone,
-    without reading a value.
+    calls, or in its own constructor. It defines `update` and `compute` only with operations of torch, without
+    reading a value.
 
     Calling a metric updates it and returns its value so far. `float(metric)` reads the value, outside of a
     step or in a step closure.
 
     Args:
-        name: what `compute_all_metrics` calls it; several metrics of one name have a number after it there.
-        compute_on_system: taken for programs that give it. States are where the step is either way.
+        name: its name in `compute_all_metrics`, followed by a number if several metrics share it.
+        compute_on_system: accepted for programs that pass it, without effect: states are where the step runs.
     """
 
     registry = _Registry()
@@ -57,19 +57,19 @@ class Metric(nn.Module):
         self.reset()
 
     def named_state(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """All states, the count of updates among them."""
+        """Yield all states, including the count of updates."""
         return self.named_buffers()
 
     def __init_subclass__(cls) -> None:
         """Count calls of the `update` that a subclass defines, from 0 after its `reset`."""
         super().__init_subclass__()
         if "update" in vars(cls):
-            cls.update = _counted(vars(cls)["update"])  # type: ignore[method-assign]
+            cls.update = _count_updates(vars(cls)["update"])  # type: ignore[method-assign]
         if "reset" in vars(cls):
-            cls.reset = _counted_from_zero(vars(cls)["reset"])  # type: ignore[method-assign]
+            cls.reset = _reset_count(vars(cls)["reset"])  # type: ignore[method-assign]
 
     def register_state(self, name: str, tensor: torch.Tensor, persistent: bool = False) -> None:
-        """Add a buffer that `reset` sets to what it is now; `state_dict` has only persistent ones.
+        """Add a buffer that `reset` sets to its present value; `state_dict` has only persistent ones.
 
         A state that exists is written in place, because a recorded step knows its tensor.
         """
@@ -96,11 +96,11 @@ class Metric(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} defines no update")
 
     def compute(self) -> torch.Tensor | float:
-        """The value over all batches so far; nan before the first where it is a mean."""
+        """Return the value over all batches so far; a mean is nan before the first."""
         raise NotImplementedError(f"{type(self).__name__} defines no compute")
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor | float:
-        """Add a batch and returns the value over all so far."""
+        """Add a batch, and return the value over all so far."""
         self.update(*args, **kwargs)
         with torch.no_grad():
             return self.compute()
@@ -109,7 +109,7 @@ class Metric(nn.Module):
         return float(self.compute())
 
     def _typed(self, value: torch.Tensor) -> torch.Tensor:
-        """Return a value in the type that the last update was given."""
+        """Cast a value to the `dtype` of the last update."""
         return value.to(self._dtype or value.dtype)
 
 
@@ -121,7 +121,7 @@ class NamedValues(list[tuple[str, Value]], Generic[Value]):
         return self
 
 
-def _counted(update: Callable[..., None]) -> Callable[..., None]:
+def _count_updates(update: Callable[..., None]) -> Callable[..., None]:
     @wraps(update)
     def counted(self: Metric, *args: Any, **kwargs: Any) -> None:
         with torch.no_grad():
@@ -132,7 +132,7 @@ def _counted(update: Callable[..., None]) -> Callable[..., None]:
     return counted
 
 
-def _counted_from_zero(reset: Callable[..., None]) -> Callable[..., None]:
+def _reset_count(reset: Callable[..., None]) -> Callable[..., None]:
     @wraps(reset)
     def counted_from_zero(self: Metric, *args: Any, **kwargs: Any) -> None:
         with torch.no_grad():
@@ -168,7 +168,7 @@ def _count(labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor |
 
 
 class AccuracyMetric(Metric):
-    """Share of the tokens whose prediction is their label; weights of 0 leave tokens out."""
+    """Share of the tokens whose prediction is correct; weights of 0 leave tokens out."""
 
     def __init__(self, name: str, compute_on_system: bool = True) -> None:
         super().__init__(name, compute_on_system)
@@ -189,21 +189,21 @@ class AccuracyMetric(Metric):
         Args:
             labels: classes, of any shape.
             predictions: classes, one for each label.
-            weights: of each token. The sum of those that are right is divided by the number of weights
+            weights: weight of each token. The sum over correct tokens is divided by the number of weights
                 above 0.
             dtype: element type of the value.
 
         Raises:
             ValueError: predictions are more or fewer than labels.
         """
-        right = (labels == shaped_like(labels, "predictions", predictions)).float()
+        right = (labels == reshape_like(labels, "predictions", predictions)).float()
         given = None if weights is None else as_tensor(weights)
         self.total_correct_predictions.add_((right if given is None else right * given).sum())
         self.total_num_tokens.add_(_count(labels, given))
         self._dtype = dtype
 
     def compute(self) -> torch.Tensor:
-        """Share of right tokens; nan without tokens."""
+        """Return the share of correct tokens; nan without tokens."""
         return self._typed(self.total_correct_predictions / self.total_num_tokens)
 
 
@@ -227,9 +227,9 @@ class PerplexityMetric(Metric):
         """Add a batch.
 
         Args:
-            labels: says how many tokens there are; of any shape.
+            labels: determine the number of tokens; of any shape.
             loss: cross entropy in nats, summed over the tokens.
-            weights: of each token; only tokens with a weight above 0 count.
+            weights: weight of each token; only tokens with a weight above 0 count.
             dtype: element type of the value.
         """
         self.total_loss.add_(loss)
@@ -237,7 +237,7 @@ class PerplexityMetric(Metric):
         self._dtype = dtype
 
     def compute(self) -> torch.Tensor:
-        """Perplexity; nan without tokens."""
+        """Return the perplexity; nan without tokens."""
         return self._typed(torch.exp(self.total_loss / self.total_num_tokens))
 
 
@@ -271,12 +271,12 @@ class MeanMetric(Metric):
         self._dtype = dtype
 
     def compute(self) -> torch.Tensor:
-        """The mean; nan without weight."""
+        """Return the mean; nan without weight."""
         return self._typed(self.mean_value / self.weight)
 
 
-def same_shapes(**tensors: torch.Tensor | None) -> None:
-    """Refuse tensors of different shapes; None is left out.
+def check_same_shapes(**tensors: torch.Tensor | None) -> None:
+    """Raise an error for tensors of different shapes; None is left out.
 
     Raises:
         ValueError: two shapes differ.
@@ -284,30 +284,30 @@ def same_shapes(**tensors: torch.Tensor | None) -> None:
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items() if tensor is not None}
     if len(set(given.values())) > 1:
         raise ValueError(
-            f"got {_listed(**given)}; expected one shape for all, an entry for each sample or token"
+            f"got {_list_shapes(**given)}; expected one shape for all, an entry for each sample or token"
         )
 
 
-def shaped_like(labels: torch.Tensor, name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in the shape of the labels, with a warning where it has another one of their size.
+def reshape_like(labels: torch.Tensor, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Reshape a tensor to the shape of the labels, with a warning if it has another one of their size.
 
     Raises:
-        ValueError: it has another number of entries.
+        ValueError: it has another number of elements.
     """
     if tensor.shape == labels.shape:
         return tensor
-    shapes = _listed(**{"labels": tuple(labels.shape), name: tuple(tensor.shape)})
+    shapes = _list_shapes(**{"labels": tuple(labels.shape), name: tuple(tensor.shape)})
     if tensor.numel() != labels.numel():
         raise ValueError(f"got {shapes}; expected an entry of {name} for each label")
     warnings.warn(f"got {shapes}: {name} are taken in the shape of the labels", stacklevel=4)
     return tensor.reshape(labels.shape)
 
 
-def refuse_outside(name: str, tensor: torch.Tensor, low: float, high: float, expected: str) -> None:
-    """Refuse values outside of [low, high], where they can be read: a step on the CS system cannot look.
+def check_range(name: str, tensor: torch.Tensor, low: float, high: float, expected: str) -> None:
+    """Raise an error for values outside of [low, high]; a step on the CS system cannot read them.
 
     Raises:
-        ValueError: there are some.
+        ValueError: a value is outside.
     """
     if tensor.device.type != "cpu" or not tensor.numel():
         return
@@ -316,8 +316,8 @@ def refuse_outside(name: str, tensor: torch.Tensor, low: float, high: float, exp
         raise ValueError(f"got {name} from {least:g} to {most:g}, expected {expected}")
 
 
-def positive_count(name: str, value: int) -> int:
-    """Refuse counts below 1.
+def check_positive(name: str, value: int) -> int:
+    """Raise an error for counts below 1.
 
     Raises:
         ValueError: the count is not at least 1.
@@ -328,7 +328,7 @@ def positive_count(name: str, value: int) -> int:
 
 
 def ratio(numerator: torch.Tensor, denominator: torch.Tensor) -> torch.Tensor:
-    """A quotient, 0 where the denominator is 0."""
+    """Return a quotient, 0 where the denominator is 0."""
     there = denominator != 0
     return torch.where(there, numerator / torch.where(there, denominator, 1.0), 0.0)
 
@@ -343,5 +343,5 @@ def as_tensor(value: torch.Tensor | float) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.tensor(value)
 
 
-def _listed(**shapes: tuple[int, ...]) -> str:
+def _list_shapes(**shapes: tuple[int, ...]) -> str:
     return ", ".join(f"{name} of shape {shape}" for name, shape in shapes.items())

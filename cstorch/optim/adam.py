@@ -33,7 +33,7 @@ class _Moments(PerParameter):
         return {"exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
 
     def state_names_to_sparsify(self) -> list[str]:
-        """Both averages."""
+        """Return the names of both averages."""
         return ["exp_avg", "exp_avg_sq"]
 
     def _averages(
@@ -56,7 +56,7 @@ class AdamW(_Moments):
     `beta1_power` and `beta2_power`, the powers of the betas that the next step uses, without dimensions.
 
     Args:
-        params: see `Optimizer`.
+        params: parameters, or groups of them.
         lr: learning rate.
         betas: rates of the two averages, from 0 to below 1.
         eps: is added to the root of the squares.
@@ -105,7 +105,7 @@ class AdamW(_Moments):
         return state
 
     def state_names_to_sparsify(self) -> list[str]:
-        """The averages, and the largest average of squares."""
+        """Return the names of the averages and of the largest average of squares."""
         return ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"]
 
     def _update(
@@ -133,7 +133,7 @@ class Adam(AdamW):
     was given, and 0 for `weight_decay`.
 
     Args:
-        params: see `Optimizer`.
+        params: parameters, or groups of them.
         lr: learning rate.
         betas: rates of the two averages, from 0 to below 1.
         eps: is added to the root of the squares.
@@ -201,7 +201,7 @@ class Adamax(PerParameter):
         }
 
     def state_names_to_sparsify(self) -> list[str]:
-        """The average and the largest gradient."""
+        """Return the names of the average and of the largest gradient."""
         return ["exp_avg", "exp_inf"]
 
     def _update(
@@ -225,7 +225,7 @@ class Lamb(_Moments):
     State: `exp_avg` (m) and `exp_avg_sq` (v), of the parameter's shape.
 
     Args:
-        params: see `Optimizer`.
+        params: parameters, or groups of them.
         lr: learning rate.
         betas: rates of the two averages, from 0 to below 1.
         eps: is added to the root of the squares.

@@ -54,7 +54,7 @@ class Adagrad(PerParameter):
         return {"sum": torch.full_like(parameter, group["initial_accumulator_value"])}
 
     def state_names_to_sparsify(self) -> list[str]:
-        """The sum of squares."""
+        """Return the name of the sum of squares."""
         return ["sum"]
 
     def _update(
@@ -98,7 +98,7 @@ class Adadelta(PerParameter):
         return {"square_avg": torch.zeros_like(parameter), "acc_delta": torch.zeros_like(parameter)}
 
     def state_names_to_sparsify(self) -> list[str]:
-        """Both averages."""
+        """Return the names of both averages."""
         return ["square_avg", "acc_delta"]
 
     def _update(
@@ -119,7 +119,7 @@ class RMSprop(PerParameter):
     shape.
 
     Args:
-        params: see `Optimizer`.
+        params: parameters, or groups of them.
         lr: learning rate.
         momentum: decay rate of the accumulated steps.
         alpha: rate of the averages.
@@ -161,7 +161,7 @@ class RMSprop(PerParameter):
         return {name: torch.zeros_like(parameter) for name in names}
 
     def state_names_to_sparsify(self) -> list[str]:
-        """All states."""
+        """Return the names of all states."""
         return ["square_avg", "momentum_buffer", "grad_avg"]
 
     def _update(
@@ -189,7 +189,7 @@ class Adafactor(PerParameter):
     last and its last but one dimension; `exp_avg_sq` of others, of their shape; `step` without dimensions.
 
     Args:
-        params: see `Optimizer`.
+        params: parameters, or groups of them.
         lr: learning rate; None with `relative_step`, or if a schedule sets it before the first step.
         eps: is added to the squares of the gradient; least root mean square of a parameter.
         clip_threshold: root mean square of the longest step.
@@ -252,7 +252,7 @@ class Adafactor(PerParameter):
         }
 
     def state_names_to_sparsify(self) -> list[str]:
-        """The squares of parameters with less than two dimensions; rows and columns are sums."""
+        """Return the name of the squares of parameters below two dimensions; rows and columns are sums."""
         return ["exp_avg_sq"]
 
     def _update(

@@ -1,4 +1,4 @@
-"""Optimizers that follow gradients, their signs or their directions, without averaging squares."""
+"""Optimizers that do not average squares of gradients: SGD, ASGD, Lion, Rprop and Muon."""
 
 import math
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ class SGD(PerParameter):
         return {} if is_off(group["momentum"]) else {"momentum_buffer": torch.zeros_like(parameter)}
 
     def state_names_to_sparsify(self) -> list[str]:
-        """The momentum."""
+        """Return the name of the momentum."""
         return ["momentum_buffer"]
 
     def _update(
@@ -123,7 +123,7 @@ class ASGD(PerParameter):
         }
 
     def state_names_to_sparsify(self) -> list[str]:
-        """The average."""
+        """Return the name of the average."""
         return ["ax"]
 
     def _update(
@@ -163,7 +163,7 @@ class Lion(PerParameter):
         return {"exp_avg": torch.zeros_like(parameter)}
 
     def state_names_to_sparsify(self) -> list[str]:
-        """The momentum."""
+        """Return the name of the momentum."""
         return ["exp_avg"]
 
     def _update(
@@ -184,7 +184,7 @@ class Rprop(PerParameter):
     State: `prev`, the gradient before, and `step_size`, from `lr` on, both of the parameter's shape.
 
     Args:
-        params: see `Optimizer`.
+        params: parameters, or groups of them.
         lr: the first step sizes; later values have no effect.
         etas: factors of a step size where the sign changes, and where it stays.
         step_sizes: the least and the largest step size.
@@ -212,7 +212,7 @@ class Rprop(PerParameter):
         }
 
     def state_names_to_sparsify(self) -> list[str]:
-        """Both states."""
+        """Return the names of both states."""
         return ["prev", "step_size"]
 
     def _update(
@@ -228,8 +228,8 @@ class Rprop(PerParameter):
         parameter.sub_(before.sign() * size)
 
 
+# Of the quintic polynomial: a large slope at 0, at the price of singular values of 0.7 to 1.2.
 _COEFFICIENTS = 3.4445, -4.7750, 2.0315
-"""Of the quintic polynomial: a large slope at 0, at the price of singular values of 0.7 to 1.2."""
 
 _SMALLEST_NORM = 1e-7
 
@@ -244,7 +244,7 @@ class Muon(PerParameter):
     State: `momentum_buffer` (m) of the parameter's shape.
 
     Args:
-        params: see `Optimizer`; each has at least two dimensions.
+        params: parameters with at least two dimensions, or groups of them.
         lr: learning rate.
         weight_decay: rate of the decoupled decay.
         momentum: rate of the average of gradients.
@@ -278,7 +278,7 @@ class Muon(PerParameter):
         return {"momentum_buffer": torch.zeros_like(parameter)}
 
     def state_names_to_sparsify(self) -> list[str]:
-        """The momentum."""
+        """Return the name of the momentum."""
         return ["momentum_buffer"]
 
     def _update(

@@ -85,7 +85,7 @@ def test_a_waiting_job_says_place_reason_and_holder_and_can_be_cancelled(
     wait(lambda: "state     running" in csrun("status", number(holder)).stdout)
     waiting = start(cluster, *flags, "true", env=home)
     assert waiting.end() == 0
-    wait(lambda: "it is next, and waits for" in csrun("status", number(waiting)).stdout)
+    wait(lambda: "it is next and waits for" in csrun("status", number(waiting)).stdout)
     status = csrun("status", number(waiting)).stdout
     assert f"the CS system is held by job {number(holder)} of " in status
     assert ", place 1: " in status

@@ -90,7 +90,7 @@ def test_a_container_is_tried_on_a_node(cluster: Any, doctor: Any) -> None:
     assert job.process.returncode == 1
     (line,) = [line for line in job.stdout.splitlines() if line.startswith("FAIL  container")]
     assert "apptainer does not start a program in /nowhere/image.sif: slurmstepd" in line
-    assert "/nowhere/image.sif is not there on cs-node" in job.stdout
+    assert "/nowhere/image.sif does not exist on cs-node" in job.stdout
     assert "note  container        not checked" in doctor(cluster, "--no-probe", **site).stdout
 
 

@@ -149,13 +149,13 @@ def test_more_nodes_than_the_allocation_has(cluster: Any, run: Any) -> None:
     job = run(cluster, "--total-nodes=3", "true", before=salloc)
     assert job.process.returncode == 2
     assert "--total-nodes=3: job" in job.stderr
-    assert "has 2 nodes (cs-node1, cs-node2); expected at most as many" in job.stderr
+    assert "has 2 nodes (cs-node1, cs-node2); expected no more" in job.stderr
 
 
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (("--total-nodes=9",), "the partition 'all' has 4 nodes; expected at most as many"),
+        (("--total-nodes=9",), "the partition 'all' has 4 nodes; expected no more"),
         (("--tasks-per-node=5",), "--tasks-per-node=5 needs 5 CPUs on a node"),
         (
             ("--tasks-per-node=2", "--cpus-per-task=3"),
@@ -186,7 +186,7 @@ def test_a_resource_that_does_not_exist_is_refused(cluster: Any, run: Any) -> No
 def test_more_of_a_resource_than_there_is_is_refused(cluster: Any, run: Any) -> None:
     job = run(cluster, "true", env={"GRES_RESOURCE": "cs:2"})
     assert job.process.returncode == 2
-    assert "no nodes of this cluster can ever give that" in job.stderr
+    assert "no nodes of this cluster can ever provide that" in job.stderr
 
 
 def test_a_licence_stands_for_the_system(cluster: Any, run: Any) -> None:
@@ -195,7 +195,7 @@ def test_a_licence_stands_for_the_system(cluster: Any, run: Any) -> None:
     assert len(nodes(job)) == 2
     refused = run(cluster, "true", env={"GRES_RESOURCE": "", "CSRUN_LICENCE": "cs:5"})
     assert refused.process.returncode == 2
-    assert "the cluster has no such licence, or not that many" in refused.stderr
+    assert "the cluster has no such license, or too few" in refused.stderr
 
 
 def test_only_cpus_given_as_many_tasks_as_fit(cluster: Any, run: Any) -> None:

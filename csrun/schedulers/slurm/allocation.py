@@ -1,4 +1,4 @@
-"""Nodes of a Slurm job: host lists, components, the allocation that a launcher is in. Pure."""
+"""Nodes of a Slurm job: host lists, components of a layout, the current allocation. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from cs_toolkit.errors import UsageError
 from csrun.jobs.layout import JobLayout
 from csrun.schedulers.base import JobHere
 
-MAX_NODES = 65_536
-"""More than any cluster has: a mistyped range must not fill the memory."""
+MAX_NODES = 65_536  # more than any cluster has: a typo in a range must not fill the memory
 
 _NUMBERED = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
 
 
 def expand_hostlist(text: str) -> list[str]:
-    """The nodes of a host list, in its order, with leading zeros kept: `n[08-10]` is n08, n09, n10.
+    """Expand a host list: `n[08-10]` to n08, n09, n10.
 
     Raises:
-        UsageError: brackets that do not match, a range that runs backwards, more than `MAX_NODES` names.
+        UsageError: brackets do not match, a range is descending, or there are more than `MAX_NODES` names.
     """
+    # Not with `scontrol show hostnames`, which does not exist inside a container.
     names: list[str] = []
     for entry in _split(text, text):
         names.extend(_expand_entry(entry, text, MAX_NODES - len(names)))
@@ -30,7 +30,7 @@ def expand_hostlist(text: str) -> list[str]:
 
 
 def compress_hostlist(names: Iterable[str]) -> str:
-    """A host list that expands to `names` in the same order; neighbours with counting numbers are joined."""
+    """Return a host list that expands to `names` in the same order, with ranges for consecutive numbers."""
     parts: list[str] = []
     run: list[str] = []
     for name in names:
@@ -38,15 +38,15 @@ def compress_hostlist(names: Iterable[str]) -> str:
             run.append(name)
             continue
         if run:
-            parts.append(_joined(run))
+            parts.append(_format_range(run))
         run = [name]
     if run:
-        parts.append(_joined(run))
+        parts.append(_format_range(run))
     return ",".join(parts)
 
 
 def _split(text: str, whole: str) -> list[str]:
-    """Cuts at the commas outside of brackets; blanks around an entry and empty entries go."""
+    """Split at commas outside brackets, without blanks around entries and without empty entries."""
     entries, depth, start = [], 0, 0
     for position, character in enumerate(f"{text},"):
         if character == "[":
@@ -59,7 +59,7 @@ def _split(text: str, whole: str) -> list[str]:
         if depth not in (0, 1):
             break
     if depth != 0:
-        raise _broken(whole, "brackets that do not match")
+        raise _invalid(whole, "brackets that do not match")
     return [entry for entry in entries if entry]
 
 
@@ -70,7 +70,7 @@ def _expand_entry(entry: str, whole: str, room: int) -> list[str]:
         choices = _range_members(part, whole) if number % 2 else [part]
         count *= len(choices)
         if count > room:
-            raise _broken(whole, f"more than {MAX_NODES} names")
+            raise _invalid(whole, f"more than {MAX_NODES} names")
         pieces.append(choices)
     return ["".join(combination) for combination in product(*pieces)]
 
@@ -80,10 +80,10 @@ def _range_members(text: str, whole: str) -> list[str]:
     for item in text.split(","):
         low, dash, high = item.strip().partition("-")
         if not (_is_number(low) and (_is_number(high) if dash else not high)):
-            raise _broken(whole, f"{item!r} between brackets, which is no number or range of numbers")
+            raise _invalid(whole, f"{item!r} between brackets, which is not a number or a range")
         first, last = int(low), int(high or low)
         if last < first or last - first >= MAX_NODES:
-            raise _broken(whole, f"the range {item!r}")
+            raise _invalid(whole, f"the range {item!r}")
         members += [str(value).zfill(len(low)) for value in range(first, last + 1)]
     return members
 
@@ -102,14 +102,14 @@ def _follows(before: str, name: str) -> bool:
     return following == second[2]
 
 
-def _joined(run: list[str]) -> str:
+def _format_range(run: list[str]) -> str:
     first, last = _NUMBERED.fullmatch(run[0]), _NUMBERED.fullmatch(run[-1])
     if len(run) == 1 or first is None or last is None:
         return run[0]
     return f"{first[1]}[{first[2]}-{last[2]}]"
 
 
-def _broken(text: str, what: str) -> UsageError:
+def _invalid(text: str, what: str) -> UsageError:
     shown = text if len(text) <= 80 else f"{text[:77]}..."
     return UsageError(
         f"the host list {shown!r} has {what}; expected names such as node1,node[02-05,9]: correct the list"
@@ -118,17 +118,17 @@ def _broken(text: str, what: str) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """Nodes of a job that are asked for alike; a job of several is heterogeneous in Slurm's words.
+    """Equal nodes of a job; Slurm calls a job of several components heterogeneous.
 
-    Ranks count on from component to component.
+    Ranks are numbered across components.
 
     Attributes:
-        nodes: their number.
-        tasks_per_node: tasks on each of them.
-        cpus_per_task: CPUs of each task; None leaves them to Slurm.
-        holds_system: the CS system (a generic resource or a licence) is asked for with this one.
+        nodes: number of nodes.
+        tasks_per_node: tasks on each node.
+        cpus_per_task: CPUs of each task; None leaves the number to Slurm.
+        holds_system: the CS system (a generic resource or a license) is requested with this component.
         exclusive: no other job may use these nodes.
-        cyclic: tasks go round robin over the nodes.
+        cyclic: tasks are distributed round robin over the nodes.
     """
 
     nodes: int
@@ -140,19 +140,18 @@ class Component:
 
     @property
     def tasks(self) -> int:
-        """Tasks on all its nodes."""
+        """Number of tasks on all nodes."""
         return self.nodes * self.tasks_per_node
 
 
 def components(layout: JobLayout) -> tuple[Component, ...]:
-    """The components of a job, the chief's node first: it is the one that owns the CS system.
+    """Divide a job into components, first the chief's node, which owns the CS system.
 
-    One node is one component. Otherwise the chief's node stands alone, because the system is asked for once
-    and not for every node; single-task nodes behind it form the second, all others the last component.
-    Single-task nodes leave the CPUs of their task open: it has the node for itself. The chief's node is
-    shared with other jobs where it runs as many tasks as any other and there are several nodes, as sites have
-    always had it.
+    Of several nodes, the chief's is a separate component, because the system is requested once and not for
+    every node; other single-task nodes are the second component, and all remaining nodes the last.
     """
+    # The CPUs of the task on a single-task node are left open: it has the whole node. A chief's node with as
+    # many tasks as the others may be shared with other jobs, which is what sites expect.
     total, tasks, cpus = layout.total_nodes, layout.tasks_per_node, layout.cpus_per_task
     single = layout.single_task_nodes
     if total == 1:
@@ -166,15 +165,14 @@ def components(layout: JobLayout) -> tuple[Component, ...]:
 
 
 def with_whole_nodes(parts: Sequence[Component], node_cpus: int) -> tuple[Component, ...]:
-    """The components with all CPUs of nodes that are theirs alone, where the layout leaves CPUs open. Pure.
-
-    Without a number `srun --exclusive` reserves such a node and gives each task one CPU of it, to which Slurm
-    binds it on most sites.
+    """Give the tasks of exclusive nodes all CPUs if the layout leaves their number open. Pure.
 
     Args:
         parts: the components.
-        node_cpus: CPUs that every node has.
+        node_cpus: number of CPUs that every node has.
     """
+    # Without a number `srun --exclusive` reserves a node and gives each task one CPU, to which most sites
+    # bind it.
     return tuple(
         replace(part, cpus_per_task=max(1, node_cpus // part.tasks_per_node))
         if part.exclusive and part.cpus_per_task is None
@@ -188,11 +186,11 @@ class Allocation:
     """Nodes that Slurm has given to a job.
 
     Attributes:
-        job_id: of the job; of a heterogeneous one its leader's.
-        groups: the nodes of every component; one group where the job is not heterogeneous.
-        heterogeneous: it was asked for as components, be it only one.
-        tasks_per_node, cpus_per_task: what the job was submitted with; None where it does not say.
-        cpus_per_node: CPUs that the job has on each of its nodes, by name; empty where it does not say.
+        job_id: of the job; of a heterogeneous one that of its leader.
+        groups: the nodes of every component; one group for a job that is not heterogeneous.
+        heterogeneous: requested in components, even if there is only one.
+        tasks_per_node, cpus_per_task: as the job was submitted; None if unknown.
+        cpus_per_node: number of CPUs of the job on each node, by name; empty if unknown.
         restarts: how often the job was put back into the queue.
     """
 
@@ -206,38 +204,38 @@ class Allocation:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """All nodes."""
+        """Names of all nodes."""
         return tuple(name for group in self.groups for name in group)
 
     def ordered(self, first: str) -> tuple[str, ...]:
-        """All nodes, `first` in front if it is one of them."""
+        """Return all nodes, `first` in front if it is one of them."""
         if first not in self.nodes:
             return self.nodes
         return (first, *(name for name in self.nodes if name != first))
 
     def check(self, layout: JobLayout, first: str = "") -> None:
-        """Whether a job fits.
+        """Check that a job fits.
 
         Args:
             layout: of the job.
-            first: node of the chief; "": the first one.
+            first: node of the chief; "" for the first node.
 
         Raises:
-            UsageError: it does not fit; the message says what there is.
+            UsageError: it does not fit.
         """
         parts = components(layout)
-        wanted, there = [part.nodes for part in parts], [len(group) for group in self.groups]
-        if self.heterogeneous and wanted != there:
+        wanted, available = [part.nodes for part in parts], [len(group) for group in self.groups]
+        if self.heterogeneous and wanted != available:
             raise UsageError(
                 f"the layout needs components of {_listed(wanted)} nodes and job {self.job_id} has "
-                f"components of {_listed(there)}; expected the same: give --total-nodes and "
+                f"components of {_listed(available)}; expected the same: give --total-nodes and "
                 f"--single-task-nodes that fit, or ask Slurm for one component"
             )
-        if sum(wanted) > sum(there):
+        if sum(wanted) > sum(available):
             raise UsageError(
                 f"--total-nodes={sum(wanted)}: job {self.job_id} has {len(self.nodes)} nodes "
-                f"({', '.join(self.nodes[:8])}{', ...' if len(self.nodes) > 8 else ''}); expected at most as "
-                f"many: lower --total-nodes, or ask Slurm for more nodes"
+                f"({', '.join(self.nodes[:8])}{', ...' if len(self.nodes) > 8 else ''}); expected no "
+                f"more: lower --total-nodes, or ask Slurm for more nodes"
             )
         self._check_cpus(parts, self.ordered(first))
 
@@ -255,10 +253,10 @@ class Allocation:
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
-    """The allocation that the variables of Slurm describe; None outside of one.
+    """Read the allocation from Slurm's variables; None outside an allocation.
 
     Raises:
-        UsageError: they cannot be understood.
+        UsageError: variables are missing or invalid.
     """
     job_id = environment.get("SLURM_JOB_ID", "")
     if not job_id:
@@ -271,7 +269,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
         text = environment.get(f"SLURM_JOB_NODELIST{suffix}", "")
         if not text:
             raise UsageError(
-                f"SLURM_JOB_ID is {job_id} and SLURM_JOB_NODELIST{suffix} is not set; expected all variables "
+                f"SLURM_JOB_ID is {job_id} but SLURM_JOB_NODELIST{suffix} is not set; expected all variables "
                 f"of the job: start csrun_wse in a batch script or a shell of salloc, or unset SLURM_JOB_ID"
             )
         names = tuple(expand_hostlist(text))
@@ -291,25 +289,25 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
 
 
 def job_here(environment: Mapping[str, str]) -> JobHere | None:
-    """The allocation in the words of all schedulers."""
+    """Return the allocation as a record that all schedulers share."""
     if not environment.get("SLURM_JOB_ID"):
         return None
     try:
         allocation = read_allocation(environment)
-    except UsageError:  # said where the nodes are needed
+    except UsageError:  # reported when the nodes are needed
         allocation = None
-    # Set in every process that Slurm has started on a node; a shell of salloc may be on another machine.
+    # Slurm sets this in every process that it starts on a node; a shell of salloc may be on another machine.
     on_node = bool(environment.get("SLURMD_NODENAME"))
     return JobHere(len(allocation.nodes) if allocation else None, on_node)
 
 
 def host_file(layout: JobLayout, nodes: tuple[str, ...]) -> str:
-    """The content of a host file: the node of every task, by rank."""
+    """Return the content of a host file: the node of every task, by rank."""
     return "".join(f"{nodes[number]}\n" for number in layout.nodes_of_tasks())
 
 
 def _repeated(text: str) -> list[int]:
-    """ "16(x2),8" is 16, 16, 8."""
+    """Expand repetitions: "16(x2),8" to 16, 16, 8."""
     counts: list[int] = []
     for value, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(value)] * int(times or 1)
@@ -327,16 +325,16 @@ def _listed(counts: list[int]) -> str:
 def step_variables(
     environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
 ) -> dict[str, str]:
-    """Those of one task of a step with so many tasks, all on this node (srun(1), output environment).
+    """Return the variables that Slurm sets for a task of a step on this node (srun(1), output environment).
 
-    Nothing where Slurm has not started us: then it would not have started the tasks either. The numbers of
-    the job, its step and its nodes stay as they are.
+    The result is empty if Slurm has not started this process: then it would not have started the tasks
+    either. Numbers of the job, its step and its nodes are not changed.
 
     Args:
         environment: of this process.
         rank: of the task.
-        tasks: of the step.
-        cpus: of each task; None: what the environment says of that stays.
+        tasks: number of tasks of the step.
+        cpus: of each task; None to leave the number of CPUs unchanged.
     """
     if "SLURM_PROCID" not in environment:
         return {}

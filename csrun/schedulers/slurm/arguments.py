@@ -1,7 +1,7 @@
-"""The words of Slurm's commands for a job. Pure: typed values in, words for an argument list out.
+"""Arguments of Slurm's commands for a job. Pure.
 
-Every number is given in full. Slurm would otherwise spread tasks unevenly (4 nodes and 8 tasks become 4, 2, 1
-and 1), and take what is missing from variables of an enclosing job.
+Every number is given explicitly. Otherwise Slurm would distribute tasks unevenly (8 tasks on 4 nodes become
+4, 2, 1 and 1), and take missing numbers from variables of an enclosing job.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ STEP_WORDS = (
     "--wait=0",
     "--kill-on-bad-exit=0",
 )
-"""Of every step: agents carry input, output and errors and change to the working directory, and the launcher
-alone decides what the end of a task means, whatever a site has set for `--wait` and `--kill-on-bad-exit`."""
+"""Arguments of every step: the agents handle input, output and the working directory, and the launcher
+handles ended tasks, whatever a site has configured for `--wait` and `--kill-on-bad-exit`."""
 
 
 def node_lists(parts: Sequence[Component], options: SlurmOptions) -> list[str]:
-    """The nodes that each component must have: the chief's that of the CS system, the last one the user's.
+    """Return the required nodes of each component: of the first the CS system's, of the last the user's.
 
     Raises:
-        UsageError: a job of one node must have two.
+        UsageError: two different nodes are required for a job of one node.
     """
     first, asked = options.gres_node, options.nodelist
     if len(parts) > 1:
         return [first, *[""] * (len(parts) - 2), asked]
     if first and asked not in ("", first):
         raise UsageError(
-            f"--nodelist={asked}: the job's one node is {first}, which holds the CS system; expected more "
-            f"nodes (--total-nodes), or no --nodelist"
+            f"--nodelist={asked}: the only node of the job is {first}, which holds the CS system; expected "
+            f"more nodes (--total-nodes), or no --nodelist"
         )
     return [first or asked]
 
 
 def request_words(component: Component, options: SlurmOptions, named: str) -> list[str]:
-    """How srun or sbatch ask for one component, besides its tasks; `named` is its one of `node_lists`."""
+    """Return the arguments of srun and sbatch that request one component; `named` is from `node_lists`."""
     words = [f"--nodes={component.nodes}"]
     words += options.gres_words(with_system=component.holds_system)
     if component.holds_system:
@@ -56,7 +56,7 @@ def request_words(component: Component, options: SlurmOptions, named: str) -> li
 
 
 def task_words(component: Component) -> list[str]:
-    """How many tasks and CPUs one component has."""
+    """Return the arguments for tasks and CPUs of one component."""
     words = [f"--ntasks={component.tasks}", f"--ntasks-per-node={component.tasks_per_node}"]
     if component.cpus_per_task is not None:
         words.append(f"--cpus-per-task={component.cpus_per_task}")
@@ -68,11 +68,11 @@ def task_words(component: Component) -> list[str]:
 def srun_job(
     name: str, parts: Sequence[Component], options: SlurmOptions, agent: Sequence[str]
 ) -> tuple[str, ...]:
-    """Srun that asks for nodes of its own and runs an agent for every task on them."""
+    """Return the srun that allocates nodes and runs an agent for every task on them."""
     words: list[str] = ["srun", f"--job-name={name}"]
     named = node_lists(parts, options)
     for number, component in enumerate(parts):
-        # Options hold for one component only, and so for each of them.
+        # Options apply to one component, so they are repeated for each.
         words += [":", f"--job-name={name}"] if number else []
         words += [*STEP_WORDS, *request_words(component, options, named[number]), *agent]
     return tuple(words)
@@ -84,13 +84,13 @@ def srun_step(
     allocation: Allocation,
     agent: Sequence[str],
 ) -> tuple[str, ...]:
-    """Srun that runs an agent for every task inside an allocation.
+    """Return the srun that runs an agent for every task inside an allocation.
 
-    The components of a heterogeneous allocation are those of the layout. In a plain one a host file, which
-    SLURM_HOSTFILE names, says where every task goes: only so the chief gets to the node with the CS system,
-    wherever in the list that stands. `--overlap`, because a shell that was started with srun holds the
-    processors and resources of the job, and the step would wait for it for ever.
+    The components of a heterogeneous allocation are those of the layout. In another one, the host file of
+    SLURM_HOSTFILE places every task, and the chief on the node with the CS system.
     """
+    # --overlap: a shell that was started with srun holds the CPUs and resources of the job, and the step
+    # would wait for them forever.
     words = ["srun", f"--jobid={allocation.job_id}", f"--job-name={name}"]
     if not allocation.heterogeneous:
         cpus = {component.cpus_per_task for component in parts} - {None}
@@ -121,14 +121,14 @@ def srun_cpu(
     terminal: bool,
     cpus: int | None,
 ) -> tuple[str, ...]:
-    """The srun that runs one command on a whole node of its own.
+    """Return the srun that runs one command on a separate whole node.
 
     Args:
         name: of job and step.
-        options: what the site and the user ask for.
-        command: the words to execute.
-        cpus: of such a node; None: not known, and Slurm may give the command one of them only.
-        exclude_gres: leave the node alone that owns the CS system.
+        options: of the site and the user.
+        command: program and arguments.
+        cpus: of such a node; None if unknown, with which Slurm may give the command only one.
+        exclude_gres: do not use the node that owns the CS system.
         terminal: give the command a terminal.
     """
     words = [*_single_task(name, terminal), "--exclusive", "--mpi=none"]
@@ -142,14 +142,14 @@ def srun_cpu(
 def srun_cpu_step(
     name: str, allocation: Allocation, command: Sequence[str], *, avoided_node: str, terminal: bool
 ) -> tuple[str, ...]:
-    """The srun that runs one command on a node of an allocation, with all that the job has there.
+    """Return the srun that runs one command on a node of an allocation, with all its resources there.
 
     Args:
         name: of the step.
-        allocation: of a shell of salloc that is on another machine.
-        command: the words to execute.
-        avoided_node: the node that owns the CS system, taken only where there is no other.
-        terminal: as for `srun_cpu`.
+        allocation: of this job.
+        command: program and arguments.
+        avoided_node: the node that owns the CS system, used only if there is no other.
+        terminal: give the command a terminal.
     """
     group, node = next(
         (
@@ -167,19 +167,19 @@ def srun_cpu_step(
 
 
 def _single_task(name: str, terminal: bool) -> list[str]:
-    # Without --disable-status the first SIGINT only makes srun say how the task is.
+    # Without --disable-status, srun only prints the status of the task at the first SIGINT.
     how = ["--disable-status", *(["--pty"] if terminal else [])]
     return ["srun", *how, f"--job-name={name}", "--nodes=1", "--ntasks=1"]
 
 
 def _one_component(command: Sequence[str]) -> Sequence[str]:
     if ":" in command:
-        # To srun this word starts the next component of a heterogeneous job, wherever it stands.
+        # For srun this argument starts the next component of a heterogeneous job, at any position.
         return ("/bin/sh", "-c", f"exec {join(command)}")
     return command
 
 
-_SAYS_NOTHING = frozenset(
+_GENERIC_NAMES = frozenset(
     [
         *(
             "run",
@@ -200,33 +200,34 @@ _SAYS_NOTHING = frozenset(
 
 
 def job_name(command: Sequence[str], cwd: Path, job_id: str) -> str:
-    """What a command is about, with the end of the job's id behind it: no two jobs have the same.
+    """Return a unique name for the queue: the subject of a command and the end of the job's id.
 
     Args:
-        command: the user's words.
+        command: program and arguments of the user.
         cwd: absolute directory in which it starts.
-        job_id: our own id.
+        job_id: csrun's id.
     """
+    # The subject first: Slurm's lists show eight characters of a name.
     return f"{subject(command, cwd)}-{job_id.rpartition('-')[2]}"
 
 
 def subject(command: Sequence[str], cwd: Path) -> str:
-    """A word for what a command is about: its script, or the nearest folder whose name says more."""
+    """Return a word that characterizes a command: its script, or the nearest folder with a specific name."""
     script = next((word for word in command[1:] if word.endswith((".py", ".sh"))), command[0])
     module = _module(command)
     path = cwd / (module.replace(".", "/") if module else script)
     for name in (path.stem, *(folder.name for folder in path.parents)):
-        if name.lower() not in _SAYS_NOTHING and name.strip("./"):
+        if name.lower() not in _GENERIC_NAMES and name.strip("./"):
             return _plain(name)
     return _plain(Path(command[0]).name)
 
 
 def _module(command: Sequence[str]) -> str:
-    words = list(command)
-    at = words.index("-m") + 1 if "-m" in words[:3] else len(words)
-    return words[at] if at < len(words) and not words[at].startswith("-") else ""
+    arguments = list(command)
+    at = arguments.index("-m") + 1 if "-m" in arguments[:3] else len(arguments)
+    return arguments[at] if at < len(arguments) and not arguments[at].startswith("-") else ""
 
 
 def _plain(name: str) -> str:
-    """The name with nothing in it that Slurm's commands take for something else."""
+    """Replace characters that have a meaning for Slurm's commands."""
     return "".join(character if character.isalnum() or character in "_.+" else "_" for character in name)

@@ -1,4 +1,4 @@
-"""Batch jobs: the script of a job and its directives. Pure."""
+"""Batch scripts of jobs. Pure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class BatchScript:
     """A batch job.
 
     Attributes:
-        name: the job's name.
-        components: sbatch options of each component of the job, the chief's first. Slurm carries only some
-            of them over from the first component, so each has all that it needs.
-        output: absolute path of what the batch script writes; in it %j stands for the job's number.
+        name: of the job.
+        components: all sbatch options of each component, the chief's first. Slurm copies only some of them
+            from the first component to the others.
+        output: absolute path of the script's output; %j in it is the number of the job.
         cwd: absolute directory in which the command starts.
         command: csrun_wse with its flags and the user's command.
-        requeue: after a lost node, or when the job asks for it, it is put back into the queue.
-        warn_s: seconds before the time limit at which csrun_wse gets SIGUSR1; 0: it gets none.
+        requeue: the job may be put back into the queue, after a lost node or at its own request.
+        warn_s: seconds before the time limit at which csrun_wse gets SIGUSR1; 0 for never.
     """
 
     name: str
@@ -43,17 +43,17 @@ class BatchScript:
 
 
 def render(script: BatchScript) -> str:
-    """The text.
+    """Return the text of a script.
 
     Raises:
-        UsageError: a path that sbatch cannot be told.
+        UsageError: a path is not valid in a directive.
     """
     lines = [
         "#!/bin/bash",
         f"# Written by csrun_wse {__version__}. Submit it again with: sbatch FILE",
         directive("--job-name", script.name),
         directive("--output", _output_pattern(script.output)),
-        # After a requeue the job goes on, and so does its log.
+        # After a requeue the job continues, and so does its log.
         directive("--open-mode", "append"),
         directive("--requeue" if script.requeue else "--no-requeue"),
     ]
@@ -68,12 +68,12 @@ def render(script: BatchScript) -> str:
 
 
 def directive(name: str, value: str = "") -> str:
-    """An #SBATCH line with the value quoted where sbatch needs that."""
+    """Return an #SBATCH line, with the value quoted if necessary."""
     if not value:
         return f"#SBATCH {name}"
     if "\n" in value:
         raise UsageError(
-            f"{name}: got {value!r}, expected a value without a line end: an #SBATCH line cannot hold one"
+            f"{name}: got {value!r}, expected a value without a line break, which an #SBATCH line cannot have"
         )
     plain = all(character.isalnum() or character in "-_./:,=@%+" for character in value)
     quoted = value if plain else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -86,11 +86,11 @@ def _option_line(option: str) -> str:
 
 
 def _output_pattern(path: Path) -> str:
-    """The path as a pattern of sbatch: only %j in its last part is one."""
+    """Return a path as a pattern of sbatch, in which only %j of the file name is replaced."""
     if "\\" in str(path):
         raise UsageError(
-            f"--log-dir: got {str(path.parent)!r}, expected a path without a backslash: to sbatch it has a "
-            f"meaning of its own; give another directory"
+            f"--log-dir: got {str(path.parent)!r}, expected a path without a backslash, which has a special "
+            f"meaning for sbatch; choose another directory"
         )
     return f"{str(path.parent).replace('%', '%%')}/{path.name}"
 
@@ -129,15 +129,15 @@ def batch_script(request: LaunchRequest, context: LaunchContext, options: SlurmO
 
 
 def warning_time(asked_s: float | None, time_limit: str) -> int:
-    """Seconds before its time limit at which a job is asked for a checkpoint. Pure.
+    """Return the seconds before its time limit at which a job is asked for a checkpoint. Pure.
 
     Args:
-        asked_s: what the user wants; None: `WARN_S`, or half of a short time limit, and never (0) within a
-            very short one.
-        time_limit: as for --time; "": not known.
+        asked_s: as the user has given it; None for `WARN_S`, for half of a short time limit, and for 0,
+            never, with a very short one.
+        time_limit: in a format of --time; "" if unknown.
 
     Raises:
-        UsageError: the time limit is no longer than that.
+        UsageError: the time limit is not longer than `asked_s`.
     """
     limit_s = limit_seconds(time_limit) or math.inf  # 0 asks for no limit (sbatch(1))
     if asked_s is None:
@@ -152,5 +152,5 @@ def warning_time(asked_s: float | None, time_limit: str) -> int:
 
 
 def output_file(job: KnownJob) -> Path:
-    """What the batch script of a submitted job writes into."""
+    """Return the file of the output of a submitted job's batch script."""
     return Path(job.log_dir) / OUTPUT_NAME.replace("%j", job.scheduler_job_id)

@@ -1,4 +1,4 @@
-"""What the doctor asks about a cluster: what Slurm says of itself, and what its nodes are like."""
+"""Checks of `csrun doctor` on a cluster: its configuration, and its nodes by means of a probe job."""
 
 from __future__ import annotations
 
@@ -32,9 +32,15 @@ from csrun.schedulers.slurm.survey import port_range
 from csrun.site.model import Site
 from csrun.tasks.environment import Toolkit
 
+START_LIMIT_S = 20
+ANSWER_LIMIT_S = 20.0
+SKEW_LIMIT_S = 2.0  # logs of several nodes are compared; munge fails from 300 s
+SUMMARY = "Exited with exit code"  # in srun's line about a failed task
+_LINE_BYTES = 65_536
+
 
 def checks(examination: Examination) -> Iterator[Finding]:
-    """Whether jobs of the site would run on its cluster."""
+    """Check whether jobs of the site would run on its cluster."""
     site, client = examination.site, SlurmClient(examination.environment)
     try:
         configuration = client.configuration()
@@ -54,13 +60,13 @@ def checks(examination: Examination) -> Iterator[Finding]:
     ports = port_range(configuration.get("SrunPortRange", ""))
     yield machine.port_finding(ports, "Slurm's SrunPortRange")
     if examination.probe and members:
-        yield from _on_nodes(examination, members, ports)
+        yield from _probe(examination, members, ports)
     elif site.container != "none":
-        text = "not checked: only the nodes need to have runtime and image"
-        yield Finding("container", "note", text, "leave --no-probe out")
+        text = "not checked: only the nodes need runtime and image"
+        yield Finding("container", "note", text, "omit --no-probe")
 
 
-def _on_nodes(
+def _probe(
     examination: Examination, members: Sequence[Node], ports: tuple[int, int] | None
 ) -> Iterator[Finding]:
     site, toolkit, cwd = examination.site, examination.toolkit, examination.cwd
@@ -78,7 +84,7 @@ def _on_nodes(
 
 
 def job_partition(site: Site, partitions: Sequence[Partition]) -> Partition | None:
-    """The partition that the site's jobs get into; None if there is none of that name, or no default."""
+    """Return the partition of the site's jobs; None if it does not exist."""
     wanted = site.partition.partition(",")[0]
     for partition in partitions:
         if partition.name == wanted or (not wanted and partition.default):
@@ -87,13 +93,11 @@ def job_partition(site: Site, partitions: Sequence[Partition]) -> Partition | No
 
 
 def partition_findings(site: Site, partitions: Sequence[Partition]) -> Iterator[Finding]:
-    """Whether the partition is there, up, and allows the site's time limit."""
+    """Check that the partition exists, is up, and allows the site's time limit."""
     names = ", ".join(partition.name for partition in partitions)
     partition = job_partition(site, partitions)
     if partition is None:
-        text = (
-            f"there is no partition {site.partition!r}" if site.partition else "there is no default partition"
-        )
+        text = f"unknown partition {site.partition!r}" if site.partition else "there is no default partition"
         yield Finding("partition", "fail", text, f"set 'partition' of the site to one of: {names}")
         return
     if not partition.up:
@@ -103,7 +107,7 @@ def partition_findings(site: Site, partitions: Sequence[Partition]) -> Iterator[
     yield Finding("partition", "ok", f"{partition.name}, {partition.num_nodes} nodes")
     limit_s, asked_s = limit_seconds(partition.time_limit), limit_seconds(site.time_limit)
     if site.time_limit and asked_s is None:
-        text = f"time_limit of the site is {site.time_limit!r}, which is no time"
+        text = f"time_limit of the site is {site.time_limit!r}, which is not a time"
         yield Finding("time limit", "fail", text, "set it as for sbatch --time, for example '4:00:00'")
     elif site.time_limit and limit_s is not None and asked_s is not None and asked_s > limit_s:
         above = f"above the {partition.time_limit} of {partition.name}"
@@ -115,10 +119,10 @@ def partition_findings(site: Site, partitions: Sequence[Partition]) -> Iterator[
 
 
 def node_findings(site: Site, nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Whether a job of the site's default size fits on the nodes that work.
+    """Check that a job with the site's default layout fits on the usable nodes.
 
     Args:
-        site: its defaults.
+        site: with the defaults.
         nodes: of the partition.
     """
     names = {node.name for node in nodes}
@@ -132,7 +136,7 @@ def node_findings(site: Site, nodes: Sequence[Node]) -> Iterator[Finding]:
         yield Finding("nodes", "ok", f"all {len(names)} can be used")
     if site.def_nodes > len(usable):
         text = f"def_nodes is {site.def_nodes}, and {len(usable)} nodes can be used"
-        yield Finding("default job", "fail", text, "lower def_nodes of the site, or bring nodes back")
+        yield Finding("default job", "fail", text, "lower def_nodes of the site, or return nodes to service")
         return
     per_node = sorted((node.cpus for node in usable), reverse=True)[site.def_nodes - 1]
     wanted = site.def_tasks_per_node * (site.def_cpus_per_task or 1)
@@ -150,22 +154,22 @@ def node_findings(site: Site, nodes: Sequence[Node]) -> Iterator[Finding]:
 def resource_findings(
     site: Site, nodes: Sequence[Node], licences: Mapping[str, tuple[int, int]]
 ) -> Iterator[Finding]:
-    """Whether what stands for the CS system in the queue is there."""
+    """Check that the generic resource or license of the CS system exists."""
     if site.gres_resource:
         yield _gres_finding(site, nodes)
     if site.licence:
         name, _, count = site.licence.partition(":")
         total, used = licences.get(name, (0, 0))
         if total < int(count or 1):
-            there = ", ".join(sorted(licences)) or "none"
-            text = f"the licence {site.licence!r} is not there ({name}: {total}; all: {there})"
+            existing = ", ".join(sorted(licences)) or "none"
+            text = f"the license {site.licence!r} does not exist ({name}: {total}; all: {existing})"
             yield Finding(
                 "licence", "fail", text, "correct 'licence' of the site: 'scontrol show lic' lists them"
             )
         else:
             yield Finding("licence", "ok", f"{site.licence}, {used} of {total} in use")
     if not site.gres_resource and not site.licence:
-        text = "neither gres_resource nor licence is configured: two jobs may get the CS system at a time"
+        text = "neither gres_resource nor licence is configured: two jobs may get the CS system at once"
         yield Finding("CS resource", "note", text, "set one of them, so that Slurm queues for the system")
 
 
@@ -184,7 +188,7 @@ def _gres_finding(site: Site, nodes: Sequence[Node]) -> Finding:
     where = compress_hostlist(sorted(owners))
     if out := owners_out_of_use(nodes, site.gres_resource, site.gres_node):
         text = f"no job can run: {out}, and holds the CS system"
-        advice = "have the administrator bring it back: scontrol update nodename=NODE state=resume"
+        advice = "have the administrator return it to service: scontrol update nodename=NODE state=resume"
         return Finding("gres", "fail", text, advice)
     if site.gres_node and site.gres_node not in owners:
         text = f"{name!r} is on {where}, and gres_node of the site is {site.gres_node}"
@@ -192,23 +196,14 @@ def _gres_finding(site: Site, nodes: Sequence[Node]) -> Finding:
     return Finding("gres", "ok", f"{site.gres_resource} on {where}")
 
 
-START_LIMIT_S = 20
-ANSWER_LIMIT_S = 20.0
-SKEW_LIMIT_S = 2.0
-"""Logs of several nodes are read side by side; munge refuses from 300 s on."""
-SUMMARY = "Exited with exit code"
-"""In srun's own line about a task that has failed."""
-_LINE_BYTES = 65_536
-
-
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a probe has seen.
+    """The result of a probe.
 
     Attributes:
         shared: the doctor's file is visible under the same path.
-        missing: paths that a job needs and that are not there.
-        skew_s: the node's clock minus ours, the way of the message included.
+        missing: paths that a job needs and that do not exist.
+        skew_s: clock of the node minus that of this machine, plus the latency of the message.
     """
 
     node: str
@@ -219,14 +214,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class ProbeRun:
-    """What came of the probe's job: the answers, and what srun said if it failed."""
+    """The result of the probe job: the answers of the nodes, and the error message of srun."""
 
     answers: tuple[Answer, ...]
     complaint: str
 
 
 def srun_words(count: int, options: SlurmOptions) -> tuple[str, ...]:
-    """What in front of a command runs it on `count` nodes; a cluster that is busy is not waited for."""
+    """Return the srun that runs a command on `count` nodes, and fails if the cluster is busy."""
     return (
         "srun",
         *STEP_WORDS,
@@ -248,16 +243,16 @@ def probe_nodes(
     needed: Sequence[str],
     ports: tuple[int, int] | None,
 ) -> ProbeRun:
-    """Runs the probe on `count` nodes; a cluster that is busy is not waited for.
+    """Run the probe on `count` nodes, without waiting for a busy cluster.
 
     Args:
-        count: nodes.
+        count: number of nodes.
         options: partition, account and so on of the site's jobs.
         environment: of the caller, without the variables of an enclosing job.
-        toolkit: whose interpreter runs the probe.
-        cwd: directory that has to be visible everywhere.
+        toolkit: with the interpreter of the probe.
+        cwd: directory that must be visible on all nodes.
         needed: further paths that every node must have.
-        ports: Slurm's SrunPortRange; None: any port.
+        ports: Slurm's SrunPortRange; None for any port.
     """
     secret = token_hex(8)
     token_file = cwd / f".csrun-doctor-{secret}"
@@ -277,20 +272,20 @@ def probe_nodes(
 
 
 def is_busy(complaint: str) -> bool:
-    """Whether srun has given up because no node was free: that says nothing about a run."""
+    """Return True if srun has failed because no node was free, which is not a problem for a run."""
     return "nodes are busy" in complaint or "Immediate execution" in complaint
 
 
 def probe_findings(run: ProbeRun, count: int) -> Iterator[Finding]:
-    """What the answers mean; pure."""
+    """Evaluate the answers. Pure."""
     if not run.answers:
-        said = shortened_complaint(run.complaint) or "no node has answered"
+        error = shortened_complaint(run.complaint) or "no node has answered"
         if is_busy(run.complaint):
             text = f"not checked: {count} nodes were not free within {START_LIMIT_S} s"
             yield Finding("on the nodes", "note", text, "run it again later, or with fewer --nodes")
             return
-        advice = "try by hand: srun --nodes=1 hostname; nodes must reach this machine's ports"
-        yield Finding("on the nodes", "fail", f"the probe did not run: {said}", advice)
+        advice = "try 'srun --nodes=1 hostname'; nodes must reach the ports of this machine"
+        yield Finding("on the nodes", "fail", f"the probe did not run: {error}", advice)
         return
     nodes = compress_hostlist(sorted(answer.node for answer in run.answers))
     if len(run.answers) < count:
@@ -302,18 +297,14 @@ def probe_findings(run: ProbeRun, count: int) -> Iterator[Finding]:
     blind = sorted(answer.node for answer in run.answers if not answer.shared)
     if blind:
         text = f"this directory is not the same on {compress_hostlist(blind)}"
-        yield Finding(
-            "shared files", "fail", text, "work in a directory that all nodes share (df -h . tells)"
-        )
+        yield Finding("shared files", "fail", text, "work in a directory that all nodes share (see df -h .)")
     else:
         yield Finding("shared files", "ok", "all of them see this directory")
     yield from _missing_findings(run.answers)
     worst = max(run.answers, key=lambda answer: abs(answer.skew_s))
     if abs(worst.skew_s) > SKEW_LIMIT_S:
         text = f"the clock of {worst.node} is {worst.skew_s:+.1f} s off this machine's"
-        yield Finding(
-            "clocks", "fail" if abs(worst.skew_s) > 60 else "note", text, "ask for NTP on the nodes"
-        )
+        yield Finding("clocks", "fail" if abs(worst.skew_s) > 60 else "note", text, "set up NTP on the nodes")
     else:
         yield Finding("clocks", "ok", f"at most {abs(worst.skew_s):.1f} s apart")
 
@@ -323,10 +314,10 @@ def _missing_findings(answers: Sequence[Answer]) -> Iterator[Finding]:
     for path in missing:
         nodes = compress_hostlist(sorted(answer.node for answer in answers if path in answer.missing))
         yield Finding(
-            "on the nodes", "fail", f"{path} is not there on {nodes}", "put it where all nodes see it"
+            "on the nodes", "fail", f"{path} does not exist on {nodes}", "put it where all nodes see it"
         )
     if not missing:
-        yield Finding("on the nodes", "ok", "toolkit, image and mounted directories are there")
+        yield Finding("on the nodes", "ok", "toolkit, image and mounted directories exist")
 
 
 def _listen(ports: tuple[int, int] | None) -> socket.socket:
@@ -370,24 +361,25 @@ def _gather(
 
 
 def _accept(listener: socket.socket, secret: str) -> Answer | None:
-    """The next probe's answer; None if nobody came now, or somebody else."""
+    """Return the answer of the next probe; None if none has connected."""
     try:
-        link, _ = listener.accept()
+        connection, _ = listener.accept()
     except TimeoutError:
         return None
     arrived_s = time.time()
-    with link:
-        link.settimeout(5)
+    with connection:
+        connection.settimeout(5)
         data = b""
         try:
             while not data.endswith(b"\n") and len(data) < _LINE_BYTES:
-                piece = link.recv(_LINE_BYTES)
+                piece = connection.recv(_LINE_BYTES)
                 if not piece:
                     break
                 data += piece
-            seen = json.loads(data)
-            if seen["secret"] != secret:
+            result = json.loads(data)
+            if result["secret"] != secret:
                 return None
-            return Answer(seen["node"], seen["shared"], tuple(seen["missing"]), seen["time_s"] - arrived_s)
+            skew_s = result["time_s"] - arrived_s
+            return Answer(result["node"], result["shared"], tuple(result["missing"]), skew_s)
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -1,8 +1,8 @@
-"""Slurm's commands as functions: the only module that runs squeue, scontrol, sinfo, sbatch and their like.
+"""Slurm's commands as functions. Only this module runs squeue, scontrol, sinfo, sbatch and the like.
 
-All of them are asked for text in a format of our own (`-o`), which has been the same from Slurm 22.05 to
-26.05; the JSON output differs from release to release. None of this needs accounting: `ended_state` asks
-sacct only for jobs that the controller has forgotten.
+Their output is requested in an explicit format (`-o`), which is the same from Slurm 22.05 to 26.05, whereas
+the JSON output differs between releases. Accounting is not needed: `ended_state` asks sacct only for jobs
+that the controller has forgotten.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from shlex import join
 
 from csrun.errors import CsrunError
 
-COMMAND_LIMIT_S = 20.0
-"""A controller that is down makes clients retry; longer than this nobody waits for an answer."""
+COMMAND_LIMIT_S = 20.0  # clients retry for much longer if the controller is down
 
 INPUT_PREFIXES = ("SLURM_", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_")
 CONFIGURATION_VARIABLES = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT")
-"""Variables with Slurm's prefix that say which cluster is meant, not what a job looks like."""
+"""Variables with Slurm's prefix that select the cluster and are not options of a job."""
 
 ENDED_STATES = (
     "BOOT_FAIL",
@@ -46,7 +45,7 @@ _PARTITION_FORMAT = _SEPARATOR.join(("%P", "%a", "%l", "%D"))
 
 
 def submission_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` without the variables of an enclosing job, which would become options of the new one."""
+    """Return `environment` without variables of an enclosing job: they would be options of the new one."""
     return {
         name: value
         for name, value in environment.items()
@@ -62,13 +61,13 @@ class QueuedJob:
         job_id: number of the job; of a heterogeneous job that of its leader.
         component: number of the component; 0 for a job that has only one.
         state: PENDING, RUNNING, COMPLETING, COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, ...
-        reason: why it waits or how it failed, Slurm's keyword; "" for none.
+        reason: Slurm's keyword for why it waits or has failed; "" for none.
         nodes: host list; "" while it waits.
         resources: generic resources for each node such as "cs:1"; "" for none.
         licences: "" for none.
-        start: expected or actual start, ISO local time; "" where Slurm does not know it.
-        time_left: until the time limit, as Slurm writes it, [days-]hours:minutes:seconds or UNLIMITED.
-        priority: the higher the sooner.
+        start: expected or actual start, ISO local time; "" if unknown.
+        time_left: until the time limit, as [days-]hours:minutes:seconds or UNLIMITED.
+        priority: jobs with a higher priority start earlier.
     """
 
     job_id: str
@@ -87,12 +86,12 @@ class QueuedJob:
 
     @property
     def pending(self) -> bool:
-        """Whether it waits for its start."""
+        """Whether the job waits to start."""
         return self.state == "PENDING"
 
     @property
     def active(self) -> bool:
-        """Whether it waits, runs or is being cleaned up after."""
+        """Whether the job waits, runs or is completing."""
         return self.state not in ENDED_STATES
 
 
@@ -100,7 +99,7 @@ class QueuedJob:
 class Node:
     """A node in one of its partitions; memory in MiB, `resources` as "cs:1,gpu:4" or "".
 
-    `reason` is why it is not in use, in the words of whoever has taken it out of it; "" for none.
+    `reason` is the administrator's reason for taking it out of use; "" for none.
     """
 
     name: str
@@ -113,18 +112,18 @@ class Node:
 
     @property
     def usable(self) -> bool:
-        """Whether jobs start on it."""
+        """Whether jobs can start on the node."""
         return not any(bad in self.state.lower() for bad in _UNUSABLE)
 
     @property
     def trouble(self) -> str:
-        """`cs-node1 is drained (power supply, since Monday)`: state and Slurm's reason in a few words."""
+        """State and reason in a few words: `cs-node1 is drained (power supply, since Monday)`."""
         return f"{self.name} is {self.state.lower()}" + (f" ({self.reason})" if self.reason else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition; `time_limit` as Slurm writes it, "infinite" for none."""
+    """A partition; `time_limit` in Slurm's format, "infinite" for none."""
 
     name: str
     default: bool
@@ -134,20 +133,20 @@ class Partition:
 
 
 class SlurmClient:
-    """Asks and tells the cluster that the environment names.
+    """Runs commands on the cluster that the environment selects.
 
     Args:
-        environment: of the commands; SLURM_CONF in it chooses the cluster.
+        environment: of the commands; its SLURM_CONF selects the cluster.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = submission_environment(environment)
 
     def run(self, *argv: str, limit_s: float = COMMAND_LIMIT_S) -> str:
-        """Runs one of Slurm's commands and returns what it writes.
+        """Run one of Slurm's commands and return its output.
 
         Raises:
-            SlurmError: it is missing, fails, or does not answer; the class says which, the text what to do.
+            SlurmError: the command is missing, has failed or does not answer.
         """
         self._require_configuration()
         try:
@@ -161,8 +160,8 @@ class SlurmClient:
             )
         except FileNotFoundError as error:
             raise SlurmUnavailableError(
-                f"there is no {argv[0]} on this machine; expected Slurm's commands in PATH: install them "
-                f"(Debian: apt-get install slurm-client), or use --launcher=local"
+                f"{argv[0]} is not installed on this machine; expected Slurm's commands in PATH: install "
+                f"them (Debian: apt-get install slurm-client), or use --launcher=local"
             ) from error
         except subprocess.TimeoutExpired as error:
             complaint = (error.stderr or b"").decode(errors="replace")
@@ -175,23 +174,23 @@ class SlurmClient:
         return output
 
     def _require_configuration(self) -> None:
-        """Slurm's commands wait for a minute for a file that is not there, and then say less than this."""
+        # Without the file Slurm's commands wait for a minute and then report less than this.
         named = self._environment.get("SLURM_CONF")
         if named and not Path(named).is_file():
             raise SlurmUnavailableError(
-                f"SLURM_CONF names {named!r}, and there is no such file; expected slurm.conf of the cluster: "
-                f"correct the variable, or unset it where Slurm finds its configuration by itself"
+                f"SLURM_CONF is {named!r}, which does not exist; expected slurm.conf of the cluster: correct "
+                f"the variable, or unset it if Slurm finds its configuration by itself"
             )
 
     def jobs(
         self, job_id: str | None = None, name: str | None = None, limit_s: float = COMMAND_LIMIT_S
     ) -> list[QueuedJob]:
-        """The jobs that the controller remembers, of all states; components of one job in their order.
+        """Return the jobs that the controller remembers, in all states; components of a job in order.
 
         Args:
-            job_id: only this job; an id that is forgotten gives no job.
-            name: only jobs of this name.
-            limit_s: how long to wait for the answer.
+            job_id: only this job; none if the controller has forgotten it.
+            name: only jobs with this name.
+            limit_s: timeout of the query.
         """
         chosen = [f"--jobs={job_id}"] if job_id else []
         chosen += [f"--name={name}"] if name else []
@@ -205,40 +204,40 @@ class SlurmClient:
         return parse_queue(text)
 
     def queue(self) -> list[QueuedJob]:
-        """All jobs that wait or run, the next to be started first."""
+        """Return all waiting and running jobs, in the order of their priority."""
         text = self.run(
             "squeue", "--noheader", "--states=PD,R,CF,CG,S", "--sort=-p,i", f"--format={_QUEUE_FORMAT}"
         )
         return parse_queue(text)
 
     def nodes(self) -> list[Node]:
-        """Every node, once for each of its partitions."""
+        """Return every node, once for each of its partitions."""
         return parse_nodes(self.run("sinfo", "--noheader", "--Node", f"--format={_NODE_FORMAT}"))
 
     def cpus_for_jobs(self) -> dict[str, int]:
-        """CPUs of every node that jobs can have, by name: without those that a site keeps for the system."""
+        """Return the number of CPUs for jobs of every node, without CPUs reserved for the system."""
         return parse_cpus_for_jobs(self.run("scontrol", "--oneliner", "show", "nodes"))
 
     def partitions(self) -> list[Partition]:
-        """Every partition."""
+        """Return all partitions."""
         return parse_partitions(self.run("sinfo", "--noheader", f"--format={_PARTITION_FORMAT}"))
 
     def configuration(self) -> dict[str, str]:
-        """The controller's configuration, by name as in slurm.conf."""
+        """Return the controller's configuration, by the names of slurm.conf."""
         pairs = (
             line.split("=", 1) for line in self.run("scontrol", "show", "config").splitlines() if "=" in line
         )
         return {name.strip(): value.strip() for name, value in pairs}
 
     def licences(self) -> dict[str, tuple[int, int]]:
-        """(total, used) of every licence, by name."""
+        """Return (total, used) of every license, by name."""
         return parse_licences(self.run("scontrol", "--oneliner", "show", "lic"))
 
     def ended_state(self, job_id: str) -> tuple[str, str] | None:
-        """(state, exit code as "code:signal") of a job from the accounting; None where there is none."""
+        """Return state and exit code ("code:signal") of a job from accounting; None without accounting."""
         try:
             text = self.run("sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode")
-        except SlurmError:  # "Slurm accounting storage is disabled", or its data base is away
+        except SlurmError:  # "Slurm accounting storage is disabled", or its database is down
             return None
         for line in text.splitlines():
             state, _, code = line.partition("|")
@@ -246,7 +245,7 @@ class SlurmClient:
         return None
 
     def submit(self, script: Path) -> str:
-        """Submits a batch script and returns the job's id.
+        """Submit a batch script and return the id of the job.
 
         Raises:
             SlurmError: Slurm refuses it; nothing was submitted.
@@ -255,32 +254,32 @@ class SlurmClient:
         return self.run("sbatch", "--parsable", str(script)).strip().partition(";")[0]
 
     def cancel(self, job_id: str) -> None:
-        """Ends a job."""
+        """Cancel a job."""
         self.run("scancel", job_id)
 
     def step_of(self, name: str, limit_s: float = COMMAND_LIMIT_S) -> str | None:
-        """ "JOB.STEP" of our step of this name; None: it has not begun, or has ended."""
+        """Return "JOB.STEP" of the user's running step with this name; None if there is none."""
         form = f"--format=%i{_SEPARATOR}%j"
         text = self.run("squeue", "--noheader", "--steps", f"--user={os.getuid()}", form, limit_s=limit_s)
         steps = (line.partition(_SEPARATOR) for line in text.splitlines())
         return next((step_id.strip() for step_id, _, other in steps if other.strip() == name), None)
 
     def signal_step(self, step_id: str, signum: int, limit_s: float = COMMAND_LIMIT_S) -> None:
-        """Sends a signal to all processes of a step ("JOB.STEP"); scancel without one would kill them."""
+        """Send a signal to all processes of a step ("JOB.STEP")."""
         self.run("scancel", f"--signal={signum:d}", step_id, limit_s=limit_s)
 
     def requeue(self, job_id: str) -> None:
-        """Puts a batch job back into the queue; it is started again under the same id."""
+        """Put a batch job back into the queue; it restarts with the same id."""
         self.run("scontrol", "requeue", job_id)
 
 
 def parse_queue(text: str) -> list[QueuedJob]:
-    """The output of squeue in our format."""
+    """Parse the output of `squeue --format` with `_QUEUE_FORMAT`."""
     jobs = []
     for line in text.splitlines():
         fields = line.split(_SEPARATOR)
         if len(fields) != 12:
-            continue  # a job's name may hold a line end
+            continue  # part of a job name with a line break
         (
             identity,
             state,
@@ -317,7 +316,7 @@ def parse_queue(text: str) -> list[QueuedJob]:
 
 
 def parse_nodes(text: str) -> list[Node]:
-    """The output of sinfo --Node in our format."""
+    """Parse the output of `sinfo --Node` with `_NODE_FORMAT`."""
     nodes = []
     for line in text.splitlines():
         name, cpus, memory, gres, partition, state, reason = line.split(_SEPARATOR)
@@ -336,7 +335,7 @@ def parse_nodes(text: str) -> list[Node]:
 
 
 def parse_cpus_for_jobs(text: str) -> dict[str, int]:
-    """The output of scontrol show nodes, a node a line; CPUEfctv is there since Slurm 21.08."""
+    """Parse the output of `scontrol --oneliner show nodes`; CPUEfctv exists since Slurm 21.08."""
     found = {}
     for line in text.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
@@ -347,7 +346,7 @@ def parse_cpus_for_jobs(text: str) -> dict[str, int]:
 
 
 def parse_partitions(text: str) -> list[Partition]:
-    """The output of sinfo in our format; a partition whose nodes differ comes in several lines."""
+    """Parse the output of `sinfo` with `_PARTITION_FORMAT`: a line for each kind of nodes in a partition."""
     found: dict[str, Partition] = {}
     for line in text.splitlines():
         name, up, limit, count = line.split(_SEPARATOR)
@@ -358,7 +357,7 @@ def parse_partitions(text: str) -> list[Partition]:
 
 
 def parse_licences(text: str) -> dict[str, tuple[int, int]]:
-    """The output of `scontrol --oneliner show lic`."""
+    """Parse the output of `scontrol --oneliner show lic`."""
     licences = {}
     for line in text.splitlines():
         values = _pairs(line)
@@ -368,7 +367,7 @@ def parse_licences(text: str) -> dict[str, tuple[int, int]]:
 
 
 def plain_resources(text: str) -> str:
-    """ "gres:cs:1", "gres/cs:1" and "cs:1(S:0)" are all "cs:1"; "" for none."""
+    """Normalize generic resources: "gres:cs:1", "gres/cs:1" and "cs:1(S:0)" are all "cs:1"; "" for none."""
     plain = (
         item.removeprefix("gres:").removeprefix("gres/").partition("(")[0] for item in _given(text).split(",")
     )
@@ -376,7 +375,7 @@ def plain_resources(text: str) -> str:
 
 
 def _pairs(line: str) -> dict[str, str]:
-    """Words of the form Name=value; what follows a word without one belongs to the value before it."""
+    """Parse Name=value pairs; words without a name belong to the previous value."""
     pairs: dict[str, str] = {}
     last = ""
     for word in line.split():
@@ -394,23 +393,23 @@ def _given(text: str) -> str:
 
 
 class SlurmError(CsrunError):
-    """Slurm refused a request, or one of its commands failed."""
+    """Slurm has refused a request, or one of its commands has failed."""
 
     exit_code = 1
 
 
 class SlurmUnavailableError(SlurmError):
-    """Slurm cannot be asked: no commands, no controller, no authentication."""
+    """Slurm is unavailable: no commands, no controller, or no authentication."""
 
 
 class SlurmRequestError(SlurmError):
-    """What was asked for does not exist here or does not fit this cluster."""
+    """The requested resource does not exist or does not fit this cluster."""
 
     exit_code = 2
 
 
 class NoSuchJobError(SlurmError):
-    """Slurm knows no job of this id (any more)."""
+    """Slurm does not know a job with this id (any more)."""
 
 
 _UNAVAILABLE: Mapping[str, str] = {
@@ -419,8 +418,8 @@ _UNAVAILABLE: Mapping[str, str] = {
         "cluster's key: ask the administrator to start it (systemctl start munge)"
     ),
     r"Unable to contact slurm controller|slurm_persist_conn|Connection refused": (
-        "the Slurm controller does not answer; expected a running slurmctld: look at 'scontrol ping', and"
-        " at the file that SLURM_CONF names"
+        "the Slurm controller does not answer; expected a running slurmctld: check 'scontrol ping' and "
+        "the file that SLURM_CONF names"
     ),
     r"cannot stat file|Could not establish a configuration source|s_p_parse_file": (
         "Slurm finds no configuration; expected slurm.conf in /etc/slurm or the file that SLURM_CONF "
@@ -429,7 +428,7 @@ _UNAVAILABLE: Mapping[str, str] = {
 }
 _REQUEST: Mapping[str, str] = {
     r"[Ii]nvalid partition": (
-        "there is no such partition; expected one that 'sinfo' lists: correct --partition or 'partition' "
+        "unknown partition; expected one that 'sinfo' lists: correct --partition or 'partition' "
         "of the site configuration"
     ),
     r"Invalid generic resource|Invalid GRES|TRES gres": (
@@ -437,7 +436,7 @@ _REQUEST: Mapping[str, str] = {
         "'gres_resource' of the site configuration"
     ),
     r"Invalid license": (
-        "the cluster has no such licence, or not that many; expected one that 'scontrol show lic' lists: "
+        "the cluster has no such license, or too few; expected one that 'scontrol show lic' lists: "
         "correct 'licence' of the site configuration"
     ),
     r"Invalid account|Invalid qos|[Ii]nvalid account or account/partition": (
@@ -453,42 +452,42 @@ _REQUEST: Mapping[str, str] = {
         "correct --dependency"
     ),
     r"Invalid node name": (
-        "there is no such node; expected one that 'sinfo -N' lists: correct 'gres_node' of the site "
+        "unknown node; expected one that 'sinfo -N' lists: correct 'gres_node' of the site "
         "configuration or your --nodelist"
     ),
     (
         r"CPU count per node can not be satisfied|Requested node configuration is not available|"
         r"Node count specification invalid|More processors requested|Memory specification"
     ): (
-        "no nodes of this cluster can ever give that; expected nodes, tasks, CPUs and resources that "
-        "'sinfo -N -o %N,%c,%m,%G' shows: ask for less"
+        "no nodes of this cluster can ever provide that; expected nodes, tasks, CPUs and resources that "
+        "'sinfo -N -o %N,%c,%m,%G' shows: request less"
     ),
 }
 _NO_JOB = r"Invalid job id"
 
 
 def explain(command: str, complaint: str) -> SlurmError:
-    """The error for what `command` (srun, sbatch, squeue ...) wrote to stderr; Slurm's own words are kept."""
-    own_words = shortened_complaint(complaint)
+    """Return the error for the stderr of `command` (srun, sbatch, squeue ...), which it quotes."""
+    summary = shortened_complaint(complaint)
     for pattern, text in _UNAVAILABLE.items():
         if re.search(pattern, complaint):
-            return SlurmUnavailableError(f"{text} ({command} says: {own_words})")
+            return SlurmUnavailableError(f"{text} ({command} says: {summary})")
     if re.search(_NO_JOB, complaint):
         return NoSuchJobError(
             f"Slurm knows no such job; expected the id of a job that waits, runs or has ended within the "
-            f"last minutes: look at 'squeue' ({command} says: {own_words})"
+            f"last minutes: see 'squeue' ({command} says: {summary})"
         )
     for pattern, text in _REQUEST.items():
         if re.search(pattern, complaint):
-            return SlurmRequestError(f"{text} ({command} says: {own_words})")
+            return SlurmRequestError(f"{text} ({command} says: {summary})")
     return SlurmError(
-        f"{command} failed: {own_words or 'without a word'}; expected no complaint of Slurm here: correct "
+        f"{command} failed: {summary or 'no message'}; expected no error of Slurm here: correct "
         f"the request, or ask the administrator of the cluster"
     )
 
 
 def shortened_complaint(complaint: str) -> str:
-    """The last two lines of a complaint, without the command's name in front: they hold the reason."""
+    """Return the last two lines of a message, which have the reason, without the name of the command."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
     return "; ".join(re.sub(r"^(s\w+|scontrol): (error: |fatal: )?", "", line) for line in lines[-2:])
 
@@ -502,10 +501,10 @@ _FORMS = re.compile(
 
 
 def limit_seconds(text: str) -> float | None:
-    """A time limit in seconds; infinity for none; None if the text is no time.
+    """Parse a time limit into seconds; infinity for no limit, None for an invalid text.
 
-    MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, DAYS-HOURS:MINUTES and
-    DAYS-HOURS:MINUTES:SECONDS are times (sbatch(1), --time).
+    The formats are MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, DAYS-HOURS:MINUTES and
+    DAYS-HOURS:MINUTES:SECONDS (sbatch(1), --time).
     """
     plain = text.strip()
     if plain.lower() in _UNLIMITED:

@@ -1,4 +1,4 @@
-"""What a job asks of Slurm besides nodes and tasks: from the site, and from flags of the same names. Pure."""
+"""Slurm options of a job other than nodes and tasks, from the site and from flags. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from csrun.site.values import check_argument, check_time_limit
 ANY = "--slurm"
 
 _NAME = re.compile(r"[a-z][a-z-]*")
-_OURS = {
+_REFUSED = {
     "array": "the elements of a job array would share one CS system, one id and one log directory. Submit "
     "a script of your own with 'sbatch --array=...' that calls csrun_wse: each element is a job then",
     **dict.fromkeys(
@@ -29,7 +29,7 @@ _OURS = {
         "the launcher starts and ends the tasks",
     ),
 }
-"""Options that would change what a job of the launcher's is; what to do instead."""
+"""Options that conflict with the launcher, with alternatives."""
 _FLAGS = (
     *("time", "partition", "account", "qos", "dependency", "job-name", "mem", "nodelist", "exclude"),
     *("constraint", "gres", "reservation"),
@@ -41,12 +41,12 @@ def _value(text: str) -> str:
 
 
 def _option(text: str) -> str:
-    """One option of Slurm's without its dashes: OPTION=VALUE, or OPTION alone."""
+    """Check one option of Slurm without its dashes: OPTION=VALUE or OPTION."""
     name, _, value = text.removeprefix("--").partition("=")
     if not _NAME.fullmatch(name):
         raise ValueError("expected a long option of srun and sbatch, for example comment=mine or nice=100")
-    if name in _OURS:
-        raise ValueError(f"which is not passed on: {_OURS[name]}")
+    if name in _REFUSED:
+        raise ValueError(f"which is not passed on: {_REFUSED[name]}")
     if name in _FLAGS:
         raise ValueError(f"expected the flag of that name: write --{name}={value or 'VALUE'}")
     return _value(text.removeprefix("--"))
@@ -54,7 +54,7 @@ def _option(text: str) -> str:
 
 def _array(text: str) -> str:
     if text:
-        raise ValueError(f"which is refused: {_OURS['array']}")
+        raise ValueError(f"which is refused: {_REFUSED['array']}")
     return text
 
 
@@ -65,12 +65,12 @@ FLAGS = (
     Flag("--qos", "NAME", "Slurm quality of service.", _value),
     Flag("--reservation", "NAME", "Slurm reservation.", _value),
     Flag("--dependency", "TYPE:JOB", "Start after other Slurm jobs, for example afterok:1234.", _value),
-    Flag("--job-name", "NAME", "Name in Slurm's queue. Default: what the program is about.", _value),
+    Flag("--job-name", "NAME", "Name in Slurm's queue. Default: from the program.", _value),
     Flag("--mem", "SIZE", "Memory of each node, for example 64G; 0 is all of it.", _value),
     Flag("--nodelist", "NODES", "Nodes that the job must have.", _value),
     Flag("--exclude", "NODES", "Nodes that the job must not have.", _value),
     Flag("--constraint", "FEATURES", "Features that its nodes must have.", _value),
-    Flag("--gres", "NAME:COUNT", "Generic resources of each node, beside the CS system's.", _value),
+    Flag("--gres", "NAME:COUNT", "Generic resources of each node, in addition to the CS system's.", _value),
     Flag(
         ANY,
         "OPTION=VALUE",
@@ -78,23 +78,23 @@ FLAGS = (
         _option,
         repeated=True,
     ),
-    Flag("--array", "INDEXES", "Refused: an element would not be a job of its own.", _array, hidden=True),
+    Flag("--array", "INDEXES", "Refused: an element would not be a separate job.", _array, hidden=True),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """Options of srun and sbatch; empty strings are left to Slurm.
+    """Options of srun and sbatch; empty strings leave them to Slurm.
 
     Attributes:
-        time_limit, partition, account, qos, dependency: as --time and so on take them.
-        reservation, mem, constraint, nodelist, exclude: likewise.
-        job_name: of the job; empty: `csrun.schedulers.slurm.arguments.job_name`.
-        own_gres: generic resources of every node, beside the CS system's.
-        gres: Slurm's name of the CS system such as "cs:1".
+        time_limit, partition, account, qos, dependency: values of --time and so on.
+        reservation, mem, constraint, nodelist, exclude: values of the options with these names.
+        job_name: of the job; empty for `csrun.schedulers.slurm.arguments.job_name`.
+        own_gres: generic resources of every node, in addition to the CS system's.
+        gres: generic resource of the CS system, such as "cs:1".
         gres_node: the node that owns it.
-        licence: the licence that stands for it where it is no gres, such as "cs:1".
-        extra: further words for srun and sbatch.
+        licence: license of the CS system if it is not a gres, such as "cs:1".
+        extra: further arguments of srun and sbatch.
     """
 
     time_limit: str = ""
@@ -116,11 +116,11 @@ class SlurmOptions:
 
     @classmethod
     def of_site(cls, site: Site, flags: Mapping[str, str] | None = None) -> SlurmOptions:
-        """The site's options; flags beat them.
+        """Combine the options of the site with flags, which take precedence.
 
         Args:
             site: its settings.
-            flags: by name, as `csrun.schedulers.slurm.options` has them.
+            flags: values of `FLAGS`, by name.
         """
         given = flags or {}
         return cls(
@@ -139,28 +139,28 @@ class SlurmOptions:
             gres=site.gres_resource,
             gres_node=site.gres_node,
             licence=site.licence,
-            extra=(*site.slurm_options, *_further(given.get(ANY, ""))),
+            extra=(*site.slurm_options, *_extra_options(given.get(ANY, ""))),
         )
 
     def gres_words(self, *, with_system: bool) -> list[str]:
-        """The generic resources of a node, with the CS system's or without."""
+        """Return the option for generic resources of a node, with or without the CS system's."""
         wanted = [self.gres] if with_system and self.gres else []
         wanted += [self.own_gres] if self.own_gres else []
         return [f"--gres={','.join(wanted)}"] if wanted else []
 
     def exclude_words(self, *more: str) -> list[str]:
-        """The nodes that are left out."""
+        """Return the option that excludes nodes."""
         names = [name for name in (*more, self.exclude) if name]
         return [f"--exclude={','.join(names)}"] if names else []
 
     @property
     def resource(self) -> str:
-        """What stands for the CS system in the queue, such as "cs:1"; "" for nothing."""
+        """Generic resource or license of the CS system, such as "cs:1"; "" for none."""
         return self.gres or self.licence
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that every component, and every other job of this site, gets."""
+        """Arguments for every component, and for every other job of this site."""
         named = {
             "--partition": self.partition,
             "--account": self.account,
@@ -174,6 +174,6 @@ class SlurmOptions:
         return (*(f"{flag}={text}" for flag, text in named.items() if text), *self.extra)
 
 
-def _further(lines: str) -> list[str]:
-    """The words for values of --slurm, one in a line."""
+def _extra_options(lines: str) -> list[str]:
+    """Return the options for values of --slurm, one per line."""
     return [f"--{line}" for line in lines.splitlines()]

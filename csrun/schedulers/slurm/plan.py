@@ -1,4 +1,4 @@
-"""The plan of a job on a cluster, and its text. Pure."""
+"""Plan of a job on a cluster, and the text of --dry-run. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from csrun.system_status import system_address
 from csrun.tasks.environment import program_environment, unset_notice
 
 HOST_FILE_NAME = "hosts"
-LATER = "(random, made at the start, shown nowhere)"
+TOKEN_TEXT = "(random, drawn at the start, never shown)"
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class SlurmPlan(LaunchPlan):
     """A job for Slurm.
 
     Attributes:
-        srun: the words of the command that starts the agents.
-        job_name: of the job in Slurm's queue; a user may give the same to several.
-        host_file: what SLURM_HOSTFILE has to hold; "" where srun needs none.
-        allocation: that the job runs in; None where srun asks for one of its own.
-        cpus_of_tasks: by rank, to how many CPUs the task is pinned where Slurm does not do it; None: to none.
-        ports: range in which the launcher may listen; None: any port.
-        loopback: nodes reach the launcher through this machine's loopback.
-        resource: what stands for the CS system in the queue, such as "cs:1".
-        owner: the node that holds it, where the site says so.
+        srun: command line of the srun that starts the agents.
+        job_name: of the job in Slurm's queue, not necessarily unique.
+        host_file: content of the file of SLURM_HOSTFILE; "" if srun needs none.
+        allocation: in which the job runs; None if srun allocates nodes.
+        cpus_of_tasks: number of CPUs to which the launcher pins each task, by rank; None not to pin it.
+        ports: range in which the launcher may listen; None for any port.
+        loopback: nodes reach the launcher through the loopback of this machine.
+        resource: generic resource or license of the CS system, such as "cs:1".
+        owner: the node that holds it, if the site names it.
     """
 
     srun: tuple[str, ...]
@@ -47,10 +47,10 @@ class SlurmPlan(LaunchPlan):
 
 
 def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSurvey) -> SlurmPlan:
-    """Decides everything about the job but its nodes.
+    """Plan a job completely, except for the nodes that it will get.
 
     Raises:
-        ToolkitError: it can never run on this cluster, or not in this allocation.
+        ToolkitError: the job can never run on this cluster, or not in this allocation.
     """
     layout, facts, allocation = request.layout, survey.facts, survey.allocation
     name = survey.options.job_name or job_name(request.command, context.cwd, context.job_id)
@@ -62,7 +62,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
         asked = parts
         if facts is not None:
             facts.check(layout, survey.options)
-            # of the smallest node: site and user may ask for any of them (--nodelist, --constraint)
+            # CPUs of the smallest node: --nodelist and --constraint may select any
             asked = with_whole_nodes(parts, min(facts.cpus, default=1))
         srun = srun_job(name, asked, survey.options, agent)
     else:
@@ -97,7 +97,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
 
 
 def describe(plan: SlurmPlan) -> str:
-    """The text of --dry-run: exactly what would be started."""
+    """Return the text of --dry-run: exactly what would be started."""
     where = f"in the allocation of job {plan.allocation.job_id}" if plan.allocation else "on nodes of its own"
     lines = [
         f"job {plan.job_id} (launcher {plan.launcher}), nothing is started: "
@@ -108,8 +108,8 @@ def describe(plan: SlurmPlan) -> str:
         f"unset for every task: {' '.join(plan.change.unset) or '(nothing)'}",
         "set for every task:",
         *(f"  {name}={quote(value)}" for name, value in plan.change.values.items()),
-        f"  CSRUN_JOB_TOKEN={LATER}",
-        "  TF_CONFIG=(made when the nodes are known)",
+        f"  CSRUN_JOB_TOKEN={TOKEN_TEXT}",
+        "  TF_CONFIG=(set when the nodes are known)",
     ]
     for task in plan.tasks:
         lines += [
@@ -122,7 +122,7 @@ def describe(plan: SlurmPlan) -> str:
 
 
 def agent_command() -> tuple[str, ...]:
-    """The words that start an agent, with nothing of the user's Python in its way."""
+    """Return the command line of an agent, isolated from the user's Python settings."""
     file = Path(__file__).resolve().parents[2] / "agent" / "__main__.py"
     return (str(Path(sys.executable).absolute()), "-I", "-S", str(file))
 

@@ -1,4 +1,4 @@
-"""One program on a whole node of its own, or on a node of the allocation that we are in."""
+"""Runs one program on a separate node, or on a node of the current allocation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,22 @@ from csrun.schedulers.slurm.allocation import read_allocation
 from csrun.schedulers.slurm.arguments import srun_cpu, srun_cpu_step, subject
 from csrun.schedulers.slurm.client import SlurmClient, SlurmError, submission_environment
 from csrun.schedulers.slurm.options import SlurmOptions
-from csrun.schedulers.slurm.survey import look_around, whole_node_cpus
+from csrun.schedulers.slurm.survey import survey_cluster, whole_node_cpus
 from csrun.tasks.command import find_command, start_error
 from csrun.tasks.processes import signal_child_on_our_death
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe
 
+ASK_LIMIT_S = 5.0  # of the controller's answer when the user wants to end the program
+RETRY_S = 0.5
+CANCEL_LIMIT_S = 10.0  # from the first signal to srun for a waiting job until the next, stronger one
+FORCED_LIMIT_S = 15.0  # from there until SIGKILL; srun waits some seconds for the nodes (KillWait and 2 s)
+
 
 def plan_program(request: ProgramRequest, asked: Asked) -> ProgramPlan:
-    """The srun that runs it.
+    """Plan the srun for a program.
 
     Raises:
-        ToolkitError: there is no such command, no such partition, or no cluster.
+        ToolkitError: the command, the partition or the cluster does not exist.
     """
     options = SlurmOptions.of_site(asked.site, asked.flags)
     about = options.job_name or subject(request.command, Path.cwd())
@@ -39,9 +44,9 @@ def plan_program(request: ProgramRequest, asked: Asked) -> ProgramPlan:
     if allocation is not None:
         avoided = options.gres_node if request.avoid_system else ""
         words = srun_cpu_step(name, allocation, request.command, avoided_node=avoided, terminal=terminal)
-        return _planned(request, words, f"on a node of job {allocation.job_id}", name, terminal)
-    if asked.site.container == "none" and not asked.dry_run:  # a container's runtime only the nodes need
-        # A typing error is not worth a wait in the queue.
+        return _make_plan(request, words, f"on a node of job {allocation.job_id}", name, terminal)
+    if asked.site.container == "none" and not asked.dry_run:  # only the nodes need a container runtime
+        # A typo should not cost a wait in the queue.
         find_command(request.command[0], request.environment["PATH"])
     words = srun_cpu(
         name,
@@ -51,11 +56,11 @@ def plan_program(request: ProgramRequest, asked: Asked) -> ProgramPlan:
         terminal=terminal,
         cpus=_node_cpus(asked, options),
     )
-    return _planned(request, words, "on a node of its own", name, terminal)
+    return _make_plan(request, words, "on a node of its own", name, terminal)
 
 
 def run_program(plan: ProgramPlan) -> int:
-    """Runs srun to its end and passes our signals on; the program's exit code.
+    """Run srun, pass signals on, and return the exit code of the program.
 
     Raises:
         ToolkitError: srun cannot be started.
@@ -65,10 +70,10 @@ def run_program(plan: ProgramPlan) -> int:
     )
 
 
-def _planned(
+def _make_plan(
     request: ProgramRequest, words: tuple[str, ...], where: str, name: str, terminal: bool
 ) -> ProgramPlan:
-    # srun would take the variables of an enclosing job for options.
+    # srun would take variables of an enclosing job as options.
     cleared = submission_environment(request.environment)
     return ProgramPlan(words, cleared, where, name, terminal, request.leaving_s)
 
@@ -76,47 +81,38 @@ def _planned(
 def _node_cpus(asked: Asked, options: SlurmOptions) -> int | None:
     client = SlurmClient(asked.environment)
     try:
-        return whole_node_cpus(client, options, look_around(client, options).partition)
+        return whole_node_cpus(client, options, survey_cluster(client, options).partition)
     except SlurmError:
         if not asked.dry_run:
             raise
         return None
 
 
-ASK_LIMIT_S = 5.0
-"""Nobody who wants to end a command waits longer for an answer of the controller."""
-AGAIN_S = 0.5
-CANCEL_LIMIT_S = 10.0
-"""From telling srun to give up a job that waits until it is told again, with force."""
-FORCED_LIMIT_S = 15.0
-"""From there until srun itself is killed. It waits some seconds for the nodes (KillWait and 2 s)."""
-
-
 def step_name(program: str) -> str:
-    """A name for the job and its step by which they are found again: no other one has it."""
+    """Return a unique name of the job and its step, by which they are found later."""
     return f"{program}-{token_hex(6)}"
 
 
 def on_terminal() -> bool:
-    """Whether a command can have our terminal: input and output are one, and it is not another job's now."""
+    """Return True if a command can have the terminal: stdin and stdout are one, in the foreground."""
     return os.isatty(0) and os.isatty(1) and _in_foreground()
 
 
 def run_attended(
     words: Sequence[str], environment: Mapping[str, str], name: str, *, terminal: bool, limit_s: float | None
 ) -> int:
-    """Runs srun to its end and passes signals on to its one task.
+    """Run srun to its end and pass signals on to its only task.
 
     Args:
-        words: of srun.
+        words: command line of srun.
         environment: of srun.
-        name: of the step, as `--job-name` in `words` gives it.
-        terminal: the task has our terminal, `--pty` is in `words`.
-        limit_s: seconds that the task has to tidy up after the first SIGINT, SIGTERM or SIGHUP; further ones
-            do not disturb it. None: it gets them all, and ends when it wants to.
+        name: of the step, the `--job-name` in `words`.
+        terminal: the task has the terminal, with `--pty` in `words`.
+        limit_s: seconds that the task has to clean up after the first SIGINT, SIGTERM or SIGHUP, without
+            getting further ones. None: it gets all of them, and has no limit.
 
     Returns:
-        The task's exit code, 128 + n if signal n has ended it, or has come before the task began.
+        The exit code of the task, 128 + n if signal n has ended it or has come before its start.
 
     Raises:
         CsrunError: srun cannot be started.
@@ -133,8 +129,8 @@ def run_attended(
                 env=environment,
                 stdin=None if _in_foreground() else subprocess.DEVNULL,
                 start_new_session=True,
-                # It passes on SIGINT only: what tidies up is asked to, and everything else is killed, as it
-                # would have been in our place.
+                # srun passes on only SIGINT: a program that cleans up gets it, and others are killed, as they
+                # would be instead of this process.
                 preexec_fn=signal_child_on_our_death(signal.SIGTERM if limit_s is None else signal.SIGINT),
             )
         except OSError as error:
@@ -142,13 +138,13 @@ def run_attended(
         try:
             return _Attendant(srun, SlurmClient(environment), name, signals, limit_s).run()
         finally:
-            if before is not None:  # an srun that was killed leaves it without echo
-                with suppress(termios.error):  # it has been closed
+            if before is not None:  # a killed srun leaves the terminal without echo
+                with suppress(termios.error):  # the terminal may be closed
                     termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
 class _Attendant:
-    """Waits for the end of srun and for signals."""
+    """Waits for the end of srun and passes signals on."""
 
     def __init__(
         self,
@@ -164,44 +160,44 @@ class _Attendant:
         self._signals = signals
         self._limit_s = limit_s
         self._ended_by: signal.Signals | None = None
-        self._in_vain = False
-        self._tell_at_s = math.inf
+        self._undelivered = False
+        self._retry_at_s = math.inf
         self._force_at_s = math.inf
         self._force_with = signal.SIGTERM
 
     def run(self) -> int:
-        """Stays until srun has ended; the exit code."""
+        """Wait until srun has ended and return the exit code."""
         while self._srun.poll() is None:
-            at_s = min(self._tell_at_s, self._force_at_s)
+            at_s = min(self._retry_at_s, self._force_at_s)
             left_s = None if at_s == math.inf else max(0.0, at_s - time.monotonic())
             select.select([self._signals], [], [], left_s)
             for signum in self._signals.read():
-                self._take(signum)
-            self._look(time.monotonic())
+                self._handle(signum)
+            self._tick(time.monotonic())
         code = self._srun.returncode
-        if self._ended_by is not None and self._in_vain and code != 0:
+        if self._ended_by is not None and self._undelivered and code != 0:
             return 128 + self._ended_by
         return code if code >= 0 else 128 - code
 
-    def _take(self, signum: signal.Signals) -> None:
+    def _handle(self, signum: signal.Signals) -> None:
         if signum in INTERRUPTS:
             if self._ended_by is None or self._limit_s is None:
                 self._ended_by = self._ended_by or signum
-                self._tell(signum)
+                self._pass_on(signum)
         elif signum in (*PASSED_ON, signal.SIGWINCH):
             self._srun.send_signal(signum)
         elif signum is signal.SIGTSTP:
             self._stop()
 
-    def _look(self, now_s: float) -> None:
+    def _tick(self, now_s: float) -> None:
         if now_s >= self._force_at_s:
             self._force()
-        elif now_s >= self._tell_at_s and self._ended_by is not None:
-            self._tell(self._ended_by)
+        elif now_s >= self._retry_at_s and self._ended_by is not None:
+            self._pass_on(self._ended_by)
 
-    def _tell(self, signum: signal.Signals) -> None:
-        """Lets the task have it; a job that still waits is given up."""
-        again, self._tell_at_s = self._tell_at_s != math.inf, math.inf
+    def _pass_on(self, signum: signal.Signals) -> None:
+        """Pass a signal on to the task; withdraw a job that still waits."""
+        again, self._retry_at_s = self._retry_at_s != math.inf, math.inf
         try:
             step = self._client.step_of(self._name, limit_s=ASK_LIMIT_S)
             if step and (again or signum is not signal.SIGINT):
@@ -210,27 +206,28 @@ class _Attendant:
                 self._srun.send_signal(signal.SIGINT)
         except SlurmError:
             if signum is not signal.SIGINT:
-                self._force()  # what nobody can be told
+                self._force()  # the task cannot be reached
                 return
-            self._srun.send_signal(signum)  # srun needs no controller to pass it on
+            self._srun.send_signal(signum)  # srun passes it on without the controller
             step = ""
-        self._in_vain = step is None
+        self._undelivered = step is None
         now_s = time.monotonic()
-        if self._in_vain:  # or its task is just being started, and what it is sent now may get lost
-            self._tell_at_s = now_s + AGAIN_S
+        if self._undelivered:  # or its task is starting, and signals to it may get lost
+            self._retry_at_s = now_s + RETRY_S
             self._force_at_s = min(self._force_at_s, now_s + CANCEL_LIMIT_S)
         elif again or self._force_at_s == math.inf:
             self._force_at_s = math.inf if self._limit_s is None else now_s + self._limit_s
 
     def _force(self) -> None:
-        """Has the task killed by srun, and, when that does not end, srun itself."""
-        self._in_vain = True
+        """Have srun kill the task, and later kill srun itself."""
+        self._undelivered = True
         self._srun.send_signal(self._force_with)
         self._force_with = signal.SIGKILL
         self._force_at_s = time.monotonic() + FORCED_LIMIT_S
 
     def _stop(self) -> None:
-        """Ctrl-Z: srun must not go on meanwhile, it would take the terminal as soon as its job starts."""
+        """Stop srun and this process for Ctrl-Z."""
+        # srun, too, since it would take the terminal as soon as its job starts.
         self._srun.send_signal(signal.SIGSTOP)
         os.kill(os.getpid(), signal.SIGSTOP)
         while not _in_foreground():  # continued by `bg`
@@ -239,7 +236,7 @@ class _Attendant:
 
 
 def _in_foreground() -> bool:
-    """Whether we may read stdin: it is no terminal, or not one that has jobs, or this job has it."""
+    """Return True if this process may read stdin: it is not a terminal, or this job is in the foreground."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:

@@ -1,4 +1,4 @@
-"""Slurm's queue: why a job waits, how it fares, and how it is ended."""
+"""Slurm's queue: why a job waits, the state of jobs, and their cancellation."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from csrun.site.loading import load_site
 
 _REASONS = {
     "": "Slurm has not looked at it yet",
-    "Resources": "it is next, and waits for free nodes, CPUs or resources",
-    "Priority": "jobs of higher priority are before it",
-    "Licenses": "it waits for a licence that a running job holds",
+    "Resources": "it is next and waits for free nodes, CPUs or resources",
+    "Priority": "jobs of higher priority precede it",
+    "Licenses": "it waits for a license that a running job holds",
     "Dependency": "it waits for the job that it depends on",
     "BeginTime": "its start time has not come yet; a job put back into the queue waits about two minutes",
-    "Cleaning": "its previous run is still being cleaned up after",
-    "Prolog": "the site's preparation of its nodes is running",
+    "Cleaning": "its previous run is still being cleaned up",
+    "Prolog": "the site is preparing its nodes",
     "Reservation": "it waits for its reservation",
     "ReqNodeNotAvail": "a node that it must have is down, drained or reserved",
     "NodeDown": "a node that it needs is down",
@@ -38,25 +38,37 @@ _REASONS = {
     "JobLaunchFailure": "it could not be started on its nodes",
 }
 _NEVER = {
-    "DependencyNeverSatisfied": "the job that it depends on did not end as was asked for",
+    "DependencyNeverSatisfied": "the job that it depends on did not end as required",
     "PartitionNodeLimit": "it asks for more nodes than its partition has or allows",
     "PartitionTimeLimit": "its time limit is above that of its partition",
-    "BadConstraints": "no nodes of this cluster can give what it asks for",
+    "BadConstraints": "no nodes of this cluster can provide what it requests",
     "InvalidAccount": "its account is not valid",
     "InvalidQOS": "its QOS is not valid",
     "AccountNotAllowed": "its account may not use its partition",
     "QOSNotAllowed": "its QOS may not use its partition",
-    "JobHeldUser": "its owner has put it on hold: 'scontrol release' lets it go on",
+    "JobHeldUser": "its owner has put it on hold: 'scontrol release' continues it",
     "JobHeldAdmin": "an administrator has put it on hold",
 }
 
+# Reasons that may be caused by a node that is out of use.
 _FOR_NODES = ("", "Resources", "ReqNodeNotAvail", "NodeDown")
-"""Reasons that a node which is out of use may be behind."""
 _SHOWN_NODES = 3
+FIRST_LOOK_S = 1.0
+LOOK_INTERVAL_S = 5.0
+
+_WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
+_ACTIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
+_ENDS: Mapping[str, State] = {
+    "COMPLETED": "done",
+    "CANCELLED": "cancelled",
+    "PREEMPTED": "cancelled",
+    "REVOKED": "cancelled",
+}
+_CAUSES = ("TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE")
 
 
 def reason_sentence(reason: str) -> str:
-    """Slurm's reason in words: half a sentence about "it", the job."""
+    """Describe Slurm's reason in a clause about "it", the job."""
     keyword = reason.partition(",")[0].strip()  # "ReqNodeNotAvail, UnavailableNodes:cs-node3"
     if keyword in _REASONS:
         sentence = _REASONS[keyword]
@@ -73,7 +85,7 @@ def reason_sentence(reason: str) -> str:
 
 
 def will_never_start(reason: str) -> bool:
-    """Whether the job stays where it is until somebody does something about it."""
+    """Return True if the job cannot start without intervention."""
     return reason.partition(",")[0].strip() in _NEVER
 
 
@@ -82,12 +94,12 @@ class Waiting:
     """Why one job waits.
 
     Attributes:
-        place: 1 for the job that Slurm looks at first among those that wait in its partition.
+        place: in the queue of its partition, from 1.
         reason: Slurm's keyword.
         holders: the running jobs that have the CS system.
-        start: expected start, ISO local time; "" where Slurm does not know it.
-        trouble: why the node that holds the CS system is out of use; "" for nothing.
-        out_of_use: what is wrong with other nodes of its partition that it may be waiting for.
+        start: expected start, ISO local time; "" if unknown.
+        trouble: why the node that holds the CS system is out of use; "" if it is not.
+        out_of_use: state of other nodes of its partition that it may be waiting for.
     """
 
     job: QueuedJob
@@ -99,21 +111,21 @@ class Waiting:
     out_of_use: tuple[str, ...] = ()
 
     def sentence(self) -> str:
-        """One line for the user."""
+        """Describe in one line why the job waits."""
         parts = [
             f"job {self.job.job_id} waits in partition {self.job.partition}, place {self.place}: "
             f"{reason_sentence(self.reason)}"
         ]
         if self.trouble:
             parts.append(
-                f"no job can run: {self.trouble}, and holds the CS system; it goes on when the administrator "
-                f"has brought the node back"
+                f"no job can run: {self.trouble}, and holds the CS system; it continues when the "
+                f"administrator has returned the node to service"
             )
         elif self.holders:
             held = " and ".join(_holder_text(holder) for holder in self.holders)
             parts.append(f"the CS system is held by {held}")
         elif self.job.resources or self.job.licences:
-            parts.append("nobody holds the CS system")
+            parts.append("no job holds the CS system")
         if self.out_of_use and not self.trouble:
             more = len(self.out_of_use) - _SHOWN_NODES
             others = f", and {more} more ('sinfo -R' lists them)" if more > 0 else ""
@@ -126,7 +138,7 @@ class Waiting:
 
 
 def news(sentence: str) -> str:
-    """What of a sentence is news when it changes: all but the start, which Slurm keeps computing again."""
+    """Return the sentence without the expected start, which Slurm recomputes all the time."""
     return re.sub(r"; expected start [^;]*", "", sentence)
 
 
@@ -137,14 +149,14 @@ def waiting(
     nodes: Sequence[Node] = (),
     owner: str = "",
 ) -> Waiting | None:
-    """Why a job waits; None if it does not.
+    """Return why a job waits; None if it does not.
 
     Args:
-        components: the job's entries in the queue, its leader first.
-        queue: all jobs that wait or run.
-        resource: the generic resource ("cs:1") or licence that stands for the CS system; "" for none.
+        components: entries of the job in the queue, its leader first.
+        queue: all waiting and running jobs.
+        resource: the generic resource ("cs:1") or license of the CS system; "" for none.
         nodes: of the cluster.
-        owner: the node that holds the CS system, where the site says so.
+        owner: the node that holds the CS system, if the site names it.
     """
     pending = [component for component in components if component.pending]
     if not pending:
@@ -154,7 +166,7 @@ def waiting(
     before = {
         job.job_id
         for job in jobs
-        if job.pending and job.partition == leader.partition and _sooner(job, leader)
+        if job.pending and job.partition == leader.partition and _precedes(job, leader)
     }
     reason = next((component.reason for component in pending if component.reason), "")
     starts = [component.start for component in pending if component.start]
@@ -172,7 +184,7 @@ def waiting(
 
 
 def holders(queue: Iterable[QueuedJob], resource: str) -> tuple[QueuedJob, ...]:
-    """The running jobs that have the generic resource or licence ("cs:1", "cs:cerebras:1", "cs")."""
+    """Return the running jobs that have a generic resource or license ("cs:1", "cs:cerebras:1", "cs")."""
     wanted = resource.partition(":")[0]
     if not wanted:
         return ()
@@ -187,16 +199,16 @@ def _names(resources: str) -> set[str]:
     return {item.partition(":")[0] for item in resources.split(",") if item}
 
 
-def _sooner(job: QueuedJob, than: QueuedJob) -> bool:
-    if job.job_id == than.job_id:
+def _precedes(job: QueuedJob, other: QueuedJob) -> bool:
+    if job.job_id == other.job_id:
         return False
-    if job.priority != than.priority:
-        return job.priority > than.priority
-    return _number(job.job_id) < _number(than.job_id)
+    if job.priority != other.priority:
+        return job.priority > other.priority
+    return _number(job.job_id) < _number(other.job_id)
 
 
 def _number(job_id: str) -> int:
-    digits = job_id.partition("_")[0]  # of an array: 12_3
+    digits = job_id.partition("_")[0]  # 12_3 is an element of a job array
     return int(digits) if digits.isdigit() else 0
 
 
@@ -206,12 +218,12 @@ def _holder_text(job: QueuedJob) -> str:
 
 
 def owners_out_of_use(nodes: Iterable[Node], resource: str, node_name: str = "") -> str:
-    """What is wrong with the nodes that hold the CS system, where none of them can be used; else "".
+    """Return the state of the nodes that hold the CS system if none of them is usable, else "".
 
     Args:
         nodes: of the cluster.
-        resource: the generic resource that stands for the system; "" for none.
-        node_name: the one that owns it, where the site says so.
+        resource: the generic resource of the system; "" for none.
+        node_name: its owner, if the site names it.
     """
     name = resource.partition(":")[0]
     owners = [
@@ -223,24 +235,22 @@ def owners_out_of_use(nodes: Iterable[Node], resource: str, node_name: str = "")
 
 
 def amount_of(node: Node, name: str) -> int:
-    """How many of a generic resource a node has."""
+    """Return the amount of a generic resource on a node."""
     amounts = [item.split(":") for item in node.resources.split(",") if item.partition(":")[0] == name]
     return sum(int(parts[-1]) if parts[-1].isdigit() else 1 for parts in amounts)
 
 
-FIRST_LOOK_S = 1.0
-LOOK_INTERVAL_S = 5.0
-
-
 class QueueWatch:
-    """Asks every few seconds why a job waits, and keeps a line for every change, and one every ten seconds.
+    """Monitors a waiting job in a separate thread: a controller that hangs must not block the launcher.
+
+    It collects a line about the job at every change, and every ten seconds.
 
     Args:
-        client: the cluster.
-        name: the job's name; it need not be submitted yet.
-        number: the job's number, by which it is told from others of its name; "" while it is not known.
-        owner: the node that holds the CS system, where the site says so.
-        resource: what stands for the CS system, as for `csrun.schedulers.slurm.queue.waiting`.
+        client: of the cluster.
+        name: of the job, which need not be submitted yet.
+        number: returns the number of the job, or "" while it is unknown; other jobs may have the same name.
+        owner: the node that holds the CS system, if the site names it.
+        resource: the generic resource or license of the CS system; "" for none.
     """
 
     def __init__(
@@ -259,11 +269,11 @@ class QueueWatch:
 
     @property
     def job(self) -> QueuedJob | None:
-        """The job's leader as last seen; None while Slurm does not know the name."""
+        """The first component of the job as last seen; None before that."""
         return self._job
 
     def lines(self) -> list[str]:
-        """What is new since the last call, one line each."""
+        """Return the lines since the last call."""
         found = []
         while True:
             try:
@@ -272,11 +282,11 @@ class QueueWatch:
                 return found
 
     def stop(self) -> None:
-        """Ends the watch; a question on its way is not waited for."""
+        """Stop monitoring, without waiting for a query in progress."""
         self._ended.set()
 
     def _look(self) -> None:
-        due = WaitLines()
+        wait_lines = WaitLines()
         pause_s = FIRST_LOOK_S
         while not self._ended.wait(pause_s):
             pause_s = LOOK_INTERVAL_S
@@ -284,8 +294,8 @@ class QueueWatch:
                 line = self._line()
             except SlurmError as error:
                 line = str(error)
-            if told := due.line(line, news(line), time.monotonic()):
-                self._lines.put(told)
+            if due := wait_lines.line(line, news(line), time.monotonic()):
+                self._lines.put(due)
 
     def _line(self) -> str:
         number = self._number()
@@ -299,36 +309,25 @@ class QueueWatch:
         return found.sentence() if found else ""
 
 
-_WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
-_ACTIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
-_ENDS: Mapping[str, State] = {
-    "COMPLETED": "done",
-    "CANCELLED": "cancelled",
-    "PREEMPTED": "cancelled",
-    "REVOKED": "cancelled",
-}
-_CAUSES = ("TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE")
-
-
 def view_of(keyword: str, nodes: str = "", sentence: str = "") -> QueueView:
-    """What a state of Slurm's means; pure.
+    """Translate a state of Slurm. Pure.
 
     Args:
-        keyword: the state, such as RUNNING or TIMEOUT.
+        keyword: state of the job, such as RUNNING or TIMEOUT.
         nodes: host list; "" for none yet.
         sentence: why it waits; "" if it does not.
     """
     if keyword in _WAITING:
         return QueueView("waiting", sentence, news(sentence), nodes=nodes)
-    said = f"Slurm says {keyword}"
+    reported = f"Slurm says {keyword}"
     if keyword in _ACTIVE:
-        return QueueView("running", "" if keyword == "RUNNING" else said, nodes=nodes)
-    cause = said if keyword in _CAUSES else ""
-    return QueueView(_ENDS.get(keyword, "failed"), said, cause=cause, nodes=nodes)
+        return QueueView("running", "" if keyword == "RUNNING" else reported, nodes=nodes)
+    cause = reported if keyword in _CAUSES else ""
+    return QueueView(_ENDS.get(keyword, "failed"), reported, cause=cause, nodes=nodes)
 
 
 def views(numbers: Collection[str], environment: Mapping[str, str]) -> dict[str, QueueView]:
-    """What Slurm knows of its jobs, by their number.
+    """Return Slurm's views of jobs, by number.
 
     Raises:
         SlurmError: the cluster does not answer.
@@ -352,7 +351,7 @@ def views(numbers: Collection[str], environment: Mapping[str, str]) -> dict[str,
 
 
 def cancel(job: KnownJob, record: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """Asks Slurm to end the job, or its launcher where Slurm has no number for it.
+    """Ask Slurm to end a job, or its launcher if the job has no number.
 
     Raises:
         CsrunError: the cluster does not answer, or the launcher is on another machine.
@@ -360,7 +359,7 @@ def cancel(job: KnownJob, record: Mapping[str, Any], environment: Mapping[str, s
     number, step = scheduler_number(job, record), record.get("scheduler_step_id")
     if not number:
         end_launcher(job, record)
-    # A batch job is ours as a whole; other steps run in an allocation that somebody else has made.
+    # A batch job is csrun's as a whole; other steps run in an allocation that existed before.
     elif step and not job.scheduler_job_id:
         SlurmClient(environment).signal_step(step, signal.SIGTERM)
     else:

@@ -1,4 +1,4 @@
-"""The `slurm` scheduler: every task is started by Slurm, and an agent beside it answers for it."""
+"""The `slurm` scheduler: Slurm starts an agent for every task, which runs and supervises it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SlurmScheduler:
     has_nodes = True
 
     def presence(self, site: Site, environment: Mapping[str, str]) -> Presence:
-        """Wanted where a resource of Slurm's stands for the CS system, or srun is there in an allocation."""
+        """Return "wanted" if the site has a Slurm resource for the CS system, or in an allocation."""
         if site.gres_resource or site.gres_node or site.licence:
             return "wanted"
         try:
@@ -50,7 +50,7 @@ class SlurmScheduler:
         return "wanted" if environment.get("SLURM_JOB_ID") else "installed"
 
     def job_here(self, environment: Mapping[str, str]) -> JobHere | None:
-        """See `csrun.schedulers.slurm.allocation`."""
+        """Return the allocation that this process is in; None outside an allocation."""
         from csrun.schedulers.slurm.allocation import job_here
 
         return job_here(environment)
@@ -58,79 +58,79 @@ class SlurmScheduler:
     def task_variables(
         self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
     ) -> Mapping[str, str]:
-        """See `csrun.schedulers.slurm.allocation`."""
+        """Return the variables that Slurm would set for a task of a step."""
         from csrun.schedulers.slurm.allocation import step_variables
 
         return step_variables(environment, rank, tasks, cpus)
 
     def survey(self, asked: Asked) -> ClusterSurvey:
-        """See `csrun.schedulers.slurm.survey`."""
+        """Query the cluster and the current allocation."""
         from csrun.schedulers.slurm.survey import survey
 
         return survey(asked)
 
     def plan(self, request: LaunchRequest, context: LaunchContext, survey: ClusterSurvey) -> SlurmPlan:
-        """See `csrun.schedulers.slurm.plan`."""
+        """Plan the srun and the tasks of a job."""
         from csrun.schedulers.slurm.plan import make_plan
 
         return make_plan(request, context, survey)
 
     def describe(self, plan: SlurmPlan) -> str:
-        """See `csrun.schedulers.slurm.plan`."""
+        """Return the text of --dry-run."""
         from csrun.schedulers.slurm.plan import describe
 
         return describe(plan)
 
     def run(self, plan: SlurmPlan, environment: Mapping[str, str]) -> int:
-        """See `csrun.schedulers.slurm.run`."""
+        """Run the job on the cluster and return its exit code."""
         from csrun.schedulers.slurm.run import run_job
 
         return run_job(plan, environment)
 
     def script(self, request: LaunchRequest, context: LaunchContext, survey: ClusterSurvey) -> str:
-        """See `csrun.schedulers.slurm.batch`."""
+        """Return the batch script of a job."""
         from csrun.schedulers.slurm.batch import batch_script, render
 
         return render(batch_script(request, context, survey.options))
 
     def submit(self, script: Path, environment: Mapping[str, str]) -> str:
-        """See `csrun.schedulers.slurm.client`."""
+        """Submit a batch script with sbatch and return the number of the job."""
         from csrun.schedulers.slurm.client import SlurmClient
 
         return SlurmClient(environment).submit(script)
 
     def output_file(self, job: KnownJob) -> Path:
-        """See `csrun.schedulers.slurm.batch`."""
+        """Return the file of the output of a submitted job."""
         from csrun.schedulers.slurm.batch import output_file
 
         return output_file(job)
 
     def views(self, numbers: Collection[str], environment: Mapping[str, str]) -> Mapping[str, QueueView]:
-        """See `csrun.schedulers.slurm.queue`."""
+        """Return Slurm's views of jobs, by number."""
         from csrun.schedulers.slurm.queue import views
 
         return views(numbers, environment)
 
     def cancel(self, job: KnownJob, record: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-        """See `csrun.schedulers.slurm.queue`."""
+        """Ask Slurm, or the launcher, to end a job."""
         from csrun.schedulers.slurm.queue import cancel
 
         cancel(job, record, environment)
 
     def plan_program(self, request: ProgramRequest, asked: Asked) -> ProgramPlan:
-        """See `csrun.schedulers.slurm.program`."""
+        """Plan the srun that runs a program on a node."""
         from csrun.schedulers.slurm.program import plan_program
 
         return plan_program(request, asked)
 
     def run_program(self, plan: ProgramPlan) -> int:
-        """See `csrun.schedulers.slurm.program`."""
+        """Run the program with srun and return its exit code."""
         from csrun.schedulers.slurm.program import run_program
 
         return run_program(plan)
 
     def checks(self, examination: Examination) -> Iterator[Finding]:
-        """See `csrun.schedulers.slurm.checks`."""
+        """Check the cluster and its nodes for `csrun doctor`."""
         from csrun.schedulers.slurm.checks import checks
 
         return checks(examination)

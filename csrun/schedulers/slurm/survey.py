@@ -1,4 +1,4 @@
-"""Looks at cluster and allocation before the layout of a job is decided."""
+"""Survey of cluster and allocation before the layout of a job is decided."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from csrun.site.model import Site
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What the cluster says of itself.
+    """Properties of the cluster.
 
     Attributes:
-        partition: that the job will be in.
-        cpus: CPUs of each of its nodes that jobs can have, most first.
+        partition: of the job.
+        cpus: number of CPUs for jobs of each of its nodes, in descending order.
         resources: names of all generic resources there, such as "cs".
-        ports: range of TCP ports that nodes may connect to on the submitting host; None: any.
+        ports: range of TCP ports of the submitting host that nodes may connect to; None for any.
         loopback: the whole cluster is this machine.
     """
 
@@ -35,20 +35,20 @@ class ClusterFacts:
     loopback: bool = False
 
     def node_cpus(self, nodes: int) -> int:
-        """CPUs that each of `nodes` nodes has, where Slurm takes the largest ones."""
+        """Return the number of CPUs that each of the `nodes` largest nodes has."""
         return self.cpus[min(nodes, len(self.cpus)) - 1] if self.cpus else 1
 
     def check(self, layout: JobLayout, options: SlurmOptions) -> None:
-        """Refuses what would wait in the queue for ever.
+        """Refuse a job that would wait in the queue forever.
 
         Raises:
-            UsageError: more nodes than the partition has, more CPUs than a node has.
-            SlurmRequestError: there is no such generic resource.
+            UsageError: it needs more nodes than the partition has, or more CPUs than a node has.
+            SlurmRequestError: the generic resource does not exist.
         """
         if layout.total_nodes > len(self.cpus):
             raise UsageError(
                 f"--total-nodes={layout.total_nodes}: the partition {self.partition!r} has {len(self.cpus)} "
-                f"nodes; expected at most as many: lower --total-nodes, or choose another --partition"
+                f"nodes; expected no more: lower --total-nodes, or choose another --partition"
             )
         per_node = self.node_cpus(layout.total_nodes)
         wanted = layout.tasks_per_node * (layout.cpus_per_task or 1)
@@ -61,18 +61,18 @@ class ClusterFacts:
             )
         name = options.gres.partition(":")[0]
         if name and name not in self.resources:
-            there = ", ".join(sorted(self.resources)) or "none"
+            existing = ", ".join(sorted(self.resources)) or "none"
             raise SlurmRequestError(
-                f"the partition {self.partition!r} has no generic resource {name!r} (it has: {there}); "
+                f"the partition {self.partition!r} has no generic resource {name!r} (it has: {existing}); "
                 f"expected the one of the CS system: correct 'gres_resource' of the site configuration"
             )
 
 
-def look_around(client: SlurmClient, options: SlurmOptions) -> ClusterFacts:
-    """Asks the cluster.
+def survey_cluster(client: SlurmClient, options: SlurmOptions) -> ClusterFacts:
+    """Query the cluster.
 
     Raises:
-        SlurmError: it does not answer, has no such partition or node, or allows no job so much time.
+        SlurmError: it does not answer, the partition or node does not exist, or the time limit is too long.
     """
     partitions = client.partitions()
     named = options.partition or next((each.name for each in partitions if each.default), "")
@@ -106,19 +106,20 @@ def look_around(client: SlurmClient, options: SlurmOptions) -> ClusterFacts:
 
 
 def whole_node_cpus(client: SlurmClient, options: SlurmOptions, partition: str) -> int | None:
-    """CPUs that a task on a node of its own asks for: what most nodes have. None where Slurm does not say.
+    """Return the number of CPUs to request for a task on a separate node; None if unknown.
 
-    Without a number `srun --exclusive` reserves the node and gives the task one CPU of it, to which Slurm
-    binds it on most sites. On a node that has more CPUs the task gets so many; nodes with fewer are left out.
+    It is what most nodes have. Nodes with fewer CPUs are then not used.
 
     Args:
-        client: the cluster.
-        options: `gres_node` does not count.
-        partition: names separated by commas; "": all.
+        client: of the cluster.
+        options: with the `gres_node`, which is not counted.
+        partition: names separated by commas; "" for all.
 
     Raises:
         SlurmError: the cluster does not answer.
     """
+    # Without a number `srun --exclusive` reserves the node and gives the task one CPU, to which most sites
+    # bind it.
     cpus = client.cpus_for_jobs()
     wanted = set(partition.split(",")) if partition else None
     names = {node.name for node in client.nodes() if wanted is None or node.partition in wanted}
@@ -127,9 +128,9 @@ def whole_node_cpus(client: SlurmClient, options: SlurmOptions, partition: str) 
 
 
 def _check_time(options: SlurmOptions, partitions: Sequence[Partition]) -> None:
-    """Refuses a time limit that no partition allows: the job would wait for ever. A QOS may allow more."""
+    """Refuse a time limit that no partition allows: the job would wait forever."""
     asked_s = limit_seconds(options.time_limit)
-    if not options.time_limit or asked_s is None or options.qos:
+    if not options.time_limit or asked_s is None or options.qos:  # a QOS may allow more
         return
     limits = {each.name: limit_seconds(each.time_limit) for each in partitions}
     if partitions and all(limit_s is not None and limit_s < asked_s for limit_s in limits.values()):
@@ -141,7 +142,7 @@ def _check_time(options: SlurmOptions, partitions: Sequence[Partition]) -> None:
 
 
 def network_facts(client: SlurmClient) -> ClusterFacts:
-    """Asks only how nodes can reach this machine; all that counts inside an allocation.
+    """Query only how nodes reach this machine, which is sufficient inside an allocation.
 
     Raises:
         SlurmError: the cluster does not answer.
@@ -153,7 +154,7 @@ def network_facts(client: SlurmClient) -> ClusterFacts:
 
 
 def port_range(text: str) -> tuple[int, int] | None:
-    """SrunPortRange of slurm.conf as first and last port; None where any port will do ("0-0")."""
+    """Parse SrunPortRange of slurm.conf into first and last port; None for any port ("0-0")."""
     first, _, last = text.partition("-")
     if not (first.isdigit() and last.isdigit()) or int(first) == 0:
         return None
@@ -161,20 +162,20 @@ def port_range(text: str) -> tuple[int, int] | None:
 
 
 def _is_loopback(configuration: dict[str, str]) -> bool:
-    """Whether the controller is reached through this machine's loopback, as in a cluster on one machine."""
+    """Return True if the controller uses the loopback of this machine: the cluster is one machine."""
     hosts = [text for name, text in configuration.items() if name.startswith("SlurmctldHost")]
     return bool(hosts) and all("(127." in text or text.startswith("localhost") for text in hosts)
 
 
 @dataclass(frozen=True)
 class ClusterSurvey(Survey):
-    """What is known of cluster and allocation.
+    """The survey of cluster and allocation.
 
     Attributes:
-        options: what the job asks for besides nodes and tasks.
-        facts: of the cluster; None where nothing is known, then nothing is checked.
-        allocation: that we are in; None: the job gets one of its own.
-        system_node: node of the allocation that holds the CS system; "": its first one.
+        options: of the job, other than nodes and tasks.
+        facts: of the cluster; None if unknown, then nothing is checked.
+        allocation: of this job; None if srun or sbatch will allocate nodes.
+        system_node: node of the allocation that holds the CS system; "" for its first node.
     """
 
     options: SlurmOptions = field(default_factory=SlurmOptions)
@@ -184,14 +185,14 @@ class ClusterSurvey(Survey):
 
 
 def survey(asked: Asked) -> ClusterSurvey:
-    """Asks the cluster. A job that is to be submitted gets an allocation of its own, wherever we are.
+    """Query the cluster, and read the current allocation unless the job will be submitted.
 
-    Inside an allocation its nodes, and the tasks and CPUs that it was submitted with, beat the site's
-    defaults.
+    Inside an allocation, its nodes, and the tasks and CPUs with which it was submitted, replace the defaults
+    of the site.
 
     Raises:
         SlurmError: the cluster does not answer, or has no such partition.
-        UsageError: the variables of an allocation cannot be understood.
+        UsageError: the variables of the allocation are invalid.
     """
     options = SlurmOptions.of_site(asked.site, asked.flags)
     allocation = None if asked.submit else read_allocation(asked.environment)
@@ -199,7 +200,7 @@ def survey(asked: Asked) -> ClusterSurvey:
     facts: ClusterFacts | None = None
     notices: list[str] = []
     try:
-        facts = network_facts(client) if allocation else look_around(client, options)
+        facts = network_facts(client) if allocation else survey_cluster(client, options)
     except SlurmError as error:
         if not asked.dry_run or error.exit_code != 1:
             raise
@@ -207,14 +208,14 @@ def survey(asked: Asked) -> ClusterSurvey:
     if allocation is None:
         node_cpus = facts.node_cpus(asked.total_nodes or asked.site.def_nodes) if facts else 1
         return ClusterSurvey(asked.site, node_cpus, tuple(notices), options, facts)
-    notices += _unreserved(client, allocation.job_id, options.resource)
+    notices += _unreserved_notices(client, allocation.job_id, options.resource)
     node_cpus = min((allocation.cpus_per_node or {"": 1}).values(), default=1)
     holder = _system_node(client, allocation, options)
-    defaults = _defaults_of(allocation, asked.site)
+    defaults = _allocation_defaults(allocation, asked.site)
     return ClusterSurvey(defaults, node_cpus, tuple(notices), options, facts, allocation, holder)
 
 
-def _defaults_of(allocation: Allocation, site: Site) -> Site:
+def _allocation_defaults(allocation: Allocation, site: Site) -> Site:
     return replace(
         site,
         def_nodes=len(allocation.nodes),
@@ -223,8 +224,8 @@ def _defaults_of(allocation: Allocation, site: Site) -> Site:
     )
 
 
-def _unreserved(client: SlurmClient, job_id: str, resource: str) -> list[str]:
-    """What the user should know if his job does not hold the CS system, which is then free for others too."""
+def _unreserved_notices(client: SlurmClient, job_id: str, resource: str) -> list[str]:
+    """Return a notice if the job does not hold the CS system, so that other jobs may get it, too."""
     try:
         jobs = client.jobs(job_id) if resource else []
     except SlurmError:
@@ -238,7 +239,7 @@ def _unreserved(client: SlurmClient, job_id: str, resource: str) -> list[str]:
 
 
 def _system_node(client: SlurmClient, allocation: Allocation, options: SlurmOptions) -> str:
-    """The node of a plain allocation that owns the CS system; "" where none is known to."""
+    """Return the node of an allocation that owns the CS system; "" if unknown."""
     if options.gres_node in allocation.nodes:
         return options.gres_node
     name = options.gres.partition(":")[0]

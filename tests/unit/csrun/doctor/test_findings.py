@@ -51,16 +51,16 @@ def test_a_cluster_that_fits_has_no_failure() -> None:
 @pytest.mark.parametrize(
     ("change", "name", "text"),
     [
-        ({"partition": "nope"}, "partition", "no partition 'nope'"),
+        ({"partition": "nope"}, "partition", "unknown partition 'nope'"),
         ({"partition": "gpu"}, "partition", "gpu starts no jobs"),
         ({"time_limit": "2-00"}, "time limit", "above the 1-00:00:00 of all"),
-        ({"time_limit": "soon"}, "time limit", "which is no time"),
+        ({"time_limit": "soon"}, "time limit", "which is not a time"),
         ({"def_nodes": 4}, "default job", "3 nodes can be used"),
         ({"def_tasks_per_node": 3}, "default job", "needs 24 CPUs on a node, and the nodes have 16"),
         ({"gres_resource": "wse:1"}, "gres", "no node of the partition has the generic resource 'wse'"),
         ({"gres_resource": "cs:2"}, "gres", "more than any node has (1)"),
         ({"gres_node": "n2"}, "gres", "'cs' is on n1, and gres_node of the site is n2"),
-        ({"licence": "cs:2"}, "licence", "the licence 'cs:2' is not there (cs: 1; all: cs, matlab)"),
+        ({"licence": "cs:2"}, "licence", "the license 'cs:2' does not exist (cs: 1; all: cs, matlab)"),
     ],
 )
 def test_what_does_not_fit_fails_with_advice(change: dict[str, object], name: str, text: str) -> None:
@@ -112,7 +112,7 @@ ANSWERS = (Answer("n1", True, (), 0.01), Answer("n2", True, (), -0.2))
             (ANSWERS[0], Answer("n2", True, ("/img.sif",), 0.0)),
             "on the nodes",
             "fail",
-            "/img.sif is not there on n2",
+            "/img.sif does not exist on n2",
         ),
         ((ANSWERS[0], Answer("n2", True, (), 8.0)), "clocks", "note", "n2 is +8.0 s off"),
         ((ANSWERS[0], Answer("n2", True, (), -400.0)), "clocks", "fail", "n2 is -400.0 s off"),

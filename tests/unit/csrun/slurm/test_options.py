@@ -42,7 +42,7 @@ def test_all_options_reach_srun() -> None:
 
 def test_a_job_of_one_node_cannot_be_on_two() -> None:
     options = SlurmOptions.of_site(Site(gres_node="n1"), {"--nodelist": "n2"})
-    with pytest.raises(UsageError, match="--nodelist=n2: the job's one node is n1, which holds the CS"):
+    with pytest.raises(UsageError, match="--nodelist=n2: the only node of the job is n1, which holds the CS"):
         srun_job("job", components(JobLayout(1, 2)), options, ["agent"])
 
 

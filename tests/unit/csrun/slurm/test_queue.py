@@ -35,7 +35,7 @@ def test_a_waiting_job_has_place_reason_holder_and_start() -> None:
     assert found is not None
     assert found.place == 2
     assert found.sentence() == (
-        "job 12 waits in partition all, place 2: it is next, and waits for free nodes, CPUs or resources; "
+        "job 12 waits in partition all, place 2: it is next and waits for free nodes, CPUs or resources; "
         "the CS system is held by job 7 of bob (bert, 1:02:03 left); "
         "expected start 2026-11-20 17:00:00"
     )
@@ -46,8 +46,8 @@ def test_where_the_systems_node_is_out_of_use_no_job_can_run() -> None:
     found = waiting([JOB], [JOB], "cs:1", nodes)
     assert found is not None
     assert found.sentence().endswith(
-        "; no job can run: n1 is drained (power supply), and holds the CS system; it goes on when the "
-        "administrator has brought the node back"
+        "; no job can run: n1 is drained (power supply), and holds the CS system; it continues when the "
+        "administrator has returned the node to service"
     )
 
 
@@ -60,7 +60,7 @@ def test_nodes_that_are_out_of_use_are_told_where_a_job_waits_for_nodes() -> Non
         assert found is not None
         return found.sentence()
 
-    assert told(JOB, *nodes[:2]).endswith("; nobody holds the CS system; out of use: n2 is down (memory)")
+    assert told(JOB, *nodes[:2]).endswith("; no job holds the CS system; out of use: n2 is down (memory)")
     assert told(JOB, *nodes).endswith("n4 is down (memory), and 1 more ('sinfo -R' lists them)")
     assert "out of use" not in told(replace(JOB, reason="Priority"), *nodes)
     assert told(replace(JOB, partition="all,other"), nodes[1], nodes[1], nodes[-1]).endswith(
@@ -97,7 +97,7 @@ def test_a_running_job_does_not_wait() -> None:
 def test_a_free_cs_system_is_said_to_be_free() -> None:
     found = waiting([JOB], [JOB], "cs:1")
     assert found is not None
-    assert "nobody holds the CS system" in found.sentence()
+    assert "no job holds the CS system" in found.sentence()
 
 
 @pytest.mark.parametrize("resource", ["cs:1", "cs:cerebras:1", "cs"])
@@ -143,7 +143,7 @@ def test_squeue_lines_become_jobs() -> None:
 
 
 def test_a_start_that_is_computed_again_is_no_news() -> None:
-    sentence = "job 7 waits in partition all, place 1: it is next; nobody holds the CS system"
+    sentence = "job 7 waits in partition all, place 1: it is next; no job holds the CS system"
     later = [f"{sentence}; expected start 2026-11-20 10:00:0{second}" for second in (1, 2)]
     assert news(later[0]) == news(later[1]) == sentence
     assert news(later[0].replace("place 1", "place 2")) != sentence

@@ -8,7 +8,7 @@ from cs_toolkit.errors import ToolkitError
 from csrun.jobs.layout import JobLayout
 from csrun.schedulers.slurm.client import Node, Partition, SlurmClient, SlurmRequestError
 from csrun.schedulers.slurm.options import SlurmOptions
-from csrun.schedulers.slurm.survey import ClusterFacts, look_around, whole_node_cpus
+from csrun.schedulers.slurm.survey import ClusterFacts, survey_cluster, whole_node_cpus
 
 FACTS = ClusterFacts("main", (64, 64, 16), frozenset({"cs"}))
 
@@ -59,12 +59,12 @@ class Cluster(SlurmClient):
 
 
 def test_the_partition_that_counts_is_the_one_asked_for_else_the_default() -> None:
-    facts = look_around(Cluster(), SlurmOptions())
+    facts = survey_cluster(Cluster(), SlurmOptions())
     assert facts == ClusterFacts("main", (14, 8), frozenset({"cs", "gpu"}))
-    assert look_around(Cluster(), SlurmOptions(partition="other")).cpus == (14,)
-    assert look_around(Cluster(), SlurmOptions(partition="main,other")).cpus == (14, 8)
+    assert survey_cluster(Cluster(), SlurmOptions(partition="other")).cpus == (14,)
+    assert survey_cluster(Cluster(), SlurmOptions(partition="main,other")).cpus == (14, 8)
     with pytest.raises(SlurmRequestError, match="no partition 'gpu'; expected one of: main, other"):
-        look_around(Cluster(), SlurmOptions(partition="gpu"))
+        survey_cluster(Cluster(), SlurmOptions(partition="gpu"))
 
 
 def test_a_task_on_a_node_of_its_own_asks_for_the_cpus_that_most_nodes_have() -> None:
@@ -74,9 +74,9 @@ def test_a_task_on_a_node_of_its_own_asks_for_the_cpus_that_most_nodes_have() ->
 
 
 def test_how_nodes_reach_the_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not look_around(Cluster(), SlurmOptions()).loopback
+    assert not survey_cluster(Cluster(), SlurmOptions()).loopback
     settings = {"SrunPortRange": "60001-63000", "SlurmctldHost[0]": "localhost(127.0.0.1)"}
     monkeypatch.setattr(Cluster, "settings", settings)
-    facts = look_around(Cluster(), SlurmOptions())
+    facts = survey_cluster(Cluster(), SlurmOptions())
     assert facts.ports == (60001, 63000)
     assert facts.loopback

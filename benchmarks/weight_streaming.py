@@ -292,7 +292,7 @@ def _compile_here(depth: int, width: int, folder: Path) -> Traced:
     from cgc.execution.compilation import CompileOptions
     from cs_toolkit.execution_options import Streaming
     from cs_toolkit.fabric import load_fabric
-    from cs_toolkit.garbage import seldom_searched
+    from cs_toolkit.garbage import infrequent_collection
 
     options = {
         STREAMED: CompileOptions(execution="weight_streaming"),
@@ -301,12 +301,12 @@ def _compile_here(depth: int, width: int, folder: Path) -> Traced:
     if depth <= DEEPEST_PIPELINED:
         options[PIPELINED] = CompileOptions(execution="pipelined")
     compile_s, artifacts = {}, {}
-    with seldom_searched():  # as in a run
+    with infrequent_collection():  # as in a run
         began = time.process_time()
         module = example_step("gpt2", "params_gpt2_tiny.yaml", _changes(depth, width))
         trace_s = time.process_time() - began
     for name, chosen in options.items():
-        with seldom_searched():
+        with infrequent_collection():
             began = time.process_time()
             artifacts[name] = str(compile_step(module, folder, chosen, load_fabric("cs2")).artifact.path)
             compile_s[name] = time.process_time() - began

@@ -25,9 +25,9 @@ from cs_runtime.progress import Timeline
 from cs_runtime.run_files import write_run_files
 from cs_runtime.terminal import ROWS, format_by_family, print_report, shorten_report
 from cs_system.client import SystemClient, parse_address
-from cs_toolkit.execution_options import Streaming, check_replicas, micro_batch_fault
+from cs_toolkit.execution_options import Streaming, check_replicas, micro_batch_error
 from cs_toolkit.fabric import Fabric, load_fabric
-from cs_toolkit.garbage import seldom_searched
+from cs_toolkit.garbage import infrequent_collection
 from cs_toolkit.step import ExecutionChoice
 from cs_toolkit.version import __version__
 
@@ -91,7 +91,7 @@ def _check_batch_split(settings: RunSettings) -> None:
             f"a batch of {settings.batch_size} samples cannot be shared equally by {count} CS systems; "
             f"choose a batch size that {count} divides, or another num_csx"
         )
-    fault = micro_batch_fault(settings.batch_size, settings.streaming) if settings.mode == "train" else None
+    fault = micro_batch_error(settings.batch_size, settings.streaming) if settings.mode == "train" else None
     if fault is not None:
         raise CallError(fault)
     if settings.streaming.micro_batch_size != "auto" and settings.execution == "pipelined":
@@ -101,7 +101,7 @@ def _check_batch_split(settings: RunSettings) -> None:
         )
 
 
-@seldom_searched()
+@infrequent_collection()
 def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationResult:
     """Check that the program can be compiled, without placing it, and write the run files.
 
@@ -160,7 +160,7 @@ def compile_program(front_end: FrontEnd, settings: RunSettings) -> CompileResult
     return result
 
 
-@seldom_searched()
+@infrequent_collection()
 def compile_for(
     program: StepProgram, settings: RunSettings, target: Target, timeline: Timeline
 ) -> CompileResult:

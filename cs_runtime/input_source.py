@@ -21,7 +21,7 @@ import numpy as np
 from cs_runtime.errors import InputFnError
 from cs_runtime.terminal import log_while_blocked
 from cs_toolkit.errors import EXIT_BUG, exit_code_of
-from cs_toolkit.random_numbers import random_numbers_kept
+from cs_toolkit.random_numbers import preserve_random_state
 from cs_toolkit.step import NARROWED, TensorSpec
 from input_rules.findings import Finding, report_lines
 
@@ -169,7 +169,7 @@ def log_report(inspect: Callable[[], Inspection]) -> None:
     """
     try:
         # The run must get the same batches if the function draws random numbers when it is called.
-        with random_numbers_kept():
+        with preserve_random_state():
             inspected = inspect()
     # A report never ends a run, not even by a bug of ours. If the input function raises, it raises again
     # when the run reads its input.

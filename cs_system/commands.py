@@ -14,7 +14,7 @@ import click
 
 from cs_system.address import DEFAULT_PORT, is_loopback
 from cs_system.errors import CsSystemError
-from cs_toolkit.garbage import leave_at_exit, search_seldom
+from cs_toolkit.garbage import leave_at_exit, use_infrequent_collection
 from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ASKING = ("status",)
 @click.version_option(TOOLKIT_VERSION, prog_name="cs_system")
 def main() -> None:
     """A simulated CS system, reached by IP and port, that really trains models."""
-    search_seldom()  # the processes of a system are long-lived, and compile
+    use_infrequent_collection()  # the processes of a system are long-lived, and compile
     leave_at_exit()
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cs_system.errors import CsSystemError, SystemBugError
-from cs_toolkit.garbage import search_seldom
+from cs_toolkit.garbage import use_infrequent_collection
 
 # The fork server of `multiprocessing` is no alternative: it needs a path for a socket that is shorter than
 # many a TMPDIR, leaves it behind when it is killed, and lets its clients wait for its imports.
@@ -198,7 +198,7 @@ _MOST_BYTES, _MOST_DESCRIPTORS = 1 << 16, 8
 
 def run_fork_server() -> None:
     """Fork a process for each request on the socket at standard input, until that is closed."""
-    search_seldom()
+    use_infrequent_collection()
     set_up_logging()
     requests = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDONLY)

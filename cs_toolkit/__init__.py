@@ -1,7 +1,7 @@
-"""The toolkit's YAML: where its files lie, and the strict loader.
+"""Foundation of the toolkit, which imports nothing of it; here, the location of configuration files.
 
-The files themselves are in `configs/` at the top of a checkout. That folder is no package: programs tend to
-have a folder `configs` of their own beside their `run.py`, which would stand in its way.
+The files are in `configs/` at the top of a checkout. That folder is not a package: a folder `configs` next to
+a program's `run.py` would hide it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ _INSTALLED = Path(sysconfig.get_path("data")) / "share" / "cs-toolkit" / "config
 
 
 def config_file(name: str) -> Path:
-    """Path of a YAML file that comes with the toolkit, in a checkout or where pip has put it."""
+    """Return the path of a YAML file of the toolkit, in a checkout or an installation."""
     checkout = _CHECKOUT / name
     return checkout if checkout.exists() else _INSTALLED / name

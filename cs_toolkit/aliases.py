@@ -1,4 +1,4 @@
-"""One package under another name, with all its modules."""
+"""Aliases of packages: a package and all its modules under another name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import ModuleType
 def alias(name: str, package: str, enclosing: tuple[str, ...] = ()) -> None:
     """Make a package, and every module below it, importable by another name too.
 
-    Called by the module of that name, which is replaced. A module has one object under both names, so what a
-    program sets in one is visible in the other.
+    Called by the module of that name, which is replaced. A module is the same object under both names, so
+    that changes to one are visible in the other.
 
     Args:
         name: `__name__` of the caller, or the name of a further module below it.
@@ -27,7 +27,7 @@ def alias(name: str, package: str, enclosing: tuple[str, ...] = ()) -> None:
         setattr(sys.modules[parent], own, root)
     top = package.partition(".")[0]
     enclosing = (*enclosing, package)
-    for attribute, value in list(vars(root).items()):  # packages that the root has imported from next to it
+    for attribute, value in list(vars(root).items()):  # sibling packages that the root imports
         other = isinstance(value, ModuleType) and value.__name__.startswith(f"{top}.")
         if other and not f"{value.__name__}.".startswith(tuple(f"{known}." for known in enclosing)):
             alias(f"{name}.{attribute}", value.__name__, enclosing)

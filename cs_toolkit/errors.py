@@ -1,7 +1,7 @@
-"""The root of all errors of the toolkit, and the exit status that an error leads to.
+"""The root of all errors of the toolkit, and their exit statuses.
 
-0 is success, 1 an expected failure, 2 bad input of the caller, 3 a bug of the toolkit. A child's status
-passes through the launchers unchanged.
+0 is success, 1 an expected failure, 2 invalid input of the caller, 3 a bug of the toolkit. The launchers pass
+the status of a child on unchanged.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ _ROOT = Path(__file__).resolve().parent.parent
 class ToolkitError(Exception):
     """An expected failure: the message is for the user, without a traceback.
 
-    It says what was got, what was expected and what to do. `exit_code` is the exit status of a command that
-    ends with the error.
+    The message says what was given, what was expected and what to do. `exit_code` is the exit status of a
+    command that ends with the error.
     """
 
     exit_code = EXIT_FAILURE
 
 
 class UsageError(ToolkitError):
-    """A flag, an argument, a variable or a combination of them that cannot be used."""
+    """A flag, an argument, a variable or a combination of them is invalid."""
 
     exit_code = EXIT_USAGE
 
 
 class WriteError(ToolkitError):
-    """A directory that cannot be written or is full; the message names it."""
+    """A directory is not writable or is full; the message names it."""
 
 
 @dataclass(frozen=True)
 class ProgramFault:
-    """One thing that is wrong with a user's program; what is not known or not of one operation is None.
+    """One error in a user's program; fields that are unknown or do not apply are None.
 
     Attributes:
         kind: "unknown operation", "element type", "dynamic shape" or "usage".
-        message: what was got and expected, a line of text.
+        message: one line about what was given and expected.
         op: the framework's type of the operation.
-        node: its name.
-        shape: of its first result; None for sizes that are not known.
+        node: name of the operation.
+        shape: of its first result; None for unknown sizes.
         dtype: of its first result.
         source: the user's line as "file:line".
-        library: the line of the library that it calls, as "package/file:line".
-        what_to_do: how to go on.
+        library: the line of a library that it calls, as "package/file:line".
+        what_to_do: advice for the user.
     """
 
     kind: str
@@ -82,16 +82,12 @@ class ProgramFault:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit status of a process that ends with an error: its own, 1 for the user's code, 3 for a bug."""
+    """Return the exit status of a process that ends with an error: 1 for the user's code, 3 for a bug."""
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):
         return code
-    return EXIT_BUG if _raised_by_toolkit(error) else EXIT_FAILURE
-
-
-def _raised_by_toolkit(error: BaseException) -> bool:
-    """Whether the line that raised is in a package of the toolkit."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and any(
+    raised_by_toolkit = bool(frames) and any(
         Path(frames[-1].filename).is_relative_to(_ROOT / package) for package in PACKAGES
     )
+    return EXIT_BUG if raised_by_toolkit else EXIT_FAILURE

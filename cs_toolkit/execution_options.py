@@ -10,68 +10,67 @@ from cs_toolkit.errors import UsageError
 
 AUTO: Literal["auto"] = "auto"
 ReplicaChoice = int | Literal["auto"]
-"""A number of copies; auto is the one with the best predicted rate."""
+"""A number of replicas of the model on one wafer; auto chooses the one with the best predicted rate."""
 
-_AUTO_OF_PROGRAMS = -1
-"""How programs of the original stack write auto."""
+_AUTO_NUMBER = -1  # auto in programs of the original stack
 
 
 class ReplicaChoiceError(UsageError):
-    """A number of copies that cannot be."""
+    """The number of replicas is invalid."""
 
 
 def replica_choice(value: object) -> ReplicaChoice:
-    """What a user says in the run configuration, on the command line or in a message of the original stack.
+    """Parse a number of replicas from the run configuration, the command line or a message.
 
     Args:
-        value: a whole number of 1 or more, "auto" or -1; a number may be text; None stands for 1.
+        value: a whole number of 1 or more, "auto" or -1; a number may be text; None means 1.
 
     Raises:
-        ReplicaChoiceError: anything else.
+        ReplicaChoiceError: for other values.
     """
     if value is None:
         return 1
     number = _number(value)
-    if value == AUTO or number == _AUTO_OF_PROGRAMS:
+    if value == AUTO or number == _AUTO_NUMBER:
         return AUTO
     if number is None or number < 1:
         raise ReplicaChoiceError(
-            f"num_replicas is {value!r}, expected a whole number of 1 or more, or 'auto' for as many copies "
-            "of the model as are fastest"
+            f"num_replicas is {value!r}, expected a whole number of 1 or more, or 'auto' for the fastest "
+            "number of copies of the model"
         )
     return number
 
 
 def check_replicas(choice: ReplicaChoice, execution: str, num_csx: int, batch_size: int | None) -> None:
-    """Whether so many copies can be, as far as the settings of a run tell.
+    """Check a number of replicas against the settings of a run.
 
     Args:
-        choice: what the user wants.
-        execution: of the run, "auto" among them.
-        num_csx: CS systems of the run.
-        batch_size: samples of a step, where known.
+        choice: number of replicas.
+        execution: of the run; may be "auto".
+        num_csx: number of CS systems of the run.
+        batch_size: samples of a step, if known.
 
     Raises:
-        ReplicaChoiceError: they cannot.
+        ReplicaChoiceError: they do not fit.
     """
     if choice in (AUTO, 1):
         return
     assert isinstance(choice, int)
     if execution == "weight_streaming" or num_csx > 1:
-        what = f"num_csx {num_csx}" if num_csx > 1 else "execution 'weight_streaming'"
+        conflict = f"num_csx {num_csx}" if num_csx > 1 else "execution 'weight_streaming'"
         raise ReplicaChoiceError(
-            f"num_replicas is {choice} with {what}, expected 1: replicas are copies of a whole model on one "
-            "wafer, weight streaming has a layer at a time there; leave one of the two out"
+            f"num_replicas is {choice} with {conflict}, expected 1: replicas are copies of a whole model on "
+            "one wafer, weight streaming has one layer at a time there; remove one of the two"
         )
     if batch_size is not None and batch_size % choice:
         raise ReplicaChoiceError(
-            f"a batch of {batch_size} samples cannot be shared equally by {choice} replicas; choose a batch "
-            f"size that {choice} divides, or another num_replicas"
+            f"a batch of {batch_size} samples cannot be shared equally by {choice} replicas; choose a "
+            f"batch size that {choice} divides, or another num_replicas"
         )
 
 
 def _number(value: object) -> int | None:
-    """A whole number, or None for what is none."""
+    """Return a whole number; None for other values."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -83,12 +82,12 @@ def _number(value: object) -> int | None:
 
 
 Recompute = Literal["auto", "none", "all"]
-"""Which layers compute their forward part again in the backward pass; auto: as few as the memory asks for."""
+"""Layers that recompute their forward part in the backward pass; auto for as few as memory requires."""
 
 RECOMPUTE_CHOICES: tuple[Recompute, ...] = get_args(Recompute)
 
+# Smaller values of `max_act_per_csx` are numbers of activation servers in programs of the original stack.
 SERVERS_BELOW = 1000
-"""`max_act_per_csx` below this counts activation servers, as programs of the original stack do."""
 
 _UNIT_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _SIZE = re.compile(r"([0-9.]+(?:e[0-9]+)?) *([KMGT]?B)?", re.IGNORECASE)
@@ -96,14 +95,14 @@ _SIZE = re.compile(r"([0-9.]+(?:e[0-9]+)?) *([KMGT]?B)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Streaming:
-    """How a step is executed where weights stream.
+    """Options of weight streaming.
 
     Attributes:
-        num_csx: systems that share a batch.
-        max_act_bytes: activations that may wait in one system; None for what the wafer has room for.
-        recompute: which layers compute their forward part again.
-        micro_batch_size: samples of a system that go through the layers together in a training; "auto" for
-            as many as let the activations fit.
+        num_csx: number of systems that share a batch.
+        max_act_bytes: limit of stored activations per system; None for the capacity of the wafer.
+        recompute: layers that recompute their forward part.
+        micro_batch_size: samples per system that pass through the layers together in training; "auto" for as
+            many as fit the limit of activations.
     """
 
     num_csx: int = 1
@@ -113,17 +112,17 @@ class Streaming:
 
 
 def streaming(*, num_csx: int, max_act_per_csx: Any, recompute: Any, micro_batch_size: Any) -> Streaming:
-    """The settings of a run from what its user has written.
+    """Parse the options of weight streaming.
 
     Args:
-        num_csx: systems that share a batch.
+        num_csx: number of systems that share a batch.
         max_act_per_csx: bytes, a text with a unit such as "16 GB", or None; below `SERVERS_BELOW` it sets no
             limit.
         recompute: "auto", "none" or "all"; None for "auto".
         micro_batch_size: 1 or more samples, or "auto"; None for "auto".
 
     Raises:
-        ValueError: a value that cannot be; the message says what can.
+        ValueError: a value is invalid; the message lists valid ones.
     """
     if not isinstance(num_csx, int) or isinstance(num_csx, bool) or num_csx < 1:
         raise ValueError(f"num_csx must be a whole number >= 1, got {num_csx!r}")
@@ -142,8 +141,8 @@ def streaming(*, num_csx: int, max_act_per_csx: Any, recompute: Any, micro_batch
     )
 
 
-def micro_batch_fault(batch_size: int, settings: Streaming) -> str | None:
-    """Why a batch has no micro-batches of the size that was asked for; None where it has.
+def micro_batch_error(batch_size: int, settings: Streaming) -> str | None:
+    """Return why a batch cannot be divided into micro-batches of the given size; None if it can.
 
     Args:
         batch_size: samples of all systems.
@@ -173,7 +172,7 @@ def _bytes(given: Any) -> int:
             return int(float(match[1]) * _UNIT_BYTES[(match[2] or "").upper()])
         if isinstance(given, int | float) and not isinstance(given, bool) and 0 <= given < float("inf"):
             return int(given)
-    except ValueError:  # more than one point
+    except ValueError:  # more than one decimal point
         pass
     raise ValueError(
         f"max_act_per_csx must be a number of bytes, a text such as '16 GB', or None, got {given!r}"

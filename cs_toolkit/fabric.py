@@ -17,7 +17,7 @@ Count = Annotated[int, Field(gt=0)]
 
 
 class FabricError(UsageError):
-    """A fabric that cannot be used: unknown, or its file has faults."""
+    """A fabric is unknown, or its file has errors."""
 
 
 class Fabric(BaseModel):
@@ -29,11 +29,11 @@ class Fabric(BaseModel):
         width: PEs in x.
         height: PEs in y.
         memory_per_pe_bytes: SRAM of one PE, for code, weights, optimizer state and activations.
-        macs_per_pe_per_cycle: 16-bit multiply-adds of one PE in a cycle.
-        data_bits_per_wavelet: payload that a link carries in a cycle.
-        io_links: Ethernet links to the hosts.
-        io_link_bits_per_s: rate of one of them, in each direction.
-        streaming_width: PEs in x for one layer at a time, where these are more than a pipeline of layers has.
+        macs_per_pe_per_cycle: 16-bit multiply-accumulates of one PE per cycle.
+        data_bits_per_wavelet: payload of a link per cycle.
+        io_links: number of Ethernet links to the hosts.
+        io_link_bits_per_s: rate of one link, in each direction.
+        streaming_width: PEs in x for one layer at a time, if these are more than for pipelined execution.
         streaming_height: the same in y.
     """
 
@@ -53,7 +53,7 @@ class Fabric(BaseModel):
 
     @property
     def processing_elements(self) -> int:
-        """All PEs, the 100 % of "Active PEs"."""
+        """Number of PEs, 100 % of "Active PEs"."""
         return self.width * self.height
 
     @property
@@ -63,27 +63,27 @@ class Fabric(BaseModel):
 
     @property
     def io_bytes_per_s(self) -> float:
-        """What the host links carry, in each direction."""
+        """Bandwidth of the host links, in each direction."""
         return self.io_links * self.io_link_bits_per_s / 8
 
     def for_execution(self, execution: Execution) -> Fabric:
-        """The PEs that a mode of execution has: a layer at a time has those of a whole wafer."""
+        """Return the fabric for an execution mode; weight streaming may have more PEs."""
         if execution == "pipelined":
             return self
         size = {"width": self.streaming_width or self.width, "height": self.streaming_height or self.height}
         return self.model_copy(update=size)
 
     def input_cycles(self, size_bytes: int) -> int:
-        """Cycles that the host links need for `size_bytes`, at least 1."""
+        """Return the number of cycles that the host links need for `size_bytes`, at least 1."""
         bits_per_cycle = self.io_links * self.io_link_bits_per_s / self.clock_hz
         return max(1, math.ceil(size_bytes * 8 / bits_per_cycle))
 
 
 def load_fabric(name_or_path: str | Path = "cs2") -> Fabric:
-    """Loads a fabric that comes with the toolkit by its name, or another by the path of its YAML file.
+    """Load a fabric of the toolkit by its name, or another one from a YAML file.
 
     Raises:
-        FabricError: unknown name; missing file; a key that is missing, unknown or of the wrong type
+        FabricError: the name is unknown, the file is missing, or a key is missing, unknown or invalid
             (file:line).
     """
     known = fabric_names()
@@ -101,5 +101,5 @@ def load_fabric(name_or_path: str | Path = "cs2") -> Fabric:
 
 
 def fabric_names() -> tuple[str, ...]:
-    """Names of the fabrics that come with the toolkit, sorted."""
+    """Return the names of the toolkit's fabrics, sorted."""
     return ("cs1", "cs2")

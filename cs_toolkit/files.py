@@ -1,4 +1,4 @@
-"""Files that appear under their name whole or not at all."""
+"""Atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from secrets import token_hex
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """A path beside a file for the body to write, which takes the file's place at its end.
+    """Yield a temporary path next to a file for the body to write; it replaces the file at the end.
 
-    An error leaves what was there.
+    An error in the body leaves the file as it was.
 
     Args:
-        path: its directory must exist.
-        durable: it is on the disk before it has its name, and its name too at the end.
+        path: of the file; its directory must exist.
+        durable: sync the file before the replacement, and the directory after it.
 
     Raises:
-        OSError: the directory cannot be written or is full.
+        OSError: the directory is not writable or is full.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{token_hex(4)}")
     try:
@@ -31,21 +31,21 @@ def replacing(path: Path, *, durable: bool = False) -> Iterator[Path]:
         if durable:
             _sync(path.parent)
     except BaseException:
-        with suppress(OSError):  # the first error is the one to tell
+        with suppress(OSError):  # the first error is the one to report
             temporary.unlink(missing_ok=True)
         raise
 
 
 def replace_file(path: Path, content: str | bytes | memoryview, mode: int = 0o666) -> None:
-    """Writes a file, in one step for whoever reads it; an error leaves what was there.
+    """Write a file atomically; an error leaves it as it was.
 
     Args:
-        path: its directory must exist.
-        content: text is written as UTF-8.
-        mode: permissions of the new file, less those that the umask takes away.
+        path: of the file; its directory must exist.
+        content: text is encoded as UTF-8.
+        mode: permissions of the new file, without those in the umask.
 
     Raises:
-        OSError: the directory cannot be written or is full.
+        OSError: the directory is not writable or is full.
     """
     data = content.encode() if isinstance(content, str) else content
     with (

@@ -1,8 +1,8 @@
-"""Python's search for garbage, kept away from what makes millions of objects that all stay.
+"""Less frequent garbage collection for code that creates millions of long-lived objects.
 
-A graph of TensorFlow, a module of the compiler and what `import tensorflow` leaves are objects that refer to
-each other. Python walks all of them again and again while they are made, and frees them one by one when the
-process ends: a fifth of the time of a compilation.
+A graph of TensorFlow, a module of the compiler and `import tensorflow` are such objects, with references to
+each other. Python traverses all of them again and again while they are created, and frees them one by one
+when the process ends: a fifth of the time of a compile.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+# Number of new objects that starts a collection in `infrequent_collection`. Tracing and compiling a network
+# of 32 layers creates fewer. A collection after a tenth of them took 20 ms and freed a few MB of 1 GB.
 YOUNG_OBJECTS = 1_000_000
-"""So many new objects start a search in the body of `seldom_searched`; to trace and compile a network of 32
-layers makes fewer. A search of a tenth of them took 20 ms, and freed a few megabytes of a gigabyte."""
-
-_SEARCHES = 50
-"""So many searches of younger objects start one of older ones."""
-
+_COLLECTIONS = 50  # of a younger generation that start one of the next older generation
+# The same for a server: a collection takes milliseconds, and little memory waits to be freed.
 _SERVER_YOUNG_OBJECTS = 100_000
-"""As `YOUNG_OBJECTS`, in a process that stays: a search takes milliseconds, and little waits to be freed."""
 
 _was_frozen = False
 
@@ -31,74 +28,70 @@ _STANDARD_STREAMS = (0, 1, 2)
 
 
 @contextmanager
-def seldom_searched() -> Iterator[None]:
-    """Few searches during the body, or during a function decorated with it.
+def infrequent_collection() -> Iterator[None]:
+    """Collect garbage infrequently in the body, or in a function decorated with it.
 
-    What is there when it begins or ends is not searched as new. A program's own limits stay where they mean
-    fewer searches still.
+    Objects that exist at its start or end are treated as old. Higher thresholds of a program are kept.
     """
     before = gc.get_threshold()
     young, *older = before
-    if young == 0:  # never searched
+    if young == 0:  # collection is disabled
         yield
         return
-    _spare_what_is_there()
-    gc.set_threshold(max(young, YOUNG_OBJECTS), *(max(limit, _SEARCHES) for limit in older))
+    _age_all_objects()
+    gc.set_threshold(max(young, YOUNG_OBJECTS), *(max(limit, _COLLECTIONS) for limit in older))
     try:
         yield
     finally:
         gc.set_threshold(*before)
-        _spare_what_is_there()
+        _age_all_objects()
 
 
-def search_seldom() -> None:
-    """From now on a process that stays, such as a server, searches for garbage seldom.
-
-    JAX and XLA make objects by the hundred thousand while a program is compiled, and few are garbage: the
-    usual searches were a tenth of the CPU time of a CS system that trains for some steps.
-    """
-    gc.set_threshold(_SERVER_YOUNG_OBJECTS, _SEARCHES, _SEARCHES)
+def use_infrequent_collection() -> None:
+    """Collect garbage infrequently from now on, for a server."""
+    # JAX and XLA create hundreds of thousands of objects in a compile, few of them garbage: default
+    # collections took a tenth of the CPU time of a CS system that trains for some steps.
+    gc.set_threshold(_SERVER_YOUNG_OBJECTS, _COLLECTIONS, _COLLECTIONS)
 
 
-def _spare_what_is_there() -> None:
-    """Counts all objects among the oldest, without a search."""
-    if not _something_is_frozen():  # else it would be frozen no more
+def _age_all_objects() -> None:
+    """Move all objects to the oldest generation, without a collection."""
+    if not _has_frozen_objects():  # otherwise the program's frozen objects would be unfrozen
         gc.freeze()
         gc.unfreeze()
 
 
-def _something_is_frozen() -> bool:
-    """Whether a program keeps objects out of all searches, or has done so."""
+def _has_frozen_objects() -> bool:
+    """Return True if a program has ever frozen objects."""
     global _was_frozen
-    # Python counts such objects one by one: 50 ms for the millions of a process of tests.
+    # Python counts frozen objects one by one: 50 ms for the millions of a test process.
     _was_frozen = _was_frozen or gc.get_freeze_count() > 0
     return _was_frozen
 
 
 @cache
 def leave_at_exit() -> None:
-    """From now on this process leaves what is in its memory to the operating system when it ends.
+    """Have this process end without freeing its objects.
 
-    For a run that has written all that it has to write. Python then finalizes no objects in cycles, to which
-    the global variables of a module belong too. If a file is open for writing, one of them may have to close
-    it: then everything is freed as usual.
+    Python then does not finalize objects in cycles, among them the global variables of modules. If a file is
+    open for writing, such an object may have to close it; objects are then freed as usual.
     """
     atexit.register(_leave)
 
 
 def _leave() -> None:
-    things = gc.get_objects()
-    # Of types, not of objects: that would take a fifth of a second for the million of a large graph.
-    buffered = tuple(kind for kind in set(map(type, things)) if issubclass(kind, _BUFFERED))
-    if not any(_is_open_for_writing(thing) for thing in things if type(thing) in buffered):
+    objects = gc.get_objects()
+    # Filtered by type first: isinstance for the million objects of a large graph takes 0.2 s.
+    buffered = tuple(kind for kind in set(map(type, objects)) if issubclass(kind, _BUFFERED))
+    if not any(_is_open_for_writing(each) for each in objects if type(each) in buffered):
         gc.freeze()
 
 
 def _is_open_for_writing(thing: object) -> bool:
-    # Asked after the type alone: isinstance asks an object for its class, which may load modules.
+    # Called only for these types: isinstance reads __class__, which may load modules.
     if not isinstance(thing, _BUFFERED):
         return False
     try:
         return thing.writable() and thing.fileno() not in _STANDARD_STREAMS
-    except (OSError, ValueError):  # closed, detached, or none of the operating system's
+    except (OSError, ValueError):  # closed, detached, or without a descriptor
         return False

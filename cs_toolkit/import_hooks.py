@@ -1,6 +1,6 @@
-"""Functions that run right after the import of a module, contexts around it, and further import paths.
+"""Import hooks: functions after the import of a module, contexts around it, and further import paths.
 
-Imports next to nothing: the launchers' interpreter loads it at every start.
+It imports very little: the launchers' interpreter loads it at every start.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ def append_user_paths() -> None:
     """
     own = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for entry in os.environ.get(USER_PATHS_VARIABLE, "").split(os.pathsep):
-        path = os.path.abspath(entry)  # noqa: PTH100 - pathlib would have to be imported for it
+        path = os.path.abspath(entry)  # noqa: PTH100 - pathlib is slow to import
         versions = [part for part in path.split("/") if part.startswith("python3.")]
         if entry and path not in sys.path and versions in ([], [own]):
             sys.path.append(path)
 
 
 def on_import(after: Mapping[str, Change], around: Mapping[str, Around] | None = None) -> None:
-    """From now on runs functions right after the import of modules, and imports them in contexts.
+    """Install functions to call after the import of modules, and contexts for their import.
 
     Args:
-        after: Function by the name of the module; modules that are imported already are not concerned.
-        around: Context by the name of the module; `package.*` stands for all modules directly in a package.
+        after: Function by the name of the module; it is not called for modules that are imported already.
+        around: Context by the name of the module; `package.*` means all modules directly in a package.
     """
     finder: Any = _Finder(around or {}, after)
     sys.meta_path.insert(0, finder)
 
 
-# The base classes of importlib.abc are left out: their import costs 20 ms, at every start of an interpreter.
+# Without the base classes of importlib.abc, whose import takes 20 ms at every start of an interpreter.
 class _Finder:
-    """Lets contexts stand around the import of modules, and functions run right after it."""
+    """Finder that wraps the loaders of modules with contexts and functions."""
 
     def __init__(self, around: Mapping[str, Around], after: Mapping[str, Change]) -> None:
         self._around = around
@@ -57,7 +57,7 @@ class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module's own spec with a loader that runs the functions; None for all other modules."""
+        """Return the spec of a module with a wrapped loader; None for other modules."""
         own = self._around.get(fullname) or self._around.get(f"{fullname.rpartition('.')[0]}.*")
         if fullname in self._searching or not (own or fullname in self._after):
             return None
@@ -79,7 +79,7 @@ class _Finder:
 
 
 class _Loader:
-    """The module's own loader with a context and a function; gives the module back to it before it runs."""
+    """Wrapper of a loader with a context and a function; restores the loader before the module runs."""
 
     def __init__(self, own: Any, around: Around, after: Change | None) -> None:
         self._own = own
@@ -87,12 +87,12 @@ class _Loader:
         self._after = after
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the module's own loader."""
+        """Create the module with the wrapped loader."""
         module: ModuleType | None = self._own.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Runs the module in the context, then the function."""
+        """Run the module in the context, then the function."""
         module.__loader__ = self._own
         if module.__spec__ is not None:
             module.__spec__.loader = self._own

@@ -1,4 +1,11 @@
-"""A step in layers: the calls of its functions, what they send between wafer and MemoryX, and its shards."""
+"""A step in layers, for weight streaming: schedule, traffic between wafer and MemoryX, and shards.
+
+A step runs `before`, the forward parts in order, the backward parts in reverse order, then the rounds of the
+update, and the update of each layer. Values are identified by numbers, among them the arguments of the step.
+
+Compiler and system compute traffic and shards from the schedule with the same code, so neither is
+transferred.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +19,26 @@ from cs_toolkit.errors import ToolkitError
 from cs_toolkit.step import TensorSpec, device_bytes
 
 Key = tuple[int, int]
+Numbers = tuple[int, ...]
 
-_CURE = "compile the step again"
+# Values up to this size go to all parts of the system and remain on the wafer for a whole step: learning
+# rates, loss scales, sums of squares of a layer.
+SMALL_BYTES = 64
 
 
 class ScheduleError(ToolkitError):
-    """A text that is no schedule, or one that contradicts itself."""
+    """A text is not a schedule, or the schedule is inconsistent."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One use of a function.
+    """One call of a function.
 
     Attributes:
-        function: which one.
-        arguments: numbers of the values that go in.
-        keys: of the random ops in it, its last arguments, as pairs of unsigned 32-bit integers.
-        results: numbers of the values that come out.
+        function: index of the function.
+        arguments: numbers of its arguments.
+        keys: of its random ops, its last arguments, as pairs of unsigned 32-bit integers.
+        results: numbers of its results.
     """
 
     function: int
@@ -39,14 +49,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Sweep:
-    """New values of state, each element of which follows from those at its place and from small values.
+    """Elementwise update of state: an element depends on elements at its index and on small values.
 
-    Its function takes a piece of as many elements as a cache holds, whatever the shapes of the tensors: they
-    lie one behind the other, and are replaced piece by piece.
+    The tensors are contiguous, and the function replaces them in blocks that fit a cache, whatever their
+    shapes.
 
     Attributes:
-        function: which one; its large arguments and its results have one dimension, and one length.
-        taken: for each argument the numbers of the tensors, as many for each; of a small value its own.
+        function: index of the function; its large arguments and its results are one-dimensional blocks of the
+            same length.
+        taken: for each large argument the numbers of the tensors, for a small value its own number.
         made: for each result the numbers of the new values, in the order of the tensors.
     """
 
@@ -56,17 +67,17 @@ class Sweep:
 
     @property
     def arguments(self) -> tuple[int, ...]:
-        """Numbers of all that goes in."""
+        """Numbers of all arguments."""
         return tuple(number for numbers in self.taken for number in numbers)
 
     @property
     def results(self) -> tuple[int, ...]:
-        """Numbers of all that comes out."""
+        """Numbers of all results."""
         return tuple(number for numbers in self.made for number in numbers)
 
 
 Update = Call | Sweep
-"""What computes new values of state."""
+"""Computes new values of state."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +85,10 @@ class LayerCalls:
     """The calls of one layer.
 
     Attributes:
-        forward: its forward part, in the last layer its backward part as well; None where it gives nothing.
-        backward: None in the last layer, and where nothing is trained.
-        update: new values of its state that need whole tensors, None where it has none.
-        sweeps: all other new values of its state.
+        forward: its forward part, in the last layer with its backward part; None if it has no results.
+        backward: None in the last layer, and without training.
+        update: of state that needs whole tensors; None for none.
+        sweeps: of all other state.
     """
 
     forward: Call | None
@@ -86,18 +97,18 @@ class LayerCalls:
     sweeps: tuple[Sweep, ...] = ()
 
     def updates(self) -> Iterator[Update]:
-        """What computes new values of its state, in order."""
+        """Yield the updates of its state, in order."""
         yield from _present((self.update,))
         yield from self.sweeps
 
 
 @dataclass(frozen=True)
 class Round:
-    """Small values of the update that need all gradients, such as their norm.
+    """Small values of the update that depend on all gradients, such as their norm.
 
     Attributes:
-        partial: for each layer what its own gradients contribute, None where they do not.
-        joined: what follows from the contributions; None where nothing does.
+        partial: contribution of each layer's gradients; None for none.
+        joined: combines the contributions; None for nothing.
     """
 
     partial: tuple[Call | None, ...]
@@ -106,15 +117,14 @@ class Round:
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """In which parts a batch goes through the layers; `before` and the update are computed once a step.
+    """Micro-batches of a batch; `before` and the update are computed once per step.
 
     Attributes:
-        count: of the parts; micro-batch *i* has the samples from `i * size` on.
-        parts: numbers of the tensors of a batch that are cut.
-        whole: for the numbers of tensors of the whole batch, their positions among those of a batch.
-        number: of the value that says which micro-batch is computed, from 0; None where nobody asks.
-        totals: for the numbers of what the wafer computes in shares, how they are combined: "sum", "min" or
-            "max".
+        count: of micro-batches; number *i* has the samples from `i * size` on.
+        parts: numbers of the tensors of a batch that are divided.
+        whole: position in the batch of each tensor that is not divided, by its number.
+        number: of the value that is the index of the current micro-batch; None if it is not used.
+        totals: how partial results of micro-batches are combined, by their numbers: "sum", "min" or "max".
     """
 
     count: int = 1
@@ -129,15 +139,15 @@ class Schedule:
     """A step in layers.
 
     Attributes:
-        inputs: numbers of the tensors of a batch, in their order; of a micro-batch where there are several.
+        inputs: numbers of the tensors of a batch, or of a micro-batch, in order.
         state: number of each state tensor, by its name.
-        replacements: for the number of each state tensor that the step replaces, that of its new value.
-        outputs: numbers of what the step gives, in the order of its interface.
-        values: name (the number), dtype and shape of every value that goes into a call or comes out of one.
-        before: small values of schedules and scales; None without any.
+        replacements: number of the new value, by the number of each state tensor that the step replaces.
+        outputs: numbers of the outputs, in the order of the interface.
+        values: name (the number), dtype and shape of every argument and result of a call.
+        before: small values, such as learning rates and loss scales; None for none.
         layers: in the order of the forward pass.
         rounds: of the update, before any layer is updated.
-        micro: the parts in which a batch goes through the layers.
+        micro: micro-batches of the step.
     """
 
     inputs: tuple[int, ...]
@@ -152,65 +162,65 @@ class Schedule:
 
     @property
     def arguments(self) -> tuple[int, ...]:
-        """Numbers of what comes with a batch: its tensors, in parts and whole, and the number of a part."""
+        """Numbers of the values of a batch: divided and whole tensors, and the index of a micro-batch."""
         number = () if self.micro.number is None else (self.micro.number,)
         return (*self.inputs, *self.micro.whole, *number)
 
     def parts_of(self, number: int) -> int:
-        """In how many parts a tensor of a batch goes through the layers."""
+        """Return the number of parts into which a tensor of a batch is divided."""
         return self.micro.count if number in self.micro.parts else 1
 
     @cached_property
     def sizes(self) -> dict[int, int]:
-        """Bytes of every value on the device."""
+        """Size of every value on the device in bytes."""
         return {number: device_bytes((spec,)) for number, spec in self.values.items()}
 
     def wafer_calls(self) -> Iterator[Call]:
-        """What the wafer computes for each micro-batch, in its order."""
+        """Yield the calls of the wafer for each micro-batch, in order."""
         yield from _present(layer.forward for layer in self.layers)
         yield from _present(layer.backward for layer in reversed(self.layers))
 
     def update_calls(self) -> Iterator[Update]:
-        """What MemoryX computes when all gradients have come, in its order."""
+        """Yield the calls of MemoryX after all gradients have arrived, in order."""
         for step in self.rounds:
             yield from _present((*step.partial, step.joined))
         for layer in self.layers:
             yield from layer.updates()
 
     def sweeps(self) -> Iterator[Sweep]:
-        """What MemoryX computes piece by piece, in its order."""
+        """Yield the blocked updates of MemoryX, in order."""
         for layer in self.layers:
             yield from layer.sweeps
 
     def memory_calls(self) -> Iterator[Update]:
-        """All that MemoryX computes, in its order."""
+        """Yield all calls of MemoryX, in order."""
         yield from _present((self.before,))
         yield from self.update_calls()
 
     def calls(self) -> Iterator[Update]:
-        """All calls of a step in their order."""
+        """Yield all calls of a step, in order."""
         yield from _present((self.before,))
         yield from self.wafer_calls()
         yield from self.update_calls()
 
     def to_json(self) -> str:
-        """As text; equal schedules give equal texts."""
+        """Serialize the schedule; equal schedules have equal texts."""
         own = {one.name: getattr(self, one.name) for one in fields(self)}
         own["values"] = {number: [spec.dtype, spec.shape] for number, spec in self.values.items()}
         return json.dumps(own, separators=(",", ":"), default=vars)
 
 
 def schedule_from_json(text: str) -> Schedule:
-    """The inverse of `Schedule.to_json`.
+    """Parse the text of `Schedule.to_json`.
 
     Raises:
-        ScheduleError: the text is no schedule, or a call reads a value that nothing has made before it.
+        ScheduleError: the text is not a schedule, or a call reads a value before it is computed.
     """
     try:
         schedule = _schedule(json.loads(text))
     except (ValueError, TypeError, KeyError) as error:
         raise ScheduleError(
-            f"this is no schedule of a step in layers ({error!r}); compile the step again"
+            f"this is not a schedule of a step in layers ({error!r}); compile the step again"
         ) from error
     _check(schedule)
     return schedule
@@ -280,32 +290,28 @@ def _check(schedule: Schedule) -> None:
         missing = [number for number in call.arguments if number not in known]
         if missing:
             raise ScheduleError(
-                f"function {call.function} reads value {missing[0]} before it is made; compile the step again"
+                f"function {call.function} reads value {missing[0]} before it is computed; "
+                f"compile the step again"
             )
         known |= set(call.results)
     lost = {*schedule.outputs, *schedule.replacements.values()} - known
     if lost:
         raise ScheduleError(
-            f"no function makes value {min(lost)}, which the step gives; compile the step again"
+            f"no function computes value {min(lost)}, an output of the step; compile the step again"
         )
-
-
-SMALL_BYTES = 64
-"""Values up to this size go anywhere, and stay on the wafer for a whole step: schedules, loss scales, sums of
-a layer's squares."""
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Numbers of values, in the order in which they travel.
+    """Transfers between wafer and MemoryX, as numbers of values in the order of their transfer.
 
     Attributes:
-        calls: what the wafer computes, in its order, for one micro-batch after the other.
-        to_wafer: for each of these calls what comes from MemoryX before it.
-        to_memory: for each of them which of its results go to MemoryX.
+        calls: of the wafer, for all micro-batches in sequence.
+        to_wafer: for each call, the values from MemoryX before it.
+        to_memory: for each call, the results that go to MemoryX.
         inputs: tensors of the batch that MemoryX needs.
-        answers: what the step puts out of what MemoryX computes in the update.
-        dropped: for each call the values that the wafer needs no longer after it.
+        answers: outputs of the step that MemoryX computes in the update.
+        dropped: for each call, the values that the wafer does not need after it.
     """
 
     calls: tuple[Call, ...]
@@ -317,7 +323,7 @@ class Traffic:
 
 
 def traffic(schedule: Schedule) -> Traffic:
-    """The traffic of a step in layers."""
+    """Compute the traffic of a step in layers."""
     once = tuple(schedule.wafer_calls())
     calls = once * schedule.micro.count
     inputs, state = set(schedule.arguments), set(schedule.state.values())
@@ -330,38 +336,38 @@ def traffic(schedule: Schedule) -> Traffic:
     return Traffic(
         calls=calls,
         to_wafer=to_wafer,
-        to_memory=tuple(_first(call.results, at_memory & on_wafer) for call in calls),
+        to_memory=tuple(_select(call.results, at_memory & on_wafer) for call in calls),
         inputs=tuple(value for value in schedule.arguments if value in at_memory),
         answers=answers,
-        dropped=_dropped(schedule, once, to_wafer),
+        dropped=_drop_values(schedule, once, to_wafer),
     )
 
 
 def is_small(spec: TensorSpec) -> bool:
-    """Whether a value lies on every part of the system."""
+    """Return True if a value goes to every part of the system."""
     return device_bytes((spec,)) <= SMALL_BYTES
 
 
 def _to_wafer(
-    schedule: Schedule, calls: Sequence[Call], there: set[int], answers: set[int]
+    schedule: Schedule, calls: Sequence[Call], on_wafer: set[int], answers: set[int]
 ) -> tuple[tuple[int, ...], ...]:
-    """Weights come with every call that reads them, small values and what is only put out once."""
+    """Send weights with every call that reads them; small values and outputs only once."""
     kept: set[int] = set()
     found = []
     for index, call in enumerate(calls):
-        wanted = [value for value in call.arguments if value not in there]
+        wanted = [value for value in call.arguments if value not in on_wafer]
         if index == 0:
-            wanted += [value for value in schedule.outputs if value not in there | answers]
+            wanted += [value for value in schedule.outputs if value not in on_wafer | answers]
         coming = tuple(dict.fromkeys(value for value in wanted if value not in kept))
         kept |= {value for value in coming if is_small(schedule.values[value])} | set(schedule.outputs)
         found.append(coming)
     return tuple(found)
 
 
-def _dropped(
+def _drop_values(
     schedule: Schedule, calls: Sequence[Call], to_wafer: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], ...]:
-    """A value of a micro-batch goes with its last reader there, what came once with that of all."""
+    """Drop a value after its last reader in the micro-batch, or in the last one if it was sent only once."""
     last: dict[int, int] = {}
     for index, call in enumerate(calls):
         last.update(dict.fromkeys((*call.arguments, *call.results), index))
@@ -379,24 +385,21 @@ def _dropped(
     return tuple(tuple(values) for values in dropped)
 
 
-def _first(values: Iterable[int], wanted: set[int]) -> tuple[int, ...]:
+def _select(values: Iterable[int], wanted: set[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(value for value in values if value in wanted))
-
-
-Numbers = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One process's part.
+    """The part of one MemoryX process in the state and the update of a step.
 
     Attributes:
-        index: from 0; the first one sends small values to the wafer.
-        count: of processes.
-        schedule: with its state, its part of the update, and all calls of the wafer.
-        traffic: between the wafer and it.
-        given: for each round of the update the small values that it computes for the others.
-        taken: for each round those that it needs of the others.
+        index: from 0; process 0 sends small values to the wafer.
+        count: number of processes.
+        schedule: with the state and the updates of this process, and all calls of the wafer.
+        traffic: between the wafer and this process.
+        given: for each round of the update, the small values that this process computes for the others.
+        taken: for each round, those that it needs from the others.
     """
 
     index: int
@@ -408,7 +411,7 @@ class Shard:
 
 
 def shards(schedule: Schedule, count: int) -> tuple[Shard, ...]:
-    """The parts of a step; fewer than `count` where there is less to share out."""
+    """Divide a step into shards, at most `count` and as many as have state."""
     home = _homes(schedule)
     places = _places(schedule, home, count)
     found = max(places.values(), default=0) + 1
@@ -417,14 +420,14 @@ def shards(schedule: Schedule, count: int) -> tuple[Shard, ...]:
 
 
 def owner(parts: Sequence[Shard], number: int) -> int:
-    """Which process reads and sends a state: of what all have the first one."""
+    """Return the process that reads and sends a state; the first one for state that all have."""
     return next(part.index for part in parts if number in part.schedule.state.values())
 
 
 def _homes(schedule: Schedule) -> dict[int, int]:
-    """Of each large state the layer that changes it or reads it first; of small state nothing."""
+    """Return the layer of each large state: the one that updates it, or reads it first."""
     found: dict[int, int] = {}
-    made = {number: index for index, layer in enumerate(schedule.layers) for number in _made(layer)}
+    made = {number: index for index, layer in enumerate(schedule.layers) for number in _update_results(layer)}
     state = [number for number in schedule.state.values() if not is_small(schedule.values[number])]
     for old, new in schedule.replacements.items():
         if new in made:
@@ -437,7 +440,7 @@ def _homes(schedule: Schedule) -> dict[int, int]:
 
 
 def _places(schedule: Schedule, home: Mapping[int, int], count: int) -> dict[int, int]:
-    """The process of each layer."""
+    """Return the process of each layer, with balanced sizes of state."""
     group = list(range(len(schedule.layers)))
 
     def join(layers: Iterable[int]) -> None:
@@ -486,8 +489,8 @@ def _shard(
     part = replace(schedule, state=state, replacements=replacements, layers=layers, rounds=rounds)
     needed = {number for call in part.update_calls() for number in call.arguments}
     needed |= set(replacements.values())
-    made = {number for layer in layers for number in _made(layer)}
-    elsewhere = {number for layer in schedule.layers for number in _made(layer)} - made
+    made = {number for layer in layers for number in _update_results(layer)}
+    elsewhere = {number for layer in schedule.layers for number in _update_results(layer)} - made
 
     def kept(numbers: Iterable[int], wanted: Iterable[int]) -> Numbers:
         return tuple(number for number in numbers if number in wanted)
@@ -511,7 +514,7 @@ def _shard(
     )
 
 
-def _made(layer: LayerCalls) -> set[int]:
+def _update_results(layer: LayerCalls) -> set[int]:
     return {number for update in layer.updates() for number in update.results}
 
 

@@ -1,7 +1,7 @@
-"""Strict YAML into typed models: every fault of a file at once, each with `file:line`.
+"""Strict loader of YAML into typed models, which reports all errors of a file, each with `file:line`.
 
-YAML 1.2 rules apply, not PyYAML's 1.1 ones: `12:30` and `on` stay text, `0123` is refused as a number,
-`1e-4` is a number. Duplicate keys are faults.
+Scalars follow YAML 1.2 instead of PyYAML's 1.1: `12:30` and `on` are text, `0123` is not a number, `1e-4` is
+one. Duplicate keys are errors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KeyPath = tuple[str | int, ...]
 
 
 class ConfigError(UsageError):
-    """A YAML file that cannot be used; the message lists all faults, one a line."""
+    """A YAML file is invalid; the message lists all errors, one per line."""
 
     def __init__(self, path: Path, faults: list[str]) -> None:
         self.path = path
@@ -63,9 +63,9 @@ class Document:
     """A YAML file whose top level is a mapping.
 
     Attributes:
-        data: what it says; of a duplicate key the last value.
+        data: content; the last value of a duplicate key.
         lines: line of every key and list item.
-        faults: its duplicate keys, one a line, with their place.
+        faults: messages about duplicate keys.
     """
 
     path: Path
@@ -75,10 +75,10 @@ class Document:
 
 
 def load_mapping(path: Path | str) -> dict[str, Any]:
-    """Reads a YAML file whose top level is a mapping.
+    """Read a YAML file whose top level is a mapping.
 
     Raises:
-        ConfigError: the file is missing, unreadable, not YAML, has duplicate keys, or is no mapping.
+        ConfigError: the file is missing, unreadable, not YAML, not a mapping, or has duplicate keys.
     """
     document = read_document(Path(path))
     if document.faults:
@@ -87,19 +87,19 @@ def load_mapping(path: Path | str) -> dict[str, Any]:
 
 
 def load_model(path: Path | str, model: type[Model]) -> Model:
-    """Reads a YAML file into a pydantic model.
+    """Read a YAML file into a pydantic model.
 
     Raises:
-        ConfigError: as `load_mapping`, and for every key or value that the model refuses.
+        ConfigError: as `load_mapping`, and for every key or value that the model rejects.
     """
     return validate_document(read_document(Path(path)), model)
 
 
 def validate_document(document: Document, model: type[Model]) -> Model:
-    """Checks a file against a model.
+    """Validate a file with a model.
 
     Raises:
-        ConfigError: with its duplicate keys and every key or value that the model refuses.
+        ConfigError: lists duplicate keys and every key or value that the model rejects.
     """
     faults = list(document.faults)
     try:
@@ -114,24 +114,24 @@ def validate_document(document: Document, model: type[Model]) -> Model:
 def validate(
     data: Mapping[str, Any], model: type[Model], path: Path, lines: Mapping[KeyPath, int] | None = None
 ) -> Model:
-    """Checks plain data against a model; faults name `path` and, where `lines` knows it, the line.
+    """Validate plain data with a model; errors name `path` and, if it is in `lines`, the line.
 
     Raises:
-        ConfigError: with one fault a wrong, missing or unknown key, in the order of their lines.
+        ConfigError: lists every invalid, missing or unknown key, in the order of their lines.
     """
     known = lines or {}
     try:
         return model.model_validate(dict(data))
     except ValidationError as error:
-        faults = sorted(error.errors(), key=lambda fault: _line_of(fault, known) or 0)
-        raise ConfigError(path, [_describe(path, known, fault, model) for fault in faults]) from None
+        errors = sorted(error.errors(), key=lambda each: _line_of(each, known) or 0)
+        raise ConfigError(path, [_describe(path, known, each, model) for each in errors]) from None
 
 
 def read_document(path: Path) -> Document:
-    """Reads a YAML file whose top level is a mapping.
+    """Read a YAML file whose top level is a mapping.
 
     Raises:
-        ConfigError: the file is missing, unreadable, not YAML, or is no mapping.
+        ConfigError: the file is missing, unreadable, not YAML, or not a mapping.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -161,7 +161,7 @@ def read_document(path: Path) -> Document:
 
 
 def _walk(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> list[str]:
-    """Notes the line of every key below `node`; returns the duplicate keys as faults."""
+    """Record the line of every key below `node`; return messages about duplicate keys."""
     faults: list[str] = []
     if isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
@@ -182,34 +182,34 @@ def _walk(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], path: 
     return faults
 
 
-def _line_of(fault: Any, lines: Mapping[KeyPath, int]) -> int | None:
-    """The line of a fault's key, or of the nearest key above it."""
-    at: KeyPath = tuple(fault["loc"])
+def _line_of(error: Any, lines: Mapping[KeyPath, int]) -> int | None:
+    """Return the line of an error's key, or of the nearest key above it."""
+    at: KeyPath = tuple(error["loc"])
     while at and at not in lines:
         at = at[:-1]
     return lines[at] if at else None
 
 
-def _describe(path: Path, lines: Mapping[KeyPath, int], fault: Any, model: type[BaseModel]) -> str:
-    location: KeyPath = tuple(fault["loc"])
-    line = _line_of(fault, lines)
+def _describe(path: Path, lines: Mapping[KeyPath, int], error: Any, model: type[BaseModel]) -> str:
+    location: KeyPath = tuple(error["loc"])
+    line = _line_of(error, lines)
     place = f"{path}:{line}" if line else f"{path}"
     name = ".".join(map(str, location))
-    if fault["type"] == "extra_forbidden":
+    if error["type"] == "extra_forbidden":
         close = get_close_matches(str(location[-1]), _keys_at(model, location[:-1]), n=1)
         advice = f"did you mean '{close[0]}'?" if close else "remove it or correct its spelling"
         return f"{place}: unknown key '{name}'; {advice}"
-    if fault["type"] == "missing":
+    if error["type"] == "missing":
         return f"{place}: key '{name}' is missing; add it"
-    message = fault["msg"].removeprefix("Value error, ")
-    got = "" if isinstance(fault["input"], Mapping) else f" is {fault['input']!r}"
+    message = error["msg"].removeprefix("Value error, ")
+    got = "" if isinstance(error["input"], Mapping) else f" is {error['input']!r}"
     return f"{place}: '{name}'{got}: {message}"
 
 
 def _keys_at(model: type[BaseModel], at: KeyPath) -> list[str]:
-    """The keys that a model has at a place of its data."""
+    """Return the keys of a model at a place of its data."""
     for key in at:
-        if isinstance(key, int):  # of a list, whose field has told the model
+        if isinstance(key, int):  # an index of a list, whose field has determined the model
             continue
         field = model.model_fields.get(key)
         inner = None if field is None else _model_in(field.annotation)
@@ -220,7 +220,7 @@ def _keys_at(model: type[BaseModel], at: KeyPath) -> list[str]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in a type such as `Optional[list[Layer]]`; None where there is none."""
+    """Return the model in a type such as `Optional[list[Layer]]`; None for none."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in get_args(annotation) if (found := _model_in(part))), None)

@@ -1,4 +1,4 @@
-"""Messages of the original stack as free-form nested bags: every field may be set and read."""
+"""Messages of the original stack with arbitrary fields, which may all be set and read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Message:
-    """A message whose fields come into being when they are used.
+    """A message whose fields are created at their first use.
 
-    A field that is read before it was set is a message of its own, empty and false, which can be filled, or
-    used as a list or a map: `config.matching.kernel.no_dcache_spill_splits = True`,
+    A field that is read before it is set is a new message, empty and false, which can be filled, or used as a
+    list or a map: `config.matching.kernel.no_dcache_spill_splits = True`,
     `...disabled.append("x")`, `...labels["name"] = "x"`.
 
     Args:
@@ -25,7 +25,7 @@ class Message:
             setattr(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        # copy and pickle ask for special methods before there are any values.
+        # copy and pickle look for special methods before __init__ has run.
         if name.startswith("_"):
             raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
         return self._values.setdefault(name, Message())
@@ -37,35 +37,35 @@ class Message:
         del self._values[name]
 
     def append(self, item: Any) -> None:
-        """Adds to a repeated field."""
+        """Append to a repeated field."""
         self._items.append(item)
 
     def extend(self, items: Iterable[Any]) -> None:
-        """Adds to a repeated field."""
+        """Append to a repeated field."""
         self._items.extend(items)
 
     def add(self, **fields: Any) -> Message:
-        """Adds a message to a repeated field."""
+        """Append a new message to a repeated field."""
         item = Message(**fields)
         self._items.append(item)
         return item
 
     def HasField(self, name: str) -> bool:  # noqa: N802 - the name of protobuf's method
-        """Whether the field was set, or anything in it."""
+        """Return True if the field, or a field in it, is set."""
         return name in self._values and not _is_empty(self._values[name])
 
     def ClearField(self, name: str) -> None:  # noqa: N802 - the name of protobuf's method
-        """Forgets a field."""
+        """Clear a field."""
         self._values.pop(name, None)
 
     def CopyFrom(self, other: Message) -> None:  # noqa: N802 - the name of protobuf's method
-        """Takes over all of another message."""
+        """Replace this message by a copy of another one."""
         from copy import deepcopy
 
         self.__dict__.update(deepcopy(other.__dict__))
 
     def MergeFrom(self, other: Message) -> None:  # noqa: N802 - the name of protobuf's method
-        """Takes over what is set in another message, field by field; adds to repeated fields."""
+        """Merge the fields of another message into this one; repeated fields are appended."""
         for name, value in other._values.items():
             if isinstance(value, Message) and isinstance(self._values.get(name), Message):
                 self._values[name].MergeFrom(value)
@@ -83,7 +83,7 @@ class Message:
         return list(self._entries.items())
 
     def as_dict(self) -> dict[str, Any]:
-        """What is set, as plain data."""
+        """Return the fields that are set, as plain data."""
         return {name: _plain(value) for name, value in (*self.fields(), *self.entries())}
 
     def __iter__(self) -> Iterator[Any]:

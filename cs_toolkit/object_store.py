@@ -1,7 +1,7 @@
 """Objects of an S3 store by their URLs, `s3://BUCKET/KEY`.
 
 Needs the extra `s3` (boto3), which is imported when the first URL is used. Credentials, region and address
-are those of AWS's own variables and files (AWS_PROFILE, AWS_ENDPOINT_URL, ~/.aws).
+come from AWS's variables and files (AWS_PROFILE, AWS_ENDPOINT_URL, ~/.aws).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PathLike = str | os.PathLike[str]
 
 
 class ObjectStoreError(ToolkitError):
-    """An object that cannot be read, written or deleted; also a missing boto3."""
+    """An object cannot be read, written or deleted, or boto3 is missing."""
 
 
 class StoreSettings:
@@ -49,7 +49,7 @@ def split(url: PathLike) -> tuple[str, str]:
     """Return bucket and key of a URL.
 
     Raises:
-        ObjectStoreError: It is no URL of an object.
+        ObjectStoreError: It is not the URL of an object.
     """
     found = _URL.fullmatch(os.fspath(url))
     if found is None:
@@ -76,7 +76,7 @@ def bucket_of(url: PathLike) -> Any:
 
 
 def exists(url: PathLike) -> bool:
-    """Return True if there is an object with this URL, or objects below it."""
+    """Return True if an object with this URL exists, or objects below it."""
     _, key = split(url)
     objects = bucket_of(url).objects
     with _reported(url):
@@ -85,7 +85,7 @@ def exists(url: PathLike) -> bool:
 
 
 def delete(url: PathLike) -> None:
-    """Delete an object, and those below it; nothing happens where there is none."""
+    """Delete an object, and those below it, if it exists."""
     bucket, key = bucket_of(url), split(url)[1]
     with _reported(url):
         for item in bucket.objects.filter(Prefix=key):

@@ -1,4 +1,4 @@
-"""The generators of random numbers that all code of a process shares."""
+"""State of the random number generators that all code of a process shares."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 
 @contextmanager
-def random_numbers_kept() -> Iterator[None]:
-    """Those of Python and NumPy go on from where they are now, whatever is drawn or seeded inside."""
+def preserve_random_state() -> Iterator[None]:
+    """Restore the random states of Python and NumPy after the body."""
     plain, numpy = random.getstate(), np.random.get_state()
     try:
         yield

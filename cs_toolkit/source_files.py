@@ -1,4 +1,4 @@
-"""Whose a source file is, and which line of the user's program is behind a stack of frames."""
+"""Origin of source files, and the user's line in a stack of frames."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 from cs_toolkit.errors import PACKAGES
 
+_FRAMEWORKS = ("torch/", "tensorflow/", "keras/", "tf_keras/")
+
 
 @cache
 def toolkit_folders() -> tuple[str, ...]:
-    """Those of the toolkit's packages, which lie beside this one."""
+    """Return the folders of the toolkit's packages."""
     return tuple(str(Path(__file__).parents[1] / package) for package in PACKAGES)
 
 
@@ -25,7 +27,7 @@ def _foreign() -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def is_users_file(path: str) -> bool:
-    """Whether a file of a traceback is the user's: neither Python's, nor an installed package's, nor ours."""
+    """Return True if a file of a traceback is not of Python, an installed package or the toolkit."""
     if "/site-packages/" in path or "/dist-packages/" in path or path.startswith("<"):
         return False
     return not path.startswith(_foreign())
@@ -33,7 +35,7 @@ def is_users_file(path: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def library_file(path: str) -> str | None:
-    """A file of an installed package, from its name on; None for others, and for those of the frameworks."""
+    """Return the path of a file within an installed package; None for frameworks and other files."""
     for folder in ("/site-packages/", "/dist-packages/"):
         _, found, inside = path.rpartition(folder)
         if found and not inside.startswith(_FRAMEWORKS):
@@ -41,11 +43,8 @@ def library_file(path: str) -> str | None:
     return None
 
 
-_FRAMEWORKS = ("torch/", "tensorflow/", "keras/", "tf_keras/")
-
-
 def innermost_user_line(frames: Sequence[Any]) -> str | None:
-    """Returns `file:line` of the last frame in a user's file; frames run from the outermost inwards."""
+    """Return `file:line` of the last frame in a user's file; the frames start with the outermost one."""
     for frame in reversed(frames):
         if is_users_file(frame.filename):
             return f"{frame.filename}:{frame.lineno}"

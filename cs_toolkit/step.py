@@ -1,7 +1,6 @@
-"""What a step is to whoever feeds or runs it: its tensors by name, the types the device computes in, and what
-was compiled of it.
+"""A compiled step as workers, CS system and compiler see it: tensors, device types and executables.
 
-Workers, the CS system and the compiler agree on this module. It needs nothing but Python.
+It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from cs_toolkit.errors import ToolkitError
 Mode = Literal["train", "eval", "infer"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 Precision = Literal["float32", "mixed_float16", "mixed_bfloat16", "cbfloat16"]
-"""What activations and their gradients are computed in."""
+"""Precision of activations and their gradients."""
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Execution = Literal["pipelined", "weight_streaming"]
-"""How the CS system executes a step: all layers at once, each on its own part of the wafer; or one layer at a
-time on the whole wafer, whose weights come from MemoryX."""
+"""Execution modes: all layers at once, each on its part of the wafer; or one layer at a time on the whole
+wafer, with weights from MemoryX."""
 ExecutionChoice = Literal["auto"] | Execution
-"""What a user may ask for; auto is pipelined where the step fits the wafer, else weight streaming."""
+"""Choice of the user; auto is pipelined if the step fits the wafer, otherwise weight streaming."""
 EXECUTION_CHOICES: tuple[ExecutionChoice, ...] = ("auto", *get_args(Execution))
 
 GLOBAL_STEP = "state.global_step"
-"""The name of the counter of steps in the state."""
+"""Name of the global step in the state."""
 MODEL_STATE, OPTIMIZER_STATE, METRIC_STATE = "state.model.", "state.optimizer.", "state.metric."
-"""What the names of all other state begin with: of the model, of its optimizers, of metrics."""
+"""Prefixes of the names of all other state: of the model, its optimizers and metrics."""
 
 ITEM_BYTES = {
     "float32": 4,
@@ -40,19 +39,19 @@ ITEM_BYTES = {
     "int64": 8,
     "uint32": 4,
 }
-"""Bytes of an element, by the numpy name of each type that a step may declare."""
+"""Bytes per element, by NumPy name of each type that a step may declare."""
 
 NARROWED = {"int64": "int32", "uint64": "uint32"}
-"""Types that the device computes in another type."""
+"""Types for which the device uses a narrower type."""
 
 
 class DtypeError(ToolkitError):
-    """An element type that the device does not compute in."""
+    """The device does not support an element type."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A named tensor. `dtype` is a numpy name ("float32", "bfloat16", "bool" ...) as the IR declares it."""
+    """A named tensor. `dtype` is the NumPy name ("float32", "bfloat16", "bool" ...) that the IR declares."""
 
     name: str
     dtype: str
@@ -60,13 +59,13 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one such tensor."""
+        """Size of the tensor in bytes."""
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)
 class StepInterface:
-    """Inputs in batch order; state and outputs in the order of the function's arguments and results.
+    """Inputs in the order of a batch; state and outputs in the order of the function's arguments and results.
 
     `updated` names the state that the function replaces, in the order of `state`.
     """
@@ -83,9 +82,9 @@ class Executable:
 
     Attributes:
         name: unique in its step.
-        interface: what goes into and comes out of this function, under names of its own.
-        sha256: of the bytes, which `jax.export` has serialized.
-        size_bytes: how many.
+        interface: inputs, state and outputs of this function, with its own names.
+        sha256: of the bytes that `jax.export` has serialized.
+        size_bytes: number of these bytes.
     """
 
     name: str
@@ -96,16 +95,16 @@ class Executable:
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """A compiled step as the CS system is told of it.
+    """A compiled step, as the client describes it to the CS system.
 
     Attributes:
         key: the 64 hex digits of its artifact.
         fabric: name of the fabric that it was compiled for.
-        execution: the engine that it was compiled for; an `Execution`, or one that another version knows.
-        interface: what goes into and comes out of the whole step.
-        executables: what the engine runs, at least one; it knows their order and their names.
-        schedule: with weight streaming the order of the calls as text (`cs_toolkit.layered_step`), else
-            empty; function *i* of it is executable *i*.
+        execution: its execution mode; an `Execution`, or one of another version of the toolkit.
+        interface: of the whole step.
+        executables: at least one; the engine knows their order and names.
+        schedule: with weight streaming, the schedule as text (`cs_toolkit.layered_step`), else empty; its
+            function *i* is executable *i*.
     """
 
     key: str
@@ -125,19 +124,18 @@ class StepSource(Protocol):
         ...
 
     def executable_bytes(self, name: str) -> bytes:
-        """The bytes of one of them."""
+        """Return the bytes of an executable."""
         ...
 
 
 def device_dtype(name: str) -> str:
-    """The numpy name of the type that the device computes an IR type in.
-
-    jax keeps 64-bit types off by default, and a wafer has none; "int64" is therefore "int32" at the
-    boundary of an executable, on the wire and inside the program. All other types are their own.
+    """Return the NumPy name of the type that the device uses for an IR type.
 
     Raises:
-        DtypeError: a step has no such type.
+        DtypeError: the device does not support the type.
     """
+    # JAX disables 64-bit types by default, and a wafer has none: "int64" is "int32" at the boundary of an
+    # executable, on the wire and inside the program.
     narrowed = NARROWED.get(name, name)
     if narrowed not in ITEM_BYTES:
         raise DtypeError(
@@ -148,10 +146,10 @@ def device_dtype(name: str) -> str:
 
 
 def wire_specs(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """The tensors of a batch on the wire: the step's inputs in the types that the device computes in."""
+    """Return the tensors of a batch on the wire: the inputs of the step with device types."""
     return tuple(TensorSpec(spec.name, device_dtype(spec.dtype), spec.shape) for spec in inputs)
 
 
 def device_bytes(specs: tuple[TensorSpec, ...]) -> int:
-    """Bytes of tensors in the types that the device computes in: of a batch on the wire, without padding."""
+    """Return the bytes of tensors with device types, without padding."""
     return sum(spec.nbytes for spec in wire_specs(specs))

@@ -1,4 +1,4 @@
-"""The classes that are derived from a class."""
+"""Subclasses of a class."""
 
 from __future__ import annotations
 

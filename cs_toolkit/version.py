@@ -1,6 +1,6 @@
-"""The toolkit's version; artifacts and the control plane compare it."""
+"""Version of the toolkit, which artifacts and the control plane compare."""
 
 __version__ = "0.1.0"
 
+# The newest original release with this PyTorch interface; programs choose formats by it.
 ORIGINAL_RELEASE = "2.10.0"
-"""The newest release of the original whose PyTorch interface this is; programs choose formats by it."""

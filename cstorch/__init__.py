@@ -1,9 +1,9 @@
 """The PyTorch front end: a program's own loop, whose steps run on the CS system."""
 
-from cs_toolkit.garbage import seldom_searched
+from cs_toolkit.garbage import infrequent_collection
 from cs_toolkit.version import ORIGINAL_RELEASE
 
-with seldom_searched():  # PyTorch's modules stay, and so do these
+with infrequent_collection():  # PyTorch's modules stay, and so do these
     from cstorch import (
         amp,
         backends,

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader as TorchLoader
 
-from cs_toolkit.garbage import seldom_searched
+from cs_toolkit.garbage import infrequent_collection
 from cstorch.amp.half import autocast
 from cstorch.backends.base_backend import Backend, choose, current_backend, execution_of, type_of
 from cstorch.config import BackendType
@@ -59,7 +59,7 @@ def prepare(model: Model, backend: str | BackendType | Backend | None = None) ->
         if tensor.device.type not in ("cpu", chosen.torch_device.type):
             raise ModelMovedError(str(tensor.device), user_line())
     if not chosen.is_cpu:
-        with seldom_searched():
+        with infrequent_collection():
             move_to_device(model)
     object.__setattr__(model, "backend", chosen)
     if not hasattr(model, "device"):

@@ -13,9 +13,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from cs_toolkit.garbage import seldom_searched
+from cs_toolkit.garbage import infrequent_collection
 from cs_toolkit.import_hooks import on_import
-from cs_toolkit.random_numbers import random_numbers_kept
+from cs_toolkit.random_numbers import preserve_random_state
 
 # TensorFlow 2.21 writes these at every start, regardless of TF_CPP_MIN_LOG_LEVEL.
 _START_UP_LINES = (b"All log messages before absl::InitializeLog()", b"oneDNN custom operations are on")
@@ -49,10 +49,10 @@ def lazy_submodules() -> Iterator[None]:
         finder = _LateFinder()
         sys.meta_path.insert(0, finder)
         # Importing Keras draws random numbers, and the program may have seeded the generators before.
-        on_import({}, dict.fromkeys(_KERAS, lambda module: random_numbers_kept()))
+        on_import({}, dict.fromkeys(_KERAS, lambda module: preserve_random_state()))
     finder.refused = _KERAS
     try:
-        with seldom_searched():
+        with infrequent_collection():
             yield
     finally:
         finder.refused = frozenset()

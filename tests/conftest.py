@@ -20,7 +20,7 @@ import hypothesis
 import pytest
 
 from cs_system.testing import CACHE_VARIABLE, RunningSystem, running_system
-from cs_toolkit.garbage import search_seldom
+from cs_toolkit.garbage import use_infrequent_collection
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("any machine", deadline=None, max_examples=10)
@@ -29,7 +29,7 @@ hypothesis.settings.load_profile("any machine")
 
 # What frameworks and thousands of tests leave in a worker stays until it ends: Python would search millions
 # of objects for garbage again and again, for a sixth of all the time of the tests.
-search_seldom()
+use_infrequent_collection()
 
 # Killed programs leave files: all of them lie in one folder, which goes with the tests. What tests wrote for
 # themselves stays where pytest keeps it.

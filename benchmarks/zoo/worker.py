@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from benchmarks.zoo.run import LIBRARIES, Result, models_of, run, training_of
 from cs_runtime.embedded_system import EmbeddedSystem
-from cs_toolkit.garbage import search_seldom
+from cs_toolkit.garbage import use_infrequent_collection
 from csrun.tasks.processes import signal_on_parent_death
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +57,7 @@ class Worker:
             models_of(library).preload()
             training_of(library).preload()
         # Searches for garbage would copy all pages that forked processes share.
-        search_seldom()
+        use_infrequent_collection()
         gc.collect()
         gc.freeze()
 

@@ -26,7 +26,7 @@ from cgc.report import (
     streamed_report,
     streamed_report_json,
 )
-from cs_toolkit.execution_options import Recompute, Streaming, micro_batch_fault
+from cs_toolkit.execution_options import Recompute, Streaming, micro_batch_error
 from cs_toolkit.layered_step import Schedule
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def choose_step(module: ModuleOp, whole: StreamedStep, limit: MemoryLimit, strea
         return _recompute(whole, limit, streaming)
     if size == "auto":
         return _fit_micro_batches(module, _recompute(whole, limit, streaming), limit, streaming)
-    problem = micro_batch_fault(batch_size, streaming)
+    problem = micro_batch_error(batch_size, streaming)
     if problem is not None:
         raise CompileError(problem)
     count = batch_size // (size * streaming.num_csx)

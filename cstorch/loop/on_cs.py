@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from cs_runtime.checkpoint_requests import leave_for_requeue
 from cs_runtime.program import State
-from cs_toolkit.garbage import seldom_searched
+from cs_toolkit.garbage import infrequent_collection
 from cstorch.errors import ClosureError, LoopLeftError, StateUnavailableError, StepError
 from cstorch.input.loader import InputLoader
 from cstorch.input.workers import serve_and_leave
@@ -541,7 +541,7 @@ def _record_step(
     key = _key(loop.batch, args, kwargs)
     if key not in known or known[key].traced.is_outdated():
         _require_batch(args, kwargs)
-        with seldom_searched():
+        with infrequent_collection():
             loop.begin_recording()
             known[key] = loop.end_recording(function(*args, **kwargs))
         name_loss(known[key])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cs_runtime.program import LOSS, StepProgram
-from cs_toolkit.garbage import seldom_searched
+from cs_toolkit.garbage import infrequent_collection
 from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE
 from estimator.checkpoints import checkpoint_step, resolve_checkpoint
 from estimator.config import CSRunConfig
@@ -54,7 +54,7 @@ class KerasFrontEnd(ProgramInput):
         self._options = options
         self._own_hooks = tuple(hooks)
 
-    @seldom_searched()
+    @infrequent_collection()
     def program(self) -> StepProgram:
         """Trace the step.
 

@@ -14,7 +14,7 @@ import numpy as np
 from cs_runtime.files import write_text
 from cs_runtime.input_source import describe_function, input_facts
 from cs_runtime.program import StepProgram
-from cs_toolkit.garbage import seldom_searched
+from cs_toolkit.garbage import infrequent_collection
 from cs_toolkit.step import TensorSpec
 from estimator.checkpoints import checkpoint_step, resolve_checkpoint
 from estimator.config import CSRunConfig
@@ -102,7 +102,7 @@ class TensorFlowFrontEnd(ProgramInput):
         self._state: ModelState | None = None
         self._host_metrics: HostMetrics | None = None
 
-    @seldom_searched()
+    @infrequent_collection()
     def program(self) -> StepProgram:
         """Trace the step.
 

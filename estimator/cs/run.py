@@ -21,7 +21,7 @@ from cs_runtime.program import MeasuredFrontEnd
 from cs_runtime.progress import StepEvents
 from cs_runtime.run_files import to_plain_data, write_params
 from cs_toolkit.execution_options import streaming
-from cs_toolkit.garbage import leave_at_exit, seldom_searched
+from cs_toolkit.garbage import infrequent_collection, leave_at_exit
 from cs_toolkit.messages import Message
 from estimator.backend import Batches, Setup
 from estimator.checkpoints import checkpoint_step, resolve_checkpoint
@@ -95,7 +95,7 @@ class CsBackend:
         self._make_front_end = make_front_end
         self._warm_start = warm_start
 
-    @seldom_searched()
+    @infrequent_collection()
     def compile(self, input_fn: Callable[..., Any], mode: str, *, validate_only: bool) -> None:
         """Compile or validate the step, for the fabric of the system at `cs_ip` if there is one."""
         if not tasks.is_chief():

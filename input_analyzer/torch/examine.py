@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from cs_toolkit.random_numbers import random_numbers_kept
+from cs_toolkit.random_numbers import preserve_random_state
 from input_analyzer.measure import node
 from input_analyzer.measure.examine import Examination, Overlap, Reading, overlap
 from input_analyzer.measure.link import Order
@@ -197,7 +197,7 @@ def in_workers(loader: Any, count: int, read: Callable[[Any], Any]) -> tuple[Any
 def random_numbers_alike() -> Iterator[None]:
     """Random numbers of the process begin alike, and go on afterwards from where they are now."""
     torchs = torch.get_rng_state()
-    with random_numbers_kept():
+    with preserve_random_state():
         random.seed(_SEED)
         np.random.seed(_SEED)
         # torch.manual_seed() keeps the stack for each device that is not used yet.

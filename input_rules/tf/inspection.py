@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cs_toolkit.random_numbers import random_numbers_kept
+from cs_toolkit.random_numbers import preserve_random_state
 from input_rules.findings import Finding
 from input_rules.pipeline import Pipeline
 from input_rules.rules import find
@@ -158,7 +158,7 @@ def _trace_as_workers(
 @contextmanager
 def equal_random_numbers() -> Iterator[None]:
     """Seed Python and NumPy with a fixed value for the duration of the context."""
-    with random_numbers_kept():
+    with preserve_random_state():
         random.seed(_SEED)
         np.random.seed(_SEED)
         yield

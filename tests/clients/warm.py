@@ -27,9 +27,9 @@ from importlib import import_module
 from itertools import count
 from pathlib import Path
 
-from cs_toolkit.garbage import search_seldom, seldom_searched
+from cs_toolkit.garbage import infrequent_collection, use_infrequent_collection
 
-with seldom_searched():
+with infrequent_collection():
     import tensorflow as tf
     from tensorflow.python.autograph.core.converter import ConversionOptions, ProgramContext
     from tensorflow.python.autograph.impl import api
@@ -174,7 +174,7 @@ def functions_of(module):
 
 def main(folder, packages):
     own = task()[0]
-    search_seldom()  # else programs search what was imported for a quarter of their time
+    use_infrequent_collection()  # else programs search what was imported for a quarter of their time
     optimise_graphs(False)
     assert all((estimator.cs.run, tf.keras.layers.Layer))
     load("cs_runtime", "estimator", "input_rules")

@@ -108,7 +108,7 @@ def test_ctrl_c_ends_the_following_and_not_the_job(
     job.wait_for("worker 0 | held by worker")
     job.signal(signal.SIGINT)
     assert job.end() == 130
-    assert f"job {number(job)} goes on" in job.stderr
+    assert f"job {number(job)} continues" in job.stderr
     assert "state     running" in csrun("status", number(job)).stdout
     follower = start(cluster, "logs", "--follow", number(job), program="csrun", env=home)
     follower.wait_for("held by chief")

@@ -11,7 +11,7 @@ from cs_toolkit.execution_options import (
     ReplicaChoiceError,
     Streaming,
     check_replicas,
-    micro_batch_fault,
+    micro_batch_error,
     replica_choice,
     streaming,
 )
@@ -102,9 +102,9 @@ def test_other_values_that_cannot_be_are_refused(changes: dict[str, Any], text: 
 
 
 def test_a_micro_batch_divides_what_a_system_has_of_a_batch() -> None:
-    assert micro_batch_fault(32, Streaming(micro_batch_size=8)) is None
-    assert micro_batch_fault(30, Streaming(num_csx=2)) is None
-    assert micro_batch_fault(32, Streaming(num_csx=2, micro_batch_size=8)) is None
-    fault = micro_batch_fault(32, Streaming(num_csx=4, micro_batch_size=16))
+    assert micro_batch_error(32, Streaming(micro_batch_size=8)) is None
+    assert micro_batch_error(30, Streaming(num_csx=2)) is None
+    assert micro_batch_error(32, Streaming(num_csx=2, micro_batch_size=8)) is None
+    fault = micro_batch_error(32, Streaming(num_csx=4, micro_batch_size=16))
     assert fault is not None
     assert "micro_batch_size is 16, expected a divisor of the batch of 32 samples, 8 in each of 4" in fault

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cs_toolkit.garbage import YOUNG_OBJECTS, search_seldom, seldom_searched
+from cs_toolkit.garbage import YOUNG_OBJECTS, infrequent_collection, use_infrequent_collection
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def test_what_stays_is_not_searched_again_and_again() -> None:
     gc.set_threshold(700, 10, 10)
     objects = YOUNG_OBJECTS // 2
     usual = _searches(objects)
-    with seldom_searched():
+    with infrequent_collection():
         assert _searches(objects) <= 1
     assert usual > 100
     assert gc.get_threshold() == (700, 10, 10)
@@ -54,13 +54,13 @@ def test_what_stays_is_not_searched_again_and_again() -> None:
 def test_a_process_that_stays_searches_seldom() -> None:
     gc.set_threshold(700, 10, 10)
     usual = _searches(YOUNG_OBJECTS // 2)
-    search_seldom()
+    use_infrequent_collection()
     assert 1 <= _searches(YOUNG_OBJECTS // 2) < usual / 50
 
 
 def test_what_stayed_is_not_searched_right_behind_either() -> None:
     gc.set_threshold(700, 10, 10)
-    with seldom_searched():
+    with infrequent_collection():
         kept: list[list[object]] = [[] for _ in range(YOUNG_OBJECTS // 2)]
     young = gc.get_objects(generation=0) + gc.get_objects(generation=1)
     assert len(kept) == YOUNG_OBJECTS // 2
@@ -70,7 +70,7 @@ def test_what_stayed_is_not_searched_right_behind_either() -> None:
 def test_what_was_there_before_is_not_searched_as_new() -> None:
     gc.set_threshold(YOUNG_OBJECTS, 50, 50)
     kept: list[list[object]] = [[] for _ in range(YOUNG_OBJECTS // 2)]
-    with seldom_searched():
+    with infrequent_collection():
         assert gc.get_count()[0] < len(kept)
 
 
@@ -78,7 +78,7 @@ def test_what_is_frozen_stays_so() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()
     for _ in range(3):
-        with seldom_searched():
+        with infrequent_collection():
             pass
     # Other threads may free some of theirs meanwhile; nothing is frozen where this does not hold.
     assert frozen / 2 < gc.get_freeze_count() <= frozen
@@ -86,7 +86,7 @@ def test_what_is_frozen_stays_so() -> None:
 
 def test_limits_come_back_after_an_error() -> None:
     gc.set_threshold(700, 10, 10)
-    with pytest.raises(KeyError), seldom_searched():
+    with pytest.raises(KeyError), infrequent_collection():
         raise KeyError
     assert gc.get_threshold() == (700, 10, 10)
 
@@ -94,7 +94,7 @@ def test_limits_come_back_after_an_error() -> None:
 @pytest.mark.parametrize("limits", [(0, 10, 10), (10 * YOUNG_OBJECTS, 100, 100)])
 def test_a_program_that_wants_fewer_searches_has_them(limits: tuple[int, int, int]) -> None:
     gc.set_threshold(*limits)
-    with seldom_searched():
+    with infrequent_collection():
         assert gc.get_threshold() == limits
 
 

@@ -42,10 +42,10 @@ def test_a_schedule_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda fields: fields.pop("layers"), "no schedule of a step in layers"),
-        (lambda fields: fields.update(inputs=7), "no schedule of a step in layers"),
-        (lambda fields: fields.update(rounds=[]), "function 3 reads value 6 before it is made"),
-        (lambda fields: fields.update(outputs=[99]), "no function makes value 99"),
+        (lambda fields: fields.pop("layers"), "not a schedule of a step in layers"),
+        (lambda fields: fields.update(inputs=7), "not a schedule of a step in layers"),
+        (lambda fields: fields.update(rounds=[]), "function 3 reads value 6 before it is computed"),
+        (lambda fields: fields.update(outputs=[99]), "no function computes value 99"),
     ],
 )
 def test_what_is_no_schedule_is_refused(change: Callable[[dict[str, Any]], object], message: str) -> None:

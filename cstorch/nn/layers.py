@@ -1,4 +1,4 @@
-"""Layers, a loss and a mask of gradients that the original adds to `torch.nn`."""
+"""Layers, a loss and selective gradients that the original adds to `torch.nn`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cstorch.utils.filters import FilterCallable, make_param_filter
 
 
 class Scope(nn.Module):
-    """Names what follows; gives back what it gets.
+    """Names the following operations; returns its input.
 
     Args:
         scope_name: the name.
@@ -25,23 +25,23 @@ class Scope(nn.Module):
         self.scope_name = scope_name
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - the original's name
-        """Return the same tensor: what follows has the name."""
+        """Return the input; operations on it have the name."""
         return input
 
     def exit(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - as above
-        """Return the same tensor: what follows does not have the name."""
+        """Return the input; operations on it do not have the name."""
         return input
 
     def extra_repr(self) -> str:
-        """What `print` shows."""
+        """Return the arguments for `print`."""
         return f"scope_name={self.scope_name!r}"
 
 
 class StripPadding(nn.Module):
-    """Says that a tensor may be padded; here no tensor is, and it gives back what it gets."""
+    """Marks a tensor that may be padded; no tensor is padded here, so it returns its input."""
 
     def forward(self, x: torch.Tensor, *args: Any) -> torch.Tensor:
-        """The same tensor."""
+        """Return the input."""
         return x
 
 
@@ -49,12 +49,12 @@ class DiceCELoss(nn.Module):
     """Mean cross entropy plus one minus the mean Dice coefficient of the classes.
 
     The Dice coefficient of a class is `2 sum(p y) / (sum(p) + sum(y))` over all pixels of the batch, with the
-    softmax p of the logits and the labels y as 0 and 1 (Milletari et al., V-Net, 2016, with sums in place of
+    softmax p of the logits and the labels y as 0 and 1 (Milletari et al., V-Net, 2016, with sums instead of
     squares; 1e-6 is added to both parts of the fraction).
 
     Args:
         num_classes: number of classes.
-        input_shape: taken for programs that give it.
+        input_shape: accepted for programs that pass it, without effect.
         weight_dice: factor of the Dice part.
         weight_ce: factor of the cross entropy.
 
@@ -72,7 +72,7 @@ class DiceCELoss(nn.Module):
         self.weight_dice, self.weight_ce = weight_dice, weight_ce
 
     def forward(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The loss.
+        """Compute the loss.
 
         Args:
             logits: [batch, classes, ...].
@@ -89,7 +89,7 @@ class DiceCELoss(nn.Module):
 
 
 _HOOKED = "_cstorch_selective_grad"
-"""Attribute of parameters whose gradients have a mask."""
+"""Attribute of parameters whose gradients are masked."""
 
 Mask = Callable[[torch.Tensor], torch.Tensor]
 
@@ -100,7 +100,7 @@ def _outliers(parameter: torch.Tensor) -> torch.Tensor:
 
 
 class SelectiveGrad:
-    """Lets only chosen elements of parameters take part in training: `model.apply(SelectiveGrad("fc.*"))`.
+    """Trains only chosen elements of parameters: `model.apply(SelectiveGrad("fc.*"))`.
 
     The others have no gradient and keep their values in the updates of all optimizers.
 
@@ -124,11 +124,11 @@ class SelectiveGrad:
         self._before: dict[int, torch.Tensor] = {}
 
     def __call__(self, obj: nn.Module) -> None:
-        """See `apply`; for `nn.Module.apply`, which calls it for each module, the whole model last."""
+        """Apply this to a module; `nn.Module.apply` calls it for each module, the whole model last."""
         self.apply(obj)
 
     def apply(self, obj: nn.Module) -> None:
-        """Choose the elements of a module's parameters, by their present values."""
+        """Choose elements of a module's parameters by their present values."""
         choose: Mask = self.init_method if callable(self.init_method) else _outliers
         first = not self._masks
         for prefix, module in obj.named_modules():
@@ -144,7 +144,7 @@ class SelectiveGrad:
             register_optimizer_step_post_hook(self._put_back)
 
     def _mask_gradients(self, module: nn.Module, args: Any) -> None:
-        """Hook the gradients of a module's parameters; `cstorch.compile` makes new ones of them."""
+        """Hook the gradients of a module's parameters, which `cstorch.compile` replaces."""
         for parameter, mask in self._chosen(module.parameters(recurse=False)):
             if getattr(parameter, _HOOKED, None) is not mask:
                 setattr(parameter, _HOOKED, mask)
@@ -161,7 +161,7 @@ class SelectiveGrad:
                 parameter.copy_(torch.where(mask > 0, parameter, before))
 
     def _chosen(self, parameters: Iterable[nn.Parameter]) -> list[tuple[nn.Parameter, torch.Tensor]]:
-        """Those of the parameters that have a mask, with it."""
+        """Return the parameters that have a mask, with their masks."""
         wanted = {id(parameter) for parameter in parameters}
         found = ((module._parameters[name], mask) for (_, name), (module, mask) in self._masks.items())
         return [(p, mask) for p, mask in found if p is not None and id(p) in wanted]

@@ -127,11 +127,11 @@ class Optimizer(torch.optim.Optimizer, ABC):
 
     def register_zero_grad_pre_hook(self, hook: Hook) -> RemovableHandle:
         """Register a hook that is called with the optimizer and the arguments before each `zero_grad`."""
-        return _registered(self._before_zero_grad, hook)
+        return _register_hook(self._before_zero_grad, hook)
 
     def register_zero_grad_post_hook(self, hook: Hook) -> RemovableHandle:
         """Register a hook that is called with the optimizer and the arguments after each `zero_grad`."""
-        return _registered(self._after_zero_grad, hook)
+        return _register_hook(self._after_zero_grad, hook)
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clear the gradients of all parameters."""
@@ -297,7 +297,7 @@ def bias_correction(rate: float, step: Tensor) -> Tensor:
     return -torch.expm1(step * (math.log(rate) if rate else -math.inf))
 
 
-def _registered(hooks: OrderedDict[int, Hook], hook: Hook) -> RemovableHandle:
+def _register_hook(hooks: OrderedDict[int, Hook], hook: Hook) -> RemovableHandle:
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle

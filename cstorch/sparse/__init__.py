@@ -1,4 +1,4 @@
-"""Sparse weights: masks that stay (`Static`) or change while a model is trained (`GMP`, `SET`, `RigL`)."""
+"""Sparse weights: masks that are constant (`Static`) or change during training (`GMP`, `SET`, `RigL`)."""
 
 from cstorch.sparse import utils
 from cstorch.sparse.algorithm import SparseParameter, SparsityAlgorithm, Static

@@ -1,9 +1,9 @@
-"""What sparsity algorithms share: sparse weights with their masks, and when they are pruned.
+"""The base class of sparsity algorithms, sparse weights with their masks, and `Static`, which keeps masks.
 
-The mask of a weight is a buffer of its module, `<weight>_mask`, so checkpoints of the model have it. Outside
-of steps the weight itself is 0 where its mask is, and it stays so: a hook on the weight makes its gradient
-sparse, and after each step of the optimizer the weight and the optimizer's state are pruned. So a program
-that uses a weight past its module's `forward` sees a sparse one, too.
+The mask of a weight is a buffer of its module, `<weight>_mask`, so checkpoints of the model contain it. The
+weight itself is 0 where its mask is: a hook makes its gradient sparse, and after each step of the optimizer
+the weight and the optimizer's state are pruned. So a program that uses a weight outside of its module's
+`forward` sees a sparse one, too.
 """
 
 import sys
@@ -21,10 +21,10 @@ from torch.utils.hooks import RemovableHandle
 from cstorch.sparse.utils import HyperParameterSchedule, InitMethod, configure_hyperparameter, init_method_of
 
 ParamFilter: TypeAlias = str | Sequence[str] | Callable[[str, Tensor], bool] | None
-"""A pattern of paths, as of files, or several, or a function of path and tensor; None for the default."""
+"""A glob pattern of paths, several patterns, or a function of path and tensor; None for the default."""
 
 _DENSE = ("embedding", "norm", "lm_head", "pe_helper")
-"""Parts of paths of weights that stay dense: small ones, and tables of which a step reads a few rows."""
+"""Parts of paths of weights that stay dense: small ones, and tables from which a step reads a few rows."""
 
 
 def default_sparse_param_filter(name: str, param: Tensor) -> bool:
@@ -33,7 +33,7 @@ def default_sparse_param_filter(name: str, param: Tensor) -> bool:
 
 
 def filter_of(given: ParamFilter) -> Callable[[str, Tensor], bool]:
-    """Return the function of a filter.
+    """Convert a filter to a function of path and weight.
 
     Raises:
         ValueError: it is none.
@@ -52,16 +52,16 @@ def filter_of(given: ParamFilter) -> Callable[[str, Tensor], bool]:
 
 
 SparsityHook: TypeAlias = Callable[["SparsityAlgorithm", str, Tensor | float], Any]
-"""Gets the algorithm, the name of a weight and its sparsity."""
+"""Called with the algorithm, the name of a weight and its sparsity."""
 
 
 class SparseParameter:
-    """A weight of a module, and its mask.
+    """A weight of a module with its mask.
 
     Attributes:
-        module: has the weight and the mask.
+        module: the module of the weight and the mask.
         name: path of the weight in the model.
-        dense_grad: gradient of the weight in this step before the mask; None before the backward pass.
+        dense_grad: unmasked gradient of the weight in this step; None before the backward pass.
     """
 
     def __init__(self, module: nn.Module, name: str) -> None:
@@ -82,18 +82,18 @@ class SparseParameter:
 
     @property
     def param(self) -> nn.Parameter:
-        """The weight, which `cstorch.compile` replaces by one of the device."""
+        """The weight; `cstorch.compile` replaces it by a tensor of the device."""
         found = self.module._parameters[self._key]
         assert found is not None
         return found
 
     @property
     def mask(self) -> Tensor:
-        """Bool tensor of the weight's shape; False where the weight is pruned."""
+        """A bool tensor of the weight's shape; False where the weight is pruned."""
         return self.module.get_buffer(self.mask_key)
 
     def hook_gradient(self) -> None:
-        """Make gradients of the weight sparse, once for each tensor that the module has had there."""
+        """Make gradients of the weight sparse, once for each tensor that has been the weight."""
         parameter = self.param
         if self._hooked is not parameter and parameter.requires_grad:
             parameter.register_hook(self._sparsify_gradient)
@@ -112,15 +112,15 @@ class SparseParameter:
 
 
 class SparsityAlgorithm(ABC):
-    """Makes weights of a model sparse, and keeps them so while the model is trained.
+    """Makes weights of a model sparse, and keeps them sparse during training.
 
     `model.apply(algorithm)` chooses weights and makes their masks; `optimizer.apply(algorithm)` makes each
-    step of the optimizer prune them, and update masks where the algorithm does that.
+    step of the optimizer prune them, and update masks if the algorithm does that.
 
     Args:
         sparsity: share of the elements that are 0, from 0 to below 1, or a schedule of it.
-        init_method: way to make the first mask: "random", "topk" (the largest stay), "from_zeros" (what is 0
-            already), "checkerboard", or a function of the weight and its sparsity.
+        init_method: method for the first mask: "random", "topk" (keeps the largest), "from_zeros" (keeps the
+            elements that are not 0), "checkerboard", or a function of the weight and its sparsity.
 
     Raises:
         ValueError: the sparsity or the init method is none of these.
@@ -135,16 +135,16 @@ class SparsityAlgorithm(ABC):
 
     @property
     def num_sparse_params(self) -> int:
-        """Number of weights that are sparse."""
+        """Number of sparse weights."""
         return len(self.sparse_params)
 
     @property
     def sparsity(self) -> HyperParameterSchedule | None:
-        """The schedule of the sparsity; None where the masks are given."""
+        """The schedule of the sparsity; None if the masks are given."""
         return self._sparsity
 
     def get_sparse_params(self, obj: nn.Module | torch.optim.Optimizer | Tensor) -> Iterator[SparseParameter]:
-        """Yield the sparse weights that are part of a module, an optimizer, or a tensor."""
+        """Yield the sparse weights of a module or an optimizer, or the one that is a tensor."""
         if isinstance(obj, nn.Module):
             wanted = {id(parameter) for parameter in obj.parameters()}
         elif isinstance(obj, torch.optim.Optimizer):
@@ -161,7 +161,7 @@ class SparsityAlgorithm(ABC):
             self._initialize(sparse)
 
     def csx_annotate_sparsity(self, param: SparseParameter) -> None:  # noqa: B027
-        """Do nothing: the compiler of the original is told here how sparse a weight will be."""
+        """Do nothing: the original annotates the sparsity of a weight for its compiler here."""
 
     def apply(self, obj: nn.Module | torch.optim.Optimizer) -> None:
         """Sparsify a model, or the steps of an optimizer.
@@ -177,12 +177,12 @@ class SparsityAlgorithm(ABC):
             raise TypeError(f"got a {type(obj).__name__} to sparsify, expected a module or an optimizer")
 
     def __call__(self, obj: nn.Module | torch.optim.Optimizer) -> None:
-        """Sparsify what `model.apply` or `optimizer.apply` is called on."""
+        """Sparsify the object of `model.apply` or `optimizer.apply`."""
         if _whole_of(obj) is obj:
             self.apply(obj)
 
     def sparsify_module(self, module: nn.Module) -> None:
-        """Sparsify those weights of a model that `default_sparse_param_filter` chooses."""
+        """Sparsify the weights of a model that `default_sparse_param_filter` chooses."""
         for owner, name, parameter in named_weights(module):
             if default_sparse_param_filter(name, parameter):
                 self.sparsify_parameter(owner, name, parameter)
@@ -191,7 +191,7 @@ class SparsityAlgorithm(ABC):
         """Make one weight sparse.
 
         Args:
-            module: has the weight.
+            module: the module of the weight.
             name: its path in the model, which ends with its name in the module.
             param: the weight.
         """
@@ -212,21 +212,21 @@ class SparsityAlgorithm(ABC):
 
     @abstractmethod
     def update(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Follow a step of an optimizer: prune its weights and state, and update masks."""
+        """Prune weights and state after a step of an optimizer, and update masks."""
 
     def register_target_sparsity_hook(self, hook: SparsityHook) -> RemovableHandle:
-        """Call a hook with each weight's name and intended sparsity after each step."""
-        return _registered(self._target_hooks, hook)
+        """Register a hook that is called with each weight's name and target sparsity after each step."""
+        return _register_hook(self._target_hooks, hook)
 
     def register_computed_sparsity_hook(self, hook: SparsityHook) -> RemovableHandle:
-        """Call a hook with each weight's name and the share of zeros in its mask after each step."""
-        return _registered(self._computed_hooks, hook)
+        """Register a hook that is called with each weight's name and its mask's sparsity after each step."""
+        return _register_hook(self._computed_hooks, hook)
 
     def visit_state(self, f: Callable[[Tensor], Tensor | None]) -> None:  # noqa: B027
-        """Call a function on each tensor of the state; a tensor that it returns takes its place."""
+        """Call a function on each tensor of the state; a tensor that it returns replaces it."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is not in the model: masks are."""
+        """Return state that is not in the model; masks are in the model."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # noqa: B027
@@ -257,10 +257,10 @@ class SparsityAlgorithm(ABC):
 
 
 def configure_sparsity(given: Any) -> HyperParameterSchedule:
-    """Return the schedule of a sparsity.
+    """Make the schedule of a sparsity.
 
     Raises:
-        ValueError: it is a number outside of [0, 1), or no schedule.
+        ValueError: the number is outside of [0, 1), or it is no schedule.
     """
     if isinstance(given, int | float) and not 0 <= given < 1:
         raise ValueError(f"got sparsity={given}, expected a share of zeros from 0 to below 1")
@@ -274,7 +274,7 @@ def named_weights(module: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parame
 
 
 def _sparse_states(optimizer: torch.optim.Optimizer, sparse: SparseParameter) -> list[Tensor]:
-    """Return the states of an optimizer that have an element for each element of a weight."""
+    """Return the states of an optimizer that have the shape of a weight."""
     names = getattr(optimizer, "state_names_to_sparsify", None)
     state = optimizer.state.get(sparse.param, {})
     wanted = state if names is None else names()
@@ -283,11 +283,8 @@ def _sparse_states(optimizer: torch.optim.Optimizer, sparse: SparseParameter) ->
 
 
 def _whole_of(obj: Any) -> Any:
-    """Return the module on which `nn.Module.apply` is called that has called us, else the object itself.
-
-    `nn.Module.apply` gives its function each part before the whole, but only the whole has the paths that
-    filters are about.
-    """
+    """Return the module whose `nn.Module.apply` is calling, else the object itself."""
+    # nn.Module.apply calls its function on each part before the whole, but filters need paths from the whole.
     whole = obj
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -297,18 +294,18 @@ def _whole_of(obj: Any) -> Any:
     return whole
 
 
-def _registered(hooks: OrderedDict[int, SparsityHook], hook: SparsityHook) -> RemovableHandle:
+def _register_hook(hooks: OrderedDict[int, SparsityHook], hook: SparsityHook) -> RemovableHandle:
     handle = RemovableHandle(hooks)
     hooks[handle.id] = hook
     return handle
 
 
 class Static(SparsityAlgorithm):
-    """Masks that stay as they were made.
+    """Masks that never change.
 
     Args:
         sparsity: share of the elements that are 0, from 0 to below 1; None with the init method "from_zeros".
-        kwargs: see `SparsityAlgorithm`.
+        kwargs: arguments of `SparsityAlgorithm`.
     """
 
     def __init__(self, sparsity: Any = None, **kwargs: Any) -> None:
@@ -317,6 +314,6 @@ class Static(SparsityAlgorithm):
         super().__init__(sparsity, **kwargs)
 
     def update(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Prune the weights after a step of an optimizer, and its state."""
+        """Prune the weights and the state after a step of an optimizer."""
         self._prune(optimizer)
         self._report(self._first_sparsity())

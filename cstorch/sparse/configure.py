@@ -45,10 +45,10 @@ class _Handles:
 
 
 class Group(SparsityAlgorithm):
-    """Sparsity algorithms with their filters; a weight belongs to the first whose filter chooses it.
+    """Sparsity algorithms with filters; a weight belongs to the first one whose filter chooses it.
 
     Args:
-        groups: algorithms by filter; see `add`.
+        groups: algorithms by filter, as for `add`.
     """
 
     def __init__(self, groups: Any = None) -> None:
@@ -59,12 +59,12 @@ class Group(SparsityAlgorithm):
 
     @property
     def algorithms(self) -> list[SparsityAlgorithm]:
-        """The algorithms, in the order in which they were added."""
+        """The algorithms in the order of their addition."""
         return [algorithm for _, algorithm in self._groups]
 
     @property
     def num_sparse_params(self) -> int:
-        """Number of weights that are sparse."""
+        """Number of sparse weights."""
         return sum(algorithm.num_sparse_params for algorithm in self.algorithms)
 
     @property
@@ -82,7 +82,7 @@ class Group(SparsityAlgorithm):
         """Add an algorithm.
 
         Args:
-            filter: a pattern of weights' paths such as "*dense_layer.weight", several, or a function of path
+            filter: a glob pattern of paths such as "*dense_layer.weight", several, or a function of path
                 and weight.
             algorithm: sparsifies the weights that the filter chooses.
 
@@ -98,7 +98,7 @@ class Group(SparsityAlgorithm):
         self._groups += group._groups
 
     def get_sparse_params(self, obj: nn.Module | torch.optim.Optimizer | Tensor) -> Any:
-        """Yield the sparse weights that are part of a module, an optimizer, or a tensor."""
+        """Yield the sparse weights of a module or an optimizer, or the one that is a tensor."""
         for algorithm in self.algorithms:
             yield from algorithm.get_sparse_params(obj)
 
@@ -125,25 +125,25 @@ class Group(SparsityAlgorithm):
             algorithm.sparsify_optimizer(optimizer)
 
     def update(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Follow a step of an optimizer."""
+        """Prune weights and state after a step of an optimizer, and update masks."""
         for algorithm in self.algorithms:
             algorithm.update(optimizer)
 
     def register_target_sparsity_hook(self, hook: SparsityHook) -> Any:
-        """Call a hook with each weight's name and intended sparsity after each step."""
+        """Register a hook that is called with each weight's name and target sparsity after each step."""
         return _Handles([algorithm.register_target_sparsity_hook(hook) for algorithm in self.algorithms])
 
     def register_computed_sparsity_hook(self, hook: SparsityHook) -> Any:
-        """Call a hook with each weight's name and the share of zeros in its mask after each step."""
+        """Register a hook that is called with each weight's name and its mask's sparsity after each step."""
         return _Handles([algorithm.register_computed_sparsity_hook(hook) for algorithm in self.algorithms])
 
     def visit_state(self, f: Callable[[Tensor], Tensor | None]) -> None:
-        """Call a function on each tensor of the state; a tensor that it returns takes its place."""
+        """Call a function on each tensor of the state; a tensor that it returns replaces it."""
         for algorithm in self.algorithms:
             algorithm.visit_state(f)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states of the algorithms by their number; of one, its own."""
+        """Return the states of the algorithms by number; if there is one, its state."""
         if len(self) == 1:
             return self.algorithms[0].state_dict()
         return {str(number): algorithm.state_dict() for number, algorithm in enumerate(self.algorithms)}
@@ -175,12 +175,12 @@ def configure(config: float | Mapping[str, Any] | list[Any] | tuple[Any, ...]) -
     """Make the sparsity algorithms that a configuration describes.
 
     Args:
-        config: a sparsity for masks that stay; a dictionary with `algorithm` ("static" by default),
+        config: a sparsity for constant masks; a dictionary with `algorithm` ("static" by default),
             `param_filter` and arguments of the algorithm; or a list of such dictionaries.
 
     Raises:
         ValueError: an algorithm or a filter is unknown.
-        TypeError: it is none of these, or the algorithm does not take an argument.
+        TypeError: it is none of these, or the algorithm does not accept an argument.
     """
     if isinstance(config, int | float):
         return _group([{"sparsity": config}])
@@ -204,13 +204,13 @@ def _group(configs: Any) -> Group:
 
 
 class SparsityOptimizer:
-    """Masks of weights that are chosen by name.
+    """Keeps the masks of weights that are chosen by name.
 
     Args:
         sparsity_type: name of an algorithm, such as "static" or "rigl".
         names: weights that may be sparse.
         config: arguments of the algorithm; also `schedule` for `update`, and `param_name_patterns`, regular
-            expressions of which one matches the name of a weight, in place of the default filter.
+            expressions of which one matches the name of a weight, instead of the default filter.
 
     Raises:
         ValueError: an argument is unknown.
@@ -227,7 +227,7 @@ class SparsityOptimizer:
         self._loaded: Mapping[str, Any] | None = None
 
     def hook_module(self, module: nn.Module) -> None:
-        """Make the chosen weights of a model sparse, with the masks that were loaded, else with full ones."""
+        """Make the chosen weights of a model sparse, with loaded masks if any, else with full ones."""
         self.algorithm.init_method = lambda weight, _: torch.ones_like(weight, dtype=torch.bool)
         for owner, name, parameter in named_weights(module):
             if name in self._names and self._chooses(name, parameter):
@@ -237,12 +237,12 @@ class SparsityOptimizer:
             self.load_state_dict(self._loaded)
 
     def initialize_sparsity(self) -> None:
-        """Make the first masks, unless a checkpoint has brought some."""
+        """Make the first masks, unless a checkpoint has provided them."""
         if all(bool(sparse.mask.all()) for sparse in self.algorithm.sparse_params.values()):
             self.algorithm.initialize()
 
     def step(self) -> None:
-        """Do nothing: masks are updated in the step of the optimizer that is wrapped."""
+        """Do nothing: the step of the wrapped optimizer updates the masks."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the masks by the names of their weights, and the count of steps."""
@@ -250,7 +250,7 @@ class SparsityOptimizer:
         return {"state": masks, **self.algorithm.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from saved masks, also from ones that are loaded before `hook_module`."""
+        """Continue from saved masks; they may be loaded before `hook_module`."""
         self._loaded = state_dict
         for name, sparse in self.algorithm.sparse_params.items():
             saved = state_dict.get("state", {}).get(name)
@@ -268,9 +268,9 @@ class SparsityOptimizer:
 
 
 class SparsityWrapperOptimizer:
-    """An optimizer whose steps keep weights sparse, and whose state has their masks.
+    """An optimizer whose steps keep weights sparse, and whose state contains their masks.
 
-    Everything else is the wrapped optimizer's.
+    All other attributes are those of the wrapped optimizer.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, sparsity_optimizer: SparsityOptimizer) -> None:
@@ -281,11 +281,11 @@ class SparsityWrapperOptimizer:
         return getattr(vars(self)["_optimizer"], name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the optimizer's state, and under `sparsity` that of the masks."""
+        """Return the optimizer's state, with that of the masks under `sparsity`."""
         return {**self._optimizer.state_dict(), "sparsity": self._sparsity.state_dict()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Continue from a saved state; one without masks leaves them as they are."""
+        """Continue from a saved state; without masks in it, these do not change."""
         rest = dict(state_dict)
         sparsity = rest.pop("sparsity", None)
         self._optimizer.load_state_dict(rest)
@@ -296,14 +296,14 @@ class SparsityWrapperOptimizer:
 def configure_sparsity_optimizer(
     sparsity_type: str, named_parameters: Iterable[tuple[str, nn.Parameter]], **kwargs: Any
 ) -> SparsityOptimizer:
-    """Return the optimizer of masks that a configuration describes; see `SparsityOptimizer`."""
+    """Make the `SparsityOptimizer` that a configuration describes."""
     return SparsityOptimizer(sparsity_type, [name for name, _ in named_parameters], **kwargs)
 
 
 def configure_sparsity_wrapper(
     model: nn.Module, optimizer: torch.optim.Optimizer, sparsity_type: str, **kwargs: Any
 ) -> SparsityWrapperOptimizer:
-    """Make weights of a model sparse, and return an optimizer that keeps them so."""
+    """Make weights of a model sparse, and return an optimizer that keeps them sparse."""
     masks = configure_sparsity_optimizer(sparsity_type, model.named_parameters(), **kwargs)
     masks.hook_module(model)
     masks.initialize_sparsity()

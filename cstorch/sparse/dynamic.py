@@ -1,7 +1,6 @@
-"""Sparsity with masks that change while a model is trained: GMP, SET and RigL.
+"""Sparsity with masks that change during training: GMP, SET and RigL.
 
-The update is part of the recorded step: in every step the new masks are computed, and a step that is no
-update step keeps the old ones.
+The update is part of the recorded step: every step computes new masks, and only an update step uses them.
 """
 
 from abc import abstractmethod
@@ -29,19 +28,19 @@ from cstorch.tracing.state import place_with_models, register
 
 
 class DynamicSparsityAlgorithm(SparsityAlgorithm):
-    """Masks that are updated at some steps; a subclass says how in `update_mask`.
+    """Masks that are updated at some steps, as a subclass defines in `update_mask`.
 
     Args:
         sparsity: share of the elements that are 0, or a schedule of it: a list of numbers to cycle through, a
             function of the step, or a dictionary such as `{"type": "exp", "init": 0, "gamma": -0.01}`.
         update: steps at which masks are updated: a dictionary with `freq`, `start` and `stop`, a list, or a
             function of the step; None for all.
-        kwargs: see `SparsityAlgorithm`.
+        kwargs: arguments of `SparsityAlgorithm`.
 
     Attributes:
-        step: steps of the optimizer so far, an int64 tensor without dimensions; a step that a dynamic
+        step: steps of the optimizer so far, an int64 scalar; a step that a dynamic
             `GradScaler` undoes does not count.
-        updates: those of them that have updated masks.
+        updates: the number of these that have updated masks.
     """
 
     def __init__(self, sparsity: Any = None, update: Any = None, **kwargs: Any) -> None:
@@ -60,7 +59,7 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
 
     @property
     def is_update_step(self) -> Tensor:
-        """Whether this step updates masks, a bool tensor without dimensions."""
+        """True if this step updates masks, a bool scalar."""
         return self.update_schedule.is_update_step(self.step)
 
     def sparsify_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -68,7 +67,7 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
         super().sparsify_optimizer(optimizer)
         for sparse in self.get_sparse_params(optimizer):
             if isinstance(sparse.param, DeviceTensor) and not isinstance(self.step, DeviceTensor):
-                # made before the model was compiled
+                # The algorithm was made before the model was compiled.
                 self.step, self.updates = to_device(self.step), to_device(self.updates)
             update_if_finite(optimizer, sparse.mask)
         update_if_finite(optimizer, self.step)
@@ -79,7 +78,7 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
         """Update the masks if this step does, and prune the weights after a step of an optimizer."""
         assert self._sparsity is not None
         is_update_step, target = self.is_update_step, self._now(self._sparsity)
-        # values cannot be read in a recorded step, which computes what it then does not use
+        # A recorded step cannot read values, so it always computes new masks.
         if current_recording() is not None or bool(is_update_step):
             for sparse in self.sparse_params.values():
                 found = self.update_mask(sparse.param, sparse.mask, target)
@@ -101,7 +100,7 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
         Args:
             p: the weight, which is 0 where its mask is.
             mask: bool tensor of its shape.
-            sparsity: share of zeros that the next mask has.
+            sparsity: share of zeros of the next mask.
         """
 
     def visit_state(self, f: Callable[[Tensor], Tensor | None]) -> None:
@@ -112,7 +111,7 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
                 setattr(self, name, found)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the count of steps, and for sparsities that cycle the number of updates of each weight."""
+        """Return the count of steps, and for cycling sparsities the number of updates of each weight."""
         if not isinstance(self._sparsity, Cycling):
             return {"step": self.step}
         return {"step": self.step, "sparsity": {name: {"index": self.updates} for name in self.sparse_params}}
@@ -126,12 +125,12 @@ class DynamicSparsityAlgorithm(SparsityAlgorithm):
 
 
 class GMP(DynamicSparsityAlgorithm):
-    """Gradual magnitude pruning: the largest elements stay (Zhu and Gupta, 2017, arXiv:1710.01878).
+    """Gradual magnitude pruning: keeps the largest elements (Zhu and Gupta, 2017, arXiv:1710.01878).
 
-    The sparsity follows a schedule that rises, from that of the first masks on.
+    The sparsity follows an increasing schedule, which begins with that of the first masks.
 
     Args:
-        kwargs: see `DynamicSparsityAlgorithm`.
+        kwargs: arguments of `DynamicSparsityAlgorithm`.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -143,7 +142,7 @@ class GMP(DynamicSparsityAlgorithm):
 
 
 class _DropAndGrow(DynamicSparsityAlgorithm):
-    """Drops a part of the elements that a mask keeps, the smallest, and lets others grow from 0."""
+    """Drops a fraction of the elements of a mask, the smallest, and lets others grow from 0."""
 
     def __init__(self, drop_fraction: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -161,7 +160,7 @@ class _DropAndGrow(DynamicSparsityAlgorithm):
 
     @abstractmethod
     def _growth(self, p: Tensor) -> Tensor:
-        """Return a score of each element: those with the largest ones grow."""
+        """Return a score of each element; those with the largest scores grow."""
 
     def _largest(self, p: Tensor, score: Tensor, count: Tensor) -> Tensor:
         return largest(score, count)
@@ -171,8 +170,8 @@ class SET(_DropAndGrow):
     """Sparse evolutionary training: random elements grow (Mocanu et al., 2018, arXiv:1707.04780).
 
     Args:
-        drop_fraction: part of the elements kept so far that is dropped, or a schedule of it.
-        kwargs: see `DynamicSparsityAlgorithm`.
+        drop_fraction: fraction of the kept elements to drop, or a schedule of it.
+        kwargs: arguments of `DynamicSparsityAlgorithm`.
     """
 
     def __init__(self, drop_fraction: Any = 0.3, **kwargs: Any) -> None:
@@ -186,13 +185,13 @@ class RigL(_DropAndGrow):
     """Rigged lottery: elements with the largest gradients grow (Evci et al., 2020, arXiv:1911.11134).
 
     Args:
-        drop_fraction: part of the elements kept so far that is dropped, or a schedule of it.
-        balance_in_groups: parts of the inputs (dimension 1), each of which keeps the same number of elements.
-        balance_out_groups: parts of the outputs (dimension 0), likewise; only one of the two can be given.
-        kwargs: see `DynamicSparsityAlgorithm`.
+        drop_fraction: fraction of the kept elements to drop, or a schedule of it.
+        balance_in_groups: number of groups of inputs (dimension 1), which keep equal numbers of elements.
+        balance_out_groups: number of groups of outputs (dimension 0); only one of the two can be given.
+        kwargs: arguments of `DynamicSparsityAlgorithm`.
 
     Raises:
-        ValueError: both numbers of parts are given.
+        ValueError: both numbers of groups are given.
     """
 
     def __init__(
@@ -214,7 +213,7 @@ class RigL(_DropAndGrow):
         """Make one weight sparse.
 
         Raises:
-            ValueError: its inputs or outputs cannot be divided into parts of one size.
+            ValueError: its inputs or outputs cannot be divided into groups of equal size.
         """
         for dimension, groups in ((1, self.balance_in_groups), (0, self.balance_out_groups)):
             if groups is not None and param.shape[dimension] % groups:
@@ -226,7 +225,7 @@ class RigL(_DropAndGrow):
 
     def _growth(self, p: Tensor) -> Tensor:
         sparse: SparseParameter = next(self.get_sparse_params(p))
-        # without a gradient nothing tells the elements apart, and the first ones grow
+        # Without a gradient all scores are equal, and the first elements grow.
         return torch.zeros_like(p) if sparse.dense_grad is None else sparse.dense_grad.abs()
 
     def _largest(self, p: Tensor, score: Tensor, count: Tensor) -> Tensor:

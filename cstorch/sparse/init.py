@@ -1,4 +1,4 @@
-"""First masks of sparse weights, by the names that programs import."""
+"""Methods for the first masks of sparse weights, by the names that programs import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["checkerboard", "from_zeros", "make_init_method", "random", "topk"]
 def random(
     p: Tensor, sparsity: Number, score_shaper: Shaper | None = None, device: torch.device | None = None
 ) -> Tensor:
-    """Return a mask of random elements; a weight stays on its device."""
+    """Return a mask of random elements, on the device of the weight."""
     return make_mask_topk_sparsity(torch.rand_like(p), sparsity, score_shaper)
 
 

@@ -1,4 +1,9 @@
-"""Schedules of sparsities and of updates, and masks by score, for algorithms and programs' own ones."""
+"""Schedules of sparsities and of mask updates, and masks by score, for our algorithms and those of programs.
+
+A step is recorded once, so schedules are formulas of the step, an int64 scalar. Masks are made by rank of a
+score, not by threshold, because scores of pruned elements are all 0: exactly the requested number of elements
+stays. That number may be a tensor, as in a recorded step.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -11,25 +16,25 @@ from torch import Tensor
 from cs_toolkit.subclasses import find_program_class
 
 Number: TypeAlias = float | Tensor
-"""A Python number, or a tensor without dimensions."""
+"""A Python number, or a scalar tensor."""
 
 
 class HyperParameterSchedule(ABC):
     """A number that is a function of the step.
 
     Attributes:
-        of_updates: gets the number of updates of masks so far in place of the step.
+        of_updates: True if it is a function of the number of mask updates so far, instead of the step.
     """
 
     of_updates = False
 
     def __call__(self, step: Tensor) -> Number:
-        """Return the number at a step, an int64 tensor without dimensions."""
+        """Return the number at a step, an int64 scalar."""
         return self.compute(step)
 
     @abstractmethod
     def compute(self, step: Tensor) -> Number:
-        """Return the number at a step; a program's own schedule defines it by operations of torch."""
+        """Return the number at a step; schedules of programs define it with operations of torch."""
 
 
 class Constant(HyperParameterSchedule):
@@ -89,7 +94,7 @@ class Cosine(HyperParameterSchedule):
 
 
 class Cycling(HyperParameterSchedule):
-    """One of several numbers after the other, the next after each update, the first again after the last."""
+    """Several numbers in a cycle: the next one after each update."""
 
     of_updates = True
 
@@ -108,7 +113,7 @@ class Cycling(HyperParameterSchedule):
 
 
 class Lambda(HyperParameterSchedule):
-    """A program's function of the step, of torch operations alone."""
+    """A program's function of the step, with torch operations only."""
 
     def __init__(self, fn: Callable[[Tensor], Number]) -> None:
         self.fn = fn
@@ -122,12 +127,12 @@ class UpdateSchedule(ABC):
     """Steps at which masks are updated."""
 
     def __call__(self, step: Tensor) -> Tensor:
-        """Return whether masks are updated at a step, a bool tensor without dimensions."""
+        """Return True if masks are updated at a step, a bool scalar."""
         return self.is_update_step(step)
 
     @abstractmethod
     def is_update_step(self, step: Tensor) -> Tensor:
-        """Return whether masks are updated at a step."""
+        """Return True if masks are updated at a step."""
 
 
 class FreqSchedule(UpdateSchedule):
@@ -139,7 +144,7 @@ class FreqSchedule(UpdateSchedule):
         self.freq, self.start, self.stop = freq, start, stop
 
     def is_update_step(self, step: Tensor) -> Tensor:
-        """Return whether masks are updated at a step."""
+        """Return True if masks are updated at a step."""
         found = (step >= self.start) & (torch.remainder(step - self.start, self.freq) == 0)
         return found if self.stop is None else found & (step < self.stop)
 
@@ -151,12 +156,12 @@ class ListSchedule(UpdateSchedule):
         self.steps = sorted(steps)
 
     def is_update_step(self, step: Tensor) -> Tensor:
-        """Return whether masks are updated at a step."""
+        """Return True if masks are updated at a step."""
         return (step == torch.tensor(self.steps, dtype=torch.int64)).any()
 
 
-class _Asked(UpdateSchedule):
-    """Steps for which a program's function says so."""
+class _FunctionSchedule(UpdateSchedule):
+    """Steps for which a program's function returns True."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function
@@ -174,7 +179,7 @@ def configure_hyperparameter(name: str, given: Any) -> HyperParameterSchedule:
     """Return the schedule that a configuration describes.
 
     Args:
-        name: of the number, for errors.
+        name: name of the number, for errors.
         given: a number; a list of numbers to cycle through; a function of the step; or a dictionary whose
             `type` is the name of a class, of ours or of the program, in any case, with its arguments.
 
@@ -225,7 +230,7 @@ def configure_update(given: Any) -> UpdateSchedule:
     if isinstance(given, list | tuple):
         return ListSchedule(given)
     if callable(given):
-        return _Asked(given)
+        return _FunctionSchedule(given)
     raise ValueError(
         f"got update={given!r}, expected a dictionary with freq, start and stop, a list of steps, or a "
         "function of the step"
@@ -233,23 +238,23 @@ def configure_update(given: Any) -> UpdateSchedule:
 
 
 InitMethod = str | Callable[[Tensor, Number], Tensor]
-"""Name of a way to make the first mask, or a function of the weight and the sparsity."""
+"""Name of a method for the first mask, or a function of the weight and the sparsity."""
 
 
 def kept_count(elements: int, sparsity: Number) -> Tensor:
-    """Return the number of elements that stay, rounded down: an int64 tensor without dimensions."""
+    """Return the number of elements that a mask keeps, rounded down: an int64 scalar."""
     density = 1 - sparsity
     kept = density if isinstance(density, Tensor) else torch.tensor(density, dtype=torch.float32)
     return torch.floor(kept * elements).to(torch.int64)
 
 
 def largest(score: Tensor, count: Tensor, groups: int = 1) -> Tensor:
-    """Return a mask of the elements with the largest scores; the first ones where scores are equal.
+    """Return a mask of the elements with the largest scores; of equal scores, the first ones.
 
     Args:
         score: of any shape.
-        count: number of elements that stay.
-        groups: parts of the first dimension, in each of which the same number of elements stays.
+        count: number of elements to keep.
+        groups: number of equal parts of the first dimension, which keep equal numbers of elements.
     """
     rows = score.detach().reshape(groups, -1)
     order = torch.sort(rows, dim=1, descending=True, stable=True).indices
@@ -291,7 +296,7 @@ INIT_METHODS: dict[str, Callable[[Tensor, Number], Tensor]] = {
 
 
 def init_method_of(given: InitMethod) -> Callable[[Tensor, Number], Tensor]:
-    """Return the function of an init method.
+    """Convert an init method to a function.
 
     Raises:
         ValueError: there is none of that name.
@@ -306,17 +311,17 @@ def init_method_of(given: InitMethod) -> Callable[[Tensor, Number], Tensor]:
 
 
 Unshaper = Callable[[Tensor], Tensor]
-"""Gives a tensor the shape that it had before a `ScoreShaper` changed it."""
+"""Restores the shape of a tensor that a `ScoreShaper` changed."""
 
 Shaper = Callable[[Tensor], tuple[Tensor, Unshaper]]
 
 
 class ScoreShaper(ABC):
-    """A way to group scores: elements compete along the last dimension of what a call returns."""
+    """Groups scores: elements compete along the last dimension of the result of a call."""
 
     @abstractmethod
     def __call__(self, tensor: Tensor) -> tuple[Tensor, Unshaper]:
-        """Return the tensor in groups, and a function that undoes the change of shape."""
+        """Return the tensor in groups, and a function that restores its shape."""
 
 
 class ScoreFlattener(ScoreShaper):
@@ -377,7 +382,7 @@ def make_mask_drop_minimum(
     """Return a mask without the smallest scores, and the number of elements in each of its groups.
 
     Args:
-        score: of any shape; what the mask leaves out has the smallest scores.
+        score: of any shape; elements outside of the mask have the smallest scores.
         mask: bool tensor of its shape.
         drop_fraction: share of the elements of the mask that are dropped.
         score_shaper: makes the groups; None for a single one.

@@ -1,6 +1,6 @@
 """The result of an analysis: typed data, and the JSON that `cs_input_analyzer --json FILE` writes. Pure.
 
-docs/input-analyzer-reference.md describes the JSON member by member.
+docs/input-analyzer-reference.md describes the members of the JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from input_rules.throughput import StageCost
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The stage that bounds the rate, and the reason in one sentence."""
+    """The stage that limits the throughput, and the reason in one sentence."""
 
     stage: str
     op: str
@@ -25,28 +25,28 @@ class Bottleneck:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Copies of the input function that ran side by side on one node.
+    """Copies of the input function that ran in parallel on one node.
 
     Attributes:
         tasks: number of copies.
         cpus_per_task: CPUs of each copy.
-        samples_per_s: rate of all copies together in the steady state.
-        low: lower end of the 95 % confidence interval of that rate.
+        samples_per_s: throughput of all copies together in the steady state.
+        low: lower end of the 95 % confidence interval of that throughput.
         high: upper end.
-        pinned: every copy had CPUs of its own.
-        settled: there were enough batches, the rate had come to rest, and the interval was as tight as asked
-            for.
-        batches: of the copy that delivered the fewest.
+        pinned: every copy had its own CPUs.
+        settled: there were enough batches, the throughput was steady, and the interval was as narrow as
+            requested.
+        batches: batches of the copy that delivered the fewest.
         warm_up_s: seconds until the steady state.
-        first_epoch_samples_per_s: rate of a copy during its first epoch; None where it was too short to be
-            measured, or never ended and files were not made cold, or several copies were measured.
-        first_epoch_disk_bytes_per_sample: bytes that it read from disks meanwhile; None where there is no
-            such epoch, or the kernel does not tell.
-        cold: files were dropped from the memory of the operating system just before.
+        first_epoch_samples_per_s: throughput of a copy during its first epoch; None if that was too short to
+            be measured, if it never ended and files were not made cold, or if several copies were measured.
+        first_epoch_disk_bytes_per_sample: bytes that it read from disks during that epoch; None without such
+            an epoch, or if the kernel does not report it.
+        cold: files were dropped from the page cache just before.
         cpu_us_per_sample: CPU time of a copy's process per sample.
-        bytes_per_sample: size of a sample as the worker gets it.
+        bytes_per_sample: size of a sample as the worker receives it.
         memory_per_task_bytes: largest resident memory of a copy.
-        other_cpus: CPUs that programs other than the copies kept busy meanwhile.
+        other_cpus: CPUs that other programs kept busy in the meantime.
     """
 
     tasks: int
@@ -69,7 +69,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A job of csrun_wse: `nodes` times `tasks_per_node` tasks, of which the first is the chief."""
+    """A job of csrun_wse: `nodes` times `tasks_per_node` tasks, the first of which is the chief."""
 
     nodes: int
     tasks_per_node: int
@@ -77,13 +77,13 @@ class Layout:
 
     @property
     def workers(self) -> int:
-        """Tasks that stream; the chief of a job of one task has its worker in the same process."""
+        """Tasks that stream; in a job of one task the chief's process includes the worker."""
         return max(1, self.nodes * self.tasks_per_node - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The rate that all workers of a layout are expected to reach together."""
+    """The throughput that all workers of a layout are expected to reach together."""
 
     layout: Layout
     samples_per_s: float
@@ -95,12 +95,11 @@ class Recommendation:
 
     Attributes:
         layout: nodes, tasks, CPUs.
-        samples_per_s: expected rate of its workers.
-        headroom: by what part that is above the target, 0.25 for a quarter; negative where it is below; None
+        samples_per_s: expected throughput of its workers.
+        headroom: fraction by which that exceeds the target, negative if it is below; None without a target.
+        utilization: fraction of the time for which the accelerator is expected to have input, 0 to 1; None
             without a target.
-        utilization: part of the time for which the accelerator is expected to have input, 0 to 1; None
-            without a target.
-        low: lower end of the interval of the expected rate, see `input_analyzer.conclusions`; None where it
+        low: lower end of the interval of the expected throughput, see `conclusions.add_interval`; None if it
             was not computed.
         high: upper end.
     """
@@ -115,7 +114,7 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Samples per second that the training could use, and where that number is from."""
+    """Samples per second that training could use, and the origin of that number."""
 
     samples_per_s: float
     origin: str
@@ -132,7 +131,7 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The machine that was measured on."""
+    """The machine on which the input was measured."""
 
     name: str
     cpus: int
@@ -141,17 +140,16 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What was analysed.
+    """The analyzed input.
 
     Attributes:
-        command: the user's words.
+        command: the user's command.
         function: name of the input function.
         source: where it is defined, "file:line".
-        framework: whose pipeline it returns.
+        framework: framework of the pipeline that it returns.
         batch_size: samples of a batch.
         components: tensors of a batch in streaming order.
-        epoch_samples: samples of one epoch of one task, those of a smaller last batch too; None where they
-            cannot be counted.
+        epoch_samples: samples of an epoch of one task, including a smaller last batch; None if unknown.
     """
 
     command: tuple[str, ...]
@@ -165,13 +163,13 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class ContentionModel:
-    """The fitted model of the rate of one node, see `input_analyzer.rate_model`; its formula and error.
+    """The fitted model of the throughput of one node, see `input_analyzer.rate_model`.
 
     Attributes:
-        formula: for a reader, with the fitted numbers.
+        formula: formula with the fitted numbers.
         relative_error: root mean square of the relative distance from the measurements.
         curves: by CPUs per task, points (tasks, samples per second) of the fitted curve.
-        files: that workers share out whole; None where they do not.
+        files: files that are distributed whole among the workers; None if they are not.
     """
 
     formula: str
@@ -182,19 +180,19 @@ class ContentionModel:
 
 @dataclass(frozen=True)
 class Analysis:
-    """All that a report says.
+    """The content of a report.
 
     Attributes:
         available_nodes: nodes that a layout may have.
         stages: in pipeline order.
-        unaccounted_cpu_us_per_sample: CPU time of a copy that is that of no stage, microseconds; None where
-            it is not known.
-        bottleneck: None where the stages were not timed.
+        unaccounted_cpu_us_per_sample: CPU time of a copy that belongs to no stage, microseconds; None if
+            unknown.
+        bottleneck: None if the stages were not timed.
         measurements: in the order in which they were made.
         predictions: of all layouts that were considered.
-        input_bound: the training will wait for input even with the recommended layout; None without a target.
-        gain_together: measured of all changes that were tried out; None where these were not several.
-        notes: what a reader must know about this analysis, one sentence each.
+        input_bound: training will wait for input even with the recommended layout; None without a target.
+        gain_together: measured gain of all compared changes together; None if there were not several.
+        notes: remarks for readers, one sentence each.
         elapsed_s: seconds that the analysis took.
     """
 
@@ -216,10 +214,10 @@ class Analysis:
     unaccounted_cpu_us_per_sample: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON value of `--json FILE`; every number in full."""
+        """Return the JSON value of `--json FILE`, with every number in full precision."""
         return {
             "format_version": RECOMMENDATION_VERSION,
-            "recommendation": _flat(asdict(self.recommendation)),
+            "recommendation": _inline_layout(asdict(self.recommendation)),
             "target_samples_per_s": None if self.target is None else self.target.samples_per_s,
             "target_origin": None if self.target is None else self.target.origin,
             "input_bound": self.input_bound,
@@ -229,7 +227,7 @@ class Analysis:
             "findings": [asdict(finding) for finding in self.findings],
             "gain_together": None if self.gain_together is None else asdict(self.gain_together),
             "measurements": [asdict(measurement) for measurement in self.measurements],
-            "predictions": [_flat(asdict(prediction)) for prediction in self.predictions],
+            "predictions": [_inline_layout(asdict(prediction)) for prediction in self.predictions],
             "model": {"formula": self.model.formula, "relative_error": self.model.relative_error},
             "subject": asdict(self.subject),
             "node": asdict(self.node),
@@ -239,6 +237,6 @@ class Analysis:
         }
 
 
-def _flat(value: dict[str, Any]) -> dict[str, Any]:
-    """With the members of its layout among its own."""
+def _inline_layout(value: dict[str, Any]) -> dict[str, Any]:
+    """Merge the members of a layout into the object that has it."""
     return {**value.pop("layout"), **value}

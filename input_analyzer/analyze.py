@@ -1,4 +1,4 @@
-"""An analysis from its begin to its end: examine, measure, fit, recommend."""
+"""Run an analysis from beginning to end: examine, measure, fit, recommend."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from input_analyzer.analysis import (
 from input_analyzer.conclusions import (
     USABLE_MEMORY,
     Limits,
-    bottleneck_of,
-    predictions,
+    add_interval,
+    find_bottleneck,
+    predict_layouts,
+    read_report_target,
     recommend,
-    target_of_report,
-    with_interval,
 )
 from input_analyzer.gains import Gains, measure_gains
 from input_analyzer.measure import node
@@ -45,26 +45,26 @@ from input_rules.rules import by_rank
 from input_rules.rules.sharding import Split, find_uneven_split
 from input_rules.throughput import StageCost, sample_time, unaccounted_us
 
-Say = Callable[[str, float], None]
-"""Is told what is being done, and what part of the whole analysis is over, 0 to 1."""
+# Receives the current activity and the completed fraction of the whole analysis, 0 to 1.
+ReportProgress = Callable[[str, float], None]
 
-_STARTS = 0.35  # of the whole, for the examination
+_MEASUREMENTS_START = 0.35  # fraction of the progress at which measurements start
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for.
+    """The analysis that the user requests.
 
     Attributes:
-        command: the user's words.
-        launch: how they are started.
+        command: the user's command.
+        launch: how it is started.
         cpus: CPU numbers of this node that may be used.
         available_nodes: nodes that a layout may have.
-        cpus_per_task: candidates; empty: chosen by the number of CPUs.
-        target: the rate to reach; None: that of the compile report.
+        cpus_per_task: candidates; if empty, they are derived from the number of CPUs.
+        target: the throughput to reach; None: the estimate of the compile report.
         effort: time of each measurement.
-        stage_seconds: time for the stages.
-        cold: folders whose files are dropped from the memory of the operating system before a first epoch.
+        stage_seconds: time for timing the stages.
+        cold: folders whose files are dropped from the page cache before a first epoch.
     """
 
     command: tuple[str, ...]
@@ -79,19 +79,19 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Examined:
-    """What the first process has said of the input.
+class ExaminedInput:
+    """The facts about the input that the first process has reported.
 
     Attributes:
-        facts: see `input_analyzer.measure.examine.examine`.
-        memory_bytes: most memory that it had.
+        facts: see `measure.examine.examine`.
+        memory_bytes: its peak memory.
     """
 
     facts: dict[str, Any]
     memory_bytes: int
 
     def subject(self, command: tuple[str, ...]) -> Subject:
-        """What is analysed."""
+        """Describe the analyzed input."""
         facts = self.facts
         return Subject(
             command,
@@ -105,64 +105,64 @@ class Examined:
 
     @property
     def stages(self) -> tuple[StageCost, ...]:
-        """In pipeline order."""
+        """The stages in pipeline order."""
         return tuple(map(StageCost.from_json, self.facts["stages"]))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The gravest first."""
+        """The findings, most severe first."""
         return tuple(map(Finding.from_json, self.facts["findings"]))
 
     def findings_with(self, workers: int, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-        """Findings, and what so many workers of the recommended layout are found to share unevenly."""
+        """Add a finding if this number of workers cannot have the same number of files each."""
         uneven = None if self.split is None else find_uneven_split(self.split, workers)
         return tuple(findings) if uneven is None else by_rank([*findings, uneven])
 
     @property
     def split(self) -> Split | None:
-        """Files that workers share out whole."""
+        """Files that are distributed whole among the workers."""
         split = self.facts["split"]
         return None if split is None else Split(**split)
 
     @property
     def may_speed_up(self) -> bool:
-        """Whether later epochs may be faster than the first one: of a cache, or files that stay in memory."""
+        """Return True if later epochs may be faster: because of a cache, or of files in memory."""
         cached = any(stage.op in ("cache", "snapshot") for stage in self.stages)
         return cached or not self.stages or bool(self.facts["may_read_files"])
 
     def epoch_of_copy(self, copies: int) -> int | None:
-        """Samples of an epoch of one of several copies."""
+        """Return the samples of an epoch of one of several copies."""
         epoch: int | None = self.facts["epoch_samples"]
         return epoch // copies if epoch is not None and self.facts["sharded"] else epoch
 
 
-def default_candidates(cpus: int) -> tuple[int, ...]:
-    """CPUs per task that are tried on a node: powers of two from a sixteenth of the node to all of it."""
+def default_cpu_candidates(cpus: int) -> tuple[int, ...]:
+    """Return the powers of two from a sixteenth of the node's CPUs to all of them."""
     powers = [2**power for power in range(cpus.bit_length()) if 2**power <= cpus]
     return tuple(power for power in powers if power * 16 >= cpus)
 
 
-def _candidates(request: Request) -> tuple[int, ...]:
-    return request.cpus_per_task or default_candidates(len(request.cpus))
+def _cpu_candidates(request: Request) -> tuple[int, ...]:
+    return request.cpus_per_task or default_cpu_candidates(len(request.cpus))
 
 
 def _usable_memory(request: Request) -> int:
-    """Bytes that all tasks of the node together may take."""
+    """Return the bytes that all tasks of the node together may use."""
     usable = int(USABLE_MEMORY * node.memory().available_bytes)
     allowed = request.launch.memory_bytes
     return usable if allowed is None else min(usable, allowed)
 
 
-def examine(request: Request, say: Say, *, source_only: bool = False) -> Examined:
-    """Runs the program up to its input function and examines that.
+def examine(request: Request, say: ReportProgress, *, source_only: bool = False) -> ExaminedInput:
+    """Run the program up to its input function and examine that.
 
     Args:
-        request: What the user asks for.
-        say: Told what is being done.
-        source_only: Only findings are wanted, also of an input that no run can use as it is.
+        request: The requested analysis.
+        say: Receives progress.
+        source_only: Only findings are needed, also for an input that no run can use.
 
     Raises:
-        InputAnalyzerError: the program or its input cannot be analysed.
+        InputAnalyzerError: the program or its input cannot be analyzed.
     """
     first = Order(
         purpose="examine",
@@ -170,8 +170,8 @@ def examine(request: Request, say: Say, *, source_only: bool = False) -> Examine
         compile=request.target is None and not source_only,
         source_only=source_only,
         stage_seconds=request.stage_seconds,
-        cpus_per_task=max(_candidates(request)),
-        memory_bytes=_usable_memory(request) // max(1, len(request.cpus) // max(_candidates(request))),
+        cpus_per_task=max(_cpu_candidates(request)),
+        memory_bytes=_usable_memory(request) // max(1, len(request.cpus) // max(_cpu_candidates(request))),
     )
     with Copies(request.launch, [first], [request.cpus]) as copies:
         doing = "starting the program"
@@ -179,72 +179,72 @@ def examine(request: Request, say: Say, *, source_only: bool = False) -> Examine
         started = time.monotonic()
         while facts is None:
             part = min(1.0, (time.monotonic() - started) / (request.stage_seconds + 10))
-            say(doing, _STARTS * part)
+            say(doing, _MEASUREMENTS_START * part)
             for _, message in copies.messages():
                 if message["event"] == "alive":
                     doing = message["doing"]
                 elif message["event"] == "examined":
                     facts = message
-                    copies.all[0].waited_for = False  # it ends, or goes on to compile
+                    copies.all[0].waited_for = False  # it exits, or continues with its compile
         if facts["compiles"]:
-            _wait_for_compilation(copies, copies.all[0], say)
-            facts["notes"] += _failed_compilation(copies.all[0])
-        return Examined(facts, copies.all[0].peak_bytes)
+            _wait_for_compile(copies, copies.all[0], say)
+            facts["notes"] += _failed_compile_notes(copies.all[0])
+        return ExaminedInput(facts, copies.all[0].peak_bytes)
 
 
-def _wait_for_compilation(copies: Copies, copy: Copy, say: Say) -> None:
+def _wait_for_compile(copies: Copies, copy: Copy, say: ReportProgress) -> None:
     while copy.process.poll() is None:
-        say("compiling, for the target rate", _STARTS)
+        say("compiling, for the target rate", _MEASUREMENTS_START)
         for _ in copies.messages():
             pass
 
 
-def _failed_compilation(copy: Copy) -> list[str]:
-    """What a reader must know of a compilation that gave no report."""
+def _failed_compile_notes(copy: Copy) -> list[str]:
+    """Return a note if the compile failed."""
     code = copy.process.returncode
     if not code:
         return []
-    said = copy.output_tail().splitlines()[-1:]
-    return [f"The compilation failed (exit code {code}), so it gave no target: {' '.join(said)}"]
+    last_line = copy.output_tail().splitlines()[-1:]
+    return [f"The compile failed (exit code {code}), so there is no target from it: {' '.join(last_line)}"]
 
 
-def analyze(request: Request, say: Say) -> Analysis:
-    """The whole analysis.
+def analyze(request: Request, say: ReportProgress) -> Analysis:
+    """Run the whole analysis.
 
     Raises:
-        InputAnalyzerError: the program or its input cannot be analysed.
+        InputAnalyzerError: the program or its input cannot be analyzed.
     """
     began = time.monotonic()
     analysis = conclude(request, examine(request, say), say)
     return replace(analysis, elapsed_s=time.monotonic() - began)
 
 
-def gains_of(request: Request, examined: Examined, say: Say) -> Gains:
-    """What changes are measured to give in a task with the largest number of CPUs that is tried."""
+def measure_change_gains(request: Request, examined: ExaminedInput, say: ReportProgress) -> Gains:
+    """Measure the gains of recommended changes in a task with the largest candidate number of CPUs."""
     return measure_gains(
         examined.findings,
         request.launch,
-        request.cpus[: max(_candidates(request))],
+        request.cpus[: max(_cpu_candidates(request))],
         request.effort.longest_s,
         (_usable_memory(request), examined.memory_bytes),
-        lambda doing: say(doing, _STARTS),
+        lambda doing: say(doing, _MEASUREMENTS_START),
     )
 
 
-def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
-    """Measures what was examined and recommends.
+def conclude(request: Request, examined: ExaminedInput, say: ReportProgress) -> Analysis:
+    """Measure an examined input and recommend a layout.
 
     Raises:
         InputAnalyzerError: the input fails while it is measured.
     """
     memory, usable = node.memory(), _usable_memory(request)
-    candidates = _candidates(request)
-    gains = gains_of(request, examined, say)
+    candidates = _cpu_candidates(request)
+    gains = measure_change_gains(request, examined, say)
     stages = examined.stages
     most_workers = None if examined.split is None else examined.split.files
-    todo = plans(len(request.cpus), candidates, usable, examined.memory_bytes, most_workers)
-    measurements, notes, epoch_ended = _measure(request, examined, todo, say)
-    model = fit([point_of(measurement) for measurement in measurements], sample_time(stages))
+    planned = plans(len(request.cpus), candidates, usable, examined.memory_bytes, most_workers)
+    measurements, notes, epoch_ended = _measure(request, examined, planned, say)
+    model = fit([model_point(measurement) for measurement in measurements], sample_time(stages))
     limits = Limits(
         request.available_nodes,
         len(request.cpus),
@@ -253,17 +253,19 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         candidates,
         most_workers,
     )
-    target = request.target or target_of_report(map(Path, examined.facts["artifact_dirs"]))
-    found = predictions(model, limits)
+    target = request.target or read_report_target(map(Path, examined.facts["artifact_dirs"]))
+    found = predict_layouts(model, limits)
     recommendation = recommend(found, None if target is None else target.samples_per_s)
-    recommendation = with_interval(recommendation, measurements, model.relative_error)
-    beside = None
+    recommendation = add_interval(recommendation, measurements, model.relative_error)
+    unaccounted = None
     if epoch_ended or not any(stage.once for stage in stages):
-        beside = unaccounted_us(stages, _cpu_us_of_one(measurements, recommendation.layout.cpus_per_task))
+        unaccounted = unaccounted_us(
+            stages, _cpu_us_of_single_copy(measurements, recommendation.layout.cpus_per_task)
+        )
     notes += [
         *file_notes(examined.split, limits),
         *more_nodes_notes(model, limits, target, recommendation),
-        *reservations(measurements, model, limits, target, todo),
+        *reservations(measurements, model, limits, target, planned),
     ]
     say("done", 1.0)
     return Analysis(
@@ -271,11 +273,11 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
         node=Node(request.launch.host, len(request.cpus), memory.total_bytes),
         available_nodes=request.available_nodes,
         stages=stages,
-        unaccounted_cpu_us_per_sample=beside,
-        bottleneck=bottleneck_of(stages, recommendation.layout.cpus_per_task, beside or 0.0),
+        unaccounted_cpu_us_per_sample=unaccounted,
+        bottleneck=find_bottleneck(stages, recommendation.layout.cpus_per_task, unaccounted or 0.0),
         findings=examined.findings_with(recommendation.layout.workers, gains.findings),
         measurements=measurements,
-        model=_described(model, limits),
+        model=_describe_model(model, limits),
         predictions=found,
         recommendation=recommendation,
         target=target,
@@ -285,53 +287,52 @@ def conclude(request: Request, examined: Examined, say: Say) -> Analysis:
     )
 
 
-def _cpu_us_of_one(measurements: Sequence[Measurement], cpus: int) -> float | None:
-    """CPU time per sample of the only copy with so many CPUs."""
+def _cpu_us_of_single_copy(measurements: Sequence[Measurement], cpus: int) -> float | None:
+    """Return the CPU time per sample that was measured with a single copy and this many CPUs."""
     alone = (one for one in measurements if one.tasks == 1 and one.cpus_per_task == cpus)
     return next((one.cpu_us_per_sample for one in alone), None)
 
 
 def _measure(
-    request: Request, examined: Examined, todo: Sequence[Plan], say: Say
+    request: Request, examined: ExaminedInput, planned: Sequence[Plan], say: ReportProgress
 ) -> tuple[tuple[Measurement, ...], list[str], bool]:
-    """What was measured, notes, and whether the first epoch was over before."""
+    """Run all measurements; return them, notes, and whether every first epoch ended before."""
     measurements: list[Measurement] = []
     notes: list[str] = []
-    total = sum(len(plan.counts) for plan in todo)
-    restarts, without_end = 0, []
+    total = sum(len(plan.counts) for plan in planned)
+    restarts, endless = 0, []
     cold = ColdFiles("--cold", request.cold) if request.cold else None
     make_cold = None if cold is None else cold.drop
-    for plan in todo:
+    for plan in planned:
         rates = Rates(request.effort, examined.epoch_of_copy(plan.most), request.cpus, make_cold)
 
         def progress(doing: str, part: float, plan: Plan = plan) -> None:
             done = (len(measurements) + part) / total
             say(
-                # The number first: of what is wider than a terminal the end is not shown.
+                # The number comes first, as the end of a line is cut off on a narrow terminal.
                 f"measurement {len(measurements) + 1} of {total}, {plan.most} x {plan.cpus_per_task} CPUs: "
                 f"{doing}",
-                _STARTS + (1 - _STARTS) * done,
+                _MEASUREMENTS_START + (1 - _MEASUREMENTS_START) * done,
             )
 
         for measurement in rates.measure(request.launch, plan, progress):
             measurements.append(measurement)
         restarts = max(restarts, rates.restarts)
-        without_end += [] if rates.epoch_ended else [plan.cpus_per_task]
+        endless += [] if rates.epoch_ended else [plan.cpus_per_task]
     if restarts:
         notes.append(
-            f"The input ended and was read again from its start, up to {restarts} times; its building is "
-            "not counted."
+            f"The input ended and was rebuilt up to {restarts} times; the time for that is not counted."
         )
     if cold is not None:
         notes += cold_notes(cold, measurements)
-    if without_end and examined.may_speed_up:
-        everywhere = len(without_end) == len(todo)
-        notes.append(first_epoch_note(() if everywhere else without_end))
-    return tuple(measurements), notes, not without_end
+    if endless and examined.may_speed_up:
+        everywhere = len(endless) == len(planned)
+        notes.append(first_epoch_note(() if everywhere else endless))
+    return tuple(measurements), notes, not endless
 
 
-def point_of(measurement: Measurement) -> Point:
-    """A measurement as the model takes it."""
+def model_point(measurement: Measurement) -> Point:
+    """Convert a measurement to a point of the rate model."""
     cpu_us = measurement.cpu_us_per_sample
     return Point(
         measurement.tasks,
@@ -341,7 +342,7 @@ def point_of(measurement: Measurement) -> Point:
     )
 
 
-def _described(model: RateModel, limits: Limits) -> ContentionModel:
+def _describe_model(model: RateModel, limits: Limits) -> ContentionModel:
     curves = {
         cpus: tuple((tasks, model.rate(tasks, cpus)) for tasks in range(1, limits.most_tasks(cpus) + 1))
         for cpus in limits.cpus_per_task

@@ -41,7 +41,7 @@ from csrun.tasks.environment import program_environment, this_toolkit, unset_not
 
 if TYPE_CHECKING:
     from input_analyzer.analysis import Analysis
-    from input_analyzer.analyze import Request, Say
+    from input_analyzer.analyze import ReportProgress, Request
     from input_analyzer.measure.cleanup import Workspace
     from input_analyzer.measure.copies import Launch
 
@@ -385,11 +385,11 @@ def _check_apply(
 
 def _change_source(request: Request, *, write: bool, yes: bool, allow_dirty: bool) -> int:
     from input_analyzer import source_changes
-    from input_analyzer.analyze import examine, gains_of
+    from input_analyzer.analyze import examine, measure_change_gains
 
     with _progress() as tell:
         examined = examine(request, tell, source_only=True)
-        findings = gains_of(request, examined, tell).findings
+        findings = measure_change_gains(request, examined, tell).findings
     files = source_changes.show(PROGRAM, findings)
     if write:
         source_changes.write(PROGRAM, files, yes=yes, allow_dirty=allow_dirty)
@@ -409,7 +409,7 @@ def _print(analysis: Analysis, descriptor: int) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Say]:
+def _progress() -> Iterator[ReportProgress]:
     """One line that changes on a terminal; elsewhere a line on stderr whenever something new begins."""
     terminal = os.isatty(STDERR) and os.environ.get("TERM") != "dumb"
     last = ""

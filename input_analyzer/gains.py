@@ -68,7 +68,7 @@ def measure_gains(
         memory: Bytes that may be used, and that the input was seen to use.
         say: Told what is being done.
     """
-    values = values_of(findings)
+    values = select_compared(findings)
     if not values:
         return Gains(findings)
     usable, used = memory
@@ -87,7 +87,7 @@ def measure_gains(
     except InputAnalyzerError as error:
         return Gains(findings, notes=(f"Gains could not be measured: {str(error).splitlines()[0]}",))
     return Gains(
-        by_rank(with_gains(findings, alone, len(cpus))),
+        by_rank(add_gains(findings, alone, len(cpus))),
         None if together is None else rate_gain(together, len(cpus)),
     )
 
@@ -110,7 +110,7 @@ def _ratio(found: list[float] | None) -> Ratio | None:
     return None if found is None else (found[0], found[1], found[2])
 
 
-def with_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpus: int) -> list[Finding]:
+def add_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpus: int) -> list[Finding]:
     """The findings, those that were compared with what was measured.
 
     Args:
@@ -133,7 +133,7 @@ def with_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpu
             text += f", all {count[finding.id]} of its kind together"
         if ratio[2] < _HELPS:
             finding = replace(finding, severity="info")
-            if slower(ratio):
+            if is_slower(ratio):
                 text += "; leave it as it is here"
                 finding = replace(finding, by_hand=finding.by_hand or _BY_HAND)
         result.append(replace(finding, gain=replace(gain, text=text)))
@@ -169,7 +169,7 @@ COMPARED = PREFETCHING | {
 """Findings that are about speed alone, and whose change can be tried out."""
 
 
-def values_of(findings: Iterable[Finding]) -> dict[str, int | None]:
+def select_compared(findings: Iterable[Finding]) -> dict[str, int | None]:
     """Identifiers of the findings that are compared, with the numbers that they recommend."""
     return {one.id: one.value for one in findings if one.id in COMPARED}
 
@@ -198,7 +198,7 @@ at often enough is narrow by chance. So it holds the true ratio in 93 to 95 of 1
 the intervals do that end with `TIGHT`."""
 
 
-def ratio_of(
+def measure_ratio(
     before: Callable[[], object],
     after: Callable[[], object],
     seconds: float,
@@ -233,7 +233,7 @@ def ratio_of(
     pause = slowest if beside_a_training else 0.0
     turn *= 2 if beside_a_training else 1
     rates = (partial(_rate, take, turn, pause) for take in (before, after))
-    return rates_interleaved(*rates, fewest=FEWEST_ROUNDS, seconds=seconds, say=say)
+    return compare_interleaved(*rates, fewest=FEWEST_ROUNDS, seconds=seconds, say=say)
 
 
 def _rate(take: Callable[[], object], seconds: float, pause: float) -> float:
@@ -256,7 +256,7 @@ def _read(take: Callable[[], object], seconds: float, pause: float) -> tuple[int
     return batches, passed
 
 
-def rates_interleaved(
+def compare_interleaved(
     before: Callable[[], float],
     after: Callable[[], float],
     *,
@@ -294,7 +294,7 @@ def rates_interleaved(
             return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 
-def slower(ratio: Ratio | None) -> bool:
+def is_slower(ratio: Ratio | None) -> bool:
     """Whether a change was measured to make the input slower, by the whole of its interval."""
     return ratio is not None and ratio[2] < 1
 
@@ -320,7 +320,7 @@ def compare_all(
     alone = {}
     for name, value in findings.items():
         alone[name] = compare({name: value}, partial(say, f"measuring what {name} gives"))
-    kept = {name: value for name, value in findings.items() if not slower(alone[name])}
+    kept = {name: value for name, value in findings.items() if not is_slower(alone[name])}
     if len(kept) < 2:
         return alone, None
     return alone, compare(kept, partial(say, "measuring what all changes give together"))

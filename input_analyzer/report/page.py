@@ -13,7 +13,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from input_analyzer.analysis import Analysis
-from input_analyzer.conclusions import used_part
+from input_analyzer.conclusions import usable_fraction
 from input_analyzer.report import wording
 from input_rules.formatting import format_bytes, format_number, format_percent, plural
 
@@ -252,7 +252,7 @@ def _filled_nodes(analysis: Analysis) -> dict[int, dict[int, float]]:
         most = max(tasks, analysis.available_nodes * tasks - 1)
         most = most if files is None else min(most, files)
         filled[cpus] = {
-            n: (n // tasks * node[tasks] + node.get(n % tasks, 0.0)) * used_part(files, n)
+            n: (n // tasks * node[tasks] + node.get(n % tasks, 0.0)) * usable_fraction(files, n)
             for n in range(1, most + 1)
         }
     return filled

@@ -9,7 +9,7 @@ from dataclasses import replace
 from shlex import join
 
 from input_analyzer.analysis import Analysis, Layout, Measurement, Recommendation, Target
-from input_analyzer.conclusions import HEADROOM, Limits, layouts, nodes_for
+from input_analyzer.conclusions import HEADROOM, Limits, list_layouts, nodes_needed
 from input_analyzer.measure.node import ColdFiles
 from input_analyzer.measure.rates import FEWEST_BATCHES, Plan
 from input_analyzer.rate_model import RateModel
@@ -254,7 +254,7 @@ def file_notes(split: Split | None, limits: Limits) -> tuple[str, ...]:
     """That there are fewer files than workers that the nodes have room for."""
     if split is None:
         return ()
-    room = max(one.workers for one in layouts(replace(limits, files=None)))
+    room = max(one.workers for one in list_layouts(replace(limits, files=None)))
     if room <= split.files:
         return ()
     return (
@@ -320,7 +320,7 @@ def more_nodes_notes(
     """How many nodes would be enough where those that are available are not."""
     if target is None or found.samples_per_s >= target.samples_per_s:
         return ()
-    nodes = nodes_for(model, limits, target.samples_per_s)
+    nodes = nodes_needed(model, limits, target.samples_per_s)
     if nodes is None:
         return ()
     return (

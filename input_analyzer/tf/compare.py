@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from input_analyzer.gains import PREFETCHING, Ratio, ratio_of
+from input_analyzer.gains import PREFETCHING, Ratio, measure_ratio
 from input_analyzer.tf.eager_graph import in_graph
 from input_analyzer.tf.private_files import with_own_files
 from input_analyzer.tf.rebuild import as_dataset, create, initializers, rebuild, with_arguments
@@ -46,7 +46,7 @@ def compare(
         return None
     ahead = PREFETCHING.issuperset(findings)
     with _read(traced.graph, traced.dataset) as before, _read(traced.graph, other) as after:
-        return ratio_of(before, after, seconds, say, beside_a_training=ahead)
+        return measure_ratio(before, after, seconds, say, beside_a_training=ahead)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from input_analyzer.errors import InputEndedError
-from input_analyzer.gains import WORKER_COUNTS, Ratio, ratio_of
+from input_analyzer.gains import WORKER_COUNTS, Ratio, measure_ratio
 from input_rules.input_export import InputProgram, Shard
 from input_rules.torch.loader import loader_parts
 
@@ -37,7 +37,7 @@ def compare(
         if other is None:
             return None
         before, after = (partial(next, _without_end(loader, say)) for loader in (plain, other))
-        return ratio_of(before, after, seconds, say)
+        return measure_ratio(before, after, seconds, say)
 
 
 def _without_end(loader: Any, say: Callable[[], None]) -> Iterator[Any]:

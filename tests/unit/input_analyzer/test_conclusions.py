@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from cgc.manifest import REPORT_JSON
 from input_analyzer import analyze
 from input_analyzer.analysis import Layout, Measurement, Recommendation, Target
-from input_analyzer.analyze import Examined
+from input_analyzer.analyze import ExaminedInput
 from input_analyzer.conclusions import (
     HEADROOM,
     Limits,
-    bottleneck_of,
-    layouts,
-    predict,
-    predictions,
+    add_interval,
+    find_bottleneck,
+    list_layouts,
+    predict_layouts,
+    predict_rate,
     recommend,
-    used_part,
-    with_interval,
+    usable_fraction,
 )
 from input_analyzer.gains import Gains
 from input_analyzer.measure.copies import Launch
@@ -60,7 +60,7 @@ def size(layout: Layout) -> tuple[int, int]:
 def test_the_smallest_layout_that_reaches_the_target_is_taken(
     model: RateModel, limit: Limits, target: float
 ) -> None:
-    candidates = predictions(model, limit)
+    candidates = predict_layouts(model, limit)
     chosen = recommend(candidates, target)
     assert chosen.headroom == pytest.approx(chosen.samples_per_s / target - 1)
     smaller = [p for p in candidates if size(p.layout) < size(chosen.layout)]
@@ -78,7 +78,7 @@ def test_the_smallest_layout_that_reaches_the_target_is_taken(
 @settings(max_examples=40)
 @given(limits)
 def test_no_layout_takes_more_than_there_is(limit: Limits) -> None:
-    for layout in layouts(limit):
+    for layout in list_layouts(limit):
         assert 1 <= layout.nodes <= limit.nodes
         assert layout.cpus_per_task in limit.cpus_per_task
         if layout.tasks_per_node > 1:
@@ -89,23 +89,23 @@ def test_no_layout_takes_more_than_there_is(limit: Limits) -> None:
 @settings(max_examples=40)
 @given(models, limits)
 def test_more_nodes_never_predict_less(model: RateModel, limit: Limits) -> None:
-    for layout in layouts(limit):
+    for layout in list_layouts(limit):
         more = Layout(layout.nodes + 1, layout.tasks_per_node, layout.cpus_per_task)
-        assert predict(model, more) >= predict(model, layout)
+        assert predict_rate(model, more) >= predict_rate(model, layout)
 
 
 def test_the_chief_streams_nothing() -> None:
     model = RateModel(1e-3, 0.0)
-    assert predict(model, Layout(1, 4, 1)) == pytest.approx(3000)
-    assert predict(model, Layout(3, 4, 1)) == pytest.approx(11000)
-    assert predict(model, Layout(2, 1, 1)) == pytest.approx(1000)
+    assert predict_rate(model, Layout(1, 4, 1)) == pytest.approx(3000)
+    assert predict_rate(model, Layout(3, 4, 1)) == pytest.approx(11000)
+    assert predict_rate(model, Layout(2, 1, 1)) == pytest.approx(1000)
 
 
 def test_a_job_of_one_task_is_considered_only_where_nothing_else_fits() -> None:
     one_cpu = Limits(1, 1, 8 << 30, 1 << 30, (1,))
-    assert list(layouts(one_cpu)) == [Layout(1, 1, 1)]
+    assert list(list_layouts(one_cpu)) == [Layout(1, 1, 1)]
     two_cpus = Limits(1, 2, 8 << 30, 1 << 30, (1, 2))
-    assert list(layouts(two_cpus)) == [Layout(1, 2, 1)]
+    assert list(list_layouts(two_cpus)) == [Layout(1, 2, 1)]
 
 
 def test_memory_limits_the_tasks_of_a_node() -> None:
@@ -117,10 +117,10 @@ def test_memory_limits_the_tasks_of_a_node() -> None:
 
 def test_no_layout_has_more_workers_than_there_are_files() -> None:
     limit = Limits(4, 2, 64 << 30, 1 << 30, (1, 2), files=5)
-    found = list(layouts(limit))
+    found = list(list_layouts(limit))
     assert max(layout.workers for layout in found) == 5
-    assert len(found) == sum(one.workers <= 5 for one in layouts(replace(limit, files=None)))
-    assert list(layouts(replace(limit, files=1))) == [
+    assert len(found) == sum(one.workers <= 5 for one in list_layouts(replace(limit, files=None)))
+    assert list(list_layouts(replace(limit, files=1))) == [
         Layout(1, 2, 1),
         Layout(2, 1, 1),
         Layout(2, 1, 2),
@@ -143,25 +143,25 @@ def test_files_that_keep_workers_idle_are_named_as_the_limit() -> None:
 @given(st.integers(1, 200), st.integers(1, 200))
 def test_workers_read_an_epoch_as_fast_as_the_one_with_the_most_files(files: int, workers: int) -> None:
     shares = [len(range(index, files, workers)) for index in range(workers)]
-    assert used_part(files, workers) == pytest.approx(files / (max(shares) * workers))
+    assert usable_fraction(files, workers) == pytest.approx(files / (max(shares) * workers))
 
 
 def test_a_worker_more_that_shares_files_unevenly_is_no_gain() -> None:
     limit = Limits(1, 8, 64 << 30, 1 << 30, (1,), files=6)
     model = RateModel(1e-3, 0.0)
-    found = predictions(model, limit)
+    found = predict_layouts(model, limit)
     assert [round(one.samples_per_s) for one in found] == [1000, 2000, 3000, 3000, 3000, 6000]
     # 5 workers deliver 5000 samples/s, but an epoch takes as long as with 3.
     assert recommend(found, 4000.0).layout.workers == 6
     assert recommend(found, 2500.0).layout.workers == 3
-    less = predictions(model, replace(limit, node_cpus=6))
+    less = predict_layouts(model, replace(limit, node_cpus=6))
     assert recommend(less, 4000.0).layout.workers == 3
     assert recommend(less, 4000.0).utilization == pytest.approx(0.75)
 
 
 def test_without_a_target_the_highest_rate_counts_and_no_cpus_are_wasted() -> None:
     saturated = RateModel(1e-3, 0.0, sigma=0.99)
-    candidates = predictions(saturated, Limits(1, 16, 1 << 40, 1, (1,)))
+    candidates = predict_layouts(saturated, Limits(1, 16, 1 << 40, 1, (1,)))
     chosen = recommend(candidates, None)
     assert chosen.headroom is None
     assert chosen.layout.tasks_per_node < 5
@@ -170,13 +170,13 @@ def test_without_a_target_the_highest_rate_counts_and_no_cpus_are_wasted() -> No
 def test_nodes_that_would_be_enough_are_told() -> None:
     model, limits = RateModel(1e-3, 0.0), Limits(1, 4, 64 << 30, 1 << 30, (1,))
     target = Target(9000.0, "given")
-    found = recommend(predictions(model, limits), target.samples_per_s)
+    found = recommend(predict_layouts(model, limits), target.samples_per_s)
     # 9,900 samples/s are 10 workers of 1,000, which 3 nodes have beside the chief.
     (note,) = more_nodes_notes(model, limits, target, found)
     assert note.startswith("3 nodes like the measured one ")
     assert "reach the target with 10 % to spare" in note
     assert "--available-nodes=3" in note
-    enough = recommend(predictions(model, replace(limits, nodes=3)), target.samples_per_s)
+    enough = recommend(predict_layouts(model, replace(limits, nodes=3)), target.samples_per_s)
     assert more_nodes_notes(model, limits, target, enough) == ()
     assert more_nodes_notes(model, limits, None, found) == ()
     assert more_nodes_notes(model, replace(limits, files=5), target, found) == (), "files are the limit"
@@ -186,7 +186,7 @@ def test_the_interval_is_that_of_the_workers_that_a_node_has_beside_the_chief() 
     rows = (Measurement(1, 1, 1000.0, 600.0, 1400.0), Measurement(2, 1, 1500.0, 1470.0, 1530.0))
 
     def interval(layout: Layout) -> tuple[float | None, float | None]:
-        found = with_interval(Recommendation(layout, 100.0, None, None), rows, 0.0)
+        found = add_interval(Recommendation(layout, 100.0, None, None), rows, 0.0)
         return found.low, found.high
 
     assert interval(Layout(1, 2, 1)) == (pytest.approx(60), pytest.approx(140)), "one worker, and the chief"
@@ -236,7 +236,7 @@ def test_published_rates_of_fc_mnist_are_judged_input_bound(
     }
     words = ("python", "run.py", "--mode=train")
     request = analyze.Request(words, Launch(words, {}, 1.0, None, "here"), tuple(range(16)), 5, (1,))
-    found = analyze.conclude(request, Examined(facts, 1), lambda doing, part: None)
+    found = analyze.conclude(request, ExaminedInput(facts, 1), lambda doing, part: None)
     assert found.target is not None
     assert found.target.samples_per_s == ESTIMATED
     assert found.input_bound is bound
@@ -259,12 +259,12 @@ def cost(name: str, us: float, lane: Lane, *, waits: bool = False, once: bool = 
 
 def test_a_dearer_stage_on_two_cpus_is_not_the_bottleneck() -> None:
     stages = [cost("one", 3000, Lane(0)), cost("many", 4000, Lane(1, 1, 1.0))]
-    assert [bottleneck_of(stages, cpus).stage for cpus in (1, 2, 8)] == ["many", "one", "one"]
-    assert bottleneck_of(stages, 2).reason == (
+    assert [find_bottleneck(stages, cpus).stage for cpus in (1, 2, 8)] == ["many", "one", "one"]
+    assert find_bottleneck(stages, 2).reason == (
         "3,000 us of computing per sample, 43 % of the time of all stages; without it a task with 2 CPUs "
         "could be 1.75 times as fast"
     )
-    assert "4,000 us of computing per sample" in bottleneck_of(stages, 1).reason
+    assert "4,000 us of computing per sample" in find_bottleneck(stages, 1).reason
     assert time_us(stages, 1) == 7000
     assert time_us(stages, 2) == 3500
     assert time_us(stages, 4) == 3000
@@ -275,11 +275,11 @@ def test_a_dearer_stage_on_two_cpus_is_not_the_bottleneck() -> None:
 def test_the_bottleneck_tells_computing_from_waiting_and_no_figure_without_meaning() -> None:
     rest = cost("batch", 1.4, Lane(0))
     both = replace(cost("map", 4020, Lane(0)), cpu_us_per_sample=414.0, wait_us_per_sample=3606.0)
-    assert bottleneck_of([both, rest], 1).reason == (
+    assert find_bottleneck([both, rest], 1).reason == (
         "4,020 us per sample, of that 3,606 us waiting, 100 % of the time of all stages; almost nothing else "
         "takes time: without it a task with 1 CPU could be more than 20 times as fast"
     )
-    assert bottleneck_of([cost("map", 123456, Lane(0), waits=True), rest], 1).reason.startswith(
+    assert find_bottleneck([cost("map", 123456, Lane(0), waits=True), rest], 1).reason.startswith(
         "123,456 us of waiting per sample, "
     )
 
@@ -289,14 +289,14 @@ def test_the_bottleneck_explains_no_more_than_it_takes() -> None:
     assert unaccounted_us(stages, 57.0) == 50.0
     assert unaccounted_us(stages, 6.0) == 0.0
     assert unaccounted_us(stages, None) is unaccounted_us([StageCost("map", "map", 0)], 9.0) is None
-    assert bottleneck_of(stages, 1, 3.0).reason == (
-        "4 us of computing per sample, 57 % of the time of all stages; without that, and with the 3 us of "
-        "CPU time in no stage (calls, handing elements over) as they are, a task with 1 CPU could be 1.67 "
-        "times as fast; a change that spares some of these, too, gives more"
+    assert find_bottleneck(stages, 1, 3.0).reason == (
+        "4 us of computing per sample, 57 % of the time of all stages; without that, and with the same 3 us "
+        "of CPU time outside of stages (calls, handing elements over), a task with 1 CPU could be 1.67 "
+        "times as fast; a change that saves some of these, too, gains more"
     )
     lanes_alike = [cost("one", 3, Lane(0)), cost("other", 3, Lane(1)), cost("many", 4, Lane(2, 1, 1.0))]
-    assert "times as fast" not in bottleneck_of(lanes_alike, 4, 2.0).reason, "none is as fast as without it"
-    most = bottleneck_of(stages, 1, 50.0)
+    assert "times as fast" not in find_bottleneck(lanes_alike, 4, 2.0).reason, "none is as fast as without it"
+    most = find_bottleneck(stages, 1, 50.0)
     assert most.stage == "many"
     assert "times as fast" not in most.reason
     assert "; more time goes into no stage: 50 us of CPU time per sample into calls" in most.reason
@@ -304,20 +304,20 @@ def test_the_bottleneck_explains_no_more_than_it_takes() -> None:
 
 def test_what_waits_in_several_threads_is_divided_by_them() -> None:
     stages = [cost("far", 8000, Lane(0, 8), waits=True), cost("near", 1500, Lane(1), waits=True)]
-    assert bottleneck_of(stages, 1).stage == "near"
+    assert find_bottleneck(stages, 1).stage == "near"
     pooled = [cost("far", 8000, Lane(0, 8, pooled=True), waits=True), stages[1]]
-    assert [bottleneck_of(pooled, cpus).stage for cpus in (1, 4, 8)] == ["far", "far", "near"]
-    assert "in 4 threads" in bottleneck_of(pooled, 4).reason
+    assert [find_bottleneck(pooled, cpus).stage for cpus in (1, 4, 8)] == ["far", "far", "near"]
+    assert "in 4 threads" in find_bottleneck(pooled, 4).reason
 
 
 def test_pythons_lock_keeps_threads_from_computing_side_by_side() -> None:
     stages = [cost("a", 2000, Lane(0, 1, 1.0, locked=True)), cost("b", 1000, Lane(1, 1, 1.0, locked=True))]
     assert time_us(stages, 8) == 3000
-    assert bottleneck_of(stages, 8).stage == "a"
+    assert find_bottleneck(stages, 8).stage == "a"
 
 
 def test_the_largest_stage_of_the_slowest_thread_is_the_bottleneck() -> None:
     slow = [cost(name, us, Lane(0)) for name, us in (("a", 2000), ("b", 2500), ("c", 1800))]
-    assert bottleneck_of([*slow, cost("d", 4000, Lane(1))], 4).stage == "b"
-    assert bottleneck_of([*slow, cost("d", 9000, Lane(1), once=True)], 4).stage == "b"
-    assert bottleneck_of([cost("d", 9000, Lane(1), once=True)], 4) is None
+    assert find_bottleneck([*slow, cost("d", 4000, Lane(1))], 4).stage == "b"
+    assert find_bottleneck([*slow, cost("d", 9000, Lane(1), once=True)], 4).stage == "b"
+    assert find_bottleneck([cost("d", 9000, Lane(1), once=True)], 4) is None

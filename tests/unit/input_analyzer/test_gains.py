@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from input_analyzer.gains import compare_all, measure_gains, rate_gain, values_of, with_gains
+from input_analyzer.gains import add_gains, compare_all, measure_gains, rate_gain, select_compared
 from input_analyzer.measure.copies import Launch
 from input_analyzer.tf.compare import compare
 from input_rules.findings import Finding, Gain
@@ -25,9 +25,9 @@ def finding(identifier: str, gain: Gain | None = None) -> Finding:
 
 
 def test_what_is_compared() -> None:
-    assert values_of([finding("shard-missing"), finding("dtype-wide")]) == {}
+    assert select_compared([finding("shard-missing"), finding("dtype-wide")]) == {}
     several = [finding(name) for name in ("cycle-length-fixed", "prefetch-empty", "cycle-length-fixed")]
-    assert values_of([*several, finding("repeat-missing")]) == {
+    assert select_compared([*several, finding("repeat-missing")]) == {
         "cycle-length-fixed": None,
         "prefetch-empty": None,
     }
@@ -38,16 +38,16 @@ def test_measured_gains_in_words() -> None:
     assert rate_gain((1.0, 0.97, 1.02), 1).text == "no difference with 1 CPU (0.97 to 1.02 times the rate)"
     assert "noise" in rate_gain((1.1, 0.7, 1.6), 1).text
     kept = finding("dtype-wide", Gain("expected", "less"))
-    found = with_gains([kept, finding("parallel-calls-fixed")], {"parallel-calls-fixed": (1.9, 1.8, 2.0)}, 2)
+    found = add_gains([kept, finding("parallel-calls-fixed")], {"parallel-calls-fixed": (1.9, 1.8, 2.0)}, 2)
     assert found[0] == kept
     assert found[1].gain == Gain(
         "measured", "1.90 times the rate with 2 CPUs (1.80 to 2.00)", 1.9, 1.8, 2.0, 2
     )
     assert Finding.from_json(json.loads(json.dumps(asdict(found[1])))) == found[1]
     alone, ratio = [finding("cycle-length-fixed")], {"cycle-length-fixed": (0.9, 0.85, 0.95)}
-    slower = with_gains(alone, ratio, 2)
+    slower = add_gains(alone, ratio, 2)
     assert str(slower[0].gain).endswith("(0.85 to 0.95); leave it as it is here")
-    twice = with_gains([finding("cycle-length-fixed")] * 2, {"cycle-length-fixed": (2.0, 1.9, 2.1)}, 2)
+    twice = add_gains([finding("cycle-length-fixed")] * 2, {"cycle-length-fixed": (2.0, 1.9, 2.1)}, 2)
     assert str(twice[0].gain).endswith("(1.90 to 2.10), all 2 of its kind together")
 
 
@@ -74,7 +74,7 @@ def test_changes_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatc
         finding("shuffle-buffer-small", Gain("not-speed", "records are mixed")),
         finding("repeat-missing", Gain("not-speed", "all steps")),
     )
-    compared = values_of(found)
+    compared = select_compared(found)
     ratios = dict(zip(compared, [SLOWER, FASTER, (0.9, 0.8, 1.01)], strict=True))
     tried: list[Any] = []
 

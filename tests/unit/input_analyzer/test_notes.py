@@ -11,7 +11,7 @@ import pytest
 
 from input_analyzer import analyze
 from input_analyzer.analysis import Measurement
-from input_analyzer.analyze import Examined
+from input_analyzer.analyze import ExaminedInput
 from input_analyzer.measure.rates import Effort, Plan
 from input_analyzer.report.wording import unsettled_notes
 from input_rules.throughput import StageCost
@@ -30,7 +30,7 @@ def test_only_what_an_input_has_may_make_later_epochs_faster(
     stages: tuple[str, ...], files: bool, expected: bool
 ) -> None:
     costs = [asdict(StageCost(op, op, position)) for position, op in enumerate(stages)]
-    assert Examined({"stages": costs, "may_read_files": files}, 0).may_speed_up is expected
+    assert ExaminedInput({"stages": costs, "may_read_files": files}, 0).may_speed_up is expected
 
 
 def test_measurements_that_needed_more_time_are_told() -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from cs_toolkit.errors import UsageError
-from input_analyzer.analyze import default_candidates
-from input_analyzer.conclusions import target_of_report
+from input_analyzer.analyze import default_cpu_candidates
+from input_analyzer.conclusions import read_report_target
 from input_analyzer.errors import (
     VaryingShapesError,
     _without_framework,
@@ -48,16 +48,16 @@ def report(folder: Path, name: str, rate: object, age: float) -> Path:
 def test_the_target_is_that_of_the_newest_report_that_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert target_of_report([tmp_path]) is None
+    assert read_report_target([tmp_path]) is None
     report(tmp_path, "cs_old", 100.0, 1000)
     newest = report(tmp_path, "cs_new", 200.0, 2000)
     report(tmp_path, "cs_broken", "fast", 3000)
-    found = target_of_report([tmp_path, tmp_path / "nowhere"])
+    found = read_report_target([tmp_path, tmp_path / "nowhere"])
     assert found is not None
     assert found.samples_per_s == 200
     assert str(newest) in found.origin
     monkeypatch.chdir(tmp_path)
-    short = target_of_report([tmp_path])
+    short = read_report_target([tmp_path])
     assert short is not None
     assert short.origin == "estimated for the wafer in cs_new/compile_report.json"
 
@@ -199,10 +199,10 @@ def test_a_socket_may_be_in_any_folder(tmp_path: Path) -> None:
 
 
 def test_candidates_go_up_to_the_whole_node() -> None:
-    assert default_candidates(1) == (1,)
-    assert default_candidates(2) == (1, 2)
-    assert default_candidates(6) == (1, 2, 4)
-    assert default_candidates(64) == (4, 8, 16, 32, 64)
+    assert default_cpu_candidates(1) == (1,)
+    assert default_cpu_candidates(2) == (1, 2)
+    assert default_cpu_candidates(6) == (1, 2, 4)
+    assert default_cpu_candidates(64) == (4, 8, 16, 32, 64)
 
 
 def test_an_epoch_is_what_comes_to_repeat() -> None:

@@ -16,9 +16,9 @@ import pytest
 
 from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Measurement, Target
-from input_analyzer.analyze import Examined, Request, point_of
+from input_analyzer.analyze import ExaminedInput, Request, model_point
 from input_analyzer.analyze import examine as examine_program
-from input_analyzer.conclusions import bottleneck_of
+from input_analyzer.conclusions import find_bottleneck
 from input_analyzer.measure.copies import Launch
 from input_analyzer.measure.examine import stage_costs
 from input_analyzer.measure.rates import Effort, Plan, Rates
@@ -65,7 +65,7 @@ def test_the_bottleneck_follows_from_times_and_threads(case: Any, cpus: int) -> 
         python, wait, steps = case.costs.get(stage.name, (0, 0, 0))
         cached = any(later.op == "cache" for later in pipeline.after(stage))
         times.append(StageTime(stage.name, python + 1000.0 * steps, wait, cached))
-    found = bottleneck_of(stage_costs(pipeline, tuple(times)), cpus)
+    found = find_bottleneck(stage_costs(pipeline, tuple(times)), cpus)
     assert found is not None
     assert found.stage == case.bottleneck[cpus]
 
@@ -80,7 +80,7 @@ def start(name: str, folder: Path) -> Launch:
 
 
 @cache
-def examine(name: str, folder: Path) -> Examined:
+def examine(name: str, folder: Path) -> ExaminedInput:
     """The first part of an analysis; once for all tests of a pipeline."""
     cpus = tuple(sorted(os.sched_getaffinity(0)))[:2]
     launch = start(name, folder)
@@ -94,7 +94,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
-def run(launch: Launch, examined: Examined, cpus: tuple[int, ...]) -> dict[tuple[int, int], Point]:
+def run(launch: Launch, examined: ExaminedInput, cpus: tuple[int, ...]) -> dict[tuple[int, int], Point]:
     """Of every layout the median of several rounds; all layouts are in every round."""
     found: dict[tuple[int, int], list[Measurement]] = {}
     for _ in range(ROUNDS):
@@ -104,7 +104,7 @@ def run(launch: Launch, examined: Examined, cpus: tuple[int, ...]) -> dict[tuple
                 found.setdefault((one.tasks, one.cpus_per_task), []).append(one)
     points = {}
     for layout, several in found.items():
-        each = [point_of(one) for one in several]
+        each = [model_point(one) for one in several]
         rate, cpu_s = median(p.samples_per_s for p in each), median(p.cpu_s or 0.0 for p in each)
         points[layout] = replace(each[0], samples_per_s=rate, cpu_s=cpu_s)
     return points
@@ -147,6 +147,6 @@ def test_stages_and_bottlenecks_are_those_that_are_known(case: Any, folder: Path
         low, high = true * (1 - MOST_TOLERANCE_OF_TIMES), true * (1 + MOST_TOLERANCE_OF_TIMES) + CALL_US
         assert low <= found <= high, (name, found, true)
     for cpus, name in case.bottleneck.items():
-        found_bottleneck = bottleneck_of(examined.stages, cpus)
+        found_bottleneck = find_bottleneck(examined.stages, cpus)
         assert found_bottleneck is not None
         assert found_bottleneck.stage == name, cpus

@@ -13,8 +13,8 @@ import pytest
 
 from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Target
-from input_analyzer.analyze import Request, examine, point_of
-from input_analyzer.conclusions import bottleneck_of
+from input_analyzer.analyze import Request, examine, model_point
+from input_analyzer.conclusions import find_bottleneck
 from input_analyzer.measure.copies import Launch
 from input_analyzer.measure.examine import stage_costs
 from input_analyzer.measure.rates import Effort, Plan, Rates
@@ -49,7 +49,7 @@ def test_the_bottleneck_follows_from_times_and_workers(case: Any) -> None:
     times = [StageTime(stage.name, *case.costs.get(stage.name, (0, 0))) for stage in pipeline.stages]
     costs = stage_costs(pipeline, tuple(times))
     for cpus, stage in case.bottleneck.items():
-        found = bottleneck_of(costs, cpus)
+        found = find_bottleneck(costs, cpus)
         assert found is not None
         assert found.stage == stage
 
@@ -59,7 +59,7 @@ def measured(launch: Launch, cpus: tuple[int, ...]) -> dict[tuple[int, int], Poi
     points: dict[tuple[int, int], Point] = {}
     for plan in ROUNDS * PLANS:
         for one in Rates(Effort(1.0, 3.0), None, cpus).measure(launch, plan, lambda doing, part: None):
-            layout, point = (one.tasks, one.cpus_per_task), point_of(one)
+            layout, point = (one.tasks, one.cpus_per_task), model_point(one)
             if layout not in points or points[layout].samples_per_s < point.samples_per_s:
                 points[layout] = point
     return points

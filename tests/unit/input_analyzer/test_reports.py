@@ -26,7 +26,7 @@ from input_analyzer.analysis import (
     Target,
 )
 from input_analyzer.commands import write_reports
-from input_analyzer.conclusions import Limits, bottleneck_of, predictions, recommend, with_interval
+from input_analyzer.conclusions import Limits, add_interval, find_bottleneck, predict_layouts, recommend
 from input_analyzer.rate_model import Point, RateModel, fit
 from input_analyzer.report.page import DEFINITIONS, chart, render_html
 from input_analyzer.report.text import print_report
@@ -65,7 +65,7 @@ def analysis(target: float | None) -> Analysis:
     )
     model = fit([Point(m.tasks, m.cpus_per_task, m.samples_per_s) for m in measurements])
     limits = Limits(2, 4, 16 << 30, 700 << 20, (1, 2))
-    layouts = predictions(model, limits)
+    layouts = predict_layouts(model, limits)
     found = recommend(layouts, target)
     curves = {c: tuple((n, model.rate(n, c)) for n in range(1, 4 // c + 1)) for c in (1, 2)}
     return Analysis(
@@ -76,7 +76,7 @@ def analysis(target: float | None) -> Analysis:
         node=Node("node1", 4, 16 << 30),
         available_nodes=2,
         stages=STAGES,
-        bottleneck=bottleneck_of(STAGES),
+        bottleneck=find_bottleneck(STAGES),
         findings=(FINDING,),
         measurements=measurements,
         model=ContentionModel(model.formula, model.relative_error, curves),
@@ -275,8 +275,8 @@ def test_points_of_the_measurements_lie_on_the_curve_of_the_model() -> None:
 
 
 def test_no_bottleneck_without_times_and_none_that_only_the_first_epoch_has() -> None:
-    assert bottleneck_of([replace(stage, self_time_us_per_sample=None) for stage in STAGES]) is None
-    assert bottleneck_of(STAGES[2:]) == bottleneck_of(STAGES[3:])
+    assert find_bottleneck([replace(stage, self_time_us_per_sample=None) for stage in STAGES]) is None
+    assert find_bottleneck(STAGES[2:]) == find_bottleneck(STAGES[3:])
 
 
 @pytest.mark.parametrize(
@@ -477,23 +477,23 @@ def test_a_verdict_is_as_sure_as_what_was_measured(
 
 def test_the_interval_is_that_of_the_nearest_measurement_and_of_the_model() -> None:
     found = analysis(9000.0)  # all are within 5 %
-    exact = with_interval(found.recommendation, found.measurements, 0.0)
+    exact = add_interval(found.recommendation, found.measurements, 0.0)
     rate_ = found.recommendation.samples_per_s
     assert (exact.low, exact.high) == (pytest.approx(0.95 * rate_), pytest.approx(1.05 * rate_))
-    loose = with_interval(found.recommendation, found.measurements, 0.12)
+    loose = add_interval(found.recommendation, found.measurements, 0.12)
     assert (loose.low, loose.high) == (pytest.approx(0.87 * rate_), pytest.approx(1.13 * rate_))
     assert (found.recommendation.layout.tasks_per_node, found.recommendation.layout.cpus_per_task) == (3, 1)
     far = [
         one if (one.tasks, one.cpus_per_task) in ((2, 1), (4, 1)) else replace(one, low=0.0)
         for one in found.measurements
     ]
-    assert with_interval(found.recommendation, far, 0.0) == exact, "the others do not count"
+    assert add_interval(found.recommendation, far, 0.0) == exact, "the others do not count"
     looser = [replace(one, low=0.0) if one.tasks == 4 else one for one in found.measurements]
-    low = with_interval(found.recommendation, looser, 0.0).low
+    low = add_interval(found.recommendation, looser, 0.0).low
     assert low is not None
     assert low < 0.5 * rate_, "3 tasks are as near to 2 as to 4, so the looser one counts"
     near = [replace(one, low=0.0) if one.cpus_per_task == 1 else one for one in found.measurements]
-    assert with_interval(found.recommendation, near, 0.0).low == 0
+    assert add_interval(found.recommendation, near, 0.0).low == 0
     assert found.to_json()["recommendation"]["low"] is None
     assert replace(found, recommendation=exact).to_json()["recommendation"]["high"] == exact.high
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from input_analyzer.analyze import Examined
+from input_analyzer.analyze import ExaminedInput
 from input_analyzer.measure.link import Order
 from input_analyzer.tf.examine import examine
 from input_rules.findings import Finding, Gain
@@ -63,7 +63,7 @@ def test_files_are_counted_for_the_recommended_layout(tmp_path: Path) -> None:
     assert sliced is not None
     assert (sliced.files, sliced.op) == (5, "TextLineDataset")
 
-    examined = Examined({"split": asdict(split)}, 0)
+    examined = ExaminedInput({"split": asdict(split)}, 0)
     assert examined.findings_with(5, ()) == examined.findings_with(1, ()) == ()
     known = (finding("error"), finding("info"))
     grave, uneven, hint = examined.findings_with(3, known)
@@ -75,9 +75,9 @@ def test_files_are_counted_for_the_recommended_layout(tmp_path: Path) -> None:
     )
     (lacking,) = examined.findings_with(7, ())
     assert lacking.severity == "error"
-    assert "some workers have none" in lacking.message
+    assert "some workers have no file" in lacking.message
     assert lacking.recommended.startswith("5 workers (")
-    assert Examined({"split": None}, 0).findings_with(3, known) == known
+    assert ExaminedInput({"split": None}, 0).findings_with(3, known) == known
     # Where the run's workers are known, the log of train says it too.
     assert (
         "5 files for 2 workers"

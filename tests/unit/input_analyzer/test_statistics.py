@@ -118,7 +118,7 @@ def test_a_clear_gain_takes_fewer_rounds(
         made += 1
         return times * math.exp(noise * (-1) ** made)
 
-    ratio = gains.rates_interleaved(lambda: 1.0, after, fewest=6, seconds=3.0, say=lambda: None)
+    ratio = gains.compare_interleaved(lambda: 1.0, after, fewest=6, seconds=3.0, say=lambda: None)
     assert made == rounds
     assert ratio[1] - 1e-9 <= times <= ratio[2] + 1e-9
 
@@ -135,7 +135,7 @@ def test_a_slow_beginning_alone_does_not_call_an_input_slow(
         clock.now += start_s if batches[0] <= 4 else batch_s  # four workers start one after another
 
     before, after = [0], [0]
-    ratio = gains.ratio_of(lambda: take(before), lambda: take(after), 4.0, lambda: None)
+    ratio = gains.measure_ratio(lambda: take(before), lambda: take(after), 4.0, lambda: None)
     assert (ratio == pytest.approx((1, 1, 1))) if measured else ratio is None
 
 

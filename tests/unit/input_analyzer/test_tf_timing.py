@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from input_analyzer.conclusions import bottleneck_of
+from input_analyzer.conclusions import find_bottleneck
 from input_analyzer.errors import InputEndedError
 from input_analyzer.measure import cpu_time
 from input_analyzer.measure.examine import stage_costs
@@ -156,7 +156,7 @@ def test_stage_times_are_true(make: Callable[[Path], Any], tmp_path: Path) -> No
     for name, found in times.items():
         assert name in expected or found.self_time_us < 100, found
     costs = stage_costs(traced.pipeline, timing.times)
-    found_bottleneck = bottleneck_of(costs)
+    found_bottleneck = find_bottleneck(costs)
     assert found_bottleneck is not None
     assert found_bottleneck.stage == bottleneck
 

@@ -225,7 +225,10 @@ def test_an_epoch_of_indices_that_come_in_batches_is_not_as_many_records() -> No
 
 
 def test_of_a_stream_every_worker_has_a_last_batch() -> None:
-    for workers, whose in ((0, "batch of an epoch is dropped"), (2, "batch and worker process is dropped")):
+    for workers, whose in (
+        (0, "batch of an epoch is dropped"),
+        (2, "batch of an epoch and worker process is dropped"),
+    ):
         loader = DataLoader(Stream(), 8, num_workers=workers)
         gain = findings_of(lambda shard, loader=loader: loader)["drop-remainder-missing"].gain
         assert gain is not None

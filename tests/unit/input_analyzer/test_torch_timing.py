@@ -21,7 +21,7 @@ import pytest
 import torch
 from torch.utils.data import ChainDataset, DataLoader, Dataset, IterableDataset, StackDataset, Subset
 
-from input_analyzer.conclusions import bottleneck_of
+from input_analyzer.conclusions import find_bottleneck
 from input_analyzer.measure.cpu_time import Profile
 from input_analyzer.measure.examine import stage_costs
 from input_analyzer.torch.timing import time_stages, watched
@@ -68,7 +68,7 @@ def test_stage_times_are_true(case: Any) -> None:
         assert stage in case.costs or found.self_time_us < 300, found
     costs = stage_costs(read_pipeline(loader, next(iter(loader))), tuple(times.values()))
     for cpus, stage in case.bottleneck.items():
-        bottleneck = bottleneck_of(costs, cpus)
+        bottleneck = find_bottleneck(costs, cpus)
         assert bottleneck is not None
         assert bottleneck.stage == stage
 

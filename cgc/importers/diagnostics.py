@@ -1,4 +1,4 @@
-"""What is wrong with a program, collected over the whole import and reported at once."""
+"""Problems of a program, collected over the whole import and reported together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cs_toolkit.errors import ProgramFault
 
 
 class Kind(Enum):
-    """Kinds of faults, in the order in which they are reported."""
+    """Kinds of problems, in the order in which they are reported."""
 
     UNKNOWN_OP = "unknown operation"
     TYPE = "element type"
@@ -36,12 +36,12 @@ _ERRORS: dict[Kind, type[GraphImportError]] = {
 
 
 class RefusedError(CompileError):
-    """Raised for an operation that cannot be imported; becomes one fault among those of the graph.
+    """Raised for an operation that cannot be imported; becomes one problem among those of the graph.
 
     Args:
-        kind: What is wrong.
-        message: What was got, and what was expected.
-        what_to_do: About this operation; None for what is to be done about all of the kind.
+        kind: kind of the problem.
+        message: the actual value and the expected one.
+        what_to_do: a suggestion for this operation; by default the one for all problems of the kind.
     """
 
     def __init__(self, kind: Kind, message: str, what_to_do: str | None = None) -> None:
@@ -51,13 +51,13 @@ class RefusedError(CompileError):
 
 
 @dataclass(frozen=True)
-class Fault:
-    """One thing that is wrong, as lines of text.
+class Problem:
+    """One problem, as lines of text.
 
     Attributes:
-        kind: where it stands among the others.
-        text: what was got and expected.
-        about: what is known of the operation that it is about, if it is about one.
+        kind: its kind, by which problems are sorted.
+        text: the actual value and the expected one.
+        about: details of the operation, if the problem is about one.
     """
 
     kind: Kind
@@ -79,15 +79,15 @@ class Described(NamedTuple):
 
 @dataclass(frozen=True)
 class Operation:
-    """What faults say of an operation of the program.
+    """Description of an operation of the program in diagnostics.
 
     Attributes:
-        type: the framework's name for what it computes.
-        node: its own name.
+        type: the framework's name of the operation's type.
+        node: the operation's own name.
         source: the user's line as "file:line", if known.
-        results: in order.
-        advice: what to do where such an operation cannot be imported, in the words of the framework.
-        place: what `node` names, in the words of the framework.
+        results: descriptions of the results, in order.
+        advice: what to do if such an operation cannot be imported, in the terms of the framework.
+        place: what `node` names, in the terms of the framework.
         library: "package/file:line" of the library that the user's line calls, if it calls one.
     """
 
@@ -101,7 +101,7 @@ class Operation:
 
     @property
     def where(self) -> str:
-        """What is known of node, user's line and library: `node 'a/Foo', line run.py:41 (in lib/b.py:9)`."""
+        """Node, user's line and library, as far as known: `node 'a/Foo', line run.py:41 (in lib/b.py:9)`."""
         library = f" (in {self.library})" if self.library else ""
         known = (
             f"{self.place} '{self.node}'" if self.node else "",
@@ -111,22 +111,22 @@ class Operation:
 
     @property
     def what(self) -> str:
-        """For example `result float32[8,3]`; of many results the first ones."""
+        """For example `result float32[8,3]`; of many results the first few."""
         listed = ", ".join(map(str, self.results[:_RESULTS_SHOWN]))
         more = ", ..." if len(self.results) > _RESULTS_SHOWN else ""
         return f"result {listed}{more}" if self.results else "no result"
 
-    def fault(self, kind: Kind, message: str, remedies: Mapping[Kind, str]) -> Fault:
-        """What is wrong with this operation; `remedies` as in `raise_if_any`."""
-        return self._fault(kind, f"{self.type}: {self.where}, {self.what}: {message}", remedies)
+    def problem(self, kind: Kind, message: str, remedies: Mapping[Kind, str]) -> Problem:
+        """Describe a problem of this operation; `remedies` as in `raise_if_any`."""
+        return self._problem(kind, f"{self.type}: {self.where}, {self.what}: {message}", remedies)
 
-    def unknown(self, count: int, remedies: Mapping[Kind, str]) -> Fault:
-        """That it cannot be imported, nor can the others of its type and line, `count` with itself."""
+    def unknown(self, count: int, remedies: Mapping[Kind, str]) -> Problem:
+        """Describe that this operation and others of its type and line, `count` in all, are unknown."""
         more = f" ({count} such nodes)" if count > 1 else ""
         text = f"{self.type}: {self.where}{more}, {self.what}" + (f"; {self.advice}" if self.advice else "")
-        return self._fault(Kind.UNKNOWN_OP, text, remedies)
+        return self._problem(Kind.UNKNOWN_OP, text, remedies)
 
-    def _fault(self, kind: Kind, text: str, remedies: Mapping[Kind, str]) -> Fault:
+    def _problem(self, kind: Kind, text: str, remedies: Mapping[Kind, str]) -> Problem:
         first = self.results[0] if self.results else None
         about = ProgramFault(
             kind=kind.value,
@@ -139,32 +139,32 @@ class Operation:
             library=self.library,
             what_to_do=self.advice or remedies.get(kind),
         )
-        return Fault(kind, text, about)
+        return Problem(kind, text, about)
 
 
-def unknown_operations(operations: Iterable[Operation], remedies: Mapping[Kind, str]) -> list[Fault]:
-    """Return one fault for each type and line, in the order of the program; it counts its further nodes."""
+def unknown_operations(operations: Iterable[Operation], remedies: Mapping[Kind, str]) -> list[Problem]:
+    """Return one problem for each type and line, in the order of the program, with a count of nodes."""
     groups: dict[tuple[str | None, ...], list[Operation]] = defaultdict(list)
     for operation in operations:
         groups[operation.type, operation.source, operation.library].append(operation)
     return [group[0].unknown(len(group), remedies) for group in groups.values()]
 
 
-def raise_if_any(faults: Iterable[Fault], remedies: Mapping[Kind, str]) -> None:
-    """Raises the error of all faults, where there are any; arguments as of `import_error`."""
-    faults = list(faults)
-    if faults:
-        raise import_error(faults, remedies)
+def raise_if_any(problems: Iterable[Problem], remedies: Mapping[Kind, str]) -> None:
+    """Raise the error of all problems, if there are any; arguments as of `import_error`."""
+    problems = list(problems)
+    if problems:
+        raise import_error(problems, remedies)
 
 
-def import_error(faults: Sequence[Fault], remedies: Mapping[Kind, str]) -> GraphImportError:
-    """Return one error that lists all faults by kind; its class is that of the first kind present.
+def import_error(problems: Sequence[Problem], remedies: Mapping[Kind, str]) -> GraphImportError:
+    """Return one error that lists all problems by kind; its class is that of the first kind present.
 
     Args:
-        faults: one or more, in the order of the program.
-        remedies: what to do about faults of a kind, in the words of the framework.
+        problems: one or more, in the order of the program.
+        remedies: what to do about problems of a kind, in the terms of the framework.
     """
-    by_kind = {kind: list(dict.fromkeys(f.text for f in faults if f.kind is kind)) for kind in Kind}
+    by_kind = {kind: list(dict.fromkeys(f.text for f in problems if f.kind is kind)) for kind in Kind}
     present = [kind for kind in Kind if by_kind[kind]]
     lines: list[str] = []
     for kind in present:
@@ -173,14 +173,16 @@ def import_error(faults: Sequence[Fault], remedies: Mapping[Kind, str]) -> Graph
         lines += [f"  {text}" for text in found]
         lines += [f"  what to do: {remedies[kind]}"] if kind in remedies else []
     texts = tuple(text for kind in present for text in by_kind[kind])
-    first = {fault.text: fault for fault in reversed(faults)}
+    first = {problem.text: problem for problem in reversed(problems)}
     details = tuple(_detail(first[text], remedies) for text in texts)
     return _ERRORS[present[0]]("\n".join(lines), texts, details)
 
 
-def _detail(fault: Fault, remedies: Mapping[Kind, str]) -> ProgramFault:
-    """Return the fault for programs."""
-    return fault.about or ProgramFault(fault.kind.value, fault.text, what_to_do=remedies.get(fault.kind))
+def _detail(problem: Problem, remedies: Mapping[Kind, str]) -> ProgramFault:
+    """Return the problem in the form for programs."""
+    return problem.about or ProgramFault(
+        problem.kind.value, problem.text, what_to_do=remedies.get(problem.kind)
+    )
 
 
 _RESULTS_SHOWN = 4
@@ -189,5 +191,5 @@ _HEADS = {
     Kind.UNKNOWN_OP: "{count} operation{plural} of the graph cannot be compiled:",
     Kind.TYPE: "{count} tensor{plural} of the graph with an element type that the CS system does not have:",
     Kind.SHAPE: "{count} tensor{plural} of the graph without a static shape:",
-    Kind.USAGE: "{count} fault{plural} in the graph:",
+    Kind.USAGE: "{count} problem{plural} in the graph:",
 }

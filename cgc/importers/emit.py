@@ -22,8 +22,8 @@ Maker: TypeAlias = Callable[..., CirhOp]
 """The constructor of an op."""
 
 NARROWED = {"float64": "float32"}
-"""Types in whose place the device has a narrower one, where a program may do with it: for numbers that depend
-on the step number alone, and for metrics."""
+"""Types that are narrowed on the device where precision allows: for numbers that depend only on the step
+number, and for metrics."""
 
 _SHARED_CONSTANT_BYTES = 256
 _INT32 = np.iinfo(np.int32)
@@ -34,13 +34,13 @@ def dtype_of(value: SSAValue) -> str:
     return dtype_name(tensor_of(value))
 
 
-def narrowed_dtype(dtype: str) -> str:
+def narrow_dtype(dtype: str) -> str:
     """Return the type in whose place the device has another one, else the type itself."""
     return NARROWED.get(dtype, dtype)
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> Shape:
-    """The shape to which operands are broadcast, by numpy's rule, which is that of TensorFlow and PyTorch."""
+    """Return the broadcast shape of operands by numpy's rule, which TensorFlow and PyTorch share."""
     try:
         return np.broadcast_shapes(*(tuple(shape) for shape in shapes))
     except ValueError:
@@ -58,7 +58,7 @@ def require_dtype(dtype: str, what: str) -> str:
 
 
 class Emitter:
-    """Appends ops to a block and labels each with where it comes from."""
+    """Appends ops to a block and labels each with its origin."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -70,7 +70,7 @@ class Emitter:
         self._float32 = False
 
     def label(self, node: str | None, source: str | None, layer: LayerPath, *, float32: bool = False) -> None:
-        """Says where the ops that follow come from.
+        """Set the origin of the ops that follow.
 
         Args:
             node: the framework's name for the operation.
@@ -116,9 +116,9 @@ class Emitter:
         return found
 
     def compact(self, array: Array) -> SSAValue:
-        """Return a constant; what repeats along an axis, bit for bit, is there once and broadcast.
+        """Return a constant; slices that repeat along an axis, bit for bit, are kept once and broadcast.
 
-        A large triangle of one number and another one is computed from two ranges.
+        A large triangle of two numbers is computed from two ranges.
         """
         whole = array
         for axis, size in enumerate(array.shape):
@@ -133,7 +133,7 @@ class Emitter:
         return self.broadcast(self.reshape(chosen, array.shape), whole.shape)
 
     def lower_triangle(self, rows: int, columns: int, diagonal: int) -> SSAValue:
-        """Where the column is at most the row plus `diagonal`: truth, computed from two ranges."""
+        """Return where the column is at most the row plus `diagonal`, computed from two ranges."""
         last = self.reshape(self.emit(ops.ArangeOp(rows, diagonal)), (rows, 1))
         return self.compare("GE", last, self.reshape(self.emit(ops.ArangeOp(columns)), (1, columns)))
 
@@ -210,7 +210,7 @@ class Emitter:
         """`a / b`, broadcast."""
         return self.binary(ops.DivOp, a, b)
 
-    def scaled(self, x: SSAValue, factor: float) -> SSAValue:
+    def scale(self, x: SSAValue, factor: float) -> SSAValue:
         """`x * factor`."""
         return self.mul(x, self.scalar(factor, dtype_of(x)))
 
@@ -253,7 +253,7 @@ class Emitter:
 
 
 def triangle(array: Array) -> tuple[int, Any, Any] | None:
-    """(diagonal, number on and below it, number above) of a square of two numbers; None of anything else.
+    """Return (diagonal, value on and below it, value above) of a square of two values; None for other arrays.
 
     The diagonal is 0 or -1; dimensions before the last two have size 1.
     """

@@ -1,4 +1,4 @@
-"""A module of CIRH around the body of an imported step: its arguments, its results, and their names."""
+"""Build the CIRH module around the body of an imported step, with the names of arguments and results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cgc.cirh.interface import (
 )
 from cgc.cirh.types import Tensor, tensor_type
 from cgc.errors import GraphImportError
-from cgc.importers.diagnostics import Fault, Kind, RefusedError, raise_if_any
+from cgc.importers.diagnostics import Kind, Problem, RefusedError, raise_if_any
 from cgc.importers.emit import Emitter, dtype_of, require_dtype
 from cs_toolkit.step import Mode
 
@@ -47,10 +47,10 @@ class StateTensor:
 
 
 def require_mode(mode: str) -> None:
-    """Refuses what is none of `MODES`.
+    """Check that a mode is one of `MODES`.
 
     Raises:
-        GraphImportError: says which there are.
+        GraphImportError: lists the modes.
     """
     if mode not in MODES:
         raise GraphImportError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
@@ -66,20 +66,20 @@ def state_types(state: Iterable[StateTensor], remedies: Mapping[Kind, str]) -> l
     Raises:
         GraphImportError: all of types that CIRH lacks, at once.
     """
-    faults: list[Fault] = []
+    problems: list[Problem] = []
     types: list[Tensor] = []
     for tensor in state:
         try:
             dtype = require_dtype(tensor.dtype, f"variable {tensor.name}")
             types.append(tensor_type(tensor.shape, dtype))
         except RefusedError as refusal:
-            faults.append(Fault(refusal.kind, str(refusal)))
-    raise_if_any(faults, remedies)
+            problems.append(Problem(refusal.kind, str(refusal)))
+    raise_if_any(problems, remedies)
     return types
 
 
-def counted(emit: Emitter, step: SSAValue) -> SSAValue:
-    """Return the global step after this step, where the program itself does not count."""
+def count_step(emit: Emitter, step: SSAValue) -> SSAValue:
+    """Return the global step after this step, for programs that do not count themselves."""
     emit.label("global_step", None, ())
     return emit.add(step, emit.constant(np.asarray(1, dtype_of(step))))
 
@@ -92,15 +92,15 @@ def step_module(
     mode: str,
     seed: int,
 ) -> ModuleOp:
-    """Return a step: a body with the names of its arguments and results.
+    """Build the module of a step.
 
     Args:
         block: all ops; its arguments are the state, then the inputs of a batch.
         state: the first arguments.
         written: resource name -> new value of the state that the step replaces; the first results.
-        outputs: name, without "output_", -> value; the results behind them.
+        outputs: name, without "output_", -> value; the other results.
         mode: one of `MODES`.
-        seed: of random operations without one of their own.
+        seed: seed of random operations that have none.
     """
     terminator = ReturnOp(*written.values(), *outputs.values())
     block.add_op(terminator)

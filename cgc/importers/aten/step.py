@@ -15,16 +15,16 @@ from cgc.importers.aten.handlers.table import handler_of
 from cgc.importers.aten.node import ClassGrad, Complex, Deferred, NodeContext, StepState, Value
 from cgc.importers.diagnostics import (
     Described,
-    Fault,
     Kind,
     Operation,
+    Problem,
     RefusedError,
     import_error,
     raise_if_any,
     unknown_operations,
 )
 from cgc.importers.emit import Emitter, require_dtype
-from cgc.importers.module import StateTensor, counted, require_mode, state_types, step_module
+from cgc.importers.module import StateTensor, count_step, require_mode, state_types, step_module
 from cs_toolkit.step import GLOBAL_STEP
 
 
@@ -66,13 +66,13 @@ def import_step(graph: Graph, *, mode: str, seed: int) -> ModuleOp:
     values = {tensor.id: value for tensor, value in zip(given, block.args, strict=True) if tensor is not None}
     body = _Body(graph, emit, StepState(seed, step), values)
     body.run()
-    raise_if_any(body.faults, REMEDIES)
+    raise_if_any(body.problems, REMEDIES)
     written = {name: body.final(graph.updates[name]) for name in graph.state if name in graph.updates}
     outputs = {name: body.final(tensor) for name, tensor in graph.outputs.items()}
     for number, check in enumerate(graph.checks):
         outputs[check_output(number)] = emit.cast(body.final(check.tensor), "int32")
     if mode == "train":
-        written[GLOBAL_STEP] = counted(emit, step)
+        written[GLOBAL_STEP] = count_step(emit, step)
     return step_module(block, state, written, outputs, mode, seed)
 
 
@@ -88,7 +88,7 @@ def refused(graph: Graph, node: Node, reason: str | None) -> GraphImportError:
     if reason is None:
         return import_error(unknown_operations([*unknown, operation(node)], REMEDIES), REMEDIES)
     given = ", ".join(str(describe(tensor)) for tensor in node.tensors())
-    fault = operation(node).fault(Kind.USAGE, f"got {given or 'no tensors'}: {reason}", REMEDIES)
+    fault = operation(node).problem(Kind.USAGE, f"got {given or 'no tensors'}: {reason}", REMEDIES)
     return import_error([*unknown_operations(unknown, REMEDIES), fault], REMEDIES)
 
 
@@ -96,14 +96,14 @@ class _Body:
     """Imports operations one after the other, and collects what is wrong with them."""
 
     def __init__(self, graph: Graph, emit: Emitter, step: StepState, values: Mapping[int, SSAValue]) -> None:
-        self.faults: list[Fault] = []
+        self.problems: list[Problem] = []
         self._graph, self._emit, self._step = graph, emit, step
         self._values: dict[int, Value | _Poison] = dict(values)
 
     def run(self) -> None:
         """Imports the operations that updates and outputs need."""
         unknown = [node for node in _needed(self._graph) if not self._import(node)]
-        self.faults = unknown_operations(map(operation, unknown), REMEDIES) + self.faults
+        self.problems = unknown_operations(map(operation, unknown), REMEDIES) + self.problems
 
     def final(self, tensor: Tensor) -> SSAValue:
         """Return a result of the step."""
@@ -137,9 +137,9 @@ class _Body:
         except _BehindFaultError:
             pass
         except RefusedError as refusal:
-            self.faults.append(operation(node).fault(refusal.kind, str(refusal), REMEDIES))
+            self.problems.append(operation(node).problem(refusal.kind, str(refusal), REMEDIES))
         except (CompileError, ValueError, IndexError) as error:
-            self.faults.append(operation(node).fault(Kind.USAGE, str(error), REMEDIES))
+            self.problems.append(operation(node).problem(Kind.USAGE, str(error), REMEDIES))
         return True
 
     def _require_whole(self, node: Node) -> None:
@@ -196,15 +196,15 @@ def _needed(graph: Graph) -> list[Node]:
 
 
 def _input_types(graph: Graph) -> list[TensorType]:
-    faults: list[Fault] = []
+    problems: list[Problem] = []
     types: list[TensorType] = []
     for position, tensor in enumerate(graph.inputs):
         try:
             dtype, shape = tensor.stored
             types.append(tensor_type(shape, require_dtype(dtype, f"tensor {position} of the batch")))
         except RefusedError as refusal:
-            faults.append(Fault(refusal.kind, str(refusal)))
-    raise_if_any(faults, REMEDIES)
+            problems.append(Problem(refusal.kind, str(refusal)))
+    raise_if_any(problems, REMEDIES)
     return types
 
 

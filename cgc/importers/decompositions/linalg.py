@@ -58,8 +58,8 @@ def pseudoinverse(e: Emitter, x: SSAValue, least: SSAValue) -> SSAValue:
     u, s, vt = e.emit_all(ops.SvdOp(x))
     kept = e.compare("GT", s, e.reshape(least, (*shape_of(least), 1)))
     reciprocal = e.select(kept, e.div(e.like(1, s), e.select(kept, s, e.like(1, s))), e.like(0, s))
-    scaled = e.mul(u, e.reshape(reciprocal, (*shape_of(s)[:-1], 1, shape_of(s)[-1])))
-    return e.emit(ops.MatMulOp(vt, scaled, transpose_a=True, transpose_b=True))
+    scale = e.mul(u, e.reshape(reciprocal, (*shape_of(s)[:-1], 1, shape_of(s)[-1])))
+    return e.emit(ops.MatMulOp(vt, scale, transpose_a=True, transpose_b=True))
 
 
 _TERMS, _SQUARINGS = 8, 8
@@ -82,7 +82,7 @@ def exponential(e: Emitter, x: SSAValue) -> SSAValue:
     small = e.mul(x, scale)
     found = one
     for term in range(_TERMS, 0, -1):
-        found = e.add(one, e.scaled(e.emit(ops.MatMulOp(small, found)), 1 / term))
+        found = e.add(one, e.scale(e.emit(ops.MatMulOp(small, found)), 1 / term))
     for step in steps:
         found = e.select(step, e.emit(ops.MatMulOp(found, found)), found)
     return found

@@ -199,7 +199,7 @@ def resampled(e: Emitter, x: SSAValue, axis: int, taps: Taps) -> SSAValue:
 
 def _mixed(e: Emitter, x: SSAValue, axis: int, phase: Sequence[tuple[int, float]]) -> SSAValue:
     """Return the weighted sum of x and its neighbours along an axis."""
-    terms = [e.scaled(_neighbour(e, x, axis, distance), weight) for distance, weight in phase]
+    terms = [e.scale(_neighbour(e, x, axis, distance), weight) for distance, weight in phase]
     return terms[0] if len(terms) == 1 else e.add(terms[0], terms[1])
 
 
@@ -291,7 +291,7 @@ def _mixed_grad(
     sums: dict[int, SSAValue] = {}
     for part, phase in zip(parts, phases, strict=True):
         for distance, weight in phase:
-            term = e.scaled(part, weight)
+            term = e.scale(part, weight)
             sums[distance] = e.add(sums[distance], term) if distance in sums else term
     first, *others = (_from_neighbour(e, total, axis, distance) for distance, total in sums.items())
     for other in others:

@@ -24,7 +24,7 @@ _TAIL = (
 
 def _exponentials(e: Emitter, x: SSAValue) -> tuple[SSAValue, SSAValue]:
     """Half of exp(x) - 1 and half of exp(-x) - 1."""
-    return e.scaled(e.unary(ops.Expm1Op, x), 0.5), e.scaled(e.unary(ops.Expm1Op, e.unary(ops.NegOp, x)), 0.5)
+    return e.scale(e.unary(ops.Expm1Op, x), 0.5), e.scale(e.unary(ops.Expm1Op, e.unary(ops.NegOp, x)), 0.5)
 
 
 def sinh(e: Emitter, x: SSAValue) -> SSAValue:
@@ -76,7 +76,7 @@ def acosh(e: Emitter, x: SSAValue) -> SSAValue:
 def atanh(e: Emitter, x: SSAValue) -> SSAValue:
     """(log1p(x) - log1p(-x)) / 2."""
     minus = e.unary(ops.Log1pOp, e.unary(ops.NegOp, x))
-    return e.scaled(e.sub(e.unary(ops.Log1pOp, x), minus), 0.5)
+    return e.scale(e.sub(e.unary(ops.Log1pOp, x), minus), 0.5)
 
 
 def _polynomial(e: Emitter, x: SSAValue, coefficients: Sequence[float]) -> SSAValue:
@@ -96,14 +96,14 @@ def erfinv(e: Emitter, x: SSAValue) -> SSAValue:
     root = e.unary(ops.SqrtOp, e.binary(ops.MinOp, w, e.scalar(100, dtype)))
     tail = _polynomial(e, e.sub(root, e.scalar(3, dtype)), _TAIL)
     result = e.mul(e.select(e.compare("LT", w, e.scalar(5, dtype)), central, tail), x)
-    infinite = e.scaled(x, math.inf)
+    infinite = e.scale(x, math.inf)
     return e.select(e.compare("EQ", e.unary(ops.AbsOp, x), one), infinite, result)
 
 
 def normal_quantile(e: Emitter, p: SSAValue) -> SSAValue:
     """Return the x below which a part p of the standard normal distribution lies."""
-    centred = e.sub(e.scaled(p, 2.0), e.scalar(1, dtype_of(p)))
-    return e.scaled(erfinv(e, centred), math.sqrt(2.0))
+    centred = e.sub(e.scale(p, 2.0), e.scalar(1, dtype_of(p)))
+    return e.scale(erfinv(e, centred), math.sqrt(2.0))
 
 
 # Lanczos 1964, "A precision approximation of the gamma function", with g = 7 and the coefficients of Godfrey:
@@ -169,7 +169,7 @@ def lgamma(e: Emitter, x: SSAValue) -> SSAValue:
     series = e.unary(ops.LogOp, _series(e, z)[0])
     right = e.add(e.add(power, series), e.scalar(0.5 * math.log(2 * math.pi), dtype))
     # gamma(x) gamma(1 - x) = pi / sin(pi x)
-    sine = e.unary(ops.AbsOp, e.unary(ops.SinOp, e.scaled(_rest(e, x), math.pi)))
+    sine = e.unary(ops.AbsOp, e.unary(ops.SinOp, e.scale(_rest(e, x), math.pi)))
     log_sine = e.unary(ops.LogOp, sine)
     is_pole = e.compare("EQ", sine, e.scalar(0, dtype))
     left = e.sub(e.scalar(math.log(math.pi), dtype), e.add(log_sine, right))
@@ -186,9 +186,9 @@ def digamma(e: Emitter, x: SSAValue) -> SSAValue:
     total, slope = _series(e, z)
     right = e.sub(e.add(log_t, e.div(slope, total)), e.div(e.scalar(_G, dtype), t))
     # digamma(1 - x) - digamma(x) = pi / tan(pi x)
-    angle = e.scaled(_rest(e, x), math.pi)
+    angle = e.scale(_rest(e, x), math.pi)
     cotangent = e.div(e.unary(ops.CosOp, angle), e.unary(ops.SinOp, angle))
-    left = e.sub(right, e.scaled(cotangent, math.pi))
+    left = e.sub(right, e.scale(cotangent, math.pi))
     is_integer = e.compare("EQ", x, e.unary(ops.RoundOp, x))
     is_pole = e.binary(ops.AndOp, is_integer, e.compare("LT", x, e.scalar(0, dtype)))
     return e.select(is_pole, e.like(math.nan, x), e.select(is_left, left, right))
@@ -210,8 +210,8 @@ def trigamma(e: Emitter, x: SSAValue) -> SSAValue:
     series = e.like(0, x)
     for number in reversed(_BERNOULLI):
         series = e.mul(e.add(series, e.scalar(number, dtype)), square)
-    tail = e.add(e.mul(inverse, e.add(series, one)), e.scaled(square, 0.5))
+    tail = e.add(e.mul(inverse, e.add(series, one)), e.scale(square, 0.5))
     right = e.add(total, tail)
     # trigamma(1 - x) + trigamma(x) = (pi / sin(pi x))**2
-    wave = e.div(e.scalar(math.pi, dtype), e.unary(ops.SinOp, e.scaled(_rest(e, x), math.pi)))
+    wave = e.div(e.scalar(math.pi, dtype), e.unary(ops.SinOp, e.scale(_rest(e, x), math.pi)))
     return e.select(is_left, e.sub(e.mul(wave, wave), right), right)

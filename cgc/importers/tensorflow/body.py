@@ -1,4 +1,4 @@
-"""Imports the operations of a step one after the other, and collects what is wrong with them."""
+"""Import the operations of a step in sequence, and collect their problems."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh.types import DTYPE_NAMES, dtype_name, shape_of, tensor_of
 from cgc.errors import CompileError
-from cgc.importers.diagnostics import Fault, Kind, RefusedError, unknown_operations
-from cgc.importers.emit import NARROWED, Array, Emitter, narrowed_dtype, require_dtype
+from cgc.importers.diagnostics import Kind, Problem, RefusedError, unknown_operations
+from cgc.importers.emit import NARROWED, Array, Emitter, narrow_dtype, require_dtype
 from cgc.importers.tensorflow.constant_folding import (
     FOLD_LIMIT,
     Waiting,
@@ -47,10 +47,10 @@ from cgc.importers.tensorflow.node import (
 from cgc.importers.tensorflow.origin import (
     CHOOSE,
     REMEDIES,
-    described,
+    describe_operation,
+    describe_tensor,
     forward_name,
     layer_of,
-    operation,
     user_line,
 )
 from cgc.importers.tensorflow.plan import function_body, plan_function
@@ -66,19 +66,22 @@ class BodyImporter:
 
     Attributes:
         values: the value of each tensor so far, by tensor name.
-        faults: what is wrong, in graph order; of operations behind a fault only those that turn to an element
-            type that CIRH does not have.
+        problems: problems in graph order; of operations after a failed one only conversions to element types
+            that
+            CIRH does not have.
     """
 
     def __init__(
         self, emit: Emitter, step: StepState, values: dict[str, Value], scope: str = "", forward: str = ""
     ) -> None:
-        """`scope` goes before the node names of a function that is imported in place.
+        """Create an importer.
 
-        `forward` goes before its names as `forward_name` has them, by which layers are told.
+        `scope` is the prefix of node names in a function that is inlined; `forward` is the prefix of the
+        names by
+        which `layer_of` finds layers.
         """
         self.values = values
-        self.faults: list[Fault] = []
+        self.problems: list[Problem] = []
         self._emit = emit
         self._step = step
         self._scope = scope
@@ -87,7 +90,7 @@ class BodyImporter:
     def run(self, ops: Sequence[Any]) -> None:
         """Imports operations; inputs come first."""
         unknown = [op for op in ops if not self._is_fed(op) and not self._import(op)]
-        self.faults += unknown_operations(map(operation, unknown), REMEDIES)
+        self.problems += unknown_operations(map(describe_operation, unknown), REMEDIES)
 
     def as_output(self, tensor: Any, value: Value) -> SSAValue:
         """Return a value as a result of the step; a known one becomes a constant.
@@ -105,19 +108,19 @@ class BodyImporter:
         if isinstance(value, PaddedRows | PaddedSize):
             raise RefusedError(
                 Kind.SHAPE,
-                f"{tensor.name} {described(tensor)} has a size that depends on the data: as many rows "
+                f"{tensor.name} {describe_tensor(tensor)} has a size that depends on the data: as many rows "
                 "as tf.unique finds different values; give outputs that are made without it",
             )
         if isinstance(value, SelectedRows):
             raise RefusedError(
                 Kind.SHAPE,
-                f"{tensor.name} {described(tensor)} has a size that depends on the data: as many rows as a "
-                "mask selects",
+                f"{tensor.name} {describe_tensor(tensor)} has a size that depends on the data: as many rows "
+                "as a mask selects",
                 CHOOSE,
             )
         raise RefusedError(
             Kind.USAGE,
-            f"{tensor.name} {described(tensor)} has no value on the device",
+            f"{tensor.name} {describe_tensor(tensor)} has no value on the device",
         )
 
     def _is_fed(self, op: Any) -> bool:
@@ -132,7 +135,7 @@ class BodyImporter:
         """Imports one operation; False if its type is unknown."""
         for tensor in op.outputs:
             self.values[tensor.name] = None if op.type in DROPPED else POISON
-        if (text := announced(op)) is not None:
+        if (text := dropped_call(op)) is not None:
             self._step.dropped[text] = None
         if op.type in DROPPED:
             return True
@@ -154,15 +157,15 @@ class BodyImporter:
                 return False
             self._check(op, results)
         except RefusedError as refusal:
-            self._fault(op, refusal.kind, str(refusal), refusal.what_to_do)
+            self._add_problem(op, refusal.kind, str(refusal), refusal.what_to_do)
         except (CompileError, ValueError, IndexError) as error:
-            self._fault(op, Kind.USAGE, str(error))
+            self._add_problem(op, Kind.USAGE, str(error))
         else:
             self.values.update(zip((t.name for t in op.outputs), results, strict=True))
         return True
 
     def _label(self, op: Any) -> None:
-        """Says of what is emitted next that it comes from an operation."""
+        """Set the origin of the ops that are emitted next."""
         self._emit.label(self._scope + op.name, user_line(op), layer_of(op, self._forward))
 
     def _fold(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
@@ -172,22 +175,19 @@ class BodyImporter:
     def _from_constants(
         self, op: Any, inputs: Sequence[Value], constant: Sequence[Array | Waiting]
     ) -> tuple[Value, ...]:
-        """In the graph where the device, and the importer, have the operation; else computed here."""
+        """Import an operation on constants if the device has it, else compute it here."""
         results: tuple[Value, ...] | None = None
         sized = all(tensor.shape.is_fully_defined() for tensor in op.outputs)
         if sized and handler_of(op) is not None and not is_beyond_the_device(op):
             with suppress(RefusedError):
                 results = self._handle(op, inputs)
         if results is None:
-            results = tuple(map(self._placed, fold_lazily(op, constant)))
+            results = tuple(map(self._compact_large, fold_lazily(op, constant)))
         self._step.constants.note(op, constant, results)
         return results
 
     def _in_float32(self, op: Any, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
-        """What is float64 in TensorFlow, where float32 is enough; None for all other operations.
-
-        No step number is rounded below 2**24, and no count of a metric by more than one part in 2**24.
-        """
+        """Import a float64 operation in float32 where that is precise enough; None for all others."""
         of_step = self._step.constants.is_of_step(op, inputs)
         of_metrics = self._scope + op.name in self._step.of_metrics and is_narrowed(op)
         handler = handler_of(op)
@@ -200,7 +200,7 @@ class BodyImporter:
             self._step.constants.note_of_step(results)
         return results
 
-    def _placed(self, value: Array | Waiting) -> Value:
+    def _compact_large(self, value: Array | Waiting) -> Value:
         if isinstance(value, np.ndarray) and value.size > FOLD_LIMIT:
             return self._emit.compact(value)
         return value
@@ -225,7 +225,7 @@ class BodyImporter:
         return NodeContext(op, self._scope + op.name, inputs, self._emit, self._step, call)
 
     def _call(self, op: Any, function: str, arguments: Sequence[Value], scope: str) -> list[Value]:
-        """Imports a function in place of its call."""
+        """Inline a function."""
         body = function_body(op, function)
         branch_or_turn = scope.removeprefix(self._scope + op.name)
         forward = self._forward + forward_name(op) + branch_or_turn
@@ -234,7 +234,7 @@ class BodyImporter:
         if function not in self._step.plans:
             self._step.plans[function] = plan_function(body)
         inner.run(self._step.plans[function])
-        self.faults += inner.faults
+        self.problems += inner.problems
         self._label(op)
         return [inner.values[tensor.name] for tensor in body.outputs]
 
@@ -244,7 +244,7 @@ class BodyImporter:
             return
         for tensor in op.outputs:
             if not _has_known_type(tensor) and tensor.dtype.name not in besides:
-                raise RefusedError(Kind.TYPE, f"its result is {described(tensor)}")
+                raise RefusedError(Kind.TYPE, f"its result is {describe_tensor(tensor)}")
 
     def _check_type_behind_a_fault(self, op: Any) -> None:
         """Reports a float that becomes another type; sizes, which are integers, may yet be folded."""
@@ -254,7 +254,7 @@ class BodyImporter:
             try:
                 self._require_types(op)
             except RefusedError as refusal:
-                self._fault(op, refusal.kind, str(refusal), refusal.what_to_do)
+                self._add_problem(op, refusal.kind, str(refusal), refusal.what_to_do)
 
     @staticmethod
     def _check(op: Any, results: Sequence[Value]) -> None:
@@ -265,15 +265,15 @@ class BodyImporter:
             if isinstance(value, SSAValue):
                 got = dtype_name(tensor_of(value)), shape_of(value)
                 name = tensor.dtype.base_dtype.name
-                if got[0] not in (name, narrowed_dtype(name)) or not tensor.shape.is_compatible_with(got[1]):
+                if got[0] not in (name, narrow_dtype(name)) or not tensor.shape.is_compatible_with(got[1]):
                     raise AssertionError(
-                        f"{op.type} {op.name}: imported as {got}, TensorFlow says {described(tensor)}"
+                        f"{op.type} {op.name}: imported as {got}, TensorFlow says {describe_tensor(tensor)}"
                     )
 
-    def _fault(self, op: Any, kind: Kind, message: str, what_to_do: str | None = None) -> None:
-        about = operation(op)
+    def _add_problem(self, op: Any, kind: Kind, message: str, what_to_do: str | None = None) -> None:
+        about = describe_operation(op)
         about = replace(about, advice=what_to_do or about.advice)
-        self.faults.append(about.fault(kind, message, REMEDIES))
+        self.problems.append(about.problem(kind, message, REMEDIES))
 
 
 def _has_known_type(tensor: Any) -> bool:
@@ -300,7 +300,7 @@ WORDS: Mapping[str, str] = {
     "WriteScalarSummary": "tf.summary",
     "WriteSummary": "tf.summary",
 }
-"""What a user calls the operations. Summaries of TensorFlow 1 are not among them: they are outputs."""
+"""Names of operations for users. Summaries of TensorFlow 1 are not among them: they are outputs."""
 
 # Files of TensorFlow, and of TensorBoard's summaries, with the functions that users call for these.
 _HOMES = frozenset(
@@ -315,7 +315,7 @@ _HOMES = frozenset(
 _WRAPPERS = ("/tensorflow/python/util/", "/tensorflow/python/ops/weak_tensor_ops.py")
 
 
-def announced(op: Any) -> str | None:
+def dropped_call(op: Any) -> str | None:
     """`tf.print at FILE:LINE` for an operation that the user has asked for; None for one of a library."""
     if op.type not in WORDS:
         return None

@@ -1,9 +1,10 @@
-"""Values that depend on constants alone, computed by TensorFlow itself where the device cannot.
+"""Constant folding while a graph is imported, with numpy, or with TensorFlow where the device lacks a type.
 
-The device has no float64, and an integer divided by an integer is one. Where no data is behind it, the
-operations are run while the graph is imported, in their own types. Until an operation gives a type that the
-device has, they only wait: what no such operation needs is never computed. Constants in types of the device
-stay in the graph, where a sequence of numbers or a broadcast takes no space.
+The device has no float64, and no division of integers that gives a float64. Operations that depend on no data
+are run by TensorFlow in their own types while the graph is imported. Until an operation gives a type that the
+device has, they are only recorded: an operation that no such result needs is never computed. Constants in
+types
+of the device stay in the graph, where a sequence of numbers or a broadcast takes no space.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cgc.cirh.types import DTYPE_NAMES
 from cgc.importers.decompositions.indexing import AxisRange, Slicing
 from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import NARROWED, Array
-from cgc.importers.tensorflow.origin import described
+from cgc.importers.tensorflow.origin import describe_tensor
 
 MOST_ELEMENTS = 1 << 27
 """A tensor of more is not computed here: 1 GiB in float64."""
@@ -28,12 +29,12 @@ MOST_ELEMENTS = 1 << 27
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """The value of a tensor that depends on constants alone, not computed yet.
+    """The value of a tensor that depends only on constants, not computed yet.
 
     Attributes:
         op: the tf.Operation.
-        inputs: the values of its inputs: arrays, or others that wait.
-        position: which of its results this is.
+        inputs: the values of its inputs: arrays, or other waiting values.
+        position: index of the result.
     """
 
     op: Any
@@ -42,7 +43,7 @@ class Waiting:
 
 
 class Constants:
-    """Which values of a step depend on constants alone, and which on the step number as well.
+    """The values of a step that depend only on constants, and those that also depend on the step number.
 
     Args:
         step_number: the global step, if the graph has one.
@@ -53,11 +54,11 @@ class Constants:
         self._of_step = set() if step_number is None else {step_number}
 
     def inputs(self, op: Any, values: Sequence[object]) -> Sequence[Array | Waiting] | None:
-        """Return the inputs of an operation if they depend on constants alone and it can be computed here."""
-        known = tuple(found for value in values if (found := self._found(value)) is not None)
+        """Return the inputs of an operation that depend only on constants, if it can be computed here."""
+        known = tuple(found for value in values if (found := self._lookup(value)) is not None)
         return known if known and len(known) == len(values) and _is_pure(op) else None
 
-    def _found(self, value: object) -> Array | Waiting | None:
+    def _lookup(self, value: object) -> Array | Waiting | None:
         if isinstance(value, SSAValue):
             return self._behind.get(value)
         return value if isinstance(value, np.ndarray | Waiting) else None
@@ -69,12 +70,12 @@ class Constants:
                 self._behind.setdefault(result, Waiting(op, inputs, position))
 
     def array(self, value: object) -> Array | None:
-        """Return a value that depends on constants alone, computed; None for all others.
+        """Compute a value that depends only on constants; None for all others.
 
         Raises:
             RefusedError: see `fold_lazily`.
         """
-        found = self._found(value)
+        found = self._lookup(value)
         return found if found is None else _array(found)
 
     def is_of_step(self, op: Any, values: Sequence[object]) -> bool:
@@ -82,7 +83,7 @@ class Constants:
         of_step = [isinstance(value, SSAValue) and value in self._of_step for value in values]
         others = (value for value, found in zip(values, of_step, strict=True) if not found)
         # Schedules divide the number of the step, an integer, by another one.
-        return any(of_step) and all(self._found(value) is not None for value in others) and _is_pure(op)
+        return any(of_step) and all(self._lookup(value) is not None for value in others) and _is_pure(op)
 
     def note_of_step(self, results: Sequence[object]) -> None:
         """Remembers results of an operation that `is_of_step`."""
@@ -90,7 +91,7 @@ class Constants:
 
 
 def narrow_floats(value: Any) -> Any:
-    """Return a value of an input, float32 in place of float64 where it is a constant.
+    """Return a value of an input, float32 instead of float64 if it is a constant.
 
     Raises:
         RefusedError: see `fold_lazily`.
@@ -102,7 +103,7 @@ def narrow_floats(value: Any) -> Any:
 
 
 def _array(value: Array | Waiting) -> Array:
-    return _computed([value])[0] if isinstance(value, Waiting) else value
+    return _compute([value])[0] if isinstance(value, Waiting) else value
 
 
 def is_beyond_the_device(op: Any) -> bool:
@@ -120,19 +121,19 @@ def _is_of_the_device(tensors: Iterable[Any]) -> bool:
 
 
 def fold_lazily(op: Any, inputs: Sequence[Array | Waiting]) -> Sequence[Array | Waiting]:
-    """What an operation gives: arrays, but what is of no type of the device waits.
+    """Return the results of an operation: arrays, or waiting values where the device lacks the type.
 
     Raises:
-        RefusedError: a tensor on the way is too large, or TensorFlow refuses what it is given.
+        RefusedError: an intermediate tensor is too large, or TensorFlow refuses the inputs.
     """
     waiting = [Waiting(op, inputs, position) for position in range(len(op.outputs))]
-    return tuple(_computed(waiting) if _is_of_the_device(op.outputs) else waiting)
+    return tuple(_compute(waiting) if _is_of_the_device(op.outputs) else waiting)
 
 
 def _is_pure(op: Any) -> bool:
-    """Return whether an operation is a function of its inputs alone, which are numbers.
+    """Return whether an operation is a function of its inputs, which are numbers.
 
-    Random numbers of the step are not TensorFlow's. What operations with functions do is imported.
+    Random numbers of the step are not TensorFlow's. Operations that call functions are imported.
     """
     definition = op.op_def
     tensors = (*op.inputs, *op.outputs)
@@ -148,8 +149,8 @@ def _is_numeric(dtype: Any) -> bool:
     return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool or dtype.is_complex)
 
 
-def _computed(wanted: Sequence[Waiting]) -> list[Array]:
-    """Runs the operations behind values in a graph of their own."""
+def _compute(wanted: Sequence[Waiting]) -> list[Array]:
+    """Compute values by running their operations in a separate graph."""
     copy = _Copy()
     names = [copy.name_of(value) for value in wanted]
     with tf.Graph().as_default() as graph:
@@ -166,7 +167,7 @@ def _computed(wanted: Sequence[Waiting]) -> list[Array]:
 
 
 class _Copy:
-    """The operations behind values as a GraphDef; arrays are its `leaves`, by the name of their tensor."""
+    """A GraphDef of the operations that make values; arrays are its `leaves`, by the name of their tensor."""
 
     def __init__(self) -> None:
         self.graph = tf.compat.v1.GraphDef()
@@ -174,7 +175,7 @@ class _Copy:
         self._names: dict[int, str] = {}
 
     def name_of(self, value: Waiting) -> str:
-        """Return the tensor of a value; adds what it needs first, without recursion: chains may be long."""
+        """Return the tensor of a value; first adds its inputs, without recursion: chains may be long."""
         pending = [value]
         while pending:
             waiting = pending[-1]
@@ -198,7 +199,7 @@ class _Copy:
             if (tensor.shape.num_elements() or 0) > MOST_ELEMENTS:
                 raise RefusedError(
                     Kind.TYPE,
-                    f"it needs {tensor.name} {described(tensor)}, a constant of more than "
+                    f"it needs {tensor.name} {describe_tensor(tensor)}, a constant of more than "
                     f"{MOST_ELEMENTS:,} elements, in a type that the device lacks or for one; cast to "
                     "tf.float32 before it becomes so large",
                 )

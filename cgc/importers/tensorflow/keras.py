@@ -1,7 +1,7 @@
-"""From a Keras model to one CIRH module: what one call of its train_step, test_step or predict_step does.
+"""Import a Keras model as one CIRH module: one call of its train_step, test_step or predict_step.
 
-Keras 3 and tf_keras models are traced as Keras traces them itself, so that a `train_step` of the user's own,
-losses of layers, metrics, loss scaling and any optimizer are part of the step as they are on a CPU.
+Keras 3 and tf_keras models are traced as Keras traces them itself, so that a custom `train_step`, losses of
+layers, metrics, loss scaling and any optimizer are part of the step as they are on a CPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cgc.errors import GraphImportError
 from cgc.importers.emit import Array
 from cgc.importers.module import require_mode
 from cgc.importers.tensorflow.node import Handle, Value
-from cgc.importers.tensorflow.origin import LayerLine, noted_layers
+from cgc.importers.tensorflow.origin import LayerLine, record_layer_lines
 from cgc.importers.tensorflow.plan import plan_traced
 from cgc.importers.tensorflow.step import ImportedStep, assemble, check_inputs
 from cgc.importers.tensorflow.variables import Variable, accesses
@@ -32,7 +32,7 @@ _PREDICTION = "prediction"
 
 
 def _unknown_line(layer: Any) -> None:
-    """Of each layer, where nobody has noted lines."""
+    """Return None: no lines of layers were recorded."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class ImportedKerasStep(ImportedStep):
     graph: Any
 
     def initial_state(self) -> dict[str, Array]:
-        """The present values of the model's variables by resource name; 0 for a global step of its own."""
+        """Return the present values of variables by resource name; 0 for a separate global step."""
         state = {name: np.asarray(holder.numpy()) for name, holder in self.holders.items()}
         return {name: state.get(name, np.zeros((), np.int64)) for name in self.variables}
 
@@ -63,7 +63,7 @@ class ImportedKerasStep(ImportedStep):
 
 @dataclass(frozen=True)
 class TracedKerasStep:
-    """What one call of a Keras model's step does, as a graph of TensorFlow.
+    """One call of a Keras model's step, as a graph of TensorFlow.
 
     Attributes:
         function: the concrete function of a batch.
@@ -119,10 +119,10 @@ def trace_keras_step(
         GraphImportError: eager execution is off, or the mode is none.
     """
     require_mode(mode)
-    with noted_layers(model, layer_line):
+    with record_layer_lines(model, layer_line):
         function = _trace(step or getattr(model, _METHODS[mode]), input_specs)
     inputs = tuple(function.graph.inputs[: len(tf.nest.flatten(input_specs))])
-    return TracedKerasStep(function, inputs, _captured(function.graph, model), mode)
+    return TracedKerasStep(function, inputs, _capture_variables(function.graph, model), mode)
 
 
 def import_keras_step(
@@ -133,28 +133,31 @@ def import_keras_step(
     seed: int = 0,
     layer_line: LayerLine = _unknown_line,
 ) -> ImportedKerasStep:
-    """Imports what one call of a compiled Keras model's step does, updates of its state included.
+    """Import one call of a compiled Keras model's step, including updates of its state.
 
     State is named by the part of the model that it belongs to: `state.model.<path>` (weights, moving
-    averages, seeds), `state.optimizer.<path>`, `state.metric.<path>`. `state.global_step` is the optimizer's
-    iteration counter where every step adds one to it; otherwise (loss scaling skips steps, gradients are
-    accumulated, there are two optimizers) it is a counter of its own. Outputs are the logs of the step as
-    `fit` shows them, which are means since the metrics were reset.
+    averages,
+    seeds), `state.optimizer.<path>`, `state.metric.<path>`. `state.global_step` is the optimizer's iteration
+    counter
+    if every step adds one to it; otherwise (loss scaling skips steps, gradients are accumulated, there are
+    two
+    optimizers) it is a separate counter. Outputs are the logs of the step as `fit` shows them, which are
+    means since
+    the metrics were reset.
 
     Args:
         model: a Keras 3 or tf_keras model; compiled for the modes "train" and "eval".
-        input_specs: what a batch is, as `dataset.element_spec` says it: x, (x, y) or (x, y, sample_weight),
-            each a tf.TensorSpec of static shape or a structure of them. They are the inputs, in tf.nest's
-            order.
+        input_specs: the batch as in `dataset.element_spec`: x, (x, y) or (x, y, sample_weight), each a
+            tf.TensorSpec of static shape or a structure of them. They are the inputs, in tf.nest's order.
         mode: "train" (train_step), "eval" (test_step) or "infer" (predict_step).
-        seed: seeds random operations that have no seed of their own.
-        layer_line: where a layer of the model was made.
+        seed: seed of random operations that have none.
+        layer_line: returns the line that made a layer of the model.
 
     Returns:
         The module, the names of its state and the variables that hold it.
 
     Raises:
-        GraphImportError: everything that is wrong with the step, at once, as for `import_step`.
+        GraphImportError: lists all problems of the step, as for `import_step`.
     """
     traced = trace_keras_step(model, input_specs, mode=mode, layer_line=layer_line)
     body, inputs, captured = traced.body, traced.inputs, traced.captured
@@ -174,10 +177,11 @@ def import_keras_step(
 
 
 def keras_variables(model: Any) -> dict[str, Any]:
-    """The tf.Variables of a Keras model without metrics, by their names in a checkpoint of its training.
+    """Return the tf.Variables of a Keras model without metrics, by their names in a training checkpoint.
 
-    That is the model's and, where it is compiled, the optimizer's, which are made where they are not there.
-    Of several with one name, which a checkpoint tells apart by the order in which the step uses them, none.
+    These are the model's variables and, if it is compiled, the optimizer's, which are created if they do not
+    exist.
+    Variables that share a name, which a checkpoint tells apart by the order of use in the step, are left out.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
@@ -209,7 +213,7 @@ def _optimizers(model: Any) -> list[Any]:
     return [value for _, value in _leaves(vars(model)) if hasattr(value, "apply_gradients")]
 
 
-def _captured(body: Any, model: Any) -> dict[str, tuple[Variable, Any]]:
+def _capture_variables(body: Any, model: Any) -> dict[str, tuple[Variable, Any]]:
     """Return the variables that a traced step captures, and their holders, by the name of the placeholder.
 
     The order is that in which the step uses them first; it is the same for the same program.
@@ -272,7 +276,7 @@ def _unique(path: str, taken: set[str]) -> str:
 def _global_step(
     body: Any, model: Any, captured: Mapping[str, tuple[Variable, Any]]
 ) -> tuple[Variable, bool]:
-    """The variable that counts steps, and whether it is one of its own, which the model does not have."""
+    """Return the variable that counts steps, and whether it is separate from the model."""
     iterations = _handle(getattr(getattr(model, "optimizer", None), "iterations", None))
     for key, (variable, holder) in captured.items():
         if holder.handle is iterations and _every_step_adds_one(body, key):

@@ -1,7 +1,7 @@
-"""What a handler is given.
+"""The context of a handler: the operation, its inputs, and the state of the step.
 
 A handler imports the operations of one or a few types: it takes a `NodeContext` and returns the value of its
-output, a tuple of values, or None where there is no output. `handlers` holds the table of all of them.
+output, a tuple of values, or None if there is no output. `handlers.table` holds all handlers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh.types import shape_of
 from cgc.importers.diagnostics import Kind, RefusedError
-from cgc.importers.emit import Array, Emitter, Shape, narrowed_dtype
+from cgc.importers.emit import Array, Emitter, Shape, narrow_dtype
 from cgc.importers.tensorflow.constant_folding import Constants, Waiting
-from cgc.importers.tensorflow.origin import described
+from cgc.importers.tensorflow.origin import describe_tensor
 from cgc.importers.tensorflow.variables import Variable
 
 
@@ -55,12 +55,13 @@ class Optional:
 
 @dataclass(frozen=True)
 class Either:
-    """The value of an optional that the branches of a condition gave.
+    """The value of an optional that the branches of a condition returned.
 
     Attributes:
-        selector: what the branch is chosen by.
-        options: what each branch gave; it is asked for only where the same selector chooses again, in the
-            gradient of the condition.
+        selector: the value that chooses the branch.
+        options: the value of each branch; it is read only where the same selector chooses again, in the
+            gradient of
+            the condition.
     """
 
     selector: Any
@@ -68,7 +69,7 @@ class Either:
 
 
 class Missing:
-    """The value of an empty optional: what the branch that was not taken would have given."""
+    """The value of an empty optional: the missing result of the branch that was not taken."""
 
 
 MISSING = Missing()
@@ -76,25 +77,25 @@ MISSING = Missing()
 
 @dataclass(frozen=True)
 class Handle:
-    """The value of a resource tensor: the variable that it stands for."""
+    """The value of a resource tensor: the key of its variable."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class SeedKey:
-    """The value of the key and the counter of a stateless random op: the seed integers behind them."""
+    """The value of the key and the counter of a stateless random op: the seed integers of both."""
 
     seed: SSAValue
 
 
 @dataclass(frozen=True)
 class PaddedRows:
-    """The value of a tensor with as many rows as `tf.unique` finds different values.
+    """The value of a tensor with one row for each distinct value of `tf.unique`.
 
     Attributes:
-        value: its rows; those behind the ones that TensorFlow would have are padding without a meaning.
-        unique: the different values themselves. Two tensors have the same rows padded if this is the same.
+        value: its rows; the rows beyond those of TensorFlow are padding without a meaning.
+        unique: the distinct values. Two tensors have the same padded rows if this is the same.
     """
 
     value: SSAValue
@@ -107,7 +108,7 @@ class PaddedSize:
 
     Attributes:
         sizes: integers, with the padded number of rows.
-        is_open: True for those in whose place TensorFlow would have the number without padding.
+        is_open: True for sizes that TensorFlow would have without padding.
         unique: as in `PaddedRows`.
     """
 
@@ -133,14 +134,14 @@ class SelectedRows:
 
 @dataclass(frozen=True)
 class FloatBits:
-    """The value of a Bitcast: the bits of floats, taken for integers of type `dtype`."""
+    """The value of a Bitcast: the bits of floats, read as integers of type `dtype`."""
 
     value: SSAValue
     dtype: str
 
 
 class Poison:
-    """The value of a tensor that could not be imported; its fault is recorded already."""
+    """The value of a tensor that could not be imported; its problem is recorded already."""
 
 
 POISON = Poison()
@@ -166,22 +167,22 @@ Result: TypeAlias = "Value | Sequence[Value]"
 
 @dataclass
 class StepState:
-    """What the operations of one step share.
+    """State that the operations of one step share.
 
     Attributes:
         variables: the variables that the step uses, by key.
         current: the value of each at this point of the step.
-        seed: the seed of random operations that have none of their own.
-        global_step: the step number before this step, or None where the graph has none.
+        seed: the seed of random operations that have none.
+        global_step: the step number before this step, or None if the graph has none.
         mode: "train", "eval" or "infer".
         advances_global_step: whether the step counts itself.
         written: keys of the variables that were replaced.
-        branches: of the conditions around this point of the step, by what they choose by: the branch.
-        turns: of the number of turns of a loop, by its value: whether each turn took place.
+        branches: selector of each condition around this point of the step -> the branch.
+        turns: number of iterations of a loop -> whether each iteration took place.
         plans: operations of a function, in order, by its name.
-        dropped: what the user has asked for and the step leaves out, see `dropped.announced`; in order.
-        of_metrics: names of the operations whose values only the metrics of an evaluation take.
-        constants: which values depend on constants alone.
+        dropped: calls of the user that the step leaves out, in order; see `body.dropped_call`.
+        of_metrics: names of the operations whose values only the metrics of an evaluation read.
+        constants: values that depend only on constants.
     """
 
     variables: dict[str, Variable]
@@ -231,7 +232,7 @@ class NodeContext:
         tensor = self.op.inputs[position]
         if isinstance(value, Waiting):
             raise RefusedError(
-                Kind.TYPE, f"its input {tensor.name} is {described(tensor)}; cast it to tf.float32"
+                Kind.TYPE, f"its input {tensor.name} is {describe_tensor(tensor)}; cast it to tf.float32"
             )
         raise RefusedError(
             Kind.USAGE, f"its input {tensor.name} has no value on the device; no batch feeds it"
@@ -260,7 +261,7 @@ class NodeContext:
         return value if isinstance(value, np.ndarray) else None
 
     def constant(self, position: int) -> Array | None:
-        """An input that depends on constants alone, of any size, else None; `known` has the small ones."""
+        """Return an input of any size that depends only on constants, or None; `known` has the small ones."""
         return self.step.constants.array(self.inputs[position])
 
     def static(self, position: int, what: str) -> Array:
@@ -300,10 +301,10 @@ class NodeContext:
 
     def out_dtype(self, position: int = 0) -> str:
         """Return the numpy name of the element type of an output on the device."""
-        return narrowed_dtype(str(self.op.outputs[position].dtype.base_dtype.name))
+        return narrow_dtype(str(self.op.outputs[position].dtype.base_dtype.name))
 
     def variable(self, position: int = 0) -> str:
-        """Return the key of the variable behind a handle input."""
+        """Return the key of the variable of a handle input."""
         value = self.inputs[position]
         if not isinstance(value, Handle):
             raise RefusedError(
@@ -312,11 +313,11 @@ class NodeContext:
         return value.key
 
     def read(self, position: int = 0) -> SSAValue:
-        """Return the current value of the variable behind a handle input."""
+        """Return the current value of the variable of a handle input."""
         return self.step.current[self.variable(position)]
 
     def write(self, position: int, value: SSAValue) -> None:
-        """Replaces the value of the variable behind a handle input."""
+        """Replace the value of the variable of a handle input."""
         key = self.variable(position)
         variable = self.step.variables[key]
         if shape_of(value) != variable.shape:

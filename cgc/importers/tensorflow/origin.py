@@ -1,4 +1,4 @@
-"""Where an operation comes from: the user's line, its layer, and how diagnostics describe it."""
+"""The origin of an operation: the user's line, its layer, and its description in diagnostics."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def forward_op(op: Any) -> Any:
 
     `tf.gradients` notes it. `tf.GradientTape` opens a scope of the name of the forward operation.
     """
-    noted = getattr(op, "_original_op", None)
-    if noted is not None or not op.name.startswith(TAPE):
-        return noted
+    record_line = getattr(op, "_original_op", None)
+    if record_line is not None or not op.name.startswith(TAPE):
+        return record_line
     scope = op.name.removeprefix(TAPE).rpartition("/")[0]
     while scope:
         with suppress(KeyError):
@@ -42,7 +42,7 @@ LayerLine = Callable[[Any], str | None]
 
 
 @contextmanager
-def noted_layers(model: Any, line_of: LayerLine) -> Iterator[None]:
+def record_layer_lines(model: Any, line_of: LayerLine) -> Iterator[None]:
     """Notes in the body which line made the layer that an operation of a Keras model is of.
 
     Keras gives the operations of a layer a scope, whose name may also be that of another layer.
@@ -55,7 +55,7 @@ def noted_layers(model: Any, line_of: LayerLine) -> Iterator[None]:
     own = base.__call__
 
     @wraps(own)  # by the name of its module AutoGraph knows that it is Keras'
-    def noted(layer: Any, *arguments: Any, **keywords: Any) -> Any:
+    def record_line(layer: Any, *arguments: Any, **keywords: Any) -> Any:
         graph = tf.compat.v1.get_default_graph()
         first = len(graph.get_operations())
         result = own(layer, *arguments, **keywords)
@@ -65,7 +65,7 @@ def noted_layers(model: Any, line_of: LayerLine) -> Iterator[None]:
             lines.setdefault(op.name, line)  # layers inside of this one have been called before
         return result
 
-    base.__call__ = noted
+    base.__call__ = record_line
     try:
         yield
     finally:
@@ -96,7 +96,7 @@ def user_line(op: Any) -> str | None:
 
 
 def _line_in_step(op: Any) -> str | None:
-    """Return the user's line behind the toolkit's call of a step that it traces."""
+    """Return the user's line that follows the toolkit's call of a step that it traces."""
     frames = list(op.traceback or ())
     ours = [i for i, frame in enumerate(frames) if frame.filename.startswith(toolkit_folders())]
     return innermost_user_line(frames[ours[-1] + 1 :] if ours else frames)
@@ -137,10 +137,11 @@ def _layer_of_scopes(joined: str) -> LayerPath:
 
 
 def forward_name(op: Any) -> str:
-    """Return the name of the forward operation of one of a gradient, of all others their own.
+    """Return the name of the forward operation of a gradient operation, of others their own name.
 
-    The gradient of a loop has a name of its own: it turns from the last turn to the first, so that its turns
-    are no turns of the loop.
+    The gradient of a loop keeps its own name: it runs from the last iteration to the first, so that its
+    iterations
+    are not iterations of the loop.
     """
     forward = None if op.type.endswith("While") else forward_op(op)
     name = str((forward or op).name)
@@ -156,7 +157,7 @@ _BRANCHES = (
     "while the graph is built"
 )
 CHOOSE = "use tf.where(condition, x, y) or a mask"
-"""What to do about a selection of rows."""
+"""Suggestion for a selection of rows."""
 _SIZES = f"its result has a size that depends on the data; {CHOOSE}"
 _REF_VARIABLES = "call tf.compat.v1.enable_resource_variables() before the graph is built"
 _CANDIDATES = (
@@ -186,14 +187,14 @@ REMEDIES = {
 }
 
 
-def operation(op: Any) -> Operation:
-    """What faults say of a tf.Operation."""
+def describe_operation(op: Any) -> Operation:
+    """Describe a tf.Operation for diagnostics."""
     uses_ref = any(tensor.dtype.name.endswith("_ref") for tensor in (*op.inputs, *op.outputs))
     advice = _REF_VARIABLES if uses_ref else _ADVICE.get(op.type)
-    return Operation(op.type, op.name, user_line(op), tuple(map(described, op.outputs)), advice)
+    return Operation(op.type, op.name, user_line(op), tuple(map(describe_tensor, op.outputs)), advice)
 
 
-def described(tensor: Any) -> Described:
-    """Element type and shape of a tf.Tensor."""
+def describe_tensor(tensor: Any) -> Described:
+    """Describe element type and shape of a tf.Tensor."""
     shape = None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
     return Described(tensor.dtype.name, shape)

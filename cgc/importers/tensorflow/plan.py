@@ -1,4 +1,4 @@
-"""What a step consists of: its operations in order, and the variables that they use."""
+"""Plan a step: its operations in order, and the variables that they use."""
 
 from __future__ import annotations
 
@@ -82,14 +82,15 @@ def plan_step(
 def plan_traced(
     body: Any, variables: Mapping[str, Variable], global_step: Variable | None, counts_steps: bool
 ) -> StepPlan:
-    """Return the operations of a traced function that is a whole step.
+    """Plan a traced function that is a whole step.
 
     Args:
         body: its FuncGraph.
-        variables: those that it captures, by key; the ones that no operation uses are left out.
-        global_step: the variable of the step number, among `variables` or, where nothing in the function
-            counts steps, one of its own; None where steps are not counted.
-        counts_steps: whether it is one of its own.
+        variables: the variables that it captures, by key; unused ones are left out.
+        global_step: the variable of the step number, among `variables` or, if the function does not count
+            steps, a
+            separate one; None if steps are not counted.
+        counts_steps: whether it is a separate one.
     """
     ops = plan_function(body)
     used = [accesses(op) for op in ops]
@@ -232,7 +233,7 @@ def schedule(nodes: Sequence[Node]) -> list[int]:
 
 
 def _unordered_reads(nodes: Sequence[Node], hard: dict[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
-    """For each write: the reads of its variables that no edge puts behind it."""
+    """Return for each write the reads of its variables that no edge puts after it."""
     readers: dict[str, list[int]] = defaultdict(list)
     for node in nodes:
         for key in node.reads:

@@ -1,4 +1,4 @@
-"""From a tf.Graph to one CIRH module: the whole step, forward, backward and update."""
+"""Import a tf.Graph as one CIRH module: the whole step, forward, backward and update."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, SSAValue
 
 from cgc.cirh.types import Tensor, tensor_type
-from cgc.importers.diagnostics import Fault, Kind, RefusedError, raise_if_any
+from cgc.importers.diagnostics import Kind, Problem, RefusedError, raise_if_any
 from cgc.importers.emit import Emitter, require_dtype
-from cgc.importers.module import counted, require_mode, state_types, step_module
+from cgc.importers.module import count_step, require_mode, state_types, step_module
 from cgc.importers.tensorflow.body import BodyImporter
 from cgc.importers.tensorflow.node import POISON, StepState, Value
-from cgc.importers.tensorflow.origin import REMEDIES, described, operation
+from cgc.importers.tensorflow.origin import REMEDIES, describe_operation, describe_tensor
 from cgc.importers.tensorflow.plan import StepPlan, plan_step, reachable
 
 
@@ -28,7 +28,7 @@ class ImportedStep:
         module: one function `@graph`; its arguments are the state in the order in which the variables were
             created, then the batch; its results the new state, then the outputs.
         variables: resource name -> name of the TensorFlow variable, which is its key in a checkpoint.
-        dropped: what the user has asked for and the step leaves out, each as `tf.print at FILE:LINE`.
+        dropped: calls of the user that the step leaves out, each as `tf.print at FILE:LINE`.
     """
 
     module: ModuleOp
@@ -46,10 +46,11 @@ def import_step(
     seed: int,
     global_step: Any = None,
 ) -> ImportedStep:
-    """Imports one step of a graph: what the outputs and updates need, and nothing else.
+    """Import one step of a graph: the operations that outputs and updates need.
 
-    Reads of a variable that no edge of the graph puts behind a write see the value before the step. Keras
-    layers of the step update their own state (see `keras_layer_updates`).
+    Reads of a variable that no edge of the graph puts after a write see the value before the step. Keras
+    layers of
+    the step update their own state (see `keras_layer_updates`).
 
     Args:
         graph: a tf.compat.v1 graph with resource variables.
@@ -57,15 +58,15 @@ def import_step(
         outputs: name -> tensor; becomes the output `output_<name>`, in this order.
         updates: operations that change variables (the train op, metric updates).
         mode: "train", "eval" or "infer".
-        seed: seeds random operations that have no seed of their own.
+        seed: seed of random operations that have none.
         global_step: the variable of the step number; by default the graph's own.
 
     Returns:
         The module and the names of its state. The same program gives the same text.
 
     Raises:
-        GraphImportError: everything that is wrong with the graph, at once. The class tells the first kind of
-            fault: UnsupportedOpsError, GraphTypeError, DynamicShapeError.
+        GraphImportError: lists all problems of the graph. Its class is that of the first kind of problem:
+            UnsupportedOpsError, GraphTypeError, DynamicShapeError.
     """
     check_inputs(inputs, mode)
     roots = [tensor.op for tensor in outputs.values()]
@@ -73,7 +74,7 @@ def import_step(
     try:
         plan = plan_step(graph, roots, {tensor.name for tensor in inputs}, global_step)
     except RefusedError as refusal:
-        raise_if_any([Fault(refusal.kind, str(refusal))], REMEDIES)
+        raise_if_any([Problem(refusal.kind, str(refusal))], REMEDIES)
         raise
     module, dropped = assemble(plan, inputs, outputs, mode, seed)
     return ImportedStep(module, {v.resource_name: v.name for v in plan.variables.values()}, dropped)
@@ -86,13 +87,13 @@ def check_inputs(inputs: Sequence[tf.Tensor], mode: str) -> None:
         GraphImportError: see `import_step`.
     """
     require_mode(mode)
-    faults: list[Fault] = []
+    problems: list[Problem] = []
     for tensor in inputs:
         try:
             _input_type(tensor)
         except RefusedError as refusal:
-            faults.append(Fault(refusal.kind, str(refusal)))
-    raise_if_any(faults, REMEDIES)
+            problems.append(Problem(refusal.kind, str(refusal)))
+    raise_if_any(problems, REMEDIES)
 
 
 def assemble(
@@ -103,18 +104,18 @@ def assemble(
     seed: int,
     known: Mapping[str, Value] | None = None,
 ) -> tuple[ModuleOp, tuple[str, ...]]:
-    """Imports the operations of a plan.
+    """Import the operations of a plan.
 
     Args:
         plan: the operations in order, and the variables.
         inputs: tensors that a batch feeds, which `check_inputs` has checked.
         outputs: name -> tensor; becomes `output_<name>`.
         mode: "train", "eval" or "infer".
-        seed: seeds random operations that have no seed of their own.
-        known: values of tensors that no operation of the plan gives, by name.
+        seed: seed of random operations that have none.
+        known: values of tensors that no operation of the plan makes, by name.
 
     Returns:
-        The module, and what the user has asked for and it leaves out.
+        The module, and the calls of the user that it leaves out.
 
     Raises:
         GraphImportError: see `import_step`.
@@ -124,19 +125,19 @@ def assemble(
     fed = dict(zip((tensor.name for tensor in inputs), block.args[len(types) :], strict=True))
     step = _initial_state(plan, block, mode, seed)
     if mode == "eval":
-        step.of_metrics = _of_metrics(plan, outputs)
+        step.of_metrics = _metric_operations(plan, outputs)
     emit = Emitter(block)
     body = BodyImporter(emit, step, {**(known or {}), **fed})
     body.run(plan.ops)
     results = _results(outputs, body)
-    raise_if_any(body.faults, REMEDIES)
+    raise_if_any(body.problems, REMEDIES)
     if len(results) != len(outputs):
         raise AssertionError(
-            f"of outputs {list(outputs)} only {list(results)} were imported, without a fault"
+            f"of outputs {list(outputs)} only {list(results)} were imported, without a problem"
         )
     if plan.counts_steps:
         assert plan.global_step is not None
-        step.current[plan.global_step] = counted(emit, step.current[plan.global_step])
+        step.current[plan.global_step] = count_step(emit, step.current[plan.global_step])
         step.written.add(plan.global_step)
     state = list(plan.variables.values())
     written = {v.resource_name: step.current[v.key] for v in state if v.key in step.written}
@@ -144,7 +145,7 @@ def assemble(
 
 
 def _input_type(tensor: tf.Tensor) -> Tensor:
-    what = f"input {tensor.name} {described(tensor)}, {operation(tensor.op).where}"
+    what = f"input {tensor.name} {describe_tensor(tensor)}, {describe_operation(tensor.op).where}"
     dtype = require_dtype(tensor.dtype.name, what)
     if not tensor.shape.is_fully_defined():
         raise RefusedError(
@@ -161,8 +162,8 @@ def _initial_state(plan: StepPlan, block: Block, mode: str, seed: int) -> StepSt
     return StepState(plan.variables, current, seed, mode, global_step, plan.advances_global_step)
 
 
-def _of_metrics(plan: StepPlan, outputs: Mapping[str, tf.Tensor]) -> frozenset[str]:
-    """Return the names of the operations that no output needs: what they compute goes into metrics."""
+def _metric_operations(plan: StepPlan, outputs: Mapping[str, tf.Tensor]) -> frozenset[str]:
+    """Return the names of the operations that no output needs: they serve metrics."""
     needed = reachable(
         [tensor.op for tensor in outputs.values()], lambda op: [tensor.op for tensor in op.inputs]
     )
@@ -170,7 +171,7 @@ def _of_metrics(plan: StepPlan, outputs: Mapping[str, tf.Tensor]) -> frozenset[s
 
 
 def _results(outputs: Mapping[str, tf.Tensor], body: BodyImporter) -> dict[str, SSAValue]:
-    """Return the outputs by name; adds a fault for one that has no value on the device."""
+    """Return the outputs by name; adds a problem for one that has no value on the device."""
     found: dict[str, SSAValue] = {}
     for name, tensor in outputs.items():
         value = body.values.get(tensor.name)
@@ -179,5 +180,5 @@ def _results(outputs: Mapping[str, tf.Tensor], body: BodyImporter) -> dict[str, 
         try:
             found[name] = body.as_output(tensor, value)
         except RefusedError as refusal:
-            body.faults.append(Fault(refusal.kind, f"output {name}: {refusal}"))
+            body.problems.append(Problem(refusal.kind, f"output {name}: {refusal}"))
     return found

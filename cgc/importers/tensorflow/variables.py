@@ -1,4 +1,4 @@
-"""Resource variables of a graph: who reads and writes them, and the names of the state of a step."""
+"""Resource variables of a graph: their readers and writers, and the names of the state of a step."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from cgc.importers.diagnostics import Kind, RefusedError
-from cgc.importers.emit import narrowed_dtype
+from cgc.importers.emit import narrow_dtype
 from cgc.importers.module import StateTensor
-from cgc.importers.tensorflow.origin import operation
+from cgc.importers.tensorflow.origin import describe_operation
 from cs_toolkit.step import GLOBAL_STEP, METRIC_STATE, MODEL_STATE, OPTIMIZER_STATE
 
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
@@ -57,7 +57,7 @@ class Accesses:
 
 
 def handle_of(tensor: Any) -> Any:
-    """What gives the handle behind a resource tensor: a VarHandleOp, or the Placeholder of a capture.
+    """Return the operation that makes a resource tensor: a VarHandleOp, or a captured Placeholder.
 
     Raises:
         RefusedError: the resource is no variable that this graph declares or captures.
@@ -68,7 +68,7 @@ def handle_of(tensor: Any) -> Any:
     if op.type not in _GIVES_HANDLE:
         raise RefusedError(
             Kind.USAGE,
-            f"the resource that {operation(op).where} ({op.type}) gives is no variable of this graph",
+            f"the resource of {describe_operation(op).where} ({op.type}) is no variable of this graph",
         )
     return op
 
@@ -151,7 +151,7 @@ def name_variables(
             resource_name = MODEL_STATE + key
         dtype = handle.get_attr("dtype").name
         if key in metrics:
-            dtype = narrowed_dtype(dtype)
+            dtype = narrow_dtype(dtype)
         found[key] = Variable(str(handle.name), resource_name, dtype, _static_shape(handle), key)
     return found
 
@@ -169,16 +169,18 @@ def variable_writes(roots: Iterable[tf.Tensor | tf.Operation]) -> list[tf.Operat
 
 
 def keras_layer_updates(graph: tf.Graph) -> list[Any]:
-    """The assignments with which Keras 3 layers keep their own state: seeds of Dropout, moving averages.
+    """Return the assignments with which Keras 3 layers update their state: seeds of Dropout, moving averages.
 
     Nothing in a v1 graph depends on them, so a session that runs only the train op draws the same mask every
-    step and never moves an average; whoever runs the graph must run these operations as well. `import_step`
-    adds those that belong to a step by itself.
+    step
+    and never moves an average: its caller must run these operations as well. `import_step` adds those that
+    belong
+    to a step.
     """
-    return [op for op in graph.get_operations() if is_write(op) and _made_by_layer(op)]
+    return [op for op in graph.get_operations() if is_write(op) and _is_of_layer(op)]
 
 
-def _made_by_layer(op: Any) -> bool:
+def _is_of_layer(op: Any) -> bool:
     if any(op.name.startswith(f"{key}/") for key in _keys(op)):
         return False  # the initializer of the variable
     files = [frame.filename for frame in op.traceback]
@@ -203,7 +205,7 @@ def _is_slot_name(key: str, trainable: Collection[str]) -> bool:
     """Return whether an optimizer made a variable, by its name.
 
     TensorFlow names a slot after its variable: "dense/kernel/Momentum". Where only embeddings are trained, no
-    training op tells what the powers of beta are.
+    training op reads the powers of beta.
     """
     variable, _, last = key.rpartition("/")
     return key not in trainable and (variable in trainable or last in _POWERS)
@@ -222,6 +224,7 @@ def _static_shape(handle: Any) -> tuple[int, ...]:
     if not shape.is_fully_defined():
         raise RefusedError(
             Kind.SHAPE,
-            f"variable of {operation(handle).where} has shape {shape}; create it with a shape without None",
+            f"variable of {describe_operation(handle).where} has shape {shape}; "
+            "create it with a shape without None",
         )
     return tuple(shape.as_list())

@@ -16,7 +16,7 @@ from cgc.errors import GraphImportError, GraphTypeError, UnsupportedOpsError
 from cgc.importers.decompositions import indexing, special
 from cgc.importers.diagnostics import Described, Kind, Operation, raise_if_any, unknown_operations
 from cgc.importers.emit import Emitter
-from cgc.importers.module import StateTensor, counted, require_mode, state_types, step_module
+from cgc.importers.module import StateTensor, count_step, require_mode, state_types, step_module
 from cgc.kernels import match_kernels
 from cgc.lowering.interpret import step_function
 from cs_toolkit.step import GLOBAL_STEP, MODEL_STATE
@@ -36,7 +36,7 @@ def imported() -> ModuleOp:
     y = special.asinh(e, indexing.reverse(e, product, 1))
     written = {
         WEIGHT.resource_name: e.sub(weight, e.reduce("ADD", y, [0, 1])),
-        STEP.resource_name: counted(e, step),
+        STEP.resource_name: count_step(e, step),
     }
     return step_module(block, [WEIGHT, STEP], written, {"loss": e.reduce("MEAN", y, [0, 1])}, "train", 3)
 
@@ -70,7 +70,7 @@ def test_state_of_unknown_types_is_told_at_once() -> None:
     odd = [StateTensor(name, MODEL_STATE + name, "complex64", (2,)) for name in ("a", "b")]
     with pytest.raises(GraphTypeError) as caught:
         state_types([WEIGHT, *odd], {})
-    assert [fault.split(", expected")[0] for fault in caught.value.faults] == [
+    assert [fault.split(", expected")[0] for fault in caught.value.problems] == [
         "variable a has element type complex64",
         "variable b has element type complex64",
     ]
@@ -88,20 +88,20 @@ def test_faults_of_operations_are_worded_alike() -> None:
         )
 
     remedies = {Kind.UNKNOWN_OP: "write them otherwise"}
-    faults = unknown_operations([fold(1, 3), fold(2, 3), fold(3, 9)], remedies)
-    assert [fault.text for fault in faults] == [
+    problems = unknown_operations([fold(1, 3), fold(2, 3), fold(3, 9)], remedies)
+    assert [fault.text for fault in problems] == [
         "aten::fold: node 'fold_1', line net.py:3 (2 such nodes), result float32[8,?]; cut",
         "aten::fold: node 'fold_3', line net.py:9, result float32[8,?]; cut",
     ]
     plain = Operation("aten::mm", "mm", None, (Described("float32", None),) * 5)
-    faults.append(plain.fault(Kind.USAGE, "shapes do not fit", remedies))
+    problems.append(plain.fault(Kind.USAGE, "shapes do not fit", remedies))
     first = "[shape unknown], float32" * 3
     assert (
-        faults[-1].text
+        problems[-1].text
         == f"aten::mm: node 'mm', result float32{first}[shape unknown], ...: shapes do not fit"
     )
     with pytest.raises(UnsupportedOpsError) as caught:
-        raise_if_any(faults, remedies)
+        raise_if_any(problems, remedies)
     details = caught.value.details
     assert [(fault.node, fault.source, fault.shape) for fault in details] == [
         ("fold_1", "net.py:3", (8, None)),

@@ -69,9 +69,9 @@ def _elu(node: NodeContext) -> SSAValue:
     alpha, scale, input_scale = (node.arg(name) for name in ("alpha", "scale", "input_scale"))
     if alpha == scale == input_scale == 1:
         return e.unary(ops.EluOp, x)
-    inner = x if input_scale == 1 else e.scaled(x, input_scale)
-    below = e.scaled(e.unary(ops.Expm1Op, inner), alpha * scale)
-    above = x if scale == 1 else e.scaled(x, scale)
+    inner = x if input_scale == 1 else e.scale(x, input_scale)
+    below = e.scale(e.unary(ops.Expm1Op, inner), alpha * scale)
+    above = x if scale == 1 else e.scale(x, scale)
     return e.select(e.compare("GT", x, e.like(0, x)), above, below)
 
 
@@ -80,26 +80,26 @@ def _elu_backward(node: NodeContext) -> SSAValue:
     e, grad, y = node.emit, node.x("grad_output"), node.x("self_or_result")
     alpha, scale, input_scale = (node.arg(name) for name in ("alpha", "scale", "input_scale"))
     if node.arg("is_result"):
-        slope = e.scaled(e.add(y, e.like(alpha * scale, y)), input_scale)
+        slope = e.scale(e.add(y, e.like(alpha * scale, y)), input_scale)
     else:
-        slope = e.scaled(e.unary(ops.ExpOp, e.scaled(y, input_scale)), alpha * scale * input_scale)
+        slope = e.scale(e.unary(ops.ExpOp, e.scale(y, input_scale)), alpha * scale * input_scale)
     return e.mul(grad, e.select(e.compare("GT", y, e.like(0, y)), e.like(scale, y), slope))
 
 
 def _softplus(node: NodeContext) -> SSAValue:
     """log(1 + exp(beta * x)) / beta; x itself where beta * x lies above the threshold."""
     e, x, beta = node.emit, node.x(), node.arg("beta")
-    scaled = x if beta == 1 else e.scaled(x, beta)
-    soft = e.unary(ops.SoftplusOp, scaled)
-    soft = soft if beta == 1 else e.scaled(soft, 1 / beta)
-    return e.select(e.compare("GT", scaled, e.like(node.arg("threshold"), x)), x, soft)
+    scale = x if beta == 1 else e.scale(x, beta)
+    soft = e.unary(ops.SoftplusOp, scale)
+    soft = soft if beta == 1 else e.scale(soft, 1 / beta)
+    return e.select(e.compare("GT", scale, e.like(node.arg("threshold"), x)), x, soft)
 
 
 def _softplus_backward(node: NodeContext) -> SSAValue:
     e, grad, x, beta = node.emit, node.x("grad_output"), node.x(), node.arg("beta")
-    scaled = x if beta == 1 else e.scaled(x, beta)
-    soft = e.mul(grad, e.unary(ops.SigmoidOp, scaled))
-    return e.select(e.compare("GT", scaled, e.like(node.arg("threshold"), x)), grad, soft)
+    scale = x if beta == 1 else e.scale(x, beta)
+    soft = e.mul(grad, e.unary(ops.SigmoidOp, scale))
+    return e.select(e.compare("GT", scale, e.like(node.arg("threshold"), x)), grad, soft)
 
 
 def _log_sigmoid_forward(node: NodeContext) -> tuple[SSAValue, None]:

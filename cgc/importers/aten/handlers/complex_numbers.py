@@ -182,9 +182,9 @@ def _log(e: Emitter, x: Complex) -> Complex:
 def _sqrt(e: Emitter, x: Complex) -> Complex:
     """Return the root with a real part of at least 0; its larger part is computed without a difference."""
     zero = e.like(0, x.re)
-    larger = e.unary(ops.SqrtOp, e.scaled(e.add(e.unary(ops.AbsOp, x.re), _abs(e, x)), 0.5))
+    larger = e.unary(ops.SqrtOp, e.scale(e.add(e.unary(ops.AbsOp, x.re), _abs(e, x)), 0.5))
     is_zero = e.compare("EQ", larger, zero)
-    smaller = e.div(e.scaled(x.im, 0.5), e.select(is_zero, e.like(1, larger), larger))
+    smaller = e.div(e.scale(x.im, 0.5), e.select(is_zero, e.like(1, larger), larger))
     right = e.compare("GE", x.re, zero)
     upper = e.select(e.compare("LT", x.im, zero), e.unary(ops.NegOp, larger), larger)
     return Complex(
@@ -427,7 +427,7 @@ def _factor(node: NodeContext, count: int, inverse: bool) -> float:
 
 
 def _scaled(e: Emitter, x: SSAValue, factor: float) -> SSAValue:
-    return x if factor == 1 else e.scaled(x, factor)
+    return x if factor == 1 else e.scale(x, factor)
 
 
 def _along(

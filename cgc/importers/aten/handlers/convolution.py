@@ -245,7 +245,7 @@ def _counted(
 def _divided(node: NodeContext, x: SSAValue, window: dict[str, Sequence[int]]) -> SSAValue:
     """Means of windows, or gradients of these, with the divisor of the program in place of the size."""
     divisor = node.arg("divisor_override")
-    return x if divisor is None else node.emit.scaled(x, math.prod(window["ksize"]) / divisor)
+    return x if divisor is None else node.emit.scale(x, math.prod(window["ksize"]) / divisor)
 
 
 def _avg_pool_backward(dimensions: int) -> Handler:
@@ -309,7 +309,7 @@ def _adaptive_avg_pool_backward(dimensions: int) -> Handler:
         e, x, grad = node.emit, node.x(), node.x("grad_output")
         space, pooled = shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:]
         if math.prod(pooled) == 1:
-            return e.broadcast(e.scaled(grad, 1 / math.prod(space)), node.shape)
+            return e.broadcast(e.scale(grad, 1 / math.prod(space)), node.shape)
         if not _divides(space, pooled):
             return transposed_maps(e, grad, _mean_matrices(space, pooled))
         window = _equal_windows(space, pooled)

@@ -42,7 +42,7 @@ def _scaled_sum(sign: int, first: str = "self", second: str = "other") -> Handle
         e, a, b = node.emit, node.cast(first), node.cast(second)
         alpha = node.arg("alpha", 1)
         if alpha != 1:
-            b = e.scaled(b, alpha)
+            b = e.scale(b, alpha)
         if node.dtype == "bool":
             return _whole(node, e.binary(ops.OrOp, a, b))
         return _whole(node, (e.add if sign > 0 else e.sub)(a, b))
@@ -63,7 +63,7 @@ def _mul(node: NodeContext) -> SSAValue:
 def _rsub(node: NodeContext) -> SSAValue:
     """`other - alpha * self`."""
     e, alpha = node.emit, node.arg("alpha", 1)
-    x = node.cast() if alpha == 1 else e.scaled(node.cast(), alpha)
+    x = node.cast() if alpha == 1 else e.scale(node.cast(), alpha)
     return e.sub(node.cast("other"), x)
 
 
@@ -185,7 +185,7 @@ def _clamp_max(node: NodeContext) -> SSAValue:
 def _log_base(base: float) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         e = node.emit
-        return e.scaled(e.unary(ops.LogOp, node.cast()), 1 / math.log(base))
+        return e.scale(e.unary(ops.LogOp, node.cast()), 1 / math.log(base))
 
     return handler
 
@@ -197,7 +197,7 @@ def _tan(node: NodeContext) -> SSAValue:
 
 def _exp2(node: NodeContext) -> SSAValue:
     e = node.emit
-    return e.unary(ops.ExpOp, e.scaled(node.cast(), math.log(2)))
+    return e.unary(ops.ExpOp, e.scale(node.cast(), math.log(2)))
 
 
 def _erfc(node: NodeContext) -> SSAValue:
@@ -275,8 +275,8 @@ def _lerp(node: NodeContext) -> SSAValue:
     step = e.sub(end, start)
     if isinstance(weight, int | float):
         if abs(weight) < 0.5:
-            return e.add(start, e.scaled(step, weight))
-        return e.sub(end, e.scaled(step, 1 - weight))
+            return e.add(start, e.scale(step, weight))
+        return e.sub(end, e.scale(step, 1 - weight))
     w = e.broadcast(node.cast("weight"), node.shape)
     near = e.add(start, e.mul(w, step))
     far = e.sub(end, e.mul(step, e.sub(e.like(1, w), w)))
@@ -289,7 +289,7 @@ def _addcmul(divide: bool) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         e = node.emit
         a, b, value = node.cast("tensor1"), node.cast("tensor2"), node.arg("value", 1)
-        a = a if value == 1 else e.scaled(a, value)
+        a = a if value == 1 else e.scale(a, value)
         return e.add(node.cast(), e.div(a, b) if divide else e.mul(a, b))
 
     return handler

@@ -70,8 +70,8 @@ def _flat_index(e: Emitter, shape: Shape, index: SSAValue, axis: int) -> SSAValu
             along[i] = size
             other = other + (np.arange(size) * strides[i]).reshape(along)
     index = e.cast(index, "int32")
-    scaled = index if strides[axis] == 1 else e.scaled(index, strides[axis])
-    return e.add(scaled, e.compact(other.astype(np.int32)))
+    scale = index if strides[axis] == 1 else e.scale(index, strides[axis])
+    return e.add(scale, e.compact(other.astype(np.int32)))
 
 
 def _index(node: NodeContext) -> SSAValue:
@@ -103,7 +103,7 @@ def places(node: NodeContext, shape: tuple[int, ...]) -> tuple[SSAValue, list[in
     for axis, value in zip(axes, values, strict=True):
         size = shape[axis]
         value = e.select(e.compare("LT", value, e.like(0, value)), e.add(value, e.like(size, value)), value)
-        total = value if total is None else e.add(e.scaled(total, size), value)
+        total = value if total is None else e.add(e.scale(total, size), value)
     assert total is not None
     neighbours = axes == list(range(axes[0], axes[-1] + 1))
     return total, axes, axes[0] if neighbours else 0

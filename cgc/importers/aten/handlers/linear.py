@@ -38,10 +38,10 @@ def _addmm(node: NodeContext) -> SSAValue:
     """`beta * self + alpha * mat1 @ mat2`; a vector in place of self is a bias."""
     e, beta, alpha = node.emit, node.arg("beta", 1), node.arg("alpha", 1)
     found = product(e, node.cast("mat1"), node.cast("mat2"))
-    found = found if alpha == 1 else e.scaled(found, alpha)
+    found = found if alpha == 1 else e.scale(found, alpha)
     if beta == 0:
         return found
-    bias = node.cast() if beta == 1 else e.scaled(node.cast(), beta)
+    bias = node.cast() if beta == 1 else e.scale(node.cast(), beta)
     if len(shape_of(bias)) == 1 and shape_of(bias) == node.shape[-1:]:
         return e.emit(ops.BiasAddOp(found, bias))
     return e.add(found, bias)
@@ -54,10 +54,10 @@ def _bmm(node: NodeContext) -> SSAValue:
 def _baddbmm(node: NodeContext) -> SSAValue:
     e, beta, alpha = node.emit, node.arg("beta", 1), node.arg("alpha", 1)
     found = product(e, node.cast("batch1"), node.cast("batch2"))
-    found = found if alpha == 1 else e.scaled(found, alpha)
+    found = found if alpha == 1 else e.scale(found, alpha)
     if beta == 0:
         return found
-    return e.add(found, node.cast() if beta == 1 else e.scaled(node.cast(), beta))
+    return e.add(found, node.cast() if beta == 1 else e.scale(node.cast(), beta))
 
 
 def _mv(node: NodeContext) -> SSAValue:

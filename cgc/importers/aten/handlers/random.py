@@ -52,12 +52,12 @@ def _native_dropout(node: NodeContext) -> tuple[SSAValue, SSAValue]:
     if not node.arg("train"):
         return x, e.full(True, node.shape, "bool")
     mask = _below(node, 1 - p, node.shape)
-    return e.select(mask, e.scaled(x, 1 / (1 - p) if p < 1 else 0.0), e.like(0, x)), mask
+    return e.select(mask, e.scale(x, 1 / (1 - p) if p < 1 else 0.0), e.like(0, x)), mask
 
 
 def _native_dropout_backward(node: NodeContext) -> SSAValue:
     e, grad = node.emit, node.x("grad_output")
-    return e.select(node.x("mask"), e.scaled(grad, node.arg("scale")), e.like(0, grad))
+    return e.select(node.x("mask"), e.scale(grad, node.arg("scale")), e.like(0, grad))
 
 
 def _rand(node: NodeContext) -> SSAValue:
@@ -70,13 +70,13 @@ def _randn(node: NodeContext) -> SSAValue:
 
 def _uniform_between(node: NodeContext) -> SSAValue:
     e, low, high = node.emit, node.arg("from"), node.arg("to")
-    drawn = e.add(e.scaled(uniform(node, node.shape), high - low), e.scalar(low, "float32"))
+    drawn = e.add(e.scale(uniform(node, node.shape), high - low), e.scalar(low, "float32"))
     return e.cast(drawn, _float(node))
 
 
 def _normal_functional(node: NodeContext) -> SSAValue:
     e = node.emit
-    drawn = e.scaled(_normal(node, node.shape), node.arg("std"))
+    drawn = e.scale(_normal(node, node.shape), node.arg("std"))
     return e.cast(e.add(drawn, e.scalar(node.arg("mean"), "float32")), _float(node))
 
 
@@ -84,7 +84,7 @@ def _exponential(node: NodeContext) -> SSAValue:
     """-log(1 - u) / lambda."""
     e = node.emit
     drawn = e.unary(ops.Log1pOp, e.unary(ops.NegOp, uniform(node, node.shape)))
-    return e.cast(e.scaled(drawn, -1 / node.arg("lambd")), _float(node))
+    return e.cast(e.scale(drawn, -1 / node.arg("lambd")), _float(node))
 
 
 def _randint(node: NodeContext) -> SSAValue:
@@ -94,7 +94,7 @@ def _randint(node: NodeContext) -> SSAValue:
             Kind.USAGE, f"draws from {high - low} integers, expected at most {2**23}, as from float32"
         )
     e = node.emit
-    drawn = e.unary(ops.FloorOp, e.scaled(uniform(node, node.shape), high - low))
+    drawn = e.unary(ops.FloorOp, e.scale(uniform(node, node.shape), high - low))
     return e.cast(e.add(drawn, e.scalar(low, "float32")), node.dtype)
 
 

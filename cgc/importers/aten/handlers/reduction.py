@@ -114,7 +114,7 @@ def variance(e: Emitter, x: SSAValue, axes: tuple[int, ...], correction: float) 
     distance = e.sub(x, mean)
     total = e.reduce("ADD", e.mul(distance, distance), axes, keep_dims=True)
     divisor = max(0.0, count - correction)
-    return e.scaled(total, 1 / divisor if divisor else math.nan), mean
+    return e.scale(total, 1 / divisor if divisor else math.nan), mean
 
 
 def _var(node: NodeContext) -> SSAValue:
@@ -274,7 +274,7 @@ def _by_product(e: Emitter, x1: SSAValue, x2: SSAValue, shape: Shape) -> SSAValu
     squares = [e.reduce("ADD", e.mul(x, x), (rank - 1,), keep_dims=True) for x in (x1, x2)]
     product = e.emit(ops.MatMulOp(x1, x2, transpose_b=True))
     columns = e.transpose(squares[1], (*range(rank - 2), rank - 1, rank - 2))
-    total = e.sub(e.add(squares[0], columns), e.scaled(product, 2))
+    total = e.sub(e.add(squares[0], columns), e.scale(product, 2))
     return e.unary(ops.SqrtOp, e.binary(ops.MaxOp, total, e.like(0, total)))
 
 

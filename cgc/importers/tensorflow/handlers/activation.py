@@ -44,8 +44,8 @@ def _selu(node: NodeContext) -> SSAValue:
     e, x = node.emit, node.x(0)
     zero = e.scalar(0, dtype_of(x))
     # exp only of what is negative: the other side must not overflow.
-    negative = e.scaled(e.unary(ops.Expm1Op, e.binary(ops.MinOp, x, zero)), _SELU_SCALE_ALPHA)
-    return e.select(e.compare("GT", x, zero), e.scaled(x, _SELU_SCALE), negative)
+    negative = e.scale(e.unary(ops.Expm1Op, e.binary(ops.MinOp, x, zero)), _SELU_SCALE_ALPHA)
+    return e.select(e.compare("GT", x, zero), e.scale(x, _SELU_SCALE), negative)
 
 
 def _selu_grad(node: NodeContext) -> SSAValue:

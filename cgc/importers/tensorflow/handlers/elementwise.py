@@ -212,14 +212,14 @@ def _cast(node: NodeContext) -> SSAValue:
 def _sqrt_grad(node: NodeContext) -> SSAValue:
     """`dy * 0.5 / y` with `y = sqrt(x)`."""
     y, dy = node.all()
-    return node.emit.div(node.emit.scaled(dy, 0.5), y)
+    return node.emit.div(node.emit.scale(dy, 0.5), y)
 
 
 def _rsqrt_grad(node: NodeContext) -> SSAValue:
     """`dy * -0.5 * y**3` with `y = 1/sqrt(x)`."""
     y, dy = node.all()
     e = node.emit
-    return e.mul(e.scaled(dy, -0.5), e.mul(e.mul(y, y), y))
+    return e.mul(e.scale(dy, -0.5), e.mul(e.mul(y, y), y))
 
 
 def _reciprocal_grad(node: NodeContext) -> SSAValue:

@@ -72,7 +72,7 @@ def _sum_of_near_channels(node: NodeContext, x: SSAValue) -> SSAValue:
 def _scale(node: NodeContext, x: SSAValue) -> SSAValue:
     """`bias + alpha * sum of squares`: what is raised to the power of -beta."""
     e = node.emit
-    squares = e.scaled(_sum_of_near_channels(node, e.mul(x, x)), node.attr("alpha"))
+    squares = e.scale(_sum_of_near_channels(node, e.mul(x, x)), node.attr("alpha"))
     return e.add(squares, e.scalar(node.attr("bias"), dtype_of(x)))
 
 
@@ -92,7 +92,7 @@ def _lrn_grad(node: NodeContext) -> SSAValue:
     scale = _scale(node, x)
     own = e.mul(dy, e.binary(ops.PowOp, scale, e.scalar(-node.attr("beta"), dtype_of(x))))
     near = _sum_of_near_channels(node, e.div(e.mul(dy, y), scale))
-    return e.sub(own, e.mul(e.scaled(x, 2 * node.attr("alpha") * node.attr("beta")), near))
+    return e.sub(own, e.mul(e.scale(x, 2 * node.attr("alpha") * node.attr("beta")), near))
 
 
 TABLE: Table = {

@@ -194,10 +194,10 @@ def ftrl(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
     accum = e.add(v["accum"], e.mul(v["grad"], v["grad"]))
     gradient = v["grad"]
     if "l2_shrinkage" in v:
-        gradient = e.add(gradient, e.mul(e.scaled(v["l2_shrinkage"], 2), var))
+        gradient = e.add(gradient, e.mul(e.scale(v["l2_shrinkage"], 2), var))
     scale = _ftrl_power(node, accum, v["lr_power"])
     sigma = e.sub(scale, _ftrl_power(node, v["accum"], v["lr_power"]))
-    l1, l2 = v["l1"], e.scaled(v["l2"], 2)
+    l1, l2 = v["l1"], e.scale(v["l2"], 2)
     if node.attr("multiply_linear_by_lr"):
         gradient, l1, l2 = e.mul(gradient, lr), e.mul(l1, lr), e.mul(l2, lr)
     else:

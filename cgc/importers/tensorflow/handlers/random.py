@@ -99,7 +99,7 @@ def _normal(e: Emitter, uniform: SSAValue) -> SSAValue:
 def _truncated_normal(e: Emitter, uniform: SSAValue) -> SSAValue:
     """Normal within two standard deviations: quantiles of the part of the distribution that lies there."""
     below = 0.5 * math.erfc(math.sqrt(2.0))
-    part = e.add(e.scaled(uniform, 1.0 - 2.0 * below), e.scalar(below, dtype_of(uniform)))
+    part = e.add(e.scale(uniform, 1.0 - 2.0 * below), e.scalar(below, dtype_of(uniform)))
     return normal_quantile(e, part)
 
 
@@ -112,7 +112,7 @@ def _whole_numbers(node: NodeContext, uniform: SSAValue, least_at: int) -> SSAVa
             Kind.USAGE,
             f"it draws from {least} to below {beyond}, expected 1 to {_DIFFERENT_UNIFORM} different numbers",
         )
-    number = e.cast(e.unary(ops.FloorOp, e.scaled(uniform, float(beyond - least))), node.out_dtype())
+    number = e.cast(e.unary(ops.FloorOp, e.scale(uniform, float(beyond - least))), node.out_dtype())
     return e.add(number, e.scalar(least, node.out_dtype()))
 
 

@@ -35,7 +35,7 @@ def _reduction(kind: str) -> Handler:
 def _l2_loss(node: NodeContext) -> SSAValue:
     """sum(x**2) / 2."""
     e, x = node.emit, node.x(0)
-    return e.scaled(e.reduce("ADD", e.mul(x, x), range(len(shape_of(x)))), 0.5)
+    return e.scale(e.reduce("ADD", e.mul(x, x), range(len(shape_of(x)))), 0.5)
 
 
 def _euclidean_norm(node: NodeContext) -> SSAValue:
@@ -204,7 +204,7 @@ def _histogram(node: NodeContext) -> SSAValue:
     e, x = node.emit, node.x(0)
     low, high = (float(v) for v in node.static(1, "range"))
     (bins,) = node.ints(2, "number of bins")
-    place = e.scaled(e.sub(x, e.scalar(low, dtype_of(x))), bins / (high - low))
+    place = e.scale(e.sub(x, e.scalar(low, dtype_of(x))), bins / (high - low))
     place = e.unary(ops.FloorOp, place)
     last = e.scalar(bins - 1, dtype_of(x))
     inside = e.binary(ops.MinOp, e.binary(ops.MaxOp, place, e.scalar(0, dtype_of(x))), last)

@@ -185,7 +185,7 @@ def test_faults_of_all_kinds_come_in_one_message(graph: tf.Graph) -> None:
         "1 operation",
         "1 tensor",
         "1 tensor",
-        "1 fault",
+        "1 problem",
     ]
 
 

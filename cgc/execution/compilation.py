@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from cgc.report import CompileReport, StreamedReport
     from cs_toolkit.step import StepInterface
 
+# Stages of every compile: checking and rewriting the graph at its start, writing the artifact at its end.
 COMMON_STAGES = 3
-"""Stages of every compile: checking and rewriting the graph at its start, writing the artifact at its end."""
 
+# (stage that begins, stages done, stages in all as far as known); called once more at the end, all done.
 Progress = Callable[[str, int, int], None]
-"""(stage that begins, stages done, stages in all as far as known); called once more at the end, all done."""
 
 
 class CompileOptions(BaseModel):

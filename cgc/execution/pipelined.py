@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.step import Precision, StepInterface
 
+# Stages of this mode: `match_step`, `place_replicas`, `compile_pipelined`.
 STAGES = 5
-"""Stages of this mode: `match_step`, `place_replicas`, `compile_pipelined`."""
 
+# Attribute of the ops in `kernels.mlir`: the name of the op's kernel.
 KERNEL = "cs.kernel"
-"""Attribute of the ops in `kernels.mlir`: the name of the op's kernel."""
 
+# Name of the only executable.
 _WHOLE_STEP = "step"
-"""Name of the only executable."""
 
 
 def match_step(module: ModuleOp, stages: Stages) -> KernelGraph:
@@ -96,7 +96,15 @@ def compile_pipelined(
     with stages.stage("Exporting the executable"):
         executable = Part(_WHOLE_STEP, interface, export_step(module, interface))
     with stages.stage("Writing the report"):
-        texts = _texts(module, copies.graph, report)
+        deltat = report.performance.overall.deltat_cycles
+        texts = {
+            CIRH_TEXT: print_module(module),
+            KERNELS_TEXT: kernels_text(module, copies.graph),
+            LAIR_TEXT: lair_text(module, copies.graph),
+            PLAN: plan_json(report),
+            DELTAT_ESTIMATE: json.dumps({"estimated_deltat": deltat}, separators=(",", ":")),
+            REPORT_JSON: json.dumps(report_json(report), indent=1) + "\n",
+        }
     overall = report.performance.overall
     estimates = PipelinedEstimates(
         deltat_cycles=overall.deltat_cycles,
@@ -106,18 +114,6 @@ def compile_pipelined(
         replicas=copies.count,
     )
     return Compiled(report.batch_size, (executable,), texts, estimates, report, partial(_reports, report))
-
-
-def _texts(module: ModuleOp, graph: KernelGraph, report: CompileReport) -> dict[str, str]:
-    deltat = report.performance.overall.deltat_cycles
-    return {
-        CIRH_TEXT: print_module(module),
-        KERNELS_TEXT: kernels_text(module, graph),
-        LAIR_TEXT: lair_text(module, graph),
-        PLAN: plan_json(report),
-        DELTAT_ESTIMATE: json.dumps({"estimated_deltat": deltat}, separators=(",", ":")),
-        REPORT_JSON: json.dumps(report_json(report), indent=1) + "\n",
-    }
 
 
 def _reports(report: CompileReport, made: Provenance) -> dict[str, str]:

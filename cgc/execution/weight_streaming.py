@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.step import Precision
 
+# Stages of `compile_streamed`.
 STAGES = 5
-"""Stages of `compile_streamed`."""
 
+# Stages of `estimate_streamed`.
 ESTIMATE_STAGES = 3
-"""Stages of `estimate_streamed`."""
 
 
 def compile_streamed(

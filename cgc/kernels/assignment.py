@@ -17,20 +17,21 @@ from cgc.kernels.configurations import Configurations
 from cgc.kernels.program import FREE, PASS_THROUGH, RELABELS, Program, elements
 
 CostFunction = Callable[[Mapping[str, int]], Configurations]
+
+# A match rule: assigns free ops of a step to kernels.
 Rule = Callable[["Assignment"], None]
-"""A match rule: assigns free ops of a step to kernels."""
 
 
 _T = TypeVar("_T")
 
+# Ops that do not count as neighbors, since they have no work.
 _BESIDES = FREE | RELABELS
-"""Ops that do not count as neighbors, since they have no work."""
 
 _GRADIENT_SOURCES = ops_where(lambda op: op.TRAITS.ends_update)
 
 
+# Activations that the lines after the core compute. GELU has its own kernel, as in published reports.
 ACTIVATIONS = ops_where(lambda op: op.TRAITS.activation) - {ops.GeluOp}
-"""Activations that the lines after the core compute. GELU has its own kernel, as in published reports."""
 
 GRADIENTS = ops_where(
     lambda op: op.TRAITS.gradient_of is not None and op.TRAITS.gradient_of.TRAITS.activation

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+# Kernels of little work are offered layouts with room for the activations of this many samples.
 SAMPLES_OFFERED = 32
-"""Kernels of little work are offered layouts with room for the activations of this many samples."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import numpy as np
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Floats, Ints
 
+# Samples, height, width and channels; a volume has one more.
 _IMAGE_RANK = 4
-"""Samples, height, width and channels; a volume has one more."""
 
 LINES = frozenset(
     {

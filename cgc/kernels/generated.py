@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from xdsl.ir.affine import AffineMap
 
-from cgc.lair.nest import Access, LoopNest, LoopProgram
+from cgc.lair.nest import LoopNest, LoopProgram
 
 _HALF_BYTES = 2
 
@@ -104,7 +104,11 @@ def schedule_nests(kernel: GeneratedKernel) -> Iterator[Timed]:
         if sample is None:
             yield Timed(nest, frozenset(), kernel.step_share)
             continue
-        known |= {access.value for access in nest.accesses if access.writes and _leads(access, sample)}
+        known |= {
+            access.value
+            for access in nest.accesses
+            if access.writes and (access.map is None or sample in _loops_of(access.map, 0))
+        }
         time = {sample, *_row_loops(nest, known, sample)}
         yield Timed(nest, frozenset(time), math.prod(nest.extents[loop] for loop in time) / kernel.batch)
 
@@ -132,10 +136,6 @@ def _row_loops(nest: LoopNest, known: set[int], sample: int) -> set[int]:
     return set()
 
 
-def _leads(access: Access, loop: int) -> bool:
-    return access.map is None or loop in _loops_of(access.map, 0)
-
-
 def _loops_of(mapping: AffineMap, result: int) -> set[int]:
     return mapping.results[result].used_dims() if len(mapping.results) > result else set()
 
@@ -150,7 +150,10 @@ def loop_changes(kernel: GeneratedKernel, slowest: LoopNest) -> Iterator[tuple[s
     if any(value.element_bytes > _HALF_BYTES for value in kernel.program.values):
         yield "16-bit elements", 0.5, _in_16_bits(kernel)
     nest = next(one for one in schedule_nests(kernel) if one.nest == slowest)
-    for words, loops in (("rows a sample", _row_loops_of(nest)), ("elements", nest.spatial)):
+    for words, loops in (
+        ("rows a sample", set(nest.time) - _sample_loops_of(nest)),
+        ("elements", nest.spatial),
+    ):
         size = max((slowest.extents[loop] for loop in loops), default=1)
         if size > 1:
             half = -(-size // 2)
@@ -198,7 +201,3 @@ def _remove(kernel: GeneratedKernel, slowest: Timed) -> GeneratedKernel:
 
 def _sample_loops_of(nest: Timed) -> set[int]:
     return {min(nest.time)} if nest.time else set()
-
-
-def _row_loops_of(nest: Timed) -> set[int]:
-    return set(nest.time) - _sample_loops_of(nest)

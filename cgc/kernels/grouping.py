@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 
-from cgc.cirh.base import CirhOp, LayerPath
+from cgc.cirh.base import LayerPath
 from cgc.cirh.interface import graph_function
 from cgc.cirh.ops import BroadcastInDimOp, ConstOp
 from cgc.cirh.optimizer import OptimizerOp
@@ -31,14 +31,14 @@ from cgc.lair.lower import lower_group
 from cgc.lair.nest import LoopProgram, loop_program
 from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
 
+# Ops of one generated kernel; a longer chain is cut, so that the pieces form a pipeline.
 MAX_FUSED_OPS = 64
-"""Ops of one generated kernel; a longer chain is cut, so that the pieces form a pipeline."""
 
 _GENERATED = {family.name: family for family in (ELEMENTWISE, REDUCTION, DATA_MOVEMENT)}
 
 
+# Attribute of a function in `lair.mlir`: the names of its kernels.
 KERNELS = "cs.kernels"
-"""Attribute of a function in `lair.mlir`: the names of its kernels."""
 
 _LAIR_PASSES = (LairFusePass(), LairCsePass(), LairDcePass())
 _CACHE_SIZE = 512
@@ -51,7 +51,13 @@ def match_rest(assignment: Assignment) -> None:
     _follow_users(assignment)
     _open_fused(assignment)
     _follow_users(assignment)
-    _collect_scalars(assignment)
+    # Assign shared scalars, and constants that only the step returns, to the kernel of scalars.
+    group = next((found for found in assignment.groups if found.family is CONTROL), None)
+    for index in assignment.free():
+        if group is None:
+            group = assignment.open(CONTROL, index)
+        else:
+            assignment.claim(group, index)
 
 
 def generate_all(assignment: Assignment) -> dict[int, GeneratedKernel]:
@@ -94,22 +100,16 @@ def _follow_users(assignment: Assignment) -> None:
                 assignment.claim(owners[0], index)
 
 
-def _collect_scalars(assignment: Assignment) -> None:
-    """Assign shared scalars, and constants that only the step returns, to the kernel of scalars."""
-    group = next((found for found in assignment.groups if found.family is CONTROL), None)
-    for index in assignment.free():
-        if group is None:
-            group = assignment.open(CONTROL, index)
-        else:
-            assignment.claim(group, index)
-
-
 def _open_fused(assignment: Assignment) -> None:
     program = assignment.program
     working = [index for index in assignment.free() if program.kinds[index] not in FREE]
     clusters = _Clusters(working)
     for state in program.replacements:
-        _join_update(clusters, program, state)
+        # Unite the update of a parameter with the first op that uses it.
+        region = [index for index in update_region(program, state) if index in clusters]
+        users = [index for index in program.users(state) if index in clusters and index in program.forward]
+        for index in (*region[1:], *users[:1]):
+            clusters.join(region[0] if region else index, index)
     paths = {index: program.ops[index].layer for index in working}
     for index in working:
         for user in program.user_indices(index):
@@ -125,7 +125,7 @@ def _open_fused(assignment: Assignment) -> None:
         updates_only = all(isinstance(program.ops[index], OptimizerOp) for index in members)
         family = OPTIMIZER if updates_only else ELEMENTWISE  # `generate_all` decides by the loop nests
         group = assignment.open(family, members[0], generated=not updates_only)
-        group.updates = _once_a_step(program, members)
+        group.updates = {index for index in members if not program.is_per_sample(index)}
         for member in members:
             assignment.claim(group, member)
 
@@ -148,18 +148,6 @@ def _group_of_layer(assignment: Assignment, index: int) -> Group | None:
         if path and group.family.takes_layer and ops[group.anchor].layer == path:
             return group
     return None
-
-
-def _join_update(clusters: _Clusters, program: Program, state: SSAValue) -> None:
-    """Unite the update of a parameter with the first op that uses it."""
-    region = [index for index in update_region(program, state) if index in clusters]
-    users = [index for index in program.users(state) if index in clusters and index in program.forward]
-    for index in (*region[1:], *users[:1]):
-        clusters.join(region[0] if region else index, index)
-
-
-def _once_a_step(program: Program, members: Iterable[int]) -> set[int]:
-    return {index for index in members if not program.is_per_sample(index)}
 
 
 class _Clusters:
@@ -312,20 +300,7 @@ def _lower(
     program: Program, members: Sequence[int], inputs: Sequence[SSAValue], outputs: Sequence[SSAValue]
 ) -> tuple[ModuleOp, LoopProgram]:
     ops = [program.ops[index] for index in members]
-    key = _key(ops, inputs, outputs)
-    if key not in _cache:
-        module = lower_group(ops, inputs, outputs)
-        for module_pass in _LAIR_PASSES:
-            module_pass.apply(Context(), module)
-        _cache[key] = module, loop_program(module)
-        if len(_cache) > _CACHE_SIZE:
-            _cache.popitem(last=False)
-    _cache.move_to_end(key)
-    return _cache[key]
-
-
-def _key(ops: Sequence[CirhOp], inputs: Sequence[SSAValue], outputs: Sequence[SSAValue]) -> Hashable:
-    """Return a key that is equal for groups that compute the same, whatever the names of their values."""
+    # A key that is equal for groups that compute the same, whatever the names of their values.
     numbers: dict[SSAValue, int] = {value: number for number, value in enumerate(inputs)}
     keys: list[Hashable] = [tuple(value.type for value in inputs)]
     for op in ops:
@@ -335,7 +310,16 @@ def _key(ops: Sequence[CirhOp], inputs: Sequence[SSAValue], outputs: Sequence[SS
         keys.append((op.name, operands, tuple(sorted(op.properties.items())), tuple(op.result_types)))
         for result in op.results:
             numbers[result] = len(numbers)
-    return tuple(keys), tuple(_operand_key(value, numbers) for value in outputs)
+    key = tuple(keys), tuple(_operand_key(value, numbers) for value in outputs)
+    if key not in _cache:
+        module = lower_group(ops, inputs, outputs)
+        for module_pass in _LAIR_PASSES:
+            module_pass.apply(Context(), module)
+        _cache[key] = module, loop_program(module)
+        if len(_cache) > _CACHE_SIZE:
+            _cache.popitem(last=False)
+    _cache.move_to_end(key)
+    return _cache[key]
 
 
 def _operand_key(value: SSAValue, numbers: dict[SSAValue, int]) -> Hashable:

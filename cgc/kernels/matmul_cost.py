@@ -61,8 +61,8 @@ OPTIONAL = frozenset(
 )
 
 
+# Images are split in four directions; finer steps would make millions of layouts.
 _THINNING = 1.25
-"""Images are split in four directions; finer steps would make millions of layouts."""
 
 
 def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
@@ -80,7 +80,11 @@ def matmul_configurations(parameters: Mapping[str, int]) -> Configurations:
     rows = ceil_div(parameters["rows"], copies)
     core = _core_cycles(parameters, rows, tile_in, tile_out)
     epilogue = parameters["epilogue_millicycles"] / 1000 / (b * copies)
-    lines = _postadapt_lines(parameters, epilogue, core)
+    # Lines after the core: as many as the epilogue needs, at least one more than without any.
+    least = coefficient("postadapt_lines_min")
+    if parameters["epilogue_millicycles"]:
+        least += coefficient("bias_lines")
+    lines = np.clip(np.ceil(epilogue / core), least, coefficient("postadapt_lines_max")).astype(np.int64)
     update = parameters["step_millicycles"] / 1000 / parameters["batch"]
     share = tile_in * tile_out / (parameters["inputs"] * parameters["outputs"])
     core_total = core + pass_share(parameters) * coefficient("sample_start") + update * share
@@ -125,14 +129,6 @@ def _thin(splits: Ints) -> Ints:
         if split >= _THINNING * kept[-1]:
             kept.append(split)
     return np.unique(np.array([*kept, splits[-1]], np.int64))
-
-
-def _postadapt_lines(parameters: Mapping[str, int], epilogue: Floats, core: Floats) -> Ints:
-    """Return the lines after the core: as many as the epilogue needs, at least one more than without any."""
-    least = coefficient("postadapt_lines_min")
-    if parameters["epilogue_millicycles"]:
-        least += coefficient("bias_lines")
-    return np.clip(np.ceil(epilogue / core), least, coefficient("postadapt_lines_max")).astype(np.int64)
 
 
 def _core_cycles(parameters: Mapping[str, int], rows: Ints, tile_in: Ints, tile_out: Ints) -> Floats:

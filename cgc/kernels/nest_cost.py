@@ -39,15 +39,17 @@ from cgc.kernels.generated import GeneratedKernel, Timed, schedule_nests
 from cgc.lair.nest import Access, LoopNest
 from cgc.lair.polyhedra import footprint, is_injective
 
+# Samples of a step; bytes of activations of one sample that wait for its backward pass.
 PARAMETERS = frozenset({"batch", "stash_bytes"})
-"""Samples of a step; bytes of activations of one sample that wait for its backward pass."""
 
 _LONGEST_LINE = 1024
+
+# A router forwards one wavelet per cycle: the path of a running value from one PE to the next.
 _HOP_CYCLES = 1.0
-"""A router forwards one wavelet per cycle: the path of a running value from one PE to the next."""
 _CANDIDATES = 3
+
+# Distinct tiles up to which images are counted one by one; above, they are bounded by the iterations.
 _MOST_TILES = 128
-"""Distinct tiles up to which images are counted one by one; above, they are bounded by the iterations."""
 
 
 def nest_configurations(kernel: GeneratedKernel, parameters: Mapping[str, int]) -> Configurations:

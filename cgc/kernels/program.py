@@ -26,20 +26,20 @@ from cgc.cirh.types import element_count, shape_of, tensor_of
 from cgc.errors import KernelGraphError
 from cs_toolkit.step import MODEL_STATE, OPTIMIZER_STATE, TensorSpec, device_bytes
 
+# Name of the output that training minimizes.
 LOSS = "output_loss"
-"""Name of the output that training minimizes."""
 
+# Ops without work: a constant is loaded once, the others only change the index of an element.
 FREE = ops_where(lambda op: op.TRAITS.work == NO_WORK)
-"""Ops without work: a constant is loaded once, the others only change the index of an element."""
 
+# Ops whose results are their operands under another shape or type.
 RELABELS = ops_where(lambda op: op.TRAITS.elements.relabels)
-"""Ops whose results are their operands under another shape or type."""
 
+# Ops whose results are their operands under another shape, type or order of dimensions.
 PASS_THROUGH = RELABELS | ops_where(lambda op: op.TRAITS.elements is Elements.PERMUTED)
-"""Ops whose results are their operands under another shape, type or order of dimensions."""
 
+# Ops with multiplications that the cost formulas of their kernels count.
 PRODUCTS = ops_where(lambda op: op.TRAITS.product)
-"""Ops with multiplications that the cost formulas of their kernels count."""
 
 
 @dataclass(frozen=True)

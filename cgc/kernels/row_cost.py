@@ -45,8 +45,9 @@ PARAMETERS = frozenset(
 )
 _FOLDS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32], np.int64)
 _LONGEST_LINE = 4096
+
+# Kernels with much memory are offered layouts with at most this many bytes on a PE.
 _BYTES_PER_PE = 16_384
-"""Kernels with much memory are offered layouts with at most this many bytes on a PE."""
 
 
 def row_configurations(kind: str) -> Callable[[Mapping[str, int]], Configurations]:
@@ -64,9 +65,10 @@ def _configurations(kind: str, parameters: Mapping[str, int]) -> Configurations:
     columns, folds = _layouts(kind, parameters, lanes)
     piece = ceil_div(parameters["row_elements"], columns)
     share = parameters["passes"] / 2
+    # Cost factor of wide elements; random numbers have 32 bits whatever their use.
     row = share * (
         _optional(kind, "start")
-        + _element_factor(kind, parameters) * _optional(kind, "element") * piece
+        + (1.0 if kind == "dropout" else width_factor(parameters)) * _optional(kind, "element") * piece
         + _optional(kind, "hop") * np.minimum(columns, parameters["row_elements"])
     )
     pes = columns * lanes
@@ -84,11 +86,6 @@ def _configurations(kind: str, parameters: Mapping[str, int]) -> Configurations:
         busy_pe_cycles=_optional(kind, "busy", 1.0) * cycles * width * lanes * folds,
         reserve=reserve(parameters),
     )
-
-
-def _element_factor(kind: str, parameters: Mapping[str, int]) -> float:
-    """Return the cost factor of wide elements; random numbers have 32 bits whatever their use."""
-    return 1.0 if kind == "dropout" else width_factor(parameters)
 
 
 def _layouts(kind: str, parameters: Mapping[str, int], lanes: int) -> tuple[Ints, Ints]:

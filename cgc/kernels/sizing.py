@@ -19,17 +19,18 @@ from cgc.kernels.program import PRODUCTS, Program, elements
 from cs_toolkit.step import MODEL_STATE
 
 _MAX_PASSES = 3
-Sizes = Callable[[Assignment, Group], tuple[int, int, int]]
-"""Rows per sample, inputs and outputs of a product."""
 
+# Rows per sample, inputs and outputs of a product.
+Sizes = Callable[[Assignment, Group], tuple[int, int, int]]
+
+# `Family.fastest` of families that work on rows.
 ROWS_AT_THEIR_FASTEST = (
     ", {row_elements:,} elements a row: its start, and the least that a PE works on, remain however many PEs "
     "share it."
 )
-"""`Family.fastest` of families that work on rows."""
 
+# Moves and casts, which cost no cycles: elements are moved and converted while they stream by.
 ON_THE_WAY = ops_where(lambda op: not op.TRAITS.work.computes or op.TRAITS.elements.relabels)
-"""Moves and casts, which cost no cycles: elements are moved and converted while they stream by."""
 
 
 def parameters(assignment: Assignment, group: Group) -> dict[str, int]:
@@ -78,7 +79,17 @@ def samples_in_flight(
     comes after all stages on the longest path to the end, there and back.
     """
     program = assignment.program
-    delay = _delays(assignment)
+    # Samples that each kernel holds back in one direction.
+    # An attention waits for the keys of later rows, unless a mask hides these. A kernel of one row a sample,
+    # such as a classifier after a sequence, is as large as its weights need and idle long before the next
+    # sample: it holds back no more than a row of the longest kernel.
+    rows = [group.family.rows(assignment, group) for group in assignment.groups]
+    most = max(rows)
+    held = [group.family.delay(group) for group in assignment.groups]
+    delay = [
+        Fraction(1, own if own > 1 else most) if waits is None else Fraction(waits)
+        for waits, own in zip(held, rows, strict=True)
+    ]
     order = [_first_forward(program, group) for group in assignment.groups]
     later: list[Fraction] = [Fraction(0)] * len(delay)
     forward_edges = [
@@ -89,20 +100,6 @@ def samples_in_flight(
     for a, b in sorted(forward_edges, key=lambda edge: -order[edge[0]]):
         later[a] = max(later[a], later[b] + delay[b])
     return [float(1 + 2 * after) for after in later]
-
-
-def _delays(assignment: Assignment) -> list[Fraction]:
-    """Return the samples that each kernel holds back in one direction."""
-    # An attention waits for the keys of later rows, unless a mask hides these. A kernel of one row a sample,
-    # such as a classifier after a sequence, is as large as its weights need and idle long before the next
-    # sample: it holds back no more than a row of the longest kernel.
-    rows = [group.family.rows(assignment, group) for group in assignment.groups]
-    most = max(rows)
-    held = [group.family.delay(group) for group in assignment.groups]
-    return [
-        Fraction(1, own if own > 1 else most) if waits is None else Fraction(waits)
-        for waits, own in zip(held, rows, strict=True)
-    ]
 
 
 def _first_forward(program: Program, group: Group) -> int:

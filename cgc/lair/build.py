@@ -251,8 +251,8 @@ def highest(dtype: str) -> float:
     return 1 if dtype == "bool" else int(np.iinfo(dtype).max)
 
 
+# Names of the functions of two scalars that compute the remainder of floats.
 FMOD = {"float32": "fmod_f32", "float16": "fmod_f16", "bfloat16": "fmod_bf16"}
-"""Names of the functions of two scalars that compute the remainder of floats."""
 
 
 def _width(dtype: str) -> int:
@@ -298,8 +298,8 @@ _FUNCTIONS: dict[str, Callable[..., Operation]] = {
 }
 
 
+# Makes the results of an iteration from the elements of all operands, inputs first, then running values.
 Body = Callable[..., Scalar | Sequence[Scalar]]
-"""Makes the results of an iteration from the elements of all operands, inputs first, then running values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -421,8 +421,8 @@ class Builder:
         return [Array(value, write.array.dtype) for value, write in zip(op.results, writes, strict=True)]
 
 
+# (builder, op, its operands) -> its results.
 Rule = Callable[..., Array | Sequence[Array]]
-"""(builder, op, its operands) -> its results."""
 
 
 def result_dtype(op: CirhOp, index: int = 0) -> str:
@@ -493,5 +493,5 @@ def sum_of(builder: Builder, x: Array, dimensions: Sequence[int], keep_dims: boo
     return builder.reduce(widen(builder, x), dimensions, 0, lambda element, total: total + element, keep_dims)
 
 
+# (op, elements of its operands) -> elements of its results.
 Formula = Callable[..., Scalar | Sequence[Scalar]]
-"""(op, elements of its operands) -> elements of its results."""

@@ -123,8 +123,8 @@ def _linalg() -> Dialect:
     return Dialect("linalg", ops, list(Linalg.attributes))
 
 
+# Dialects that a context needs in addition to builtin and func, by name.
 LAIR_DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (Arith, Math, Tensor, _linalg())}
-"""Dialects that a context needs in addition to builtin and func, by name."""
 
 
 def loop_extents(op: GenericOp) -> tuple[int, ...]:
@@ -251,6 +251,7 @@ TYPES = "lair.types"
 DOMAIN = "lair.domain"
 WORK = "lair.work"
 
+# Work of an iteration for each `lair.work`, by the kinds of work in `cgc.kernels.coefficients`.
 WORK_OF_A_POINT: dict[str, tuple[tuple[str, int], ...]] = {
     "simple": (("simple", 1),),
     "random": (("random", 1),),
@@ -258,7 +259,6 @@ WORK_OF_A_POINT: dict[str, tuple[tuple[str, int], ...]] = {
     "sort": (("simple", 1), ("stream", 1)),
     "stages": (("simple", 2), ("stream", 1)),
 }
-"""Work of an iteration for each `lair.work`, by the kinds of work in `cgc.kernels.coefficients`."""
 
 
 def declaration(

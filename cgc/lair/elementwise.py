@@ -81,7 +81,11 @@ def _compare(op: CompareOp, x: Scalar, y: Scalar) -> Scalar:
 def _cast(op: CastOp, x: Scalar) -> Scalar:
     target = dtype_of(tensor_of(op.result))
     if op.truncate and x.dtype == "float32" and target in FLOAT_NAMES - {"float32"}:
-        return _truncate(x, target)
+        # Round to the nearest, then step one unit back if the magnitude has grown.
+        nearest = x.to(target)
+        grown = nearest.to("float32").abs().compare("GT", x.abs())
+        bits = nearest.bits_as("int16")
+        return grown.select(bits - 1, bits).bits_as(target)
     return x.to(target)
 
 
@@ -97,14 +101,6 @@ def _extend_unsigned(op: CirhOp, x: Scalar) -> Scalar:
     """Add bits, all zero."""
     read = x if x.dtype == "bool" else x.read_as("uint")
     return read.to(dtype_of(tensor_of(op.results[0])))
-
-
-def _truncate(x: Scalar, target: str) -> Scalar:
-    """Round to the nearest, then step one unit back if the magnitude has grown."""
-    nearest = x.to(target)
-    grown = nearest.to("float32").abs().compare("GT", x.abs())
-    bits = nearest.bits_as("int16")
-    return grown.select(bits - 1, bits).bits_as(target)
 
 
 def sigmoid(x: Scalar) -> Scalar:

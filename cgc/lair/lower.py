@@ -22,11 +22,11 @@ from cgc.lair.build import FMOD, Array, Builder, dtype_of, lair_tensor, scalar_t
 from cgc.lair.dialect import declaration
 from cgc.lowering.base import narrow_to_device
 
+# Scalar formulas of elementwise ops.
 FORMULAS = elementwise.FORMULAS
-"""Scalar formulas of elementwise ops."""
 
+# Rules of ops that build loop nests.
 RULES = indexing.RULES | reduction.RULES | elementwise.RULES
-"""Rules of ops that build loop nests."""
 
 
 def lower_group(

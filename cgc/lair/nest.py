@@ -262,6 +262,7 @@ def _each(kind: str, names: Iterable[str], times: int = 1) -> dict[str, tuple[st
     return dict.fromkeys(names, (kind, times))
 
 
+# Cost of an op of a body; None for no cost, `simple` if it is not listed.
 _KINDS: dict[str, tuple[str, int] | None] = {
     "arith.constant": None,
     IndexOp.name: None,
@@ -275,4 +276,3 @@ _KINDS: dict[str, tuple[str, int] | None] = {
     **_each("divide", ["arith.divf", "arith.floordivsi", "arith.divui", "arith.remsi", "arith.remui"]),
     **_each("divide", ["math.sqrt", "math.rsqrt", CallOp.name]),
 }
-"""Cost of an op of a body; None for no cost, `simple` if it is not listed."""

@@ -25,14 +25,14 @@ from xdsl.ir.affine import (
 
 Extents = tuple[int, ...]
 
+# Points of a tile up to which the image of a map of entangled loops is counted; above, it is bounded.
 _IMAGE_LIMIT = 1 << 16
-"""Points of a tile up to which the image of a map of entangled loops is counted; above, it is bounded."""
 
+# Alignments of tiles that are tried; if there are more, those along one loop at a time.
 _ALIGNMENTS_LIMIT = 64
-"""Alignments of tiles that are tried; if there are more, those along one loop at a time."""
 
+# Points of a tile up to which index values are enumerated, ten times as fast as isl counts that few.
 _ENUMERATED_LIMIT = 1 << 12
-"""Points of a tile up to which index values are enumerated, ten times as fast as isl counts that few."""
 
 
 def domain(extents: Sequence[int], begins: Sequence[int] | None = None) -> isl.Set:

@@ -107,6 +107,7 @@ def _reversed_map(x: Array, axis: int) -> AffineMap:
     return affine_map(x.rank, [dim(d) * -1 + (n - 1) if d == axis else dim(d) for d, n in enumerate(x.shape)])
 
 
+# Combining function and start value for each reduce_kind.
 _REDUCTIONS: dict[str, tuple[Callable[[Scalar, Scalar], Scalar], Callable[[str], float]]] = {
     "ADD": (lambda element, total: total + element, lambda _dtype: 0),
     "MUL": (lambda element, total: total * element, lambda _dtype: 1),
@@ -115,7 +116,6 @@ _REDUCTIONS: dict[str, tuple[Callable[[Scalar, Scalar], Scalar], Callable[[str],
     "AND": (lambda element, total: total & element, lambda dtype: 1 if dtype == "bool" else -1),
     "OR": (lambda element, total: total | element, lambda _dtype: 0),
 }
-"""Combining function and start value for each reduce_kind."""
 
 
 def l2_norm(builder: Builder, _op: CirhOp, *xs: Array) -> Array:

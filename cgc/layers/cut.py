@@ -16,17 +16,17 @@ import numpy as np
 from cgc.layers.graph import StepGraph
 from cgc.layers.roles import Reads, Role, roles
 
+# A repeat begins at its first place that costs at most this multiple of its cheapest.
 NEAR_CHEAPEST = 1.05
-"""A repeat begins at its first place that costs at most this multiple of its cheapest."""
 
+# A repeat with a smaller share of all weights is no reason for a cut.
 LEAST_SHARE = 0.02
-"""A repeat with a smaller share of all weights is no reason for a cut."""
 
+# Nor is one whose copies have less than this share of the largest copies' weights: parts of a layer.
 LEAST_COPY = 0.5
-"""Nor is one whose copies have less than this share of the largest copies' weights: parts of a layer."""
 
+# The rest is cut so that no layer has more weights than this multiple of the largest unit.
 LARGEST_LAYER = 1.25
-"""The rest is cut so that no layer has more weights than this multiple of the largest unit."""
 
 
 @dataclass(frozen=True)

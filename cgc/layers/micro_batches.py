@@ -28,8 +28,8 @@ from cgc.errors import CompileError
 from cgc.kernels.program import Program
 from cgc.layers.micro_rules import SLICED, Part, Parts, apply_rule, pointwise, same_part
 
+# Attribute of the ops whose shares are combined: "sum", "min" or "max".
 TOTAL_OF = "cs.total"
-"""Attribute of the ops whose shares are combined: "sum", "min" or "max"."""
 
 Form = Literal["whole", "some", "total"] | int
 WHOLE: Form = "whole"

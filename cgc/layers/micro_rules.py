@@ -20,8 +20,8 @@ from cgc.cirh.softmax import AxisOp, CrossEntropyOp
 from cgc.cirh.traits import Elements, Samples
 from cgc.cirh.types import FLOATS, dtype_name, shape_of, tensor_of
 
+# An integer: samples along that dimension. "after": known when all samples have been computed.
 Part = int | Literal["whole", "sum", "min", "max", "after"]
-"""An integer: samples along that dimension. "after": known when all samples have been computed."""
 
 
 class Woven(int):
@@ -47,17 +47,20 @@ class Woven(int):
 
 
 Parts = tuple[Part, ...]
-Found = tuple[Parts, Parts] | None
-"""Parts that the operands have to be ("whole" may be cut into samples), and those of the results."""
 
+# Parts that the operands have to be ("whole" may be cut into samples), and those of the results.
+Found = tuple[Parts, Parts] | None
+
+# First, end and stride of ops that take a part of each dimension.
 SLICED: Mapping[type[CirhOp], tuple[str, str, str]] = {
     cirh.SliceOp: ("start_indices", "limit_indices", "strides"),
     cirh.StridedSliceOp: ("begin", "end", "strides"),
     cirh.StridedSliceGradOp: ("begin", "end", "strides"),
 }
-"""First, end and stride of ops that take a part of each dimension."""
 
 _AT_PLACES = (Elements.POINTWISE, Elements.CONVERTED)
+
+# Ops that treat all rows alike, in addition to elementwise ones.
 _ROW_BY_ROW: tuple[type[CirhOp], ...] = (
     cirh.MatMulOp,
     cirh.DotGeneralOp,
@@ -72,9 +75,10 @@ _ROW_BY_ROW: tuple[type[CirhOp], ...] = (
     cirh.SoftmaxGradOp,
     CrossEntropyOp,
 )
-"""Ops that treat all rows alike, in addition to elementwise ones."""
 
 _GROUPS = (cirh.GroupNormOp, cirh.GroupNormGradOp)
+
+# Ops that make sums of sums, if all operands are sums.
 _SUMS: tuple[type[CirhOp], ...] = (
     cirh.NegOp,
     cirh.ReshapeOp,
@@ -90,7 +94,6 @@ _SUMS: tuple[type[CirhOp], ...] = (
     cirh.AddOp,
     cirh.SubOp,
 )
-"""Ops that make sums of sums, if all operands are sums."""
 
 
 def apply_rule(op: CirhOp, parts: Parts, count: int) -> Found:
@@ -103,7 +106,19 @@ def apply_rule(op: CirhOp, parts: Parts, count: int) -> Found:
     """
     axes = {part for part in parts if isinstance(part, int)}
     if not axes:
-        return _linear(op, parts)
+        # Keep shares of a sum where a result is linear in them.
+        given = set(parts)
+        if given == {"sum"} and (isinstance(op, _SUMS) or _widens(op)):
+            return parts, same_part("sum", op)
+        if given == {"sum"} and isinstance(op, cirh.ReduceOp) and op.reduce_kind in ("ADD", "MEAN"):
+            return parts, ("sum",)
+        once = parts.count("sum") == 1 and given == {"sum", "whole"}
+        if once and isinstance(op, cirh.MulOp | cirh.MatMulOp | cirh.DotGeneralOp):
+            return parts, ("sum",)
+        is_float = dtype_name(tensor_of(op.operands[0])) in FLOATS
+        if once and isinstance(op, cirh.DivOp) and parts[0] == "sum" and is_float:
+            return parts, ("sum",)
+        return None
     if any(isinstance(part, Woven) for part in axes):
         return _of_woven(op, parts, axes, count)
     if not all(isinstance(part, int) or part == "whole" for part in parts):
@@ -136,22 +151,6 @@ def _divides(op: CirhOp, made: tuple[Parts, Parts], count: int) -> bool:
     return all(not isinstance(part, int) or shape_of(value)[part] % count == 0 for value, part in pairs)
 
 
-def _linear(op: CirhOp, parts: Parts) -> Found:
-    """Keep shares of a sum where a result is linear in them."""
-    given = set(parts)
-    if given == {"sum"} and (isinstance(op, _SUMS) or _widens(op)):
-        return parts, same_part("sum", op)
-    if given == {"sum"} and isinstance(op, cirh.ReduceOp) and op.reduce_kind in ("ADD", "MEAN"):
-        return parts, ("sum",)
-    once = parts.count("sum") == 1 and given == {"sum", "whole"}
-    if once and isinstance(op, cirh.MulOp | cirh.MatMulOp | cirh.DotGeneralOp):
-        return parts, ("sum",)
-    is_float = dtype_name(tensor_of(op.operands[0])) in FLOATS
-    if once and isinstance(op, cirh.DivOp) and parts[0] == "sum" and is_float:
-        return parts, ("sum",)
-    return None
-
-
 def _widens(op: CirhOp) -> bool:
     is_cast = isinstance(op, cirh.CastOp) and dtype_name(tensor_of(op.operands[0])) in FLOATS
     return is_cast and dtype_name(tensor_of(op.results[0])) == "float32"
@@ -165,10 +164,15 @@ def _of_samples(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
         return None
     (axis,) = axes
     if isinstance(op, AxisOp | ScanOp | cirh.ArgMaxOp | cirh.SoftmaxGradOp):
-        return _along_other_dimensions(op, axis)
+        # Apply an op along one dimension, for all places of the others.
+        if op.axis == axis:
+            return None
+        drops = len(shape_of(op.results[0])) < len(shape_of(op.operands[0]))
+        after = axis - 1 if drops and op.axis < axis else axis
+        return (axis,) * len(op.operands), (after,) * len(op.results)
     if (wanted := _by_rows(op, axis)) is None and op.TRAITS.elements in _AT_PLACES:
         wanted = pointwise(op, axis)
-    if wanted is None or not _fits(parts, wanted):
+    if wanted is None or not all(part in ("whole", need) for part, need in zip(parts, wanted, strict=True)):
         return None
     others: Part = "sum" if op.TRAITS.samples is Samples.FIRST else axis
     return wanted, (axis, *(others,) * (len(op.results) - 1))
@@ -202,10 +206,6 @@ def _reshape_woven(woven: Woven, before: Sequence[int], after: Sequence[int], co
     return None
 
 
-def _fits(parts: Parts, wanted: Parts) -> bool:
-    return all(part in ("whole", need) for part, need in zip(parts, wanted, strict=True))
-
-
 def _by_rows(op: CirhOp, axis: int) -> Parts | None:
     """Return the operands of an op that works along the last dimension, for samples along another one."""
     if axis >= len(shape_of(op.operands[0])) - 1 or (axis and isinstance(op, _GROUPS)):
@@ -215,15 +215,6 @@ def _by_rows(op: CirhOp, axis: int) -> Parts | None:
     if isinstance(op, SampleNormGradOp):
         return axis, axis, "whole", axis, axis
     return (axis,) * len(op.operands) if isinstance(op, CrossEntropyOp | cirh.TopKOp) else None
-
-
-def _along_other_dimensions(op: Any, axis: int) -> Found:
-    """Apply an op along one dimension, for all places of the others."""
-    if op.axis == axis:
-        return None
-    drops = len(shape_of(op.results[0])) < len(shape_of(op.operands[0]))
-    after = axis - 1 if drops and op.axis < axis else axis
-    return (axis,) * len(op.operands), (after,) * len(op.results)
 
 
 def _reshape(op: CirhOp, parts: Parts, count: int) -> Found:
@@ -276,6 +267,7 @@ def _slice(op: Any, parts: Parts, count: int) -> Found:
     return (parts, (axis,)) if is_all else None
 
 
+# Part of a reduction of some samples, as a share of that of all.
 _SHARES: Mapping[str, Part] = {
     "ADD": "sum",
     "MEAN": "sum",
@@ -284,7 +276,6 @@ _SHARES: Mapping[str, Part] = {
     "AND": "min",
     "OR": "max",
 }
-"""Part of a reduction of some samples, as a share of that of all."""
 
 
 def _reduce(op: Any, parts: Parts, count: int) -> Found:

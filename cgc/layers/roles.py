@@ -16,8 +16,8 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from cgc.layers.graph import StepGraph
 
+# Flows are counted in 32 bits: in units of this many bytes they reach to 500 GB.
 _UNIT_BYTES = 256
-"""Flows are counted in 32 bits: in units of this many bytes they reach to 500 GB."""
 
 _SOURCE, _SINK = 0, 1
 _INFINITE = np.iinfo(np.int32).max
@@ -50,7 +50,8 @@ def roles(graph: StepGraph) -> list[Role]:
     if graph.totals:
         updated = graph.descendants(graph.totals)
     else:
-        updated = update_side(graph, _find_fixed_updates(graph, depends))
+        # Ops that MemoryX has to compute, because they depend on state that never leaves it.
+        updated = update_side(graph, frozenset(op for op, kinds in enumerate(depends) if kinds & _OPTIMIZER))
     found: list[Role] = []
     for op in range(len(graph.operands)):
         is_early = all(found[producer] in _BEFORE_LAYERS for producer in graph.producers(op))
@@ -80,11 +81,6 @@ def _argument_kind(graph: StepGraph, value: int) -> int:
     if graph.is_small(value):
         return _CONTROL
     return _OPTIMIZER if value in graph.optimizer_state else _WEIGHT
-
-
-def _find_fixed_updates(graph: StepGraph, depends: list[int]) -> frozenset[int]:
-    """Return the ops that MemoryX has to compute, because they depend on state that never leaves it."""
-    return frozenset(op for op, kinds in enumerate(depends) if kinds & _OPTIMIZER)
 
 
 def _role(graph: StepGraph, op: int, depends: list[int], updated: frozenset[int], is_early: bool) -> Role:

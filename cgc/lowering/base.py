@@ -27,10 +27,11 @@ def describe(op: CirhOp) -> str:
 
 
 Lowered = jax.Array | tuple[jax.Array, ...]
-Lowering = Callable[..., Lowered]
-"""(op, the jax values of its operands) -> the value of its result, or a tuple if it has several.
 
-It is pure and called under jax tracing."""
+# (op, the jax values of its operands) -> the value of its result, or a tuple if it has several.
+#
+# It is pure and called under jax tracing.
+Lowering = Callable[..., Lowered]
 
 Table = dict[type[CirhOp], Lowering]
 

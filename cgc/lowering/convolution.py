@@ -232,7 +232,14 @@ def _by_input(window: _Window, grad: jax.Array, kernel: jax.Array) -> jax.Array:
 def _by_kernel(window: _Window, x: jax.Array, grad: jax.Array) -> jax.Array:
     """Exchange samples and channels: x is convolved with the gradient as the kernel."""
     if window.is_apart(window.wanted):
-        return _by_kernel_as_product(window, x, grad)
+        # Multiply each window as a row, without a convolution; no element of x is in two rows. Windows that
+        # do not overlap need no convolution: 4 x 56 x 56 x 64 -> 128, 1 x 1 / 2, takes 1.8 ms as a
+        # convolution, 0.3 as a product.
+        places = taps(x, window.wanted[:2], window.stride, window.padding, dilation=window.dilation)
+        rows = jnp.concatenate(places, 3).reshape(-1, math.prod(window.wanted[:3]))
+        columns = grad.reshape(-1, grad.shape[3])
+        product = lax.dot_general(rows, columns, (((0,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
+        return product.reshape(window.wanted)
     if window.is_dense and _is_large(window, grad):
         return _by_kernel_of_samples(window, x, grad)
     padding = []
@@ -297,17 +304,6 @@ def _by_kernel_of_samples(window: _Window, x: jax.Array, grad: jax.Array) -> jax
         # the gradient moved over x, so the rows come from last to first
         total = lax.transpose(lax.rev(total, (1,)), (0, 1, 3, 2))
     return total.reshape(window.wanted)
-
-
-def _by_kernel_as_product(window: _Window, x: jax.Array, grad: jax.Array) -> jax.Array:
-    """Multiply each window as a row, without a convolution; no element of x is in two rows."""
-    # Windows that do not overlap need no convolution: 4 x 56 x 56 x 64 -> 128, 1 x 1 / 2, takes 1.8 ms as a
-    # convolution, 0.3 as a product.
-    places = taps(x, window.wanted[:2], window.stride, window.padding, dilation=window.dilation)
-    rows = jnp.concatenate(places, 3).reshape(-1, math.prod(window.wanted[:3]))
-    columns = grad.reshape(-1, grad.shape[3])
-    product = lax.dot_general(rows, columns, (((0,), (0,)), ((), ())), precision=lax.Precision.HIGHEST)
-    return product.reshape(window.wanted)
 
 
 def _by_input_as_product(window: _Window, grad: jax.Array, kernel: jax.Array) -> jax.Array:

@@ -107,18 +107,14 @@ def cast(op: CastOp, x: jax.Array) -> jax.Array:
     """
     target = result_dtype(op)
     if op.truncate and jnp.issubdtype(x.dtype, jnp.floating) and jnp.issubdtype(target, jnp.floating):
-        return _truncate(x, target)
+        # Round to the nearest, then step one unit back where the magnitude has grown.
+        if target.itemsize >= x.dtype.itemsize:
+            return lax.convert_element_type(x, target)
+        nearest = lax.convert_element_type(x, target)
+        bits = lax.bitcast_convert_type(nearest, jnp.uint16)
+        grown = lax.gt(lax.abs(lax.convert_element_type(nearest, x.dtype)), lax.abs(x))
+        return lax.bitcast_convert_type(bits - lax.convert_element_type(grown, jnp.uint16), target)
     return lax.convert_element_type(x, target)
-
-
-def _truncate(x: jax.Array, target: np.dtype[np.generic]) -> jax.Array:
-    """Round to the nearest, then step one unit back where the magnitude has grown."""
-    if target.itemsize >= x.dtype.itemsize:
-        return lax.convert_element_type(x, target)
-    nearest = lax.convert_element_type(x, target)
-    bits = lax.bitcast_convert_type(nearest, jnp.uint16)
-    grown = lax.gt(lax.abs(lax.convert_element_type(nearest, x.dtype)), lax.abs(x))
-    return lax.bitcast_convert_type(bits - lax.convert_element_type(grown, jnp.uint16), target)
 
 
 def _round_half_to_even(x: jax.Array) -> jax.Array:

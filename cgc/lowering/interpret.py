@@ -27,8 +27,9 @@ from cgc.lowering.precision import lower_in, to_computed, to_declared
 from cgc.lowering.token_loop import Round, TokenLoop, find_token_loop, run_token_loop
 
 Values = tuple[jax.Array, ...]
+
+# (state, inputs) -> (new state, outputs), all in the order of the step's interface.
 StepFunction = Callable[[Sequence[jax.Array], Sequence[jax.Array]], tuple[Values, Values]]
-"""(state, inputs) -> (new state, outputs), all in the order of the step's interface."""
 
 
 def step_function(module: ModuleOp) -> StepFunction:

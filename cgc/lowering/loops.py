@@ -25,17 +25,17 @@ from cgc.cirh.op_table import Ints, OpTable
 from cgc.cirh.ops import CastOp, ReshapeOp, TransposeOp
 from cgc.cirh.random import SeededRandomOp
 
+# Fewer copies compile as fast without a loop.
 LEAST_COPIES = 4
-"""Fewer copies compile as fast without a loop."""
 
+# A loop with fewer ops takes longer to run than its copies, which XLA fuses.
 LEAST_OPS = 4
-"""A loop with fewer ops takes longer to run than its copies, which XLA fuses."""
 
+# Ops that a loop must save: a loop costs XLA about as much as a dozen ops.
 LEAST_SAVED = 32
-"""Ops that a loop must save: a loop costs XLA about as much as a dozen ops."""
 
+# Number of stretches to examine, the longest first.
 _CANDIDATES = 32
-"""Number of stretches to examine, the longest first."""
 
 _SAME_ELEMENTS = (CastOp, ReshapeOp, TransposeOp)
 

@@ -33,7 +33,15 @@ _FLOAT32_EXPONENT_BITS, _FLOAT32_MANTISSA_BITS = 8, 23
 def round_to_cb16(x: jax.Array, truncate: bool = False) -> jax.Array:
     """Return nearest cbfloat16 of each float32, ties to even, as float32; towards zero with `truncate`."""
     if truncate:
-        return _truncate_to_cb16(x)
+        scale = np.float32(2.0 ** (CB16_MANTISSA_BITS - _CB16_SMALLEST_EXPONENT))
+        magnitude = lax.abs(x)
+        subnormal = lax.floor(magnitude * scale) * (1 / scale)
+        dropped = np.int32(-(1 << (_FLOAT32_MANTISSA_BITS - CB16_MANTISSA_BITS)))
+        kept = lax.bitcast_convert_type(magnitude, jnp.int32) & dropped
+        normal = lax.min(lax.bitcast_convert_type(kept, jnp.float32), np.float32(CB16_LARGEST))
+        truncated = lax.select(magnitude < np.float32(2.0**_CB16_SMALLEST_EXPONENT), subnormal, normal)
+        # The sign of zero is that of x, and so are infinity and NaN.
+        return lax.select(lax.is_finite(x), lax.sign(x) * truncated, x)
     rounded = _round(x, _CB16_SMALLEST_EXPONENT, CB16_MANTISSA_BITS)
     return lax.select(lax.abs(rounded) > np.float32(CB16_LARGEST), x * np.float32(np.inf), rounded)
 
@@ -49,18 +57,6 @@ def _round(x: jax.Array, smallest_exponent: int, mantissa_bits: int) -> jax.Arra
     subnormal = lax.round(x * scale, lax.RoundingMethod.TO_NEAREST_EVEN) * (1 / scale)
     normal = lax.reduce_precision(x, _FLOAT32_EXPONENT_BITS, mantissa_bits)
     return lax.select(lax.abs(x) < np.float32(2.0**smallest_exponent), subnormal, normal)
-
-
-def _truncate_to_cb16(x: jax.Array) -> jax.Array:
-    scale = np.float32(2.0 ** (CB16_MANTISSA_BITS - _CB16_SMALLEST_EXPONENT))
-    magnitude = lax.abs(x)
-    subnormal = lax.floor(magnitude * scale) * (1 / scale)
-    dropped = np.int32(-(1 << (_FLOAT32_MANTISSA_BITS - CB16_MANTISSA_BITS)))
-    kept = lax.bitcast_convert_type(magnitude, jnp.int32) & dropped
-    normal = lax.min(lax.bitcast_convert_type(kept, jnp.float32), np.float32(CB16_LARGEST))
-    truncated = lax.select(magnitude < np.float32(2.0**_CB16_SMALLEST_EXPONENT), subnormal, normal)
-    # The sign of zero is that of x, and so are infinity and NaN.
-    return lax.select(lax.is_finite(x), lax.sign(x) * truncated, x)
 
 
 def _float16_product(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -82,10 +78,19 @@ def lower_in(half: HalfFormat, op: CirhOp, operands: Sequence[jax.Array]) -> tup
     Raises:
         LoweringError: as `lower`.
     """
-    if not any(_is_half(result) or _is_bfloat16(result) for result in op.results):
+    if not any(_is_half(result) or (tensor_of(result).element_type == _BF16) for result in op.results):
         return lower(op, *operands)
     if half == "cbfloat16":
-        return _lower_cb16(op, operands)
+        if isinstance(op, ops.CastOp):
+            (x,) = operands
+            return (round_to_cb16(x.astype(jnp.float32), op.truncate),)
+        values = lower(op, *operands)
+        if op.TRAITS.exact:
+            return values
+        return tuple(
+            round_to_cb16(value.astype(jnp.float32)) if _is_half(result) else value
+            for result, value in zip(op.results, values, strict=True)
+        )
     if isinstance(op, UnaryOp | FeaturesGradOp | OutputsGradOp | ops.EluGradOp | ops.CompositeOp):
         wide = lower(op, *(operand.astype(jnp.float32) for operand in operands))
         return tuple(value.astype(operands[0].dtype) for value in wide)
@@ -109,22 +114,5 @@ def to_declared(operands: Sequence[SSAValue], values: Sequence[jax.Array]) -> tu
     )
 
 
-def _lower_cb16(op: CirhOp, operands: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    if isinstance(op, ops.CastOp):
-        (x,) = operands
-        return (round_to_cb16(x.astype(jnp.float32), op.truncate),)
-    values = lower(op, *operands)
-    if op.TRAITS.exact:
-        return values
-    return tuple(
-        round_to_cb16(value.astype(jnp.float32)) if _is_half(result) else value
-        for result, value in zip(op.results, values, strict=True)
-    )
-
-
 def _is_half(value: SSAValue) -> bool:
     return tensor_of(value).element_type == _F16
-
-
-def _is_bfloat16(value: SSAValue) -> bool:
-    return tensor_of(value).element_type == _BF16

@@ -26,8 +26,9 @@ from cgc.lowering.base import Table, result_shape
 Words = TypeVar("Words", jax.Array, NDArray[np.uint32])
 
 Key = tuple[jax.Array, jax.Array]
+
+# The first of the wanted elements, a uint32 scalar, and the number of elements in all.
 Part = tuple[jax.Array, int]
-"""The first of the wanted elements, a uint32 scalar, and the number of elements in all."""
 
 # Generator: Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as
 # 1, 2, 3", SC 2011; also jax's own), in counter mode: the key is hashed from seed and op_seed, the counter is

@@ -95,8 +95,8 @@ def _normalize(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array, jax.Array
     return shifted, powers, jnp.sum(powers, axis, keepdims=True)
 
 
+# Log likelihood of impossible alignments: finite, so that differences of two are not NaN.
 _IMPOSSIBLE = np.float32(-1e30)
-"""Log likelihood of impossible alignments: finite, so that differences of two are not NaN."""
 
 
 def ctc_loss(
@@ -107,7 +107,10 @@ def ctc_loss(
     target_lengths: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
     """Return (loss of every sequence, its gradient by the logits)."""
-    labels = _with_blanks(targets, op.blank)
+    # Labels with a blank before and after each: `[N, 2 S + 1]`.
+    count, length = targets.shape
+    blanks = jnp.full((count, 2 * length + 1), op.blank, jnp.int32)
+    labels = blanks.at[:, 1::2].set(targets.astype(jnp.int32))
     log_probs = jnp.maximum(log_probs, _IMPOSSIBLE)
     loss, pull = jax.vjp(
         lambda x: _minus_log_likelihood(x, labels, input_lengths, target_lengths, op.blank), log_probs
@@ -117,13 +120,6 @@ def ctc_loss(
     backprop = jnp.where(within, by_log_probs + jnp.exp(log_probs), 0)
     fits = loss < -_IMPOSSIBLE / 2
     return jnp.where(fits, loss, np.inf), jnp.where(fits[:, None, None], backprop, np.nan)
-
-
-def _with_blanks(targets: jax.Array, blank: int) -> jax.Array:
-    """Return the labels with a blank before and after each: `[N, 2 S + 1]`."""
-    count, length = targets.shape
-    blanks = jnp.full((count, 2 * length + 1), blank, jnp.int32)
-    return blanks.at[:, 1::2].set(targets.astype(jnp.int32))
 
 
 def _minus_log_likelihood(

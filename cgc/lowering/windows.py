@@ -16,8 +16,8 @@ from cgc.cirh.types import shape_of
 Sizes = Sequence[int]
 _RANK = 5
 
+# Windows with more places are not divided into places, each of which is an operation for XLA.
 _MANY_PLACES = 64
-"""Windows with more places are not divided into places, each of which is an operation for XLA."""
 
 
 def taps(

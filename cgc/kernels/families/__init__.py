@@ -22,6 +22,8 @@ from cgc.kernels.graph import Kernel
 from cgc.kernels.grouping import match_rest
 from cgc.kernels.nest_cost import nest_configurations
 
+# An op goes to the first rule that takes it; `match_rest` takes the remaining ones. Bare rules add ops to
+# existing kernels, or open kernels of a family before its own turn.
 ORDER: tuple[Family | Rule, ...] = (
     attention.ATTENTION,
     products.FULLY_CONNECTED,
@@ -46,8 +48,6 @@ ORDER: tuple[Family | Rule, ...] = (
     loops.REDUCTION,
     loops.OPTIMIZER,
 )
-"""An op goes to the first rule that takes it; `match_rest` takes the remaining ones. Bare rules add ops to
-existing kernels, or open kernels of a family before its own turn."""
 
 FAMILIES: dict[str, Family] = {entry.name: entry for entry in ORDER if isinstance(entry, Family)}
 RULES: tuple[Rule, ...] = tuple(

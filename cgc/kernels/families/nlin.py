@@ -21,15 +21,15 @@ from cgc.passes.constant_fold import constant_splat
 
 _ACTIVATIONS = ops_where(lambda op: op.TRAITS.activation) | {CompositeOp}
 
+# Ops that make more of a formula than a scale and a shift.
 _CURVES = frozenset(
     {ops.ReluOp, ops.LeakyReluOp, ops.HardSigmoidOp, ops.EluOp, ops.SoftplusOp, ops.SigmoidOp, ops.TanhOp}
     | {ops.ErfOp, ops.ExpOp, ops.Expm1Op, ops.LogOp, ops.Log1pOp, ops.PowOp}
     | {ops.MaxOp, ops.MinOp, ops.ClampOp}
 )
-"""Ops that make more of a formula than a scale and a shift."""
 
+# Curves in a formula: Mish has an exponential, a logarithm and a tanh. More of them are no activation.
 _MOST_CURVES = 3
-"""Curves in a formula: Mish has an exponential, a logarithm and a tanh. More of them are no activation."""
 
 _GRADIENTS = frozenset(
     {ops.ReluGradOp, ops.LeakyReluGradOp, ops.EluGradOp}

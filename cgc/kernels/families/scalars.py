@@ -11,8 +11,8 @@ from cgc.kernels.loop_cost import loop_family
 from cgc.kernels.program import Program, elements
 from cgc.kernels.sizing import loop_figures
 
+# Seeds and other small vectors count as scalars up to this size.
 _MAX_ELEMENTS = 8
-"""Seeds and other small vectors count as scalars up to this size."""
 
 
 _SMALL = 8

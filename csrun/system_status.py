@@ -51,7 +51,7 @@ def check_system(
     Raises:
         CsrunError: the job cannot train: a wrong address, another service at the address, a busy system.
     """
-    in_command = named_system(command)
+    in_command = cs_ip_argument(command)
     named = variable if in_command is None else in_command
     address = named or ("" if in_command is not None else site_address)
     if not address:
@@ -70,7 +70,8 @@ def check_system(
     run: Mapping[str, Any] | None = status.get("run")
     if run is None or only_compiles(command) or not certain:
         return None
-    held = f"the CS system at {address} is busy: held by {run['job']} since {_clock(run['since'])}"
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["since"]))
+    held = f"the CS system at {address} is busy: held by {run['job']} since {since}"
     if wait:
         return f"{held}; the job will wait for it before its first step"
     if named:
@@ -85,10 +86,6 @@ def only_compiles(command: Sequence[str]) -> bool:
     arguments = [argument.lstrip("-") for argument in command]
     modes = {f"{flag}={mode}" for flag in ("mode", "m") for mode in _COMPILES}
     return any(argument in modes or argument in _COMPILES for argument in arguments)
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 class SystemQueryError(CsrunError):
@@ -136,7 +133,7 @@ def system_address(command: Sequence[str], default: str = "") -> tuple[str, int]
 
     The last --cs_ip is used, as by the program.
     """
-    named = named_system(command)
+    named = cs_ip_argument(command)
     text = default if named is None else named
     host, colon, port = text.strip().rpartition(":")
     if not colon or "]" in port or (text.count(":") > 1 and not text.startswith("[")):  # IPv6 without a port
@@ -147,7 +144,7 @@ def system_address(command: Sequence[str], default: str = "") -> tuple[str, int]
     return host, int(port)
 
 
-def named_system(command: Sequence[str]) -> str | None:
+def cs_ip_argument(command: Sequence[str]) -> str | None:
     """Return the value of --cs_ip in a command; None without one."""
     text = None
     for number, argument in enumerate(command):
@@ -165,12 +162,12 @@ class Presence:
         self._missed = 0
         self.reason = ""
 
-    def connected(self, now_s: float) -> None:
+    def record_success(self, now_s: float) -> None:
         """Record a successful attempt."""
         self._seen_at_s = now_s
         self._missed = 0
 
-    def failed(self, reason: str) -> None:
+    def record_failure(self, reason: str) -> None:
         """Record a failed attempt."""
         if self._seen_at_s is not None:
             self._missed += 1
@@ -231,9 +228,9 @@ class SystemWatch:
         while not self._ended.is_set():
             try:
                 socket.create_connection(self._address, CONNECT_LIMIT_S).close()
-                self._presence.connected(time.monotonic())
+                self._presence.record_success(time.monotonic())
             except OSError as error:
-                self._presence.failed(error.strerror or str(error))
+                self._presence.record_failure(error.strerror or str(error))
             if self._presence.gone:
                 self._missing_s = self._presence.missing_s(time.monotonic())
                 with suppress(OSError):

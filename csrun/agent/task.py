@@ -158,7 +158,8 @@ class _Task:
             now_s = time.monotonic()
             for message in self._connection.receive():
                 self._take(message)
-            self._read_output()
+            if self._may_read:
+                self._read()
             for signum in self._signals.read():
                 self._take_signal(signum)
             for pid, exit_code in reap():
@@ -293,10 +294,6 @@ class _Task:
 
     # --- output and end of the task
 
-    def _read_output(self) -> None:
-        if self._may_read:
-            self._read()
-
     def _read(self) -> bool:
         """Read one piece of the output; return False if there is none."""
         if self._pipe < 0:
@@ -381,9 +378,6 @@ class _Task:
         if self._give_up_at_s is None and signum is signal.SIGKILL:
             self._give_up_at_s = time.monotonic() + KILL_LIMIT_S
 
-    def _alive(self) -> set[int]:
-        return descendants(os.getpid(), besides=self._guard_pid)
-
     def _over(self) -> bool:
         """Send the signal that is due to every process of the task; return True if none is left."""
         if self._ending is None:
@@ -391,7 +385,7 @@ class _Task:
         running = self._process is not None and self._exit_code is None
         # Background processes of a shell ignore SIGINT.
         signum = self._ending if running or self._ending is signal.SIGKILL else signal.SIGTERM
-        alive = self._alive()
+        alive = descendants(os.getpid(), besides=self._guard_pid)
         again = signum is signal.SIGKILL
         signal_processes([pid for pid in alive if again or self._signalled.get(pid) != signum], signum)
         self._signalled.update(dict.fromkeys(alive, signum))

@@ -14,7 +14,7 @@ import click
 from csrun.commands.flags import use_site_config_option
 from csrun.console import STDERR, STDOUT, write_text
 from csrun.schedulers.registry import choose
-from csrun.site.loading import LoadedSite, load_site, searched_files
+from csrun.site.loading import LoadedSite, load_site, site_file_candidates
 from csrun.site.model import Site, SiteError
 from csrun.site.values import VARIABLES
 
@@ -73,7 +73,7 @@ def as_data(loaded: LoadedSite, environment: Mapping[str, str]) -> dict[str, Any
     """Return the settings for --json, named by the keys of the site file."""
     return {
         "site_file": str(loaded.path) if loaded.path else None,
-        "searched": [str(path) for path in searched_files(environment)],
+        "searched": [str(path) for path in site_file_candidates(environment)],
         "launcher": choose(None, loaded.site, environment).name,
         "settings": {
             field.name: {
@@ -92,7 +92,7 @@ def as_text(loaded: LoadedSite, environment: Mapping[str, str]) -> str:
     if loaded.path:
         place = f"site file: {loaded.path}"
     else:
-        searched = ", ".join(map(str, searched_files(environment)))
+        searched = ", ".join(map(str, site_file_candidates(environment)))
         place = f"site file: none (searched: {searched})"
     rows = [
         (field.name, _yaml(getattr(loaded.site, field.name)), loaded.origins[field.name])

@@ -114,9 +114,9 @@ def build_command(site: Site) -> click.Command:
         if dry_run:
             write_text(STDOUT, describe(plan, change, cwd))
             return 0
-        from csrun.system_status import check_system, named_system  # only here: --help starts no process
+        from csrun.system_status import check_system, cs_ip_argument  # only here: --help starts no process
 
-        if named_system(arguments) and not runner.has_nodes:
+        if cs_ip_argument(arguments) and not runner.has_nodes:
             check_system(arguments, "", this_toolkit(), wait=False, certain=True)
         if logging:
             write_text(STDERR, f"Running: {join(arguments)}\n")

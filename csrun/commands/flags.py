@@ -269,20 +269,14 @@ def command_site(build: Callable[[Site], click.Command], arguments: Sequence[str
     Raises:
         SiteError: the settings are invalid.
     """
-    file = _flag_value(build, arguments)
-    if file is not None:
-        _use_file(file)
+    if any(argument.replace("_", "-").startswith(SITE_FLAG) for argument in arguments):
+        # A launcher's flags end where the user's command starts, and only click's parser knows where that is.
+        command = build(Site())
+        context = command.make_context(command.name, list(arguments), resilient_parsing=True)
+        file = context.meta.get(SITE_FLAG)
+        if isinstance(file, Path):
+            _use_file(file)
     return load_site(os.environ)
-
-
-def _flag_value(build: Callable[[Site], click.Command], arguments: Sequence[str]) -> Path | None:
-    # A launcher's flags end where the user's command starts, and only click's parser knows where that is.
-    if not any(argument.replace("_", "-").startswith(SITE_FLAG) for argument in arguments):
-        return None
-    command = build(Site())
-    context = command.make_context(command.name, list(arguments), resilient_parsing=True)
-    value = context.meta.get(SITE_FLAG)
-    return value if isinstance(value, Path) else None
 
 
 def _declare(

@@ -116,10 +116,19 @@ def copy(source: Path, program: Program, directory: Path, *, force: bool) -> lis
     """
     try:
         wanted = {Path(FOLDER, path): (source / path).read_bytes() for path in files_of(source, program)}
-        missing = {path: data for path, data in wanted.items() if not _has(directory / path, data)}
+        missing = {
+            path: data
+            for path, data in wanted.items()
+            if not (directory / path).is_file() or (directory / path).read_bytes() != data
+        }
         taken = [path for path in missing if (directory / path).exists()]
         if taken and not force:
-            raise FilesInTheWayError(_in_the_way(directory, taken))
+            names = ", ".join(str(path) for path in taken[:_SHOWN])
+            more = f" and {len(taken) - _SHOWN} more" if len(taken) > _SHOWN else ""
+            raise FilesInTheWayError(
+                f"{directory} has {names}{more} already, with other contents; nothing was written: name "
+                "another directory after the example, or replace them with --force"
+            )
         for path, data in missing.items():
             (directory / path).parent.mkdir(parents=True, exist_ok=True)
             replace_file(directory / path, data)
@@ -137,29 +146,13 @@ def _program(source: Path, example: str, framework: str) -> Program:
     params = sorted(
         folder.glob("configs/*.yaml"), key=lambda path: (not path.stem.endswith("_tiny"), path.name)
     )
+    docstring = ast.get_docstring(ast.parse((folder / "model.py").read_text(encoding="utf-8"))) or ""
     return Program(
         example,
         framework,
-        _first_line(folder / "model.py"),
+        docstring.partition("\n")[0],
         Path(FOLDER, folder.relative_to(source), "run.py"),
         tuple(Path(FOLDER, path.relative_to(source)) for path in params),
-    )
-
-
-def _first_line(file: Path) -> str:
-    return (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").partition("\n")[0]
-
-
-def _has(path: Path, data: bytes) -> bool:
-    return path.is_file() and path.read_bytes() == data
-
-
-def _in_the_way(directory: Path, taken: list[Path]) -> str:
-    names = ", ".join(str(path) for path in taken[:_SHOWN])
-    more = f" and {len(taken) - _SHOWN} more" if len(taken) > _SHOWN else ""
-    return (
-        f"{directory} has {names}{more} already, with other contents; nothing was written: name another "
-        "directory after the example, or replace them with --force"
     )
 
 
@@ -205,9 +198,9 @@ def init(
     program = choose(known, example, framework)
     written = copy(source, program, directory, force=force)
     result = {**program.to_json(), "directory": str(directory.resolve()), "written": list(map(str, written))}
-    write_text(STDOUT, _json(result) if as_json else copied_text(program, directory, len(written)))
+    write_text(STDOUT, _json(result) if as_json else copy_message(program, directory, len(written)))
     if not _is_installed(program.framework):
-        say(PROGRAM, missing_text(program.framework))
+        say(PROGRAM, not_installed_message(program.framework))
     return 0
 
 
@@ -242,7 +235,7 @@ def list_text(known: Sequence[Program]) -> str:
     return "\n".join([*lines, "", "csrun init EXAMPLE [DIRECTORY] copies one\n"])
 
 
-def copied_text(program: Program, directory: Path, num_written: int) -> str:
+def copy_message(program: Program, directory: Path, num_written: int) -> str:
     """Return the message after a copy, with the commands to run next."""
     framework = _PACKAGES[program.framework][1]
     count = f"{num_written} file{'s' if num_written > 1 else ''}"
@@ -266,7 +259,7 @@ def copied_text(program: Program, directory: Path, num_written: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def missing_text(framework: str) -> str:
+def not_installed_message(framework: str) -> str:
     """Return the notice that the framework of an example is not installed."""
     return (
         f"{_PACKAGES[framework][1]} is not installed for {sys.executable}; unless the site runs programs in "

@@ -127,16 +127,12 @@ def follow_log(job: KnownJob, path: Path, lines: int) -> int:
             position = _print_rest(path, position)
         if found.over:
             say(PROGRAM, f"job {job.job_id}: {state_text(found)}")
-            return _exit_code(found)
+            if found.exit_code is not None:
+                return found.exit_code
+            return 0 if found.state == "done" else 1
         time.sleep(PRINT_INTERVAL_S)
         if time.monotonic() - asked_s >= STATE_INTERVAL_S:
             found, asked_s = status_of(job), time.monotonic()
-
-
-def _exit_code(found: JobStatus) -> int:
-    if found.exit_code is not None:
-        return found.exit_code
-    return 0 if found.state == "done" else 1
 
 
 def _log_file(job: KnownJob, task: str) -> Path:

@@ -68,7 +68,8 @@ def pip(arguments: tuple[str, ...]) -> int:
     if arguments[:1] != ("install",):
         return _run(python, *arguments)
     for argument in arguments[1:]:
-        if (name := _package(argument)) in _ORIGINAL:
+        name = re.split(r"[^\w.-]", argument, maxsplit=1)[0].replace("-", "_").lower()
+        if name in _ORIGINAL:
             raise CsrunError(
                 f"the toolkit has the modules of {name} itself: programs import them without an install, "
                 f"and nothing was installed; expected a command without {argument}"
@@ -86,11 +87,6 @@ def pip(arguments: tuple[str, ...]) -> int:
             "requires 'cerebras_pytorch' with the toolkit: csrun pip install --no-deps PACKAGE",
         )
     return code
-
-
-def _package(argument: str) -> str:
-    """Return the package that an argument of `pip install` names, in the spelling of modules."""
-    return re.split(r"[^\w.-]", argument, maxsplit=1)[0].replace("-", "_").lower()
 
 
 def _run(python: str, *arguments: str) -> int:

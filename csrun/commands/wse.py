@@ -113,7 +113,7 @@ def build_command(site: Site) -> click.Command:
     ) -> int:
         environment = dict(os.environ)
         if job.recommendation is not None:
-            requested = requested.completed_by(read_recommendation(job.recommendation))
+            requested = requested.complete_from(read_recommendation(job.recommendation))
         scheduler, queue = where.scheduler(site, environment), where.queue
         queue.check(scheduler, environment)
         foreign = where.foreign(scheduler)
@@ -168,7 +168,7 @@ class RequestedLayout:
     single_task_nodes: int
     cyclic: bool
 
-    def completed_by(self, recommendation: Recommendation) -> RequestedLayout:
+    def complete_from(self, recommendation: Recommendation) -> RequestedLayout:
         """Take what the user has left open from a recommendation."""
         return replace(
             self,

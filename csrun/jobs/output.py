@@ -85,12 +85,12 @@ class JobReport:
         for output in self._outputs:
             self._show(output.tick(now_s))
 
-    def started(self, rank: int, pid: int, host: str | None = None) -> None:
+    def record_start(self, rank: int, pid: int, host: str | None = None) -> None:
         """Record that a task runs; the caller writes the record, once for many tasks."""
         task = self._record.tasks[rank]
         task.state, task.pid, task.host = "running", pid, host
 
-    def ended(self, rank: int, exit_code: int | None) -> None:
+    def record_end(self, rank: int, exit_code: int | None) -> None:
         """Record the end of a task; without an exit code it is lost."""
         task = self._record.tasks[rank]
         task.state = "ended" if exit_code is not None else "lost"

@@ -113,7 +113,7 @@ def _state(
         return "waiting", view.detail  # a requeued job has the record of its previous run
     # A submitted job whose record has ended may be about to go back into the queue.
     if record.get("ended") and not (view and view.state == "running" and submitted):
-        return _ended(int(record.get("exit_code") or 0), view)
+        return _end_state(int(record.get("exit_code") or 0), view)
     if view:
         return view.state, view.detail
     if launcher_lives:
@@ -128,7 +128,7 @@ def _state(
     return "lost", "its launcher has ended without a record: it was killed, or the machine went down"
 
 
-def _ended(exit_code: int, view: QueueView | None) -> tuple[State, str]:
+def _end_state(exit_code: int, view: QueueView | None) -> tuple[State, str]:
     reason = view.cause if view else ""
     if exit_code == 0:
         return "done", reason
@@ -193,13 +193,16 @@ def state_text(found: JobStatus, with_detail: bool = True) -> str:
 
 def status_text(found: JobStatus) -> str:
     """Return the status of one job for a terminal."""
+    training = None
+    if found.progress is not None:
+        training = (found.progress.resume_hint() if found.over else None) or found.progress.summary()
     facts = {
         "job": f"{found.job.job_id}{_number_text(found)}",
         "state": state_text(found),
         "nodes": found.nodes,
         "started": found.started,
         "ended": found.ended,
-        "training": _training_text(found),
+        "training": training,
         "command": join(found.job.command),
         "logs": found.job.log_dir,
     }
@@ -208,13 +211,6 @@ def status_text(found: JobStatus) -> str:
         rows = [("task", "host", "state", "exit code"), *(_task_row(task) for task in found.tasks)]
         lines += ["", *columns(rows)]
     return "\n".join(lines) + "\n"
-
-
-def _training_text(found: JobStatus) -> str | None:
-    """Return the progress of training, or how to resume it after an early end."""
-    if found.progress is None:
-        return None
-    return (found.progress.resume_hint() if found.over else None) or found.progress.summary()
 
 
 def _number_text(found: JobStatus) -> str:

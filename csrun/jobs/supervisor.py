@@ -131,7 +131,7 @@ class Supervisor:
             return self._first_signal if self._running else signal.SIGTERM
         return None
 
-    def task_ended(self, rank: int, exit_code: int, now_s: float) -> list[Action]:
+    def handle_task_end(self, rank: int, exit_code: int, now_s: float) -> list[Action]:
         """Handle the end of a task; exit_code is 128 + n for signal n."""
         self._running.discard(rank)
         if self.phase in (Phase.FAILED, Phase.ENDING, Phase.KILLING):
@@ -154,7 +154,7 @@ class Supervisor:
             self._note_at_s = now_s + min(WIND_DOWN_NOTE_AFTER_S, self._wind_down_s)
         return []
 
-    def task_lost(self, rank: int, reason: str, now_s: float) -> list[Action]:
+    def handle_task_loss(self, rank: int, reason: str, now_s: float) -> list[Action]:
         """Handle the loss of the connection to a task, whose end is unknown."""
         self._running.discard(rank)
         if self.phase is Phase.FAILED and not self._running:
@@ -165,21 +165,21 @@ class Supervisor:
         others = self._names(self._running)
         return [ReportLoss(rank, reason), *([Say(f"ending {others}")] if others else [])]
 
-    def system_lost(self, text: str, now_s: float, report_limit_s: float) -> list[Action]:
+    def handle_system_loss(self, text: str, now_s: float, report_limit_s: float) -> list[Action]:
         """Handle the loss of the CS system. The chief has `report_limit_s` to report its own error."""
         if self.phase is not Phase.RUNNING or CHIEF_RANK not in self._running:
             return []
         self._failure_at_s = now_s + report_limit_s
         return [Say(text)]
 
-    def job_failed(self, text: str, exit_code: int, now_s: float) -> list[Action]:
+    def handle_job_failure(self, text: str, exit_code: int, now_s: float) -> list[Action]:
         """Handle a failure of the job that is not one of a task."""
         if self.phase in (Phase.FAILED, Phase.ENDING, Phase.KILLING):
             return []
         self._fail(exit_code, now_s)
         return [Say(text)]
 
-    def cancelled(self, text: str, signum: signal.Signals, now_s: float) -> list[Action]:
+    def handle_cancellation(self, text: str, signum: signal.Signals, now_s: float) -> list[Action]:
         """Handle a cancellation by the scheduler: scancel, a time limit, preemption."""
         if self.phase in (Phase.ENDING, Phase.KILLING):
             return []
@@ -192,7 +192,7 @@ class Supervisor:
         self._end(signal.SIGTERM, now_s)
         return [Say(text)]
 
-    def interrupted(self, signum: signal.Signals, now_s: float) -> list[Action]:
+    def handle_interrupt(self, signum: signal.Signals, now_s: float) -> list[Action]:
         """Handle SIGINT, SIGTERM or SIGHUP to the launcher; Ctrl-C while the job is being ended kills it."""
         if self.phase is Phase.KILLING:
             return []

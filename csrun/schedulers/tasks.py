@@ -12,7 +12,7 @@ from csrun.jobs.layout import JobLayout
 from csrun.jobs.record import log_name
 from csrun.schedulers.base import LaunchContext, LaunchRequest, PlannedTask
 from csrun.schedulers.registry import task_variables
-from csrun.tasks.environment import EnvironmentChange, Toolkit, program_environment
+from csrun.tasks.environment import EnvironmentChange, program_environment
 from csrun.tasks.roles import TF_CONFIG_PORT_BASE, role_of_rank, tf_config
 
 LAUNCHER = "csrun_wse"
@@ -89,9 +89,10 @@ def launcher_arguments(request: LaunchRequest, context: LaunchContext, name: str
         context: directory of the start, and the toolkit.
         name: of the scheduler.
     """
-    layout = request.layout
+    layout, toolkit = request.layout, context.toolkit
+    folder = toolkit.bin_dir if toolkit.import_root is None else toolkit.import_root / "bin"
     return (
-        str(_launcher_file(context.toolkit)),
+        str(folder / LAUNCHER),
         f"--launcher={name}",
         f"--job-id={context.job_id}",
         f"--log-dir={job_log_dir(request, context)}",
@@ -108,12 +109,6 @@ def launcher_arguments(request: LaunchRequest, context: LaunchContext, name: str
         "--",
         *request.command,
     )
-
-
-def _launcher_file(toolkit: Toolkit) -> Path:
-    """Return the path of csrun_wse in the checkout or the installation."""
-    folder = toolkit.bin_dir if toolkit.import_root is None else toolkit.import_root / "bin"
-    return folder / LAUNCHER
 
 
 def plural(count: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from csrun.site.model import Container
 from csrun.site.values import VARIABLES
 
 
-def _checked(check: Callable[[Any], Any]) -> AfterValidator:
+def _check(check: Callable[[Any], Any]) -> AfterValidator:
     return AfterValidator(check)
 
 
@@ -32,8 +32,8 @@ def _minutes(value: Any) -> Any:
 
 _TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]})
 Count = Annotated[int, Field(ge=1, le=values.MAX_COUNT)]
-Name = Annotated[str, _checked(values.check_name)]
-Options = Annotated[tuple[str, ...], BeforeValidator(_list_of_words), _checked(values.check_options)]
+Name = Annotated[str, _check(values.check_name)]
+Options = Annotated[tuple[str, ...], BeforeValidator(_list_of_words), _check(values.check_options)]
 
 
 class SiteFile(BaseModel):
@@ -41,7 +41,7 @@ class SiteFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, title="csrun site configuration")
 
-    launcher: Annotated[str, _checked(check_launcher)] | None = Field(
+    launcher: Annotated[str, _check(check_launcher)] | None = Field(
         None,
         description="Where jobs run: processes of this machine (local), a Slurm cluster (slurm), or a "
         "scheduler that a package of the site brings. Left out: slurm where gres_resource, gres_node or "
@@ -57,37 +57,37 @@ class SiteFile(BaseModel):
     container: Container = Field(
         "none", description="What programs run in; none is the Python environment that python names."
     )
-    python: Annotated[str, _checked(values.check_path)] = Field(
+    python: Annotated[str, _check(values.check_path)] = Field(
         "",
         description="Absolute path of the interpreter of programs, with the toolkit and further packages. "
         "Left out: the toolkit's own.",
     )
-    container_image: Annotated[str, _checked(values.check_path)] = Field(
+    container_image: Annotated[str, _check(values.check_path)] = Field(
         "", description="Absolute path of the container image: a file, for charliecloud a directory too."
     )
     container_options: Options = Field(
         (), description="Further arguments of the container runtime, in front of the image."
     )
     mount_dirs: Annotated[
-        tuple[str, ...], BeforeValidator(_list_of_words), _checked(values.check_mount_dirs)
-    ] = Field((), description="Absolute directories that every container sees beside the working directory.")
-    gres_resource: Annotated[str, _checked(values.check_gres)] = Field(
-        "", description="Slurm's generic resource (gres) that stands for the CS system, for example cs:1."
+        tuple[str, ...], BeforeValidator(_list_of_words), _check(values.check_mount_dirs)
+    ] = Field((), description="Absolute directories that every container sees, with the working directory.")
+    gres_resource: Annotated[str, _check(values.check_gres)] = Field(
+        "", description="Slurm's generic resource (gres) for the CS system, for example cs:1."
     )
     gres_node: Name = Field(
         "", description="The node that owns the CS system's resource, kept free of CPU-only jobs."
     )
-    licence: Annotated[str, _checked(values.check_licence)] = Field(
-        "", description="Slurm licence that stands for the CS system where it is no gres, for example cs:1."
+    licence: Annotated[str, _check(values.check_licence)] = Field(
+        "", description="Slurm license for the CS system if it is not a gres, for example cs:1."
     )
-    cs_ip: Annotated[str, _checked(values.check_address)] = Field(
+    cs_ip: Annotated[str, _check(values.check_address)] = Field(
         "", description="Address of the CS system: HOST or HOST:PORT."
     )
     partition: Name = Field("", description="Slurm partition of all jobs. Left out: the cluster's default.")
     account: Name = Field("", description="Slurm account of all jobs.")
     qos: Name = Field("", description="Slurm quality of service of all jobs.")
     time_limit: Annotated[
-        str, BeforeValidator(_minutes), _checked(values.check_time_limit), _TEXT_OR_NUMBER
+        str, BeforeValidator(_minutes), _check(values.check_time_limit), _TEXT_OR_NUMBER
     ] = Field("", description="Time limit of all jobs as Slurm takes it: 90 (minutes), 4:00:00, 1-12.")
     slurm_options: Options = Field((), description="Further arguments of srun and sbatch.")
 

@@ -80,10 +80,10 @@ def find_site_file(environment: Mapping[str, str]) -> Path | None:
     named = environment.get(SITE_CONFIG_VARIABLE, "").strip()
     if named:
         return Path(named).absolute()
-    return next((path for path in searched_files(environment) if path.exists()), None)
+    return next((path for path in site_file_candidates(environment) if path.exists()), None)
 
 
-def searched_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
+def site_file_candidates(environment: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the places of a site file, in order of precedence."""
     home = environment.get("HOME", "")
     config_home = environment.get("XDG_CONFIG_HOME", "")

@@ -27,7 +27,7 @@ class Site:
         python: absolute path of the interpreter of programs; empty for the toolkit's.
         container_image: absolute path of the image: a file, for charliecloud a directory too.
         container_options: further arguments of the container runtime, in front of the image.
-        mount_dirs: absolute directories that every container sees.
+        mount_dirs: absolute directories that every container mounts.
         gres_resource: Slurm's resource for the CS system, without "--gres=" or "gres:", for example "cs:1".
         gres_node: the node that owns the resource, kept free of CPU-only jobs.
         licence: Slurm license for the CS system if it is not a gres, for example "cs:1".

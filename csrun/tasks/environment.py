@@ -113,8 +113,9 @@ def program_environment(
     if site.container != "none":
         return _container_environment(environment, site)
     path, python = environment.get("PATH") or DEFAULT_PATH, program_python(site, toolkit)
+    first = f"{toolkit.wrappers}:{python.parent}"
     values = {
-        "PATH": _with_first(path, f"{toolkit.wrappers}:{python.parent}"),
+        "PATH": path if f"{path}:".startswith(f"{first}:") else f"{first}:{path}",
         PYTHON_VARIABLE: str(python),
     }
     if user_paths := _user_paths(environment, toolkit):
@@ -169,7 +170,3 @@ def _user_paths(environment: Mapping[str, str], toolkit: Toolkit) -> str:
     given = f"{environment.get('PYTHONPATH', '')}:{environment.get(USER_PATHS_VARIABLE, '')}".split(":")
     theirs = (entry for entry in given if entry and entry != own[0] and not entry.startswith(own[1]))
     return ":".join(dict.fromkeys(theirs))
-
-
-def _with_first(path: str, first: str) -> str:
-    return path if f"{path}:".startswith(f"{first}:") else f"{first}:{path}"

@@ -274,7 +274,7 @@ def _guard(read_end: int, marks: set[bytes], folder: Path | None) -> None:
     empty_scans = 0
     # One empty scan may have missed the child of a process that ended during it.
     while empty_scans < 2 and time.monotonic() < limit_s:
-        marked = _marked(marks)
+        marked = _find_marked(marks)
         signal_processes(marked, signal.SIGKILL)
         empty_scans = 0 if marked else empty_scans + 1
         time.sleep(_GUARD_SCAN_INTERVAL_S)
@@ -284,7 +284,7 @@ def _guard(read_end: int, marks: set[bytes], folder: Path | None) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _marked(marks: set[bytes]) -> list[int]:
+def _find_marked(marks: set[bytes]) -> list[int]:
     """Find processes that were started with all `marks` ("NAME=value") in their environment."""
     found = []
     for pid in _all_pids():

@@ -162,7 +162,7 @@ def _from_slurm_step(env: Mapping[str, str]) -> TaskInfo:
     num_tasks = _whole_number(env, count_name)
     _check_rank(rank, num_tasks, "SLURM_PROCID", count_name)
     job_id = f"slurm-{_text(env, 'SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}"
-    return _task(env, rank, num_tasks, job_id, _derived_token(env, job_id))
+    return _task(env, rank, num_tasks, job_id, _derive_token(env, job_id))
 
 
 def _from_tf_config(env: Mapping[str, str]) -> TaskInfo:
@@ -194,10 +194,10 @@ def _from_tf_config(env: Mapping[str, str]) -> TaskInfo:
     rank = 0 if kind == "chief" or num_tasks == 1 else index + 1
     canonical = json.dumps({"chief": chiefs, "worker": workers})
     job_id = "tfconfig-" + sha256(canonical.encode()).hexdigest()[:12]
-    return _task(env, rank, num_tasks, job_id, _derived_token(env, canonical))
+    return _task(env, rank, num_tasks, job_id, _derive_token(env, canonical))
 
 
-def _derived_token(env: Mapping[str, str], identity: str) -> str:
+def _derive_token(env: Mapping[str, str], identity: str) -> str:
     # Tasks that csrun has not started share no secret, but must derive the same token.
     return env.get("CSRUN_JOB_TOKEN") or sha256(f"csrun job token of {identity}".encode()).hexdigest()[:32]
 

@@ -122,7 +122,10 @@ class _LocalRun:
             self._start(file, environment)
             # Not earlier: with a second thread the forks of the start would be unsafe.
             self._report = JobReport(self._plan, self._record)
-            self._watch_system()
+            if self._plan.system is not None:
+                self._system = SystemWatch(*self._plan.system)
+                self._selector.register(self._system, selectors.EVENT_READ)
+                self._signals_only.register(self._system, selectors.EVENT_READ)
             self._watch()
             for task in self._tasks:  # the last output of killed processes
                 while self._read(task):
@@ -160,33 +163,27 @@ class _LocalRun:
                 if key.data is not None:
                     self._read(key.data)
             now_s = time.monotonic()
-            self._look_at_system(now_s)
+            self._check_system(now_s)
             for signum in self._signals.read():
                 if signum in INTERRUPTS:
-                    self._report.act(self._supervisor.interrupted(signum, now_s))
+                    self._report.act(self._supervisor.handle_interrupt(signum, now_s))
                 elif signum in PASSED_ON:
                     self._relay.send(signum, now_s)
             for pid, exit_code in reap():
                 if pid in self._rank_by_pid:
-                    self._task_ended(self._rank_by_pid[pid], exit_code, now_s)
+                    self._end_task(self._rank_by_pid[pid], exit_code, now_s)
             self._relay.tick(now_s)
             self._report.act(self._supervisor.tick(now_s))
             self._report.tick(now_s)
 
-    def _watch_system(self) -> None:
-        if self._plan.system is not None:
-            self._system = SystemWatch(*self._plan.system)
-            self._selector.register(self._system, selectors.EVENT_READ)
-            self._signals_only.register(self._system, selectors.EVENT_READ)
-
-    def _look_at_system(self, now_s: float) -> None:
+    def _check_system(self, now_s: float) -> None:
         if self._system is not None and self._system.gone:
             text = self._system.text
             self._selector.unregister(self._system)
             self._signals_only.unregister(self._system)
             self._system.close()
             self._system = None
-            self._report.act(self._supervisor.system_lost(text, now_s, CHIEF_REPORT_LIMIT_S))
+            self._report.act(self._supervisor.handle_system_loss(text, now_s, CHIEF_REPORT_LIMIT_S))
 
     def _over(self) -> bool:
         """Send the signal that is due to every process; return True if none is left."""
@@ -243,7 +240,7 @@ class _LocalRun:
                 f"cannot write {task.planned.log_path}: {error.strerror}; the job continues without this log"
             )
 
-    def _task_ended(self, rank: int, exit_code: int, now_s: float) -> None:
+    def _end_task(self, rank: int, exit_code: int, now_s: float) -> None:
         task = self._tasks[rank]
         assert task.process is not None
         task.process.returncode = exit_code  # reaped here, not by subprocess
@@ -251,8 +248,8 @@ class _LocalRun:
         while reads < DRAIN_READS and self._read(task):
             reads += 1
         self._report.output_ended(rank, now_s)
-        self._report.ended(rank, exit_code)
-        self._report.act(self._supervisor.task_ended(rank, exit_code, now_s))
+        self._report.record_end(rank, exit_code)
+        self._report.act(self._supervisor.handle_task_end(rank, exit_code, now_s))
 
     def _kill_everything(self) -> None:
         """Kill what is left after an error; after a normal run only zombies can be left."""

@@ -227,8 +227,8 @@ class Allocation:
         wanted, available = [part.nodes for part in parts], [len(group) for group in self.groups]
         if self.heterogeneous and wanted != available:
             raise UsageError(
-                f"the layout needs components of {_listed(wanted)} nodes and job {self.job_id} has "
-                f"components of {_listed(available)}; expected the same: give --total-nodes and "
+                f"the layout needs components of {_format_counts(wanted)} nodes and job {self.job_id} has "
+                f"components of {_format_counts(available)}; expected the same: give --total-nodes and "
                 f"--single-task-nodes that fit, or ask Slurm for one component"
             )
         if sum(wanted) > sum(available):
@@ -275,7 +275,7 @@ def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
         names = tuple(expand_hostlist(text))
         groups.append(names)
         cpus.update(
-            zip(names, _repeated(environment.get(f"SLURM_JOB_CPUS_PER_NODE{suffix}", "")), strict=False)
+            zip(names, _expand_counts(environment.get(f"SLURM_JOB_CPUS_PER_NODE{suffix}", "")), strict=False)
         )
     return Allocation(
         job_id=job_id,
@@ -306,7 +306,7 @@ def host_file(layout: JobLayout, nodes: tuple[str, ...]) -> str:
     return "".join(f"{nodes[number]}\n" for number in layout.nodes_of_tasks())
 
 
-def _repeated(text: str) -> list[int]:
+def _expand_counts(text: str) -> list[int]:
     """Expand repetitions: "16(x2),8" to 16, 16, 8."""
     counts: list[int] = []
     for value, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
@@ -318,7 +318,7 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _listed(counts: list[int]) -> str:
+def _format_counts(counts: list[int]) -> str:
     return " + ".join(map(str, counts))
 
 

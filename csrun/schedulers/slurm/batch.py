@@ -62,7 +62,7 @@ def render(script: BatchScript) -> str:
     for number, component in enumerate(script.components):
         if number:
             lines.append("#SBATCH hetjob")
-        lines += [_option_line(option) for option in component]
+        lines += [directive(*option.partition("=")[::2]) for option in component]
     lines += ["", f"cd -- {quote(str(script.cwd))} || exit", f"exec {join(script.command)}", ""]
     return "\n".join(lines)
 
@@ -78,11 +78,6 @@ def directive(name: str, value: str = "") -> str:
     plain = all(character.isalnum() or character in "-_./:,=@%+" for character in value)
     quoted = value if plain else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return f"#SBATCH {name}={quoted}"
-
-
-def _option_line(option: str) -> str:
-    name, _, value = option.partition("=")
-    return directive(name, value)
 
 
 def _output_pattern(path: Path) -> str:
@@ -108,7 +103,7 @@ def batch_script(request: LaunchRequest, context: LaunchContext, options: SlurmO
     Args:
         request: layout, command, log directory, times.
         context: where it starts and which toolkit it is.
-        options: what it asks of Slurm besides nodes and tasks.
+        options: of the job, other than nodes and tasks.
 
     Raises:
         UsageError: it would be asked for its last checkpoint before its start.

@@ -23,7 +23,7 @@ from csrun.schedulers.slurm.client import (
     SlurmClient,
     SlurmError,
     limit_seconds,
-    shortened_complaint,
+    shorten_error,
     submission_environment,
 )
 from csrun.schedulers.slurm.options import SlurmOptions
@@ -279,7 +279,7 @@ def is_busy(complaint: str) -> bool:
 def probe_findings(run: ProbeRun, count: int) -> Iterator[Finding]:
     """Evaluate the answers. Pure."""
     if not run.answers:
-        error = shortened_complaint(run.complaint) or "no node has answered"
+        error = shorten_error(run.complaint) or "no node has answered"
         if is_busy(run.complaint):
             text = f"not checked: {count} nodes were not free within {START_LIMIT_S} s"
             yield Finding("on the nodes", "note", text, "run it again later, or with fewer --nodes")

@@ -1,8 +1,8 @@
 """Slurm's commands as functions. Only this module runs squeue, scontrol, sinfo, sbatch and the like.
 
 Their output is requested in an explicit format (`-o`), which is the same from Slurm 22.05 to 26.05, whereas
-the JSON output differs between releases. Accounting is not needed: `ended_state` asks sacct only for jobs
-that the controller has forgotten.
+the JSON output differs between releases. Accounting is not needed: `accounting_state` asks sacct only for
+jobs that the controller has forgotten.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class SlurmClient:
         """Return (total, used) of every license, by name."""
         return parse_licences(self.run("scontrol", "--oneliner", "show", "lic"))
 
-    def ended_state(self, job_id: str) -> tuple[str, str] | None:
+    def accounting_state(self, job_id: str) -> tuple[str, str] | None:
         """Return state and exit code ("code:signal") of a job from accounting; None without accounting."""
         try:
             text = self.run("sacct", "-n", "-P", "-X", "-j", job_id, "-o", "State,ExitCode")
@@ -300,13 +300,13 @@ def parse_queue(text: str) -> list[QueuedJob]:
                 job_id=job_id,
                 component=int(component) if component.isdigit() else 0,
                 state=state,
-                reason=_given(reason),
+                reason=_or_empty(reason),
                 nodes=nodes,
                 user=user,
                 name=name,
                 resources=plain_resources(gres),
-                licences=_given(licences),
-                start=_given(start),
+                licences=_or_empty(licences),
+                start=_or_empty(start),
                 time_left=left,
                 partition=partition,
                 priority=int(priority) if priority.isdigit() else 0,
@@ -328,7 +328,7 @@ def parse_nodes(text: str) -> list[Node]:
                 plain_resources(gres),
                 partition.rstrip("*"),
                 state.rstrip("*"),
-                _given(reason),
+                _or_empty(reason),
             )
         )
     return nodes
@@ -369,7 +369,8 @@ def parse_licences(text: str) -> dict[str, tuple[int, int]]:
 def plain_resources(text: str) -> str:
     """Normalize generic resources: "gres:cs:1", "gres/cs:1" and "cs:1(S:0)" are all "cs:1"; "" for none."""
     plain = (
-        item.removeprefix("gres:").removeprefix("gres/").partition("(")[0] for item in _given(text).split(",")
+        item.removeprefix("gres:").removeprefix("gres/").partition("(")[0]
+        for item in _or_empty(text).split(",")
     )
     return ",".join(item for item in plain if item)
 
@@ -388,7 +389,7 @@ def _pairs(line: str) -> dict[str, str]:
     return pairs
 
 
-def _given(text: str) -> str:
+def _or_empty(text: str) -> str:
     return "" if text in ("(null)", "N/A", "None", "none", "Unknown", "n/a") else text
 
 
@@ -468,7 +469,7 @@ _NO_JOB = r"Invalid job id"
 
 def explain(command: str, complaint: str) -> SlurmError:
     """Return the error for the stderr of `command` (srun, sbatch, squeue ...), which it quotes."""
-    summary = shortened_complaint(complaint)
+    summary = shorten_error(complaint)
     for pattern, text in _UNAVAILABLE.items():
         if re.search(pattern, complaint):
             return SlurmUnavailableError(f"{text} ({command} says: {summary})")
@@ -486,7 +487,7 @@ def explain(command: str, complaint: str) -> SlurmError:
     )
 
 
-def shortened_complaint(complaint: str) -> str:
+def shorten_error(complaint: str) -> str:
     """Return the last two lines of a message, which have the reason, without the name of the command."""
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
     return "; ".join(re.sub(r"^(s\w+|scontrol): (error: |fatal: )?", "", line) for line in lines[-2:])

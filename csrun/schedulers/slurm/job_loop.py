@@ -1,9 +1,9 @@
-"""Supervises a job on a cluster, from srun's start to the end of the last agent.
+"""Supervises a job on a cluster, from the start of srun to the end of the last agent.
 
-One loop waits for what comes first: a message of an agent, a line of srun, a signal, a deadline. Slurm itself
-tells too little: a killed step daemon leaves srun waiting for ever, and a lost node is noticed late or not at
-all. So every agent has a connection of its own here; its end, or silence, is what counts. Threads: this one,
-the console's writer, and the watches of the queue and of the CS system.
+One loop waits for a message of an agent, a line of srun, a signal, or a deadline. Slurm's own information is
+insufficient: srun waits forever for a killed step daemon, and notices a lost node late or never. Therefore
+every agent has a connection to the launcher, and a broken connection or missing heartbeats mean a lost task.
+The console's writer and the monitoring of the queue and of the CS system have their own threads.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class SlurmRun:
         self._read_srun()
         for signum in self._signals.read():
             if signum in INTERRUPTS:
-                self._report.act(self._supervisor.interrupted(signum, now_s))
+                self._report.act(self._supervisor.handle_interrupt(signum, now_s))
             elif signum in PASSED_ON and not self._started:
                 self._early_signals.append(signum)
             elif signum in PASSED_ON:
@@ -297,7 +297,7 @@ class SlurmRun:
             agent.uncredited_bytes += len(message.data)
             self._report.output(rank, message.data, now_s)
         elif isinstance(message, Started):
-            self._report.started(rank, message.pid, agent.hello.node)
+            self._report.record_start(rank, message.pid, agent.hello.node)
             if all(task.pid is not None for task in self._record.tasks):
                 self._report.write_record()
         elif isinstance(message, Note):
@@ -307,30 +307,30 @@ class SlurmRun:
                 text, runtime = message.text, self._plan.executed[0]
                 if runtime != self._plan.command[0]:  # the user has given another command
                     text += f" ({runtime} is the site's container runtime, which starts the command)"
-                self._report.act(self._supervisor.job_failed(text, message.exit_code, now_s))
-            self._ended(rank, agent, message.exit_code, now_s)
+                self._report.act(self._supervisor.handle_job_failure(text, message.exit_code, now_s))
+            self._handle_end(rank, agent, message.exit_code, now_s)
         elif isinstance(message, Ended):
-            self._ended(rank, agent, message.exit_code, now_s)
+            self._handle_end(rank, agent, message.exit_code, now_s)
         elif isinstance(message, Interrupted):
             signum = signal.Signals(message.signum)
             text = (
                 f"Slurm has asked {self._plan.tasks[rank].label} on {agent.hello.node} to end "
                 f"({signum.name}): scancel, a time limit or preemption; ending the job"
             )
-            self._report.act(self._supervisor.cancelled(text, signum, now_s))
+            self._report.act(self._supervisor.handle_cancellation(text, signum, now_s))
         elif isinstance(message, Orphaned) and not agent.ended:
             agent.ended = True
             self._handle_loss(rank, "Slurm's step daemon there was killed", now_s)
         elif isinstance(message, Gone):  # without Ended before, the agent never had a task
-            self._ended(rank, agent, 128 + signal.SIGTERM, now_s)
+            self._handle_end(rank, agent, 128 + signal.SIGTERM, now_s)
 
-    def _ended(self, rank: int, agent: _Agent, exit_code: int, now_s: float) -> None:
+    def _handle_end(self, rank: int, agent: _Agent, exit_code: int, now_s: float) -> None:
         if agent.ended:
             return
         agent.ended = True
         self._report.output_ended(rank, now_s)
-        self._report.ended(rank, exit_code)
-        self._report.act(self._supervisor.task_ended(rank, exit_code, now_s))
+        self._report.record_end(rank, exit_code)
+        self._report.act(self._supervisor.handle_task_end(rank, exit_code, now_s))
 
     def _handle_loss(self, rank: int, reason: str, now_s: float) -> None:
         """Handle the loss of a task, whose end will remain unknown."""
@@ -338,8 +338,8 @@ class SlurmRun:
         agent.ended = True
         self._some_lost = True
         self._report.output_ended(rank, now_s)
-        self._report.ended(rank, None)
-        self._report.act(self._supervisor.task_lost(rank, reason, now_s))
+        self._report.record_end(rank, None)
+        self._report.act(self._supervisor.handle_task_loss(rank, reason, now_s))
         record = {
             "rank": rank,
             "node": agent.hello.node,
@@ -386,7 +386,7 @@ class SlurmRun:
                 f"others; expected all tasks at about the same time: see the messages of srun above, and "
                 f"check that the toolkit is visible on all nodes"
             )
-            self._report.act(self._supervisor.job_failed(text, 1, now_s))
+            self._report.act(self._supervisor.handle_job_failure(text, 1, now_s))
 
     def _check_heartbeats(self, now_s: float) -> None:
         connected = [self._agents[rank] for rank in self._connected]
@@ -396,7 +396,7 @@ class SlurmRun:
                 agent.heard_at_s = now_s
             return
         silent = [agent for agent in connected if now_s - agent.heard_at_s > HEARTBEAT_TIMEOUT_S]
-        if silent and len(silent) == len(connected) and self._suspended():
+        if silent and len(silent) == len(connected) and self._is_suspended():
             for agent in silent:
                 agent.heard_at_s = now_s
             return
@@ -406,7 +406,7 @@ class SlurmRun:
                 reason = f"no heartbeat for {now_s - agent.heard_at_s:.0f} s"
                 self._handle_loss(agent.hello.rank, reason, now_s)
 
-    def _suspended(self) -> bool:
+    def _is_suspended(self) -> bool:
         """Ask Slurm whether it has suspended the job, when no agent sends heartbeats."""
         if not self._record.scheduler_job_id:
             return False
@@ -422,7 +422,7 @@ class SlurmRun:
             early = self._started and self._supervisor.phase in (Phase.RUNNING, Phase.WINDING_DOWN)
             if early and self._supervisor.tasks_running and now_s - self._srun_ended_at_s > AFTER_SRUN_S:
                 text = f"srun has ended before the tasks ({self._lines.summary or 'no message'})"
-                self._report.act(self._supervisor.job_failed(text, 1, now_s))
+                self._report.act(self._supervisor.handle_job_failure(text, 1, now_s))
             return
         if self._connected or not self._started:
             self._agents_gone_at_s = None
@@ -490,7 +490,7 @@ class SlurmRun:
             self._selector.unregister(self._system)
             self._system.close()
             self._system = None
-            self._report.act(self._supervisor.system_lost(text, now_s, CHIEF_REPORT_LIMIT_S))
+            self._report.act(self._supervisor.handle_system_loss(text, now_s, CHIEF_REPORT_LIMIT_S))
 
     # --- the end
 
@@ -547,7 +547,7 @@ class SlurmRun:
         if self._lines.withdrawn:
             text = f"Slurm job {self._lines.job_id} was cancelled before its tasks were started: scancel, or "
             text += "a preemption"
-            self._report.act(self._supervisor.cancelled(text, signal.SIGTERM, time.monotonic()))
+            self._report.act(self._supervisor.handle_cancellation(text, signal.SIGTERM, time.monotonic()))
             return
         error = explain("srun", self._lines.text)
         self._record.ended, self._record.exit_code = timestamp(), error.exit_code

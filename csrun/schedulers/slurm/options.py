@@ -139,7 +139,7 @@ class SlurmOptions:
             gres=site.gres_resource,
             gres_node=site.gres_node,
             licence=site.licence,
-            extra=(*site.slurm_options, *_extra_options(given.get(ANY, ""))),
+            extra=(*site.slurm_options, *(f"--{line}" for line in given.get(ANY, "").splitlines())),
         )
 
     def gres_words(self, *, with_system: bool) -> list[str]:
@@ -172,8 +172,3 @@ class SlurmOptions:
             "--constraint": self.constraint,
         }
         return (*(f"{flag}={text}" for flag, text in named.items() if text), *self.extra)
-
-
-def _extra_options(lines: str) -> list[str]:
-    """Return the options for values of --slurm, one per line."""
-    return [f"--{line}" for line in lines.splitlines()]

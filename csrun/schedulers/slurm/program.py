@@ -173,7 +173,11 @@ class _Attendant:
             select.select([self._signals], [], [], left_s)
             for signum in self._signals.read():
                 self._handle(signum)
-            self._tick(time.monotonic())
+            now_s = time.monotonic()
+            if now_s >= self._force_at_s:
+                self._force()
+            elif now_s >= self._retry_at_s and self._ended_by is not None:
+                self._pass_on(self._ended_by)
         code = self._srun.returncode
         if self._ended_by is not None and self._undelivered and code != 0:
             return 128 + self._ended_by
@@ -188,12 +192,6 @@ class _Attendant:
             self._srun.send_signal(signum)
         elif signum is signal.SIGTSTP:
             self._stop()
-
-    def _tick(self, now_s: float) -> None:
-        if now_s >= self._force_at_s:
-            self._force()
-        elif now_s >= self._retry_at_s and self._ended_by is not None:
-            self._pass_on(self._ended_by)
 
     def _pass_on(self, signum: signal.Signals) -> None:
         """Pass a signal on to the task; withdraw a job that still waits."""

@@ -188,15 +188,12 @@ def holders(queue: Iterable[QueuedJob], resource: str) -> tuple[QueuedJob, ...]:
     wanted = resource.partition(":")[0]
     if not wanted:
         return ()
-    return tuple(
-        job
-        for job in queue
-        if job.active and not job.pending and wanted in _names(f"{job.resources},{job.licences}")
-    )
 
+    def has_resource(job: QueuedJob) -> bool:
+        held = f"{job.resources},{job.licences}".split(",")
+        return wanted in (item.partition(":")[0] for item in held)
 
-def _names(resources: str) -> set[str]:
-    return {item.partition(":")[0] for item in resources.split(",") if item}
+    return tuple(job for job in queue if job.active and not job.pending and has_resource(job))
 
 
 def _precedes(job: QueuedJob, other: QueuedJob) -> bool:
@@ -345,7 +342,7 @@ def views(numbers: Collection[str], environment: Mapping[str, str]) -> dict[str,
             why = waiting(components, jobs, options.resource, nodes, options.gres_node)
             hosts = ",".join(component.nodes for component in components if component.nodes)
             found[number] = view_of(components[0].state, hosts, why.sentence() if why else "")
-        elif ended := client.ended_state(number):
+        elif ended := client.accounting_state(number):
             found[number] = view_of(ended[0])
     return found
 

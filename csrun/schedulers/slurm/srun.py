@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from csrun.jobs.output import LineSplitter
 from csrun.jobs.record import start_ticks
-from csrun.schedulers.slurm.client import shortened_complaint
+from csrun.schedulers.slurm.client import shorten_error
 from csrun.tasks.processes import detach
 
 AGENTS_LIMIT_S = 20.0  # agents notice the death of the launcher and end their tasks, after which srun ends
@@ -127,7 +127,7 @@ class SrunLines:
     @property
     def summary(self) -> str:
         """The last lines, shortened."""
-        return shortened_complaint(self.text)
+        return shorten_error(self.text)
 
     def feed(self, data: bytes, ending: bool) -> list[bytes]:
         """Parse a piece of the stream and return the lines to print, without the prefix "srun: ".

@@ -13,7 +13,6 @@ from csrun.schedulers.slurm.allocation import Allocation, read_allocation
 from csrun.schedulers.slurm.client import Partition, SlurmClient, SlurmError, SlurmRequestError, limit_seconds
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.schedulers.slurm.queue import holders
-from csrun.site.model import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +147,10 @@ def network_facts(client: SlurmClient) -> ClusterFacts:
         SlurmError: the cluster does not answer.
     """
     configuration = client.configuration()
-    return ClusterFacts(
-        ports=port_range(configuration.get("SrunPortRange", "")), loopback=_is_loopback(configuration)
-    )
+    hosts = [text for name, text in configuration.items() if name.startswith("SlurmctldHost")]
+    # In a cluster on one machine the controller uses the loopback.
+    loopback = bool(hosts) and all("(127." in text or text.startswith("localhost") for text in hosts)
+    return ClusterFacts(ports=port_range(configuration.get("SrunPortRange", "")), loopback=loopback)
 
 
 def port_range(text: str) -> tuple[int, int] | None:
@@ -159,12 +159,6 @@ def port_range(text: str) -> tuple[int, int] | None:
     if not (first.isdigit() and last.isdigit()) or int(first) == 0:
         return None
     return int(first), int(last)
-
-
-def _is_loopback(configuration: dict[str, str]) -> bool:
-    """Return True if the controller uses the loopback of this machine: the cluster is one machine."""
-    hosts = [text for name, text in configuration.items() if name.startswith("SlurmctldHost")]
-    return bool(hosts) and all("(127." in text or text.startswith("localhost") for text in hosts)
 
 
 @dataclass(frozen=True)
@@ -208,23 +202,19 @@ def survey(asked: Asked) -> ClusterSurvey:
     if allocation is None:
         node_cpus = facts.node_cpus(asked.total_nodes or asked.site.def_nodes) if facts else 1
         return ClusterSurvey(asked.site, node_cpus, tuple(notices), options, facts)
-    notices += _unreserved_notices(client, allocation.job_id, options.resource)
+    notices += _check_system_is_held(client, allocation.job_id, options.resource)
     node_cpus = min((allocation.cpus_per_node or {"": 1}).values(), default=1)
     holder = _system_node(client, allocation, options)
-    defaults = _allocation_defaults(allocation, asked.site)
+    defaults = replace(
+        asked.site,
+        def_nodes=len(allocation.nodes),
+        def_tasks_per_node=allocation.tasks_per_node or asked.site.def_tasks_per_node,
+        def_cpus_per_task=allocation.cpus_per_task or asked.site.def_cpus_per_task,
+    )
     return ClusterSurvey(defaults, node_cpus, tuple(notices), options, facts, allocation, holder)
 
 
-def _allocation_defaults(allocation: Allocation, site: Site) -> Site:
-    return replace(
-        site,
-        def_nodes=len(allocation.nodes),
-        def_tasks_per_node=allocation.tasks_per_node or site.def_tasks_per_node,
-        def_cpus_per_task=allocation.cpus_per_task or site.def_cpus_per_task,
-    )
-
-
-def _unreserved_notices(client: SlurmClient, job_id: str, resource: str) -> list[str]:
+def _check_system_is_held(client: SlurmClient, job_id: str, resource: str) -> list[str]:
     """Return a notice if the job does not hold the CS system, so that other jobs may get it, too."""
     try:
         jobs = client.jobs(job_id) if resource else []

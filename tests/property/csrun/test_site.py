@@ -90,6 +90,6 @@ def no_file_of_this_machine() -> object:
     from csrun.site import loading
 
     patch = pytest.MonkeyPatch()
-    patch.setattr(loading, "searched_files", lambda environment: ())
+    patch.setattr(loading, "site_file_candidates", lambda environment: ())
     yield
     patch.undo()

@@ -145,20 +145,20 @@ def test_the_address_is_that_of_the_command_else_the_sites(
 def test_a_system_that_was_never_there_cannot_be_gone() -> None:
     presence = Presence()
     for _ in range(10):
-        presence.failed("Connection refused")
+        presence.record_failure("Connection refused")
     assert not presence.gone
 
 
 def test_only_failures_in_a_row_count() -> None:
     presence = Presence()
-    presence.connected(10.0)
-    presence.failed("Connection refused")
-    presence.failed("Connection refused")
-    presence.connected(14.0)
-    presence.failed("Connection refused")
-    presence.failed("timed out")
+    presence.record_success(10.0)
+    presence.record_failure("Connection refused")
+    presence.record_failure("Connection refused")
+    presence.record_success(14.0)
+    presence.record_failure("Connection refused")
+    presence.record_failure("timed out")
     assert not presence.gone
-    presence.failed("timed out")
+    presence.record_failure("timed out")
     assert presence.gone
     assert presence.missing_s(20.0) == 6.0
     assert presence.reason == "timed out"

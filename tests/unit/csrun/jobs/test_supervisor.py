@@ -17,20 +17,22 @@ def job() -> Supervisor:
 
 
 def test_a_lost_task_ends_the_job_with_1(job: Supervisor) -> None:
-    assert job.task_lost(2, "its connection broke", 5.0) == [
+    assert job.handle_task_loss(2, "its connection broke", 5.0) == [
         ReportLoss(2, "its connection broke"),
         Say("ending chief, worker 0"),
     ]
     assert job.ending_signal is signal.SIGTERM
-    assert job.task_lost(1, "its connection broke", 5.1) == []  # ended, and its agent with it
-    assert job.task_ended(0, 143, 5.2) == []
+    assert job.handle_task_loss(1, "its connection broke", 5.1) == []  # ended, and its agent with it
+    assert job.handle_task_end(0, 143, 5.2) == []
     assert not job.tasks_running
     assert job.exit_code == 1
     assert job.outcome == "the job has failed with exit code 1"
 
 
 def test_a_lost_system_leaves_the_chief_some_seconds_for_its_own_words(job: Supervisor) -> None:
-    assert job.system_lost("the CS system is gone", 5.0, report_limit_s=3.0) == [Say("the CS system is gone")]
+    assert job.handle_system_loss("the CS system is gone", 5.0, report_limit_s=3.0) == [
+        Say("the CS system is gone")
+    ]
     assert job.deadline_s == 8.0
     assert job.tick(7.9) == []
     assert job.ending_signal is None
@@ -40,30 +42,33 @@ def test_a_lost_system_leaves_the_chief_some_seconds_for_its_own_words(job: Supe
 
 
 def test_a_chief_that_fails_by_itself_after_the_system_is_lost_decides(job: Supervisor) -> None:
-    job.system_lost("the CS system is gone", 5.0, report_limit_s=3.0)
-    assert job.task_ended(0, 4, 6.0) == [ReportFailure(0, 4)]
+    job.handle_system_loss("the CS system is gone", 5.0, report_limit_s=3.0)
+    assert job.handle_task_end(0, 4, 6.0) == [ReportFailure(0, 4)]
     assert texts(job.tick(6.0 + LAST_WORDS_S)) == "ending worker 0, worker 1"
     assert job.exit_code == 4
 
 
 def test_nobody_misses_the_system_after_the_chief(job: Supervisor) -> None:
-    job.task_ended(0, 0, 1.0)
-    assert job.system_lost("the CS system is gone", 5.0, report_limit_s=3.0) == []
+    job.handle_task_end(0, 0, 1.0)
+    assert job.handle_system_loss("the CS system is gone", 5.0, report_limit_s=3.0) == []
     assert job.ending_signal is None
 
 
 def test_a_cancelled_job_has_the_code_of_the_signal(job: Supervisor) -> None:
-    assert texts(job.cancelled("Slurm wants it", signal.SIGTERM, 5.0)) == "Slurm wants it"
-    assert job.cancelled("Slurm wants it", signal.SIGTERM, 5.1) == []
+    assert texts(job.handle_cancellation("Slurm wants it", signal.SIGTERM, 5.0)) == "Slurm wants it"
+    assert job.handle_cancellation("Slurm wants it", signal.SIGTERM, 5.1) == []
     for rank in range(3):
-        assert job.task_ended(rank, 143, 6.0) == []
+        assert job.handle_task_end(rank, 143, 6.0) == []
     assert job.exit_code == 143
     assert job.outcome == "the job was ended by its scheduler"
 
 
 def test_a_job_that_cannot_go_on_ends_with_the_given_code(job: Supervisor) -> None:
-    assert texts(job.job_failed("cs-node2: command not found", 127, 5.0)) == "cs-node2: command not found"
-    assert job.job_failed("cs-node3: command not found", 127, 5.1) == []
+    assert (
+        texts(job.handle_job_failure("cs-node2: command not found", 127, 5.0))
+        == "cs-node2: command not found"
+    )
+    assert job.handle_job_failure("cs-node3: command not found", 127, 5.1) == []
     assert job.exit_code == 127
     assert job.ending_signal is signal.SIGTERM
 
@@ -75,36 +80,36 @@ def texts(actions: list[Action]) -> str:
 def test_all_tasks_end_well(job: Supervisor) -> None:
     for rank in (2, 1, 0):
         assert job.ending_signal is None
-        assert job.task_ended(rank, 0, 1.0) == []
+        assert job.handle_task_end(rank, 0, 1.0) == []
     assert not job.tasks_running
     assert job.ending_signal is signal.SIGTERM  # for what the tasks have left running
     assert job.exit_code == 0
 
 
 def test_workers_may_end_before_the_chief_for_as_long_as_it_takes(job: Supervisor) -> None:
-    job.task_ended(1, 0, 1.0)
-    job.task_ended(2, 0, 1.0)
+    job.handle_task_end(1, 0, 1.0)
+    job.handle_task_end(2, 0, 1.0)
     assert job.deadline_s is None
     assert job.tick(1e6) == []
     assert job.ending_signal is None
 
 
 def test_the_first_failure_decides(job: Supervisor) -> None:
-    assert job.task_ended(2, 3, 5.0) == [ReportFailure(2, 3)]
+    assert job.handle_task_end(2, 3, 5.0) == [ReportFailure(2, 3)]
     assert texts(job.tick(5.0 + LAST_WORDS_S)) == "ending chief, worker 0"
     assert job.ending_signal is signal.SIGTERM
-    assert job.task_ended(0, 143, 5.1) == []
-    assert texts(job.task_ended(1, 9, 5.2)) == "worker 0 has also failed, exit code 9"
+    assert job.handle_task_end(0, 143, 5.1) == []
+    assert texts(job.handle_task_end(1, 9, 5.2)) == "worker 0 has also failed, exit code 9"
     assert job.exit_code == 3
 
 
 def test_a_failure_leaves_the_others_a_moment_for_their_own_words(job: Supervisor) -> None:
-    job.task_ended(2, 3, 5.0)
+    job.handle_task_end(2, 3, 5.0)
     assert job.deadline_s == 5.0 + LAST_WORDS_S
     assert job.tick(5.0) == []
     assert job.ending_signal is None
-    assert texts(job.task_ended(0, 1, 5.1)) == "chief has also failed, exit code 1"
-    assert job.task_ended(1, 0, 5.2) == []
+    assert texts(job.handle_task_end(0, 1, 5.1)) == "chief has also failed, exit code 1"
+    assert job.handle_task_end(1, 0, 5.2) == []
     assert job.ending_signal is signal.SIGTERM  # for what the tasks have left running
     assert not job.tasks_running
     assert (job.exit_code, job.interrupted_by) == (3, None)
@@ -112,26 +117,26 @@ def test_a_failure_leaves_the_others_a_moment_for_their_own_words(job: Superviso
 
 @pytest.mark.parametrize("end", ["interrupted", "cancelled"])
 def test_a_failed_job_that_is_ended_has_still_failed(job: Supervisor, end: str) -> None:
-    job.task_ended(2, 3, 5.0)
+    job.handle_task_end(2, 3, 5.0)
     if end == "interrupted":
-        assert texts(job.interrupted(signal.SIGTERM, 5.1)).startswith("SIGTERM: ending chief, worker 0")
+        assert texts(job.handle_interrupt(signal.SIGTERM, 5.1)).startswith("SIGTERM: ending chief, worker 0")
     else:
-        assert texts(job.cancelled("Slurm wants it", signal.SIGTERM, 5.1)) == "Slurm wants it"
+        assert texts(job.handle_cancellation("Slurm wants it", signal.SIGTERM, 5.1)) == "Slurm wants it"
     assert job.ending_signal is signal.SIGTERM
     assert job.outcome == "the job has failed with exit code 3"
 
 
 def test_a_task_that_is_lost_behind_a_failure_ends_the_job(job: Supervisor) -> None:
-    job.task_ended(2, 3, 5.0)
-    assert job.task_lost(1, "its connection broke", 5.1) == []
+    job.handle_task_end(2, 3, 5.0)
+    assert job.handle_task_loss(1, "its connection broke", 5.1) == []
     assert job.ending_signal is None
-    assert job.task_lost(0, "its connection broke", 5.2) == []
+    assert job.handle_task_loss(0, "its connection broke", 5.2) == []
     assert job.ending_signal is signal.SIGTERM
     assert job.exit_code == 3
 
 
 def test_who_does_not_end_is_killed_after_the_grace_time(job: Supervisor) -> None:
-    job.task_ended(1, 1, 5.0)
+    job.handle_task_end(1, 1, 5.0)
     job.tick(7.0)
     assert job.deadline_s == 17.0
     assert job.tick(16.9) == []
@@ -141,21 +146,21 @@ def test_who_does_not_end_is_killed_after_the_grace_time(job: Supervisor) -> Non
 
 
 def test_workers_that_stay_after_the_chief_are_waited_for_and_then_ended_with_0(job: Supervisor) -> None:
-    job.task_ended(0, 0, 100.0)
+    job.handle_task_end(0, 0, 100.0)
     assert job.ending_signal is None
     assert job.tick(101.0) == []
     assert texts(job.tick(102.0)) == "the chief has finished; waiting up to 60 s for worker 0, worker 1"
     assert job.tick(103.0) == []
     assert "did not end within 60 s" in texts(job.tick(160.0))
     assert job.ending_signal is signal.SIGTERM
-    job.task_ended(1, 143, 160.1)
-    job.task_ended(2, 143, 160.1)
+    job.handle_task_end(1, 143, 160.1)
+    job.handle_task_end(2, 143, 160.1)
     assert job.exit_code == 0
 
 
 def test_a_worker_that_fails_after_the_chief_fails_the_job(job: Supervisor) -> None:
-    job.task_ended(0, 0, 1.0)
-    assert ReportFailure(1, 4) in job.task_ended(1, 4, 2.0)
+    job.handle_task_end(0, 0, 1.0)
+    assert ReportFailure(1, 4) in job.handle_task_end(1, 4, 2.0)
     assert job.exit_code == 4
 
 
@@ -170,47 +175,47 @@ def test_a_worker_that_fails_after_the_chief_fails_the_job(job: Supervisor) -> N
 def test_a_signal_ends_the_job(
     job: Supervisor, got: signal.Signals, passed_on: signal.Signals, code: int
 ) -> None:
-    assert got.name in texts(job.interrupted(got, 1.0))
+    assert got.name in texts(job.handle_interrupt(got, 1.0))
     assert job.ending_signal is passed_on
     for rank in range(3):
-        assert job.task_ended(rank, 1, 1.5) == []
+        assert job.handle_task_end(rank, 1, 1.5) == []
     assert job.exit_code == code
 
 
 def test_after_ctrl_c_what_tasks_have_left_behind_gets_sigterm(job: Supervisor) -> None:
-    job.interrupted(signal.SIGINT, 1.0)
+    job.handle_interrupt(signal.SIGINT, 1.0)
     for rank in range(3):
-        job.task_ended(rank, 130, 1.5)
+        job.handle_task_end(rank, 130, 1.5)
     assert job.ending_signal is signal.SIGTERM
 
 
 def test_the_second_ctrl_c_kills_at_once(job: Supervisor) -> None:
-    job.interrupted(signal.SIGINT, 1.0)
-    assert job.interrupted(signal.SIGINT, 1.1) == []  # the same key stroke, passed on by a wrapper
+    job.handle_interrupt(signal.SIGINT, 1.0)
+    assert job.handle_interrupt(signal.SIGINT, 1.1) == []  # the same key stroke, passed on by a wrapper
     assert job.ending_signal is signal.SIGINT
-    assert "killing" in texts(job.interrupted(signal.SIGINT, 2.0))
+    assert "killing" in texts(job.handle_interrupt(signal.SIGINT, 2.0))
     assert job.ending_signal is signal.SIGKILL
-    assert job.interrupted(signal.SIGINT, 3.0) == []
+    assert job.handle_interrupt(signal.SIGINT, 3.0) == []
     assert job.exit_code == 130
 
 
 def test_a_second_sigterm_changes_nothing(job: Supervisor) -> None:
-    job.interrupted(signal.SIGTERM, 1.0)
-    assert job.interrupted(signal.SIGTERM, 5.0) == []
+    job.handle_interrupt(signal.SIGTERM, 1.0)
+    assert job.handle_interrupt(signal.SIGTERM, 5.0) == []
     assert job.ending_signal is signal.SIGTERM
     assert job.deadline_s == 11.0
 
 
 def test_a_chief_that_leaves_for_the_queue_has_not_failed() -> None:
     job = Supervisor(LABELS, grace_s=10, wind_down_s=60, requeue_code=75)
-    assert job.task_ended(0, 75, 0.0) == []
+    assert job.handle_task_end(0, 75, 0.0) == []
     assert job.phase is Phase.WINDING_DOWN
     for rank in range(1, len(LABELS)):
-        job.task_ended(rank, 0, 1.0)
+        job.handle_task_end(rank, 0, 1.0)
     assert (job.exit_code, job.failed, job.outcome) == (75, False, "the job has ended at a checkpoint")
 
 
 def test_a_worker_that_ends_with_that_code_has_failed() -> None:
     job = Supervisor(LABELS, grace_s=10, wind_down_s=60, requeue_code=75)
-    assert isinstance(job.task_ended(1, 75, 0.0)[0], ReportFailure)
+    assert isinstance(job.handle_task_end(1, 75, 0.0)[0], ReportFailure)
     assert job.failed

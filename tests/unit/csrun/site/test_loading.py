@@ -11,7 +11,7 @@ from cs_toolkit import config_file
 from csrun.schedulers import registry
 from csrun.site import loading
 from csrun.site.file import SiteFile
-from csrun.site.loading import load_site, searched_files
+from csrun.site.loading import load_site, site_file_candidates
 from csrun.site.model import Site, SiteError
 from csrun.site.values import VARIABLES
 
@@ -155,8 +155,8 @@ def test_the_first_file_of_the_search_counts_alone(tmp_path: Path) -> None:
 def test_the_users_file_is_below_home_without_an_absolute_xdg_directory(tmp_path: Path) -> None:
     own = tmp_path / ".config" / "csrun" / "site.yaml"
     for xdg in ({}, {"XDG_CONFIG_HOME": ""}, {"XDG_CONFIG_HOME": "relative"}):
-        assert searched_files({"HOME": str(tmp_path), **xdg})[0] == own
-    assert len(searched_files({})) == 2
+        assert site_file_candidates({"HOME": str(tmp_path), **xdg})[0] == own
+    assert len(site_file_candidates({})) == 2
 
 
 def test_a_named_file_that_does_not_exist_is_a_fault(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The modules of `cstorch` under the names of the original package."""
+"""Makes the modules of `cstorch` importable under the names of the original package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PUBLIC = (
     "storage",
     "utils",
 )
-"""What programs import by its path, with all that lies below; `import cstorch` imports them all."""
+"""Modules that programs import by path, with all below them; `import cstorch` imports them all."""
 
 _MOVED = {
     "backend": "cstorch.backends",
@@ -39,7 +39,7 @@ _MOVED = {
     "utils.utils": "cstorch.utils.filters",
     "workflow.python.cs_perf_analyzer": "cstorch.utils.run_phases",
 }
-"""Paths of the original below its package, and the modules here that have their names."""
+"""Paths of the original below its package, and the modules here with the same definitions."""
 
 _DEFINITIONS = {
     "cstorch": """core.device core.name_scope core.tensor decomp.registry storage.load storage.save
@@ -58,7 +58,7 @@ _DEFINITIONS = {
     "cstorch.utils.data": "utils.data.dataset",
     "cstorch.utils.tensorboard": "utils.tensorboard.writer",
 }
-"""Modules here, and those of the original that define what a module here has."""
+"""Modules here, and modules of the original whose definitions they have."""
 
 
 def public_modules(name: str) -> None:
@@ -73,12 +73,12 @@ def public_modules(name: str) -> None:
             sys.modules[f"{name}.{inner}"] = module
     for path, target in _MOVED.items():
         sys.modules[f"{name}.{path}"] = import_module(target)
-        # A module below it that is imported by both names would exist twice.
+        # Otherwise a module below it that is imported by both names would exist twice.
         for below, module in list(sys.modules.items()):
             if below.startswith(f"{target}."):
                 sys.modules[f"{name}.{path}{below.removeprefix(target)}"] = module
         parent = path.rpartition(".")[0]
-        while parent and f"{name}.{parent}" not in sys.modules:  # folders that exist under these names only
+        while parent and f"{name}.{parent}" not in sys.modules:  # packages of the original only
             package = sys.modules[f"{name}.{parent}"] = ModuleType(f"{name}.{parent}")
             package.__path__ = []
             parent = parent.rpartition(".")[0]
@@ -89,7 +89,7 @@ def public_modules(name: str) -> None:
 
 
 def _set_attributes(name: str, path: str) -> None:
-    """Make a module, and the folders that it is in, attributes of their parents, as an import does."""
+    """Set a module and its packages as attributes of their parents, as an import does."""
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
         parent = sys.modules[".".join([name, *parts[: length - 1]])]

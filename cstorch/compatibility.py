@@ -1,4 +1,4 @@
-"""Options of earlier releases that programs still pass: accepted, and without effect here."""
+"""Options that programs pass for the original's cluster or for earlier releases, without effect here."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ log = logging.getLogger("cstorch")
 
 
 def log_unused(caller: str, given: Mapping[str, Any], plain: Mapping[str, Any] | None = None) -> None:
-    """Names settings without effect that differ from their defaults.
+    """Log settings without effect that differ from their defaults, once for each program.
 
     Args:
-        caller: What the program has called.
+        caller: The function that the program has called.
         given: Values by name.
-        plain: Defaults by name; None, False and what is empty are no settings, either.
+        plain: Defaults by name; None, False and empty values count as defaults too.
     """
     names = [name for name, value in given.items() if value and value != (plain or {}).get(name)]
     if names:
@@ -28,16 +28,13 @@ def log_unused(caller: str, given: Mapping[str, Any], plain: Mapping[str, Any] |
         Program.current().log_once(log, logging.WARNING, message, caller, ", ".join(names))
 
 
-_NUM_WORKERS = 4
-"""Position of `num_workers` among the arguments after the dataset."""
+_NUM_WORKERS = 4  # position of `num_workers` among the arguments after the dataset
 
 
 def accept_prefetch_factor() -> None:
-    """Let a loader without worker processes be given a `prefetch_factor`, without effect.
-
-    Releases up to 1.13 have 2 as its default for every loader. Later ones raise ValueError for any number, so
-    that a program whose configuration has both settings cannot set `num_workers` to 0.
-    """
+    """Make torch's `DataLoader` ignore `prefetch_factor` if it has no worker processes."""
+    # Releases up to 1.13 have 2 as its default for every loader. Later ones raise ValueError for any number,
+    # so a program whose configuration has both settings could not set `num_workers` to 0.
     make: Any = DataLoader.__init__
 
     @wraps(make)

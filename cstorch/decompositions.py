@@ -1,4 +1,4 @@
-"""Rules that a program registers for operations: a recorded step runs the rule instead."""
+"""Decompositions that a program registers for operations, which a recorded step runs instead of them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def register_decomposition(op: Any, device: str = "CSX") -> Callable[[Rule], Rul
     """Return a decorator that registers a function as the rule of an operation.
 
     Args:
-        op: An operation of `torch.ops`, all of its overloads where none is named, or several operations.
-        device: Steps on which it is used: "CSX". On a CPU torch has its own rules.
+        op: An operation of `torch.ops`, with all overloads if none is named, or several operations.
+        device: Backend whose steps use the rule: "CSX". On a CPU, PyTorch has its own rules.
 
     Raises:
         ValueError: The device is not CSX.
@@ -26,7 +26,8 @@ def register_decomposition(op: Any, device: str = "CSX") -> Callable[[Rule], Rul
     """
     if str(device).upper() != "CSX":
         raise ValueError(f"device is {device!r}, expected 'CSX': steps on a CPU run the operations of torch")
-    overloads = [overload for one in (op if isinstance(op, list | tuple) else [op]) for overload in _all(one)]
+    operations = op if isinstance(op, list | tuple) else [op]
+    overloads = [overload for one in operations for overload in _overloads(one)]
 
     def register(rule: Rule) -> Rule:
         Program.current().decompositions.update(dict.fromkeys(overloads, rule))
@@ -36,14 +37,14 @@ def register_decomposition(op: Any, device: str = "CSX") -> Callable[[Rule], Rul
 
 
 def rule_of(operation: Any) -> Callable[..., Any] | None:
-    """Return the rule that a program has registered for an operation; None without one, and inside it."""
+    """Return the registered rule of an operation; None if there is none, or while it is running."""
     program = Program.current()
     return None if operation in program.running_decompositions else program.decompositions.get(operation)
 
 
 @contextmanager
 def running_rule(operation: Any) -> Iterator[None]:
-    """In the body the operation itself runs, because its rule may call it."""
+    """Suspend the rule of an operation within the body, because the rule may call the operation."""
     running = Program.current().running_decompositions
     running.append(operation)
     try:
@@ -52,7 +53,7 @@ def running_rule(operation: Any) -> Iterator[None]:
         running.pop()
 
 
-def _all(op: Any) -> list[Any]:
+def _overloads(op: Any) -> list[Any]:
     if isinstance(op, torch._ops.OpOverload):
         return [op]
     if isinstance(op, torch._ops.OpOverloadPacket):

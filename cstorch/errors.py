@@ -1,4 +1,4 @@
-"""What can be wrong with a PyTorch program: what was got, what was expected, what to do."""
+"""Errors of PyTorch programs; each message has the value found, the expected one, and a remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HDF5_AS_PICKLE = re.compile(r"invalid load key, 'H'|Unsupported operand 72\b")
 
 
 def essence(error: Exception) -> str:
-    """Return the message of an error of PyTorch in a line, with a suggestion where there is one."""
+    """Return the message of a PyTorch error in one line, with a suggestion for known errors."""
     first = first_line(error)
     if isinstance(error, UnpicklingError) and _HDF5_AS_PICKLE.search(str(error)):
         return (
@@ -37,7 +37,7 @@ class StepError(ToolkitError):
 
 
 class TensorReadError(StepError):
-    """The value of a tensor is read while a step is recorded, when it has none."""
+    """The value of a tensor is read while a step is recorded, before it has a value."""
 
     def __init__(self, how: str, line: str | None) -> None:
         super().__init__(
@@ -58,7 +58,7 @@ class ValueUnavailableError(StepError):
 
 
 class TensorWriteError(StepError):
-    """A step writes into a tensor that is no state of a compiled model."""
+    """A step writes into a tensor that is not part of the state of a compiled model."""
 
     def __init__(self, operation: str, line: str | None) -> None:
         super().__init__(
@@ -69,18 +69,18 @@ class TensorWriteError(StepError):
 
 
 class LostWriteError(StepError):
-    """A program writes into its state between two steps, while the state is on the system."""
+    """A program writes into its state between two steps while the state is on the system."""
 
     def __init__(self, operation: str, line: str | None) -> None:
         super().__init__(
-            f"{line or 'line unknown'}: {operation} writes into the state of a running loop behind its step, "
+            f"{line or 'line unknown'}: {operation} writes into the state of a running loop after its step, "
             "which would be lost: the state is on the CS system; do it in the step (in a session before the "
-            "first value is read), or before or behind the loop"
+            "first value is read), or before or after the loop"
         )
 
 
 class SelectionError(StepError):
-    """Rows that a mask selects are used in a way that needs to know how many they are."""
+    """Rows that a mask selects are used in a way that needs their number."""
 
     def __init__(self, what: str, line: str | None) -> None:
         super().__init__(
@@ -91,18 +91,18 @@ class SelectionError(StepError):
 
 
 class ImplicitLoopError(StepError):
-    """A loop over tokens inside of a step that cannot be."""
+    """An invalid loop over tokens inside a step."""
 
     def __init__(self, what: str, line: str | None) -> None:
         super().__init__(f"{line or 'line unknown'}: {what}")
 
 
 class SessionError(StepError):
-    """A session is used in a way in which its steps cannot run."""
+    """Invalid use of a session."""
 
 
 class RandomOutsideError(StepError):
-    """A step draws random numbers on this CPU, which would be the same in every step."""
+    """A step draws random numbers on this CPU, which would be equal in every step."""
 
     def __init__(self, operation: str, line: str | None) -> None:
         super().__init__(
@@ -113,7 +113,7 @@ class RandomOutsideError(StepError):
 
 
 class OptimizerInStepError(StepError, TypeError):
-    """An optimizer, or its schedule, that a recorded step cannot use."""
+    """A recorded step cannot use this optimizer or schedule."""
 
     def __init__(self, why: str, line: str | None) -> None:
         super().__init__(f"{line or 'line unknown'}: {why}")
@@ -131,7 +131,7 @@ class ModelMovedError(StepError):
 
 
 class ConfigureError(UsageError):
-    """A configuration that cannot be."""
+    """An invalid configuration."""
 
 
 class InputError(ToolkitError):
@@ -139,7 +139,7 @@ class InputError(ToolkitError):
 
 
 class InputTransferError(InputError):
-    """The file with the input function of a run cannot be written, or is not what the chief wrote."""
+    """The file with the input function of a run cannot be written, or is not the chief's."""
 
 
 class InputNotSentError(InputError):
@@ -147,24 +147,24 @@ class InputNotSentError(InputError):
 
     def __init__(self, culprit: str, error: Exception) -> None:
         super().__init__(
-            f"the input function cannot be handed to the workers because of {culprit}: {error}; every worker "
-            "is a process of its own and calls the function there: make such objects inside of the function"
+            f"the input function cannot be sent to the workers because of {culprit}: {error}; every worker "
+            "is a separate process and calls the function there: create such objects inside the function"
         )
 
 
 class WorkersEndedError(InputError):
-    """The workers that this program has started have ended before it."""
+    """The workers that the program has started ended before it."""
 
     def __init__(self, logs: Path) -> None:
         super().__init__(
-            f"the workers that this program has started ended before it, for a reason that is above or in "
-            f"their logs in '{logs}'; correct the input function, or set num_workers_per_csx=1 to have it "
-            "called in this process"
+            f"the workers that this program has started ended before it; the reason is above, or in their "
+            f"logs in '{logs}'; correct the input function, or set num_workers_per_csx=1 to call it in this "
+            "process"
         )
 
 
 class LoaderError(InputError, TypeError):
-    """A loop over something that the workers cannot make for themselves."""
+    """A loop over an object that the workers cannot create themselves."""
 
     def __init__(self, got: str) -> None:
         super().__init__(
@@ -175,15 +175,15 @@ class LoaderError(InputError, TypeError):
 
 
 class CompileCallError(UsageError):
-    """`compile` with something that is no model, or for a backend that is not there."""
+    """A call of `compile` without a model, or for an unavailable backend."""
 
 
 class ClosureError(StepError):
-    """A step closure outside of a loop, or with a tensor that has no value."""
+    """A step closure is called outside of a loop, or with a tensor that has no value."""
 
 
 class StateUnavailableError(StepError):
-    """The state is read after a step at which the system does not stop."""
+    """The state is read after a step at which the system does not pause."""
 
     def __init__(self, step: int, checkpoints: object) -> None:
         super().__init__(
@@ -194,42 +194,42 @@ class StateUnavailableError(StepError):
 
 
 class LoopLeftError(StepError):
-    """The state is read after a loop that the program has left where it was not on this CPU."""
+    """The state is read after a loop that the program has left when the state was on the system."""
 
-    def __init__(self, turn: int, checkpoints: object) -> None:
+    def __init__(self, step: int, checkpoints: object) -> None:
         super().__init__(
             "the state of the model is read, but it was lost when the program left its loop after step "
-            f"{turn}: the CS system was ahead of the program; leave the loop after its first or last step, "
+            f"{step}: the CS system was ahead of the program; leave the loop after its first or last step, "
             f"or after one of the checkpoint_steps (now {checkpoints or 'none'})"
         )
 
 
 class OptimizerArgumentError(ToolkitError, ValueError):
-    """An optimizer is made with a value that it cannot use; a `ValueError`, as programs expect."""
+    """An invalid argument of an optimizer; a `ValueError`, as programs expect."""
 
 
 class OptimizerStateError(ToolkitError, RuntimeError):
-    """A state that is not of this optimizer, or that it does not have."""
+    """The state belongs to another optimizer, or this optimizer has none."""
 
 
 class ScheduleError(ToolkitError, ValueError):
-    """A schedule of learning rates or weight decays that cannot be followed."""
+    """An invalid schedule of learning rates or weight decays."""
 
 
 class ScheduleTypeError(ToolkitError, TypeError):
-    """An argument of a schedule has a type that it cannot have."""
+    """An argument of a schedule has an invalid type."""
 
 
 class ScheduleFunctionError(StepError):
-    """A function of a schedule needs the epoch as a Python number, which a traced step has not."""
+    """A function of a schedule needs the epoch as a Python number, which a traced step does not have."""
 
     def __init__(self, schedule: str, function: str, reason: str) -> None:
         super().__init__(
             f"{schedule}: {function} needs the epoch as a Python number, but it is a tensor without a value "
-            "while the step is recorded; write the function with torch operations alone, as 0.95**epoch, "
+            "while the step is recorded; write the function with torch operations only, as 0.95**epoch, "
             f"torch.exp(-epoch) or torch.where(epoch < 10, 1.0, 0.1) ({reason})"
         )
 
 
 class CheckpointError(ToolkitError):
-    """A checkpoint that cannot be written or read."""
+    """A checkpoint cannot be written or read."""

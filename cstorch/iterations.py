@@ -1,4 +1,4 @@
-"""How many iterations a loop has, and at which of them something happens."""
+"""Numbers of steps of a loop, and the iterations at which checkpoints and other events are due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Range:
     """Iterations `start`, `start + step`, ... below `end`, and the last one below `end` if it is included.
 
     Raises:
-        InputError: a number cannot be.
+        InputError: A number is invalid.
     """
 
     start: int = 0
@@ -46,7 +46,7 @@ class Range:
         return f"every {self.step} steps from {self.start} {end}"
 
     def next_immediate_step(self, target: int) -> int | None:
-        """Return the first of these from `target` on; None where there is none."""
+        """Return the first of these iterations from `target` on; None if there is none."""
         return self.next_after(target - 1)
 
     def range(self) -> range:
@@ -58,7 +58,7 @@ class Range:
         return index in self.range() or (self.include_last and self.end is not None and index == self.end - 1)
 
     def next_after(self, index: int) -> int | None:
-        """Return the first of these after an iteration; None where there is none."""
+        """Return the first of these iterations after `index`; None if there is none."""
         first = max(self.start, index + 1)
         found = first + -(first - self.start) % self.step
         if self.end is None or found < self.end:
@@ -71,13 +71,13 @@ _Range = Range
 
 @dataclass(init=False, repr=False)
 class Schedule:
-    """Iterations of a loop, counted from 0, at which something happens.
+    """Iterations of a loop, counted from 0, at which an event is due.
 
     Args:
         intervals: `Range`s that do not overlap, or dicts of their arguments.
 
     Raises:
-        InputError: something else is given, or ranges overlap.
+        InputError: Another type is given, or ranges overlap.
     """
 
     Range: ClassVar[type] = Range
@@ -111,7 +111,7 @@ class Schedule:
 
     @property
     def final_step(self) -> int | None:
-        """The last iteration; None without ranges, or where they have no end."""
+        """The last iteration; None without ranges, or if they have no end."""
         if not self.intervals or self.intervals[-1].end is None:
             return None
         last = self.intervals[-1]
@@ -123,16 +123,16 @@ class Schedule:
         return [interval.range() for interval in self.intervals]
 
     def match(self, index: int) -> bool:
-        """Return True if it happens at an iteration."""
+        """Return True if the event is due at an iteration."""
         return any(interval.match(index) for interval in self.intervals)
 
     def next_after(self, index: int) -> int | None:
-        """Return the first iteration after this one at which it happens; None where there is none."""
+        """Return the first iteration after `index` at which the event is due; None if there is none."""
         found = (interval.next_after(index) for interval in self.intervals)
         return min((step for step in found if step is not None), default=None)
 
     def next_immediate_step(self, target: int) -> int | None:
-        """Return the first iteration from `target` on at which it happens; None without ranges.
+        """Return the first iteration from `target` on at which the event is due; None without ranges.
 
         Raises:
             ValueError: `target` is after the last one.
@@ -146,17 +146,20 @@ class Schedule:
 
 
 class CheckpointSteps(Protocol):
-    """When the state of a loop may be read, by the number of iterations that are done."""
+    """The steps after which the state of a loop may be read.
+
+    Attributes:
+        exact: Checkpoints are written at these steps only, and not after the last step in addition.
+    """
 
     exact: bool
-    """Whether checkpoints are written at these steps only, not after the last one too."""
 
     def match(self, done: int) -> bool:
-        """Return True if it is after this many iterations."""
+        """Return True if the state may be read after `done` iterations."""
         ...
 
     def left(self, done: int) -> int:
-        """Return the number of iterations up to the next time; a very large one where there is none."""
+        """Return the number of iterations up to the next such step; a very large one if there is none."""
         ...
 
 
@@ -175,11 +178,11 @@ class Every:
         return f"every {self.steps} steps"
 
     def match(self, done: int) -> bool:
-        """See `CheckpointSteps`."""
+        """Return True after a multiple of the interval."""
         return done > 0 and done % self.steps == 0
 
     def left(self, done: int) -> int:
-        """See `CheckpointSteps`."""
+        """Return the number of iterations up to the next multiple of the interval."""
         return self.steps - done % self.steps
 
 
@@ -194,11 +197,11 @@ class AtIterations:
         return f"iterations {self.schedule}"
 
     def match(self, done: int) -> bool:
-        """See `CheckpointSteps`."""
+        """Return True after an iteration of the schedule."""
         return self.schedule.match(done - 1)
 
     def left(self, done: int) -> int:
-        """See `CheckpointSteps`."""
+        """Return the number of iterations up to the end of the next one in the schedule."""
         found = self.schedule.next_after(done - 1)
         return _NEVER if found is None else found + 1 - done
 
@@ -214,13 +217,13 @@ def _range_of(interval: Any) -> Range:
 def checkpoint_steps_of(
     steps: int | Schedule | Mapping[str, Any] | Iterable[Any] | None,
 ) -> CheckpointSteps | None:
-    """Return when checkpoints are written from what programs give; None and 0 mean never.
+    """Convert the checkpoint steps that a program gives; None and 0 mean never.
 
     Args:
-        steps: A number, for every so many steps; a schedule, or what `Schedule` takes.
+        steps: An interval of steps, a schedule, or the argument of `Schedule`.
 
     Raises:
-        InputError: it is something else.
+        InputError: The value has another type.
     """
     if steps is None or steps == 0:
         return None
@@ -231,13 +234,13 @@ def checkpoint_steps_of(
 
 @dataclass(frozen=True)
 class StepsToRun:
-    """What a program says of the number of steps.
+    """The number of steps that a program asks for.
 
-    `num_steps`, or `num_epochs` times their steps, and never more than are left to `max_steps`. Where only
-    `max_steps` is given it says the number, and where nothing is given it is one epoch.
+    It is `num_steps`, or `num_epochs` times the steps of an epoch, limited by the steps that are left to
+    `max_steps`. If only `max_steps` is given, it is the number; if nothing is given, it is one epoch.
 
     Raises:
-        InputError: steps and epochs are both given, or a number is not positive.
+        InputError: Both steps and epochs are given, or a number is not positive.
     """
 
     initial_step: int = 0
@@ -259,25 +262,25 @@ class StepsToRun:
 
     @property
     def in_epochs(self) -> bool:
-        """Whether epochs say the number."""
-        told = self.num_steps is not None or self.max_steps is not None
-        return not told or self.num_epochs is not None or self.steps_per_epoch is not None
+        """True if the number is given in epochs."""
+        has_limit = self.num_steps is not None or self.max_steps is not None
+        return not has_limit or self.num_epochs is not None or self.steps_per_epoch is not None
 
     def of(self, loader: Any) -> int:
-        """Steps to run with a torch DataLoader; 0 where `max_steps` is reached already."""
+        """Return the steps to run with a torch DataLoader; 0 if `max_steps` is already reached."""
         left = None if self.max_steps is None else max(0, self.max_steps - self.initial_step)
         wanted = self.per_epoch(loader) * (self.num_epochs or 1) if self.in_epochs else self.num_steps
         return min(steps for steps in (wanted, left) if steps is not None)
 
     def of_evaluation(self, loader: Any) -> int:
-        """Return the steps of an evaluation: `max_steps` is the budget of training runs, which it follows."""
+        """Return the steps of an evaluation, for which `max_steps` is the number of steps."""
         return replace(self, initial_step=0).of(loader)
 
     def per_epoch(self, loader: Any) -> int:
-        """Steps of an epoch.
+        """Return the steps of an epoch.
 
         Raises:
-            InputError: they are not given, and the loader does not know its length.
+            InputError: They are not given, and the loader has no length.
         """
         if self.steps_per_epoch is not None:
             return self.steps_per_epoch
@@ -300,16 +303,16 @@ def compute_num_steps(
     steps_per_epoch: int | None = None,
     grad_accum_steps: int = 1,
 ) -> int:
-    """Steps to run: see `StepsToRun`, whose arguments these are.
+    """Return the number of steps to run.
 
     Args:
-        dataloader: one of torch, or of `cstorch.utils.data`; its length is an epoch.
-        initial_step: steps before this run, which `max_steps` counts.
-        num_steps: steps to run.
-        max_steps: the most steps, with those before this run.
-        num_epochs: steps to run, in epochs; counts for nothing beside `num_steps`.
-        steps_per_epoch: steps of an epoch; the length of the loader when None.
-        grad_accum_steps: batches of a step.
+        dataloader: A loader of PyTorch or of `cstorch.utils.data`, whose length is an epoch.
+        initial_step: Steps before this run, which `max_steps` includes.
+        num_steps: Steps to run.
+        max_steps: Maximum number of steps, including those before this run.
+        num_epochs: Steps to run, in epochs; ignored if `num_steps` is given.
+        steps_per_epoch: Steps of an epoch; None for the length of the loader.
+        grad_accum_steps: Batches of a step.
     """
     if num_steps is not None:  # evaluations of release 1.9 give one epoch as well
         num_epochs = steps_per_epoch = None

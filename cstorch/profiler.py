@@ -81,7 +81,7 @@ class ProfilerRegistry:
 
     @classmethod
     def get_profiler(cls) -> profile | None:
-        """Return the profiler in use; None where there is none."""
+        """Return the profiler in use; None if there is none."""
         return Program.current().part(_InUse).profiler
 
     @classmethod
@@ -125,7 +125,7 @@ class profile:  # noqa: N801 - the original name
 
     @property
     def appliance_response(self) -> list[StepTime] | None:
-        """The times of the steps; None where none was profiled."""
+        """The times of the steps; None if none was profiled."""
         return self._times or None
 
     def configure_profiler(self, is_csx: bool, num_steps: int) -> None:
@@ -159,11 +159,11 @@ class profile:  # noqa: N801 - the original name
 
     @property
     def op_profiler_json(self) -> str | None:
-        """The times as a trace for chrome://tracing; None where no step was profiled."""
+        """The times as a trace for chrome://tracing; None if no step was profiled."""
         return self._trace() if self._times else None
 
     def export_chrome_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write the times as a trace for chrome://tracing; compressed where the name ends with `.gz`."""
+        """Write the times as a trace for chrome://tracing, compressed if the name ends with `.gz`."""
         text = self._trace()
         file = Path(path)
         file.write_bytes(gzip.compress(text.encode()) if file.suffix == ".gz" else text.encode())

@@ -78,43 +78,44 @@ def configure(
     micro_batch_size: int | str | None = None,
     **appliance: Any,
 ) -> None:
-    """Configures the run. Call it before the model is made, once in a process.
+    """Configure the run. Call it once, before the model is created.
 
-    None stands for the default of each setting: programs pass what their command line left open.
+    None selects the default of a setting: programs pass the values that their command line has not set.
 
     Args:
-        model_dir: Where summaries go.
-        compile_dir: Where compile artifacts go; `model_dir` when None, or where it cannot be made here.
+        model_dir: Directory for summaries.
+        compile_dir: Directory for compile artifacts; `model_dir` if None, or if it cannot be created here.
         compile_only: Compile the first step, and run nothing.
-        validate_only: Trace the first step and check that it can be compiled.
-        checkpoint_steps: The state can be read after every so many steps, beside the first and the last.
-        seed: Of `torch.manual_seed` and of random operations on the system.
-        mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
-        num_csx: CS systems of a group that share a batch by weight streaming.
-        num_workers_per_csx: Workers that stream the input; the launcher's where that has started workers. 0
-            leaves the choice to the toolkit: 1.
-        max_wgt_servers: MemoryX processes of the system that may share out the layers, with weight streaming.
-        mount_dirs: Of the original's appliance, without effect, as the log says; so are the following ones.
-        python_paths: Tasks have the PYTHONPATH of the program.
-        transfer_processes: The state travels in one stream.
-        job_labels: KEY=VALUE of the job.
-        max_act_per_csx: With weight streaming, bytes of activations that may wait in one system, or a text
-            such as "16 GB"; None for what the wafer has room for. A number below 1,000 is one of activation
-            servers, as programs of the original stack give it, and sets no limit.
-        execution: How the CS system executes a step: "pipelined", all layers at once; "weight_streaming", one
-            after the other with weights from MemoryX; "auto", pipelined where the model fits the wafer, else
-            "weight_streaming". When None, "weight_streaming" under `python-ws`, else "auto".
-        num_replicas: Copies of the model on one wafer that share a batch, pipelined: a number that divides
-            the batch, or "auto" for the one with the best predicted rate.
-        recompute: With weight streaming, which layers compute their forward part again in the backward pass
-            instead of keeping it: "auto", as few as let the activations fit; "none"; "all".
+        validate_only: Trace the first step, and check that it can be compiled.
+        checkpoint_steps: Interval of steps at which the state can be read, besides the first and last step.
+        seed: Seed for `torch.manual_seed` and for random operations on the system.
+        mgmt_address: IP:PORT of the CS system; None for CS_IP of the environment.
+        num_csx: Number of CS systems that share a batch by weight streaming.
+        num_workers_per_csx: Number of workers that stream the input, unless the launcher has started workers.
+            0 leaves the choice to the toolkit: 1.
+        max_wgt_servers: With weight streaming, MemoryX processes among which layers may be distributed.
+        mount_dirs: Of the original's appliance, without effect, which is logged; so are the next three.
+        python_paths: Without effect: tasks have the PYTHONPATH of the program.
+        transfer_processes: Without effect: the state is transferred in one stream.
+        job_labels: Without effect: labels KEY=VALUE of the job.
+        max_act_per_csx: With weight streaming, limit of the activations that are kept in one system, in bytes
+            or as a text such as "16 GB"; None for the memory of the wafer. A number below 1,000 is a number
+            of activation servers, as programs of the original give it, and sets no limit.
+        execution: Execution mode of the CS system: "pipelined", all layers on the wafer at once;
+            "weight_streaming", layer by layer with weights from MemoryX; "auto", pipelined if the model fits
+            on the wafer, else weight streaming. None means "weight_streaming" under `python-ws`, else "auto".
+        num_replicas: Pipelined, number of copies of the model on one wafer that share a batch: a divisor of
+            the batch size, or "auto" for the number with the best predicted rate.
+        recompute: With weight streaming, layers whose forward pass is recomputed in the backward pass instead
+            of kept: "auto", as few as let the activations fit; "none"; "all".
         micro_batch_size: With weight streaming, samples of a system that go through the layers together in a
-            training; their gradients are added up. "auto" or None: as many as let the activations fit.
-        appliance: Of the original's appliance and without effect: `credentials_path`, `debug_args`,
+            training step; their gradients are accumulated. "auto" or None: as many as let the activations
+            fit.
+        appliance: Of the original's appliance, without effect: `credentials_path`, `debug_args`,
             `execution_strategy`, `job_time_sec`, `disable_version_check`.
 
     Raises:
-        ConfigureError: called twice, or a setting is unknown or cannot be.
+        ConfigureError: The process is configured already, or a setting is unknown or invalid.
     """
     _require_known(appliance)
     without_effect = (mount_dirs, python_paths, transfer_processes, job_labels)
@@ -159,32 +160,31 @@ def backend(
     recompute: Recompute | None = None,
     **settings: Any,
 ) -> Backend:
-    """Chooses what this process computes on, once, before the model is made.
+    """Choose the backend of the program, once, before the model is created.
 
     Args:
         backend_type: "CSX", the CS system, or "CPU", where the same program runs eagerly; also by the name
-            `type`. "WSE_WS" and "WSE_PIPELINE", of release 1.8, are the CS system with an `execution`. None
-            means what has been chosen, or else the CPU.
-        artifact_dir: Where files of its runs go; `./cerebras_logs` when None.
-        compile_dir: Where compile artifacts go; `artifact_dir` when None, or where it cannot be made here.
+            `type`. "WSE_WS" and "WSE_PIPELINE", of release 1.8, select the CS system and an `execution`. None
+            means the chosen backend, or the CPU if there is none.
+        artifact_dir: Directory for the files of runs; `./cerebras_logs` if None.
+        compile_dir: Directory for compile artifacts; `artifact_dir` if None, or if it cannot be created here.
         compile_only: Compile the first step, and run nothing.
-        validate_only: Trace the first step and check that it can be compiled.
-        cluster_config: `distributed.ClusterConfig`: address and number of systems and of workers.
-        max_checkpoints: Checkpoints that `save` keeps; it deletes older ones of this process.
-        retrace_every_iteration: Refused where it is true: a step is recorded once.
-        mixed_precision: Steps are computed in the 16-bit type of `amp.set_half_dtype`, or in float32; None
-            leaves that to `set_half_dtype` and `amp.autocast`.
-        micro_batch_size: Samples that go through the layers together where weights stream, see `configure`.
-        use_cs_grad_accum: False leaves a `micro_batch_size` out of account, as in the original; the numbers
-            are the same either way.
-        execution: How the CS system executes a step; this and the next two are those of `configure`.
-        num_replicas: Copies of the model on one wafer that share a batch.
-        recompute: Which layers compute their forward part again, where weights stream.
+        validate_only: Trace the first step, and check that it can be compiled.
+        cluster_config: `distributed.ClusterConfig`: address, number of systems and number of workers.
+        max_checkpoints: Number of checkpoints that `save` keeps; it deletes older ones of this process.
+        retrace_every_iteration: Refused if true: a step is recorded once.
+        mixed_precision: True computes steps in the 16-bit type of `amp.set_half_dtype`, False in float32;
+            None leaves that to `set_half_dtype` and `amp.autocast`.
+        micro_batch_size: With weight streaming, samples that go through the layers together, see `configure`.
+        use_cs_grad_accum: False ignores `micro_batch_size`, as in the original; results are the same.
+        execution: Execution mode of the CS system, see `configure`.
+        num_replicas: Number of copies of the model on one wafer, see `configure`.
+        recompute: Layers whose forward pass is recomputed, see `configure`.
         settings: `drop_data` and `log_initialization`, which have no effect.
 
     Raises:
-        ConfigureError: there is a backend already, or a setting is unknown or cannot be.
-        CompileCallError: the type is not there.
+        ConfigureError: There is a backend already, or a setting is unknown or invalid.
+        CompileCallError: The backend is unavailable.
     """
     backend_type = settings.pop("type", backend_type)
     if backend_type is None:
@@ -204,9 +204,9 @@ def backend(
     if max_checkpoints is not None and max_checkpoints < 1:
         raise ConfigureError(f"max_checkpoints is {max_checkpoints}, expected 1 or more, or None for all")
     if kind is BackendType.CPU:
-        made = choose(kind, artifact_dir, max_checkpoints, cluster_config)
-        made.mixed_precision = bool(mixed_precision)
-        return made
+        chosen = choose(kind, artifact_dir, max_checkpoints, cluster_config)
+        chosen.mixed_precision = bool(mixed_precision)
+        return chosen
     if retrace_every_iteration:
         raise ConfigureError(
             "retrace_every_iteration is True, expected False: a step is recorded once; choose with "
@@ -232,7 +232,7 @@ def backend(
 
 
 def get_backend_args(backend_type: str | BackendType) -> dict[str, inspect.Parameter]:
-    """Return the parameters of `backend` that a kind of backends has, by name.
+    """Return the parameters of `backend` for a kind of backend, by name.
 
     Raises:
         ValueError: There is no such kind.
@@ -249,29 +249,29 @@ def get_backend_args(backend_type: str | BackendType) -> dict[str, inspect.Param
 
 
 def set_configuration(configuration: Configuration, caller: str, start_system: bool = True) -> None:
-    """Configures this process, once. A worker ends here, when it has served the chief's runs.
+    """Configure the program, once. A worker serves the chief's runs here, and exits.
 
     Args:
-        configuration: All of it.
-        caller: What the program has called, for messages.
-        start_system: A simulated system may be started now, where none is named.
+        configuration: The configuration.
+        caller: The function that the program has called, for messages.
+        start_system: Start a simulated system now if the program names none.
 
     Raises:
-        ConfigureError: the process is configured already, or a setting cannot be.
+        ConfigureError: The process is configured already.
     """
     Program.current().configure(configuration, caller)
     start_process(start_system)
 
 
 def start_process(start_system: bool = True) -> None:
-    """Makes this process a chief of its job, or a worker, which does not return.
+    """Make this process the chief of its job, or a worker, for which this does not return.
 
     Args:
-        start_system: A simulated system starts now, where the program has named none.
+        start_system: Start a simulated system now if the program names none.
     """
     _set_up()
     if export_requested():
-        return  # an analysis takes the input over where the first loop begins
+        return  # the first loop exports the input to cs_input_analyzer
     if task().role == "worker":
         serve_and_leave()
     if task().num_tasks > 1:
@@ -279,11 +279,11 @@ def start_process(start_system: bool = True) -> None:
     start_workers()
     take_requests()
     if start_system and _runs() and not _named_system():
-        _own_system(configuration().num_csx)  # it starts while the program makes its model
+        _own_system(configuration().num_csx)  # it starts while the program creates its model
 
 
 def start_workers() -> None:
-    """Starts the workers that the program wants, where neither a launcher nor an earlier call has."""
+    """Start the workers that the program wants, unless a launcher or an earlier call has."""
     number = configuration().num_workers_per_csx
     if number > 1 and task().num_tasks == 1 and _runs() and not export_requested():
         Program.current().local_workers = LocalWorkers(number, job_directory(task()), task())
@@ -295,7 +295,7 @@ def _runs() -> bool:
 
 
 def start_session() -> None:
-    """Makes this process a chief or a worker of a job whose tasks all go through the program."""
+    """Set up this process as a task of a job whose tasks all run the whole program."""
     _set_up()
     take_requests()
 
@@ -306,14 +306,14 @@ def _set_up() -> None:
 
 
 def take_requests() -> None:
-    """SIGUSR1 asks for a checkpoint from here on, unless the program takes that signal itself."""
+    """Make SIGUSR1 request a checkpoint from now on, unless the program handles that signal itself."""
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         program = Program.current()
         program.cleanup.enter_context(program.checkpoint_requests)
 
 
 def system_address() -> str | None:
-    """The CS system of the run; None where the program is only compiled and names none."""
+    """Return the address of the CS system; None if the program is only compiled and names none."""
     config, named = configuration(), _named_system()
     if named or config.compile_only or config.validate_only:
         return named

@@ -223,8 +223,8 @@ def type_of(given: str | BackendType) -> BackendType:
     name = _OLD_NAMES.get(name, name)
     if name == "GPU":
         raise CompileCallError(
-            "backend 'GPU' is not there, expected CSX or CPU: steps run on the CS system, or eagerly on this "
-            "CPU; choose CPU to debug a program"
+            "backend 'GPU' is unavailable, expected CSX or CPU: steps run on the CS system, or eagerly on "
+            "this CPU; choose CPU to debug a program"
         )
     if name not in BackendType.__members__:
         raise CompileCallError(f"backend is {given!r}, expected 'CSX' or 'CPU'")

@@ -1,4 +1,4 @@
-"""Parts of a step: annotations, hooks around recorded functions, modes of a run."""
+"""Annotations of operations, hooks around step functions, and modes of a run."""
 
 from importlib import import_module
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["annotation", "compile", "modes", "name_scope"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a module of the session API when it is used."""
+    """Import a module of the session API on first use."""
     if name not in ("appliance", "cb_model"):
         raise AttributeError(f"module 'cstorch.core' has no attribute {name!r}")
     return import_module(f"cstorch.v1.session.core.{name}")

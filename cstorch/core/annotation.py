@@ -1,7 +1,7 @@
-"""Annotations of operations for the original's compiler.
+"""Annotations of operations for the original's compiler, and names of operations in reports.
 
-They choose kernels, recomputed regions and names in its intermediate code. The compiler here decides those by
-itself, so an annotated function computes what it computes without one; the log says so once for each kind.
+Annotations choose kernels, recomputed regions and names in the original's intermediate code. The compiler of
+this toolkit decides those itself, so annotations have no effect, which is logged once for each kind.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class AnnotationMode(ContextDecorator):
     Subclasses define `get_attribute`, which gives an attribute from a configuration.
 
     Args:
-        config: What is annotated.
+        config: Selects the annotated operations.
     """
 
     class Attribute(NamedTuple):
@@ -54,7 +54,7 @@ class AnnotationMode(ContextDecorator):
 
     @property
     def config(self) -> Config:
-        """What is annotated."""
+        """The selection of annotated operations."""
         return self._config
 
     def get_attribute(self, config: Config, is_backward: bool = False) -> Attribute:
@@ -64,13 +64,13 @@ class AnnotationMode(ContextDecorator):
     def enable_annotation(
         self, attr: Attribute, is_backward: bool, enable_fwd: bool, enable_bwd: bool
     ) -> None:
-        """Annotate the operations that follow, where their pass is enabled."""
+        """Annotate the following operations if their pass is enabled."""
         if enable_bwd if is_backward else enable_fwd:
             _log_without_effect(attr.name)
             self._active.append(attr)
 
     def disable_annotation(self, attr: Attribute) -> None:
-        """Annotate the operations that follow no longer."""
+        """Stop annotating the following operations."""
         if attr in self._active:
             self._active.remove(attr)
 
@@ -115,7 +115,7 @@ def create_annotation(
 
     Args:
         annotation_config: Class of the configuration.
-        get_attribute_fn: Gives the attribute from a configuration and whether the pass is the backward one.
+        get_attribute_fn: Returns the attribute for a configuration and a pass (True: backward).
         **kwargs: Arguments of the configuration.
     """
 
@@ -144,12 +144,12 @@ def device_annotation(
 
 def kernel_annotater(kernel: str | None = None) -> Callable[[Function], Function]:
     """Return a decorator that annotates operations with a kernel of the original's compiler."""
-    return _unchanged if kernel is None else _named("kernel", kernel)
+    return _identity if kernel is None else _named("kernel", kernel)
 
 
 def groups_annotater(num_kv_groups: int | None = None) -> Callable[[Function], Function]:
     """Return a decorator that annotates operations with the groups of keys and values of an attention."""
-    return _unchanged if num_kv_groups is None else _named("num_kv_groups", num_kv_groups)
+    return _identity if num_kv_groups is None else _named("num_kv_groups", num_kv_groups)
 
 
 def _named(
@@ -164,17 +164,17 @@ def _named(
     )
 
 
-def _unchanged(function: Function) -> Function:
+def _identity(function: Function) -> Function:
     return function
 
 
 @contextmanager
 def name_scope(name: str, raw: bool = False) -> Iterator[None]:
-    """Name the operations of the body in reports and errors, below the module that runs.
+    """Name the operations of the body in reports and errors, below the running module.
 
     Args:
         name: The name.
-        raw: Taken for programs that give it: names are used as they are.
+        raw: Without effect: names are always used as they are.
     """
     recording = current_recording()
     if recording is None:
@@ -185,24 +185,24 @@ def name_scope(name: str, raw: bool = False) -> Iterator[None]:
 
 
 def add_debug_name(module: nn.Module, root_name: str | None = None) -> None:
-    """Names the operations of a module and of those in it, where it is part of no compiled model, as a loss.
+    """Name the operations of a module that is part of no compiled model, such as a loss.
 
     Args:
-        module: the module.
-        root_name: its own name, which those in it begin with.
+        module: The module.
+        root_name: Name of the module, with which the names of its submodules begin.
     """
     for path, part in module.named_modules(prefix=root_name or ""):
         object.__setattr__(part, DEBUG_NAME, path)
 
 
 def get_debug_name(module: nn.Module) -> str:
-    """Return the name that `add_debug_name` gave a module; else one of its class and identity."""
+    """Return the name that `add_debug_name` gave a module, or else a name from its class and identity."""
     name: str | None = getattr(module, DEBUG_NAME, None)
     return f"{type(module).__name__}_{id(module):x}" if name is None else name
 
 
 def set_debug_scope(name: str | None) -> None:
-    """Name the operations that follow in the step, until another name or None is set."""
+    """Name the following operations of the step, until another name or None is set."""
     recording = current_recording()
     if recording is not None:
         recording.places.set_scope(name)
@@ -215,15 +215,15 @@ def pol(
     enable_fwd: bool = True,
     enable_bwd: bool = True,
 ) -> Iterator[None]:
-    """Set a level of the original's optimization of precision, 0 to 2; without effect here.
+    """Set the original's precision optimization level, 0 to 2; without effect here.
 
-    A context, and a decorator of functions and modules: `pol(bwd_level=0)(self.head)(x)`.
+    It is a context, and a decorator of functions and modules: `pol(bwd_level=0)(self.head)(x)`.
 
     Args:
         level: The level.
-        bwd_level: That of the backward pass; `level` where None.
-        enable_fwd: It holds in the forward pass.
-        enable_bwd: It holds in the backward pass.
+        bwd_level: Level of the backward pass; None for `level`.
+        enable_fwd: Apply it to the forward pass.
+        enable_bwd: Apply it to the backward pass.
     """
     log_unused("pol()", {"level": level, "bwd_level": bwd_level})
     program = Program.current()

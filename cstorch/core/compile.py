@@ -1,4 +1,4 @@
-"""Hooks around the function of a step: they run when it is recorded, and around every call on a CPU."""
+"""Hooks around step functions, which run when a step is recorded, and around every step on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run does with a model."""
+"""Modes of a run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _MODES = (TRAIN, EVAL, EVAL_ALL, TRAIN_AND_EVAL, INFERENCE)
 
 
 def get_modes() -> list[str]:
-    """All of them."""
+    """Return all modes."""
     return list(_MODES)
 
 
 def is_valid(mode: str) -> bool:
-    """Whether it is one of them."""
+    """Return True if this is a mode."""
     return mode in _MODES

@@ -1,4 +1,4 @@
-"""The tasks of a job, as programs of the original ask for them, and the cluster that a run is for."""
+"""The tasks of a job and the cluster of a run, by the original's names."""
 
 from cs_toolkit.units import bytes_to_human
 from cstorch.distributed import cluster_resolver

@@ -1,7 +1,6 @@
-"""What programs say about the cluster that a run is for: address, systems, workers.
+"""The description of a cluster that programs give: address, number of systems, number of workers."""
 
-The annotations are evaluated where the classes are made, because parsers of command lines read them.
-"""
+# Without `from __future__ import annotations`: parsers of command lines read the types of the fields.
 
 import dataclasses
 from dataclasses import dataclass
@@ -20,10 +19,10 @@ class ClusterConfig:
         mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
         num_csx: Number of CS systems.
         max_act_per_csx: Limit of the activations in each, see `configure`.
-        max_wgt_servers: MemoryX processes that may share out the layers; 0: all that the system has.
-        num_workers_per_csx: Workers that stream the input to each.
+        max_wgt_servers: MemoryX processes among which layers may be distributed; 0 for all of the system.
+        num_workers_per_csx: Number of workers that stream the input to each.
 
-    The others size and label servers of the original's cluster, and have no effect, which the log says.
+    The others size and label servers of the original's cluster. They have no effect, which is logged.
     """
 
     DEFAULT: ClassVar[str] = "default"
@@ -48,7 +47,7 @@ class ClusterConfig:
 
     @property
     def job_timer(self) -> None:
-        """The time limit of jobs of the original's cluster: None, as the launcher limits jobs."""
+        """The time limit of jobs of the original's cluster: None, because the launcher limits jobs."""
         return None
 
     @classmethod
@@ -65,7 +64,7 @@ class ClusterConfig:
         return hash(repr(vars(self)))
 
     def settings(self) -> dict[str, Any]:
-        """What has a meaning here, as arguments of `configure`; the log names what has none."""
+        """Return the effective settings as arguments of `configure`, and log those without effect."""
         given = {name: value for name, value in vars(self).items() if name not in _USED}
         log_unused("ClusterConfig", given, {"automount": True})
         return {
@@ -88,5 +87,5 @@ class CSConfig(ClusterConfig):
 
     @classmethod
     def of(cls, given: Any) -> "CSConfig":
-        """A configuration from what a program has: one of these, a dict, or any object with such entries."""
+        """Create a configuration from one, from a dict, or from any object with such attributes."""
         return cls(**(given if isinstance(given, dict) else vars(given)))

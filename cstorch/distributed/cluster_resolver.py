@@ -1,4 +1,4 @@
-"""The tasks of a job and the CS systems that they feed."""
+"""The tasks of a job, their roles, and the CS systems that they feed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cstorch.job import get_streaming_rank, num_streamers, task
 
 
 class TaskRole(enum.Enum):
-    """What a task does."""
+    """The role of a task."""
 
     MASTER = "master"
     WORKER = "worker"
@@ -22,11 +22,11 @@ class TaskSpec:
     """One task.
 
     Attributes:
-        rank: Its number among all tasks that read the input.
-        local_rank: Its number among those that feed the same CS system.
+        rank: Number among all tasks that read the input.
+        local_rank: Number among the tasks that feed the same CS system.
         wse_id: Number of that CS system.
-        node_name: Name of its node.
-        roles: What it does.
+        node_name: Name of the node.
+        roles: Roles of the task.
 
     Raises:
         ValueError: A number is negative.
@@ -56,7 +56,7 @@ class ClusterSpec:
         num_workers_per_csx: Number of tasks that feed one of them.
 
     Raises:
-        ValueError: A number cannot be.
+        ValueError: A number is invalid.
     """
 
     tasks: list[TaskSpec]
@@ -76,7 +76,7 @@ class ClusterSpec:
         return len(self.tasks)
 
     def task(self, rank: int | None = None) -> TaskSpec:
-        """Return a task by its number; that of this process without one.
+        """Return a task by its number, or the task of this process.
 
         Raises:
             ValueError: There is no such task.
@@ -93,11 +93,8 @@ class ClusterSpec:
 
 
 def cluster_spec() -> JobSpec:
-    """Return the tasks that read the input of this job.
-
-    All of them feed the system together: a step takes the batch of one of them, and several CS systems share
-    it. So they count as feeding one.
-    """
+    """Return the tasks that read the input of this job."""
+    # A step takes the batch of one task, and several CS systems share it: all tasks feed the same system.
     readers, node = num_streamers(), os.uname().nodename
     tasks = [TaskSpec(rank, rank, 0, node, [TaskRole.WORKER]) for rank in range(readers)]
     if task().in_process_worker:
@@ -149,30 +146,30 @@ class BaseServiceResolver:
 
 
 def is_receiver() -> bool:
-    """Whether this process drives the run."""
+    """Return True if this process drives the run."""
     return task().role == "chief"
 
 
 def num_receivers() -> int:
-    """Processes that drive the run: one."""
+    """Return the number of processes that drive the run: one."""
     return 1
 
 
 def num_tasks() -> int:
-    """Processes of the job."""
+    """Return the number of processes of the job."""
     return task().num_tasks
 
 
 def get_ordinal() -> int:
-    """Number of this process in the job, from 0; the one that drives the run is the first."""
+    """Return the number of this process in the job; 0 is the one that drives the run."""
     return task().rank
 
 
 def is_master_ordinal(local: bool = False) -> bool:
-    """Whether this process is the one that drives the run and writes its files.
+    """Return True if this process drives the run and writes its files.
 
     Args:
-        local: taken for programs that ask for the first process of a node; there is one such process.
+        local: Ask for the first process of the node; without effect.
     """
     return task().rank == 0
 
@@ -193,10 +190,10 @@ def get_world_size() -> int:
 
 
 def get_streaming_batch_size(effective_batch_size: int, global_rank: int | None = None) -> int:
-    """Return the samples of a worker's batch: a step takes the batch of one worker, so all of them.
+    """Return the samples in a worker's batch: all samples of a step, which takes the batch of one worker.
 
     Args:
         effective_batch_size: Samples of a step.
-        global_rank: Number of the worker; it does not matter.
+        global_rank: Number of the worker; without effect.
     """
     return effective_batch_size

@@ -1,4 +1,4 @@
-"""How far the input of a process is."""
+"""The position of this process in its input."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cstorch.program import Program
 
 @dataclass
 class WorkerState:
-    """How far the input of this process is.
+    """The position of this process in its input.
 
     Attributes:
-        local_worker_step: batches that this worker has given.
-        appliance_step: the step that the last of them is for, counted from 1 in the whole training.
-        samples_streamed: samples in the batches that this worker has given.
+        local_worker_step: Number of batches that this worker has streamed.
+        appliance_step: Step of the last batch, counted from 1 over the whole training.
+        samples_streamed: Number of samples that this worker has streamed.
     """
 
     local_worker_step: int = 0
@@ -25,7 +25,7 @@ class WorkerState:
 
     @classmethod
     def get_worker_state(cls) -> WorkerState:
-        """Return how far the input of this process is."""
+        """Return the position of this process in its input."""
         return get_worker_state()
 
     @classmethod
@@ -34,14 +34,14 @@ class WorkerState:
         vars(get_worker_state()).update(vars(worker_ckpt))
 
     def add(self, samples: int, position: int) -> None:
-        """A batch was given: so many samples, for the step that has `position` steps before it."""
+        """Record a batch of `samples` samples for the step after `position` steps."""
         self.local_worker_step += 1
         self.samples_streamed += samples
         self.appliance_step = position + 1
 
     @contextmanager
     def at(self, steps: int, batch_size: int) -> Iterator[None]:
-        """Report in the body what one worker would that has given the batches of so many steps."""
+        """Report in the body the position of a single worker after `steps` steps."""
         before = vars(self).copy()
         self.local_worker_step = self.appliance_step = steps
         self.samples_streamed = steps * batch_size
@@ -57,5 +57,5 @@ class WorkerState:
 
 
 def get_worker_state() -> WorkerState:
-    """How far the input of this process is; loaders of programs keep it with their own position."""
+    """Return the position of this process in its input, which loaders of programs save with their own."""
     return Program.current().part(WorkerState)

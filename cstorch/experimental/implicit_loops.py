@@ -1,7 +1,7 @@
-"""Loops over the tokens of a sequence inside of a step: a model generates text.
+"""Loops over the tokens of a sequence inside a step, with which a model generates text.
 
-What a step computes between `start_implicit_loop` and `update_implicit_loop` is recorded once, and computed
-once for each token. The system runs the loop, so a batch of texts is one step.
+The operations between `start_implicit_loop` and `update_implicit_loop` are recorded once, and computed once
+for each token. The system runs the loop, so generating a batch of texts is one step.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ def get_loop_iteration_slice(input_tensor: torch.Tensor, index_tensor: torch.Ten
 def start_implicit_loop(input_tensor: torch.Tensor, loop_dim: int) -> torch.Tensor:
     """Begin a loop over the tokens of a batch of sequences.
 
-    From here on `input_tensor` has the tokens of the round that is computed: those of the batch, and those
-    generated before. A text is generated from its first start token on.
+    From here on `input_tensor` has the tokens of the current iteration: those of the batch, and those that
+    were generated before. Generation of a text begins at its first start token.
 
     Args:
-        input_tensor: Tokens, [batch, sequence] of int32 or int64, filled up with the start token.
+        input_tensor: Tokens, [batch, sequence] of int32 or int64, padded with the start token.
         loop_dim: Dimension of the sequence, 1.
 
     Returns:
-        Place of the last token of each text in the round, [batch, 1] of int32: the model computes the
+        Position of the last token of each text in the iteration, [batch, 1] of int32: the model computes the
         token after it.
 
     Raises:
-        ImplicitLoopError: The call is outside of a step for the CS system, or the tokens are not such.
+        ImplicitLoopError: The call is outside of a step for the CS system, or type or shape are invalid.
     """
     _require_step("start_implicit_loop")
     _require_tokens(input_tensor, loop_dim)
@@ -86,19 +86,18 @@ def update_implicit_loop(
     start_token: int | Sequence[int],
     max_tokens: int | None = None,
 ) -> torch.Tensor:
-    """End the loop: in each round a token is written at the place after `index_tensor`.
+    """End the loop: each iteration writes a token at the position after `index_tensor`.
 
-    A text ends when one of its stop sequences has been generated, which stays in it, after `max_tokens`
-    tokens, or when the sequence is full; the start tokens behind it stay. A sequence without a start token
-    is not changed.
+    A text ends after one of its stop sequences, which it keeps, after `max_tokens` tokens, or when the
+    sequence is full; start tokens after the end stay. A sequence without a start token does not change.
 
     Args:
-        input_tensor: What `start_implicit_loop` was given.
-        index_tensor: What it returned.
+        input_tensor: Argument of `start_implicit_loop`.
+        index_tensor: Return value of `start_implicit_loop`.
         update_tensor: The next token of each text, [batch] or [batch, 1].
-        stop_sequences_tensor: [batch, n, length] or [n, length], filled up with the start token.
-        start_token: Token that stands where text is to be generated; of several each does.
-        max_tokens: Number of tokens to generate at most; None for as many as the sequence has room for.
+        stop_sequences_tensor: [batch, n, length] or [n, length], padded with the start token.
+        start_token: Token, or several, that mark positions to generate.
+        max_tokens: Maximum number of tokens to generate; None for the length of the sequence.
 
     Returns:
         The sequences with all generated tokens, [batch, sequence].
@@ -139,21 +138,21 @@ def run_implicit_autoregressive_loop(
     stop_sequences: Sequence[Sequence[int]] | int | None = None,
     max_tokens: int | None = None,
 ) -> torch.Tensor:
-    """Run the whole step as a loop over tokens, as releases 2.1 and 2.2 do: the step is recorded already.
+    """Run the whole step, which is already recorded, as a loop over tokens, as releases 2.1 and 2.2 do.
 
     Args:
         input_tensor: Tokens of the batch, [batch, sequence].
-        output_tensor: The token that follows each place, [batch, sequence].
+        output_tensor: The token that follows each position, [batch, sequence].
         loop_dim: As for `start_implicit_loop`.
         start_token: As for `update_implicit_loop`.
-        stop_sequences: Sequences that end a text, or a token that does.
+        stop_sequences: Sequences, or a token, that end a text.
         max_tokens: As for `update_implicit_loop`.
 
     Returns:
         The sequences with all generated tokens, [batch, sequence].
 
     Raises:
-        ImplicitLoopError: As of the two others.
+        ImplicitLoopError: The call is outside of a step for the CS system, or type or shape are invalid.
     """
     recording = _require_step("run_implicit_autoregressive_loop")
     index = _start_before_all(recording, input_tensor, loop_dim)
@@ -172,7 +171,7 @@ def run_implicit_autoregressive_loop(
         tokens,
         max_tokens,
     )
-    # The output has each token one place before the sequence has it.
+    # The output has each token one position earlier than the sequence.
     is_generated = torch.isin(prompt[:, 1:], torch.tensor(tokens, dtype=prompt.dtype))
     generated = torch.where(is_generated, final[:, 1:].to(output_tensor.dtype), output_tensor[:, :-1])
     output_tensor.copy_(torch.cat((generated, output_tensor[:, -1:]), dim=1))
@@ -200,7 +199,7 @@ def _require_tokens(tokens: torch.Tensor, loop_dim: int) -> None:
 
 
 def _start_before_all(recording: Recording, tokens: torch.Tensor, loop_dim: int) -> torch.Tensor:
-    """Start the loop before what is recorded so far: it is computed with the tokens of each round."""
+    """Start the loop before the operations recorded so far, which then use the tokens of each iteration."""
     _require_tokens(tokens, loop_dim)
     given = value_of(cast(DeviceTensor, tokens)).value
     graph = recording.graph

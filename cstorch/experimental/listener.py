@@ -1,7 +1,7 @@
 """Listeners for the tensors of a step while it is recorded, and of every step on a CPU.
 
-A name is that of the module that returned the tensor, with `.fwd` or, for its gradient, `.bwd`; a number
-follows where a module returns several, or is called several times.
+A tensor is named after the module that returned it, with `.fwd`, or `.bwd` for its gradient. A number follows
+if a module returns several tensors or is called several times.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Rate(float):
-    """A number that older programs read and newer ones call."""
+    """A number that older programs read, and newer programs call."""
 
     def __call__(self) -> float:
         """Return the number."""
@@ -31,9 +31,8 @@ class RateTracker:
 
     Args:
         smooth_factor: Weight of the newest rate in `rate`, in (0, 1]; 1 uses only the newest.
-        from_first: The clock starts after the first samples, which come of a step that had to be compiled.
-            Rates leave them out; until others are added, the rates are those of the first samples since the
-            start. `total_count` has them.
+        from_first: The clock starts after the first samples, whose step had to be compiled. Rates exclude
+            them, except while no others have been added; `total_count` includes them.
     """
 
     def __init__(self, smooth_factor: float | None = None, from_first: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What programs import beside the functions of the package itself."""
+"""Utilities that programs import in addition to the functions of the package."""
 
 from cstorch.distributed.cluster import CSConfig
 from cstorch.utils import benchmark, call_once, data, filters, nest, profiler, run_phases, tensorboard

@@ -1,4 +1,4 @@
-"""The speed of an input pipeline on this machine. `cs_input_analyzer` also finds what to change."""
+"""Measures an input pipeline on this machine; `cs_input_analyzer` also suggests improvements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cstorch.input.datasets import infer_batch_size
 
 @dataclass
 class EpochMetrics:
-    """What an epoch took.
+    """Measurements of an epoch.
 
     Attributes:
         steps: Batches.
@@ -32,7 +32,7 @@ class EpochMetrics:
 
 @dataclass
 class DataLoaderMetrics:
-    """What a loader took.
+    """Measurements of a loader.
 
     Attributes:
         making_s: Seconds to make the loader.

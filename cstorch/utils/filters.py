@@ -1,4 +1,4 @@
-"""Filters of parameters by their names, and what else programs of the original find in `utils.utils`."""
+"""Filters of parameters by name, and other helpers of the original's `utils.utils`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ FilterCallable = Callable[[str, nn.Parameter], bool]
 
 
 def is_ltc_mlir_mode_enabled() -> bool:
-    """Return False: a program of release 1.9 takes the loop of `cerebras_pytorch` where it asks for it.
+    """Return False: programs of release 1.9 then record one step and drive the appliance.
 
-    Its programs ask with `experimental_api`. Otherwise they record one step and drive the appliance.
+    They use the loop of `cerebras_pytorch` only if they ask for it with `experimental_api`.
     """
     return False
 
 
 def convert_glob_to_regex(f: str | re.Pattern[str]) -> re.Pattern[str]:
-    """Return a regular expression for a name with wildcards; one that is given is returned as it is.
+    """Return the regular expression for a name with wildcards; a regular expression is returned unchanged.
 
     Raises:
         TypeError: It is neither.
@@ -38,7 +38,7 @@ def convert_glob_to_regex(f: str | re.Pattern[str]) -> re.Pattern[str]:
 
 
 def make_param_filter(param_filter: Any) -> FilterCallable:
-    """Return a filter from names with wildcards, of which one has to match, or from a function.
+    """Return a filter from a function, or from names with wildcards of which one has to match.
 
     Raises:
         TypeError: It is something else.
@@ -56,10 +56,10 @@ def make_param_filter(param_filter: Any) -> FilterCallable:
 
 
 def extract_loss(outputs: Any) -> torch.Tensor:
-    """The loss among what a model returns: a tensor, the first of a sequence, `loss` of a mapping or object.
+    """Return the loss of a model: its tensor, the first of a sequence, or `loss` of a mapping or object.
 
     Raises:
-        SessionError: there is none.
+        SessionError: There is no loss.
     """
     found = outputs
     if isinstance(outputs, Mapping):

@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Activity(ABC):
-    """One measurement of a loop, of which each step tells the size of its batch."""
+    """A measurement of a loop, which gets the batch size of each step."""
 
     @classmethod
     def name(cls) -> str:
@@ -48,7 +48,7 @@ class Activity(ABC):
 
 
 class RateTrackerActivity(Activity):
-    """Samples and seconds of a loop, and their rates."""
+    """Samples, seconds and throughput of a loop."""
 
     def __init__(self) -> None:
         self.tracker = RateTracker()
@@ -89,7 +89,7 @@ class RateTrackerActivity(Activity):
         return None
 
     def compute(self) -> dict[str, float]:
-        """Return samples, seconds and rates."""
+        """Return samples, seconds and throughput."""
         return {
             "total_samples": self.total_samples(),
             "total_time": self.total_time(),

@@ -1,4 +1,4 @@
-"""Where the time of a run went, from the files that it leaves."""
+"""The phases of a run and their durations, read from its summary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RUN_SUMMARY = "run_summary.json"
 
 
 def locate_csperf_log(directory: str | Path = ".") -> str | None:
-    """The newest summary of a run in a directory or below it; None where there is none."""
+    """Return the newest run summary in a directory or below it; None if there is none."""
     found = sorted(Path(directory).rglob(RUN_SUMMARY), key=lambda path: path.stat().st_mtime)
     return str(found[-1]) if found else None
 
@@ -19,7 +19,7 @@ class AssessBottlenecks:
     """The phases of a run, longest first.
 
     Args:
-        log: what `locate_csperf_log` has found.
+        log: Path of a run summary, as `locate_csperf_log` returns it.
     """
 
     def __init__(self, log: str | Path, *args: Any, **kwargs: Any) -> None:
@@ -29,11 +29,11 @@ class AssessBottlenecks:
         self.phases = sorted(phases, key=lambda phase: -phase[1])
 
     def assess(self) -> dict[str, float]:
-        """Seconds by phase."""
+        """Return the seconds of each phase."""
         return dict(self.phases)
 
     def report(self) -> str:
-        """A line for each phase."""
+        """Return a line for each phase."""
         return "\n".join(f"{name}: {seconds:.3f} s" for name, seconds in self.phases)
 
     __str__ = report

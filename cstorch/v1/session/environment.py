@@ -1,4 +1,4 @@
-"""What `initialize` has said of this process, and its place among the tasks of a job."""
+"""`initialize` of the session API, the roles of the tasks, and the state of the program (`state()`)."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ from cstorch.startup import start_process, start_session
 from cstorch.utils.nest import named_leaves
 from cstorch.v1.session.rendezvous import announce_end
 
+log = logging.getLogger("cstorch")
+
 
 @dataclass
 class Environment:
-    """Where a run works.
+    """The arguments of `initialize`.
 
     Attributes:
-        service_workdir: for files of the run; a program's `model_dir` in most cases.
-        compile_dir: for artifacts of the compiler; `service_workdir` when None.
-        weight_streaming_mode: whether `python-ws` runs this process: programs ask before they say more.
-        appliance: the program drives the appliance, see `core.appliance`.
+        service_workdir: Directory for the files of a run, in most cases the `model_dir` of the program.
+        compile_dir: Directory for compile artifacts; None for `service_workdir`.
+        weight_streaming_mode: `python-ws` runs this process; programs read this before they configure a run.
+        appliance: The program drives the appliance, see `core.appliance`.
         initialized: `initialize` has chosen the CS system.
     """
 
@@ -60,25 +62,25 @@ def initialize(
     use_appliance_data: bool = False,
     log_initialization: bool = True,
 ) -> None:
-    """Says where this process computes. Call it before the model is made, once.
+    """Choose the CS system or this CPU. Call it once, before the model is created.
 
     With neither an address nor `compile_only` everything stays on this CPU, with PyTorch itself. In a job
-    that is the chief's CPU, and workers end here.
+    this is the chief's CPU, and workers end here.
 
     Args:
         cs_ip: IP or IP:PORT of the CS system.
-        service_workdir: where files of the run go; the current directory when None.
-        compile_dir: where artifacts of the compiler go; `service_workdir` when None, or where it cannot be
-            made here.
-        compile_only: compile the step of a session, and run nothing.
-        appliance: the program drives its steps by `core.appliance.ApplianceMode`, which names the system.
-            Workers are started with the program's input function, and do not go through the program.
-        use_cbfloat16: what mixed precision computes in; float16 otherwise.
-        use_appliance_data: where the appliance keeps tensors; without effect, as programs give it always.
-        log_initialization: without effect; the toolkit logs unless the program has configured logging.
+        service_workdir: Directory for the files of the run; None for the current directory.
+        compile_dir: Directory for compile artifacts; `service_workdir` if None, or if it cannot be created
+            here.
+        compile_only: Compile the step of a session, and run nothing.
+        appliance: The program drives its steps by `core.appliance.ApplianceMode`, which names the system.
+            Workers get the program's input function, and do not run the program.
+        use_cbfloat16: Compute mixed precision in cbfloat16 instead of float16.
+        use_appliance_data: Without effect: where the original's appliance keeps tensors.
+        log_initialization: Without effect: the toolkit logs unless the program has configured logging.
 
     Raises:
-        ConfigureError: called twice.
+        ConfigureError: The process is configured already.
     """
     if use_cbfloat16:
         name_half_dtype("cbfloat16")
@@ -109,63 +111,60 @@ def initialize(
 
 
 def env() -> Environment:
-    """What was said to `initialize`."""
+    """Return the arguments of `initialize`."""
     return Program.current().part(Environment)
 
 
 def use_cs() -> bool:
-    """Whether this process computes on a CS system, or compiles for one, whichever API has said so."""
+    """Return True if this process computes on a CS system, or compiles for one, by any of the APIs."""
     program = Program.current()
     return program.is_configured and not program.on_cpu
 
 
 def is_initialized() -> bool:
-    """Whether `initialize` has said so: then the workers of a job run the program too."""
+    """Return True if `initialize` has chosen the CS system; then the workers of a job run the program too."""
     return env().initialized
 
 
 def choose_seed(seed: int) -> None:
-    """Of random operations on the system."""
+    """Set the seed of random operations on the system."""
     Program.current().change_configuration(seed=seed)
 
 
 def choose_execution(execution: ExecutionChoice, **streaming: Any) -> None:
-    """How the CS system executes a step, and what holds where weights stream; see `cstorch.configure`."""
+    """Set the execution mode and the settings of weight streaming, as `cstorch.configure` does."""
     Program.current().change_configuration(execution=execution, **streaming)
 
 
 def choose_replicas(num_replicas: ReplicaChoice) -> None:
-    """How many copies of the model stand on a wafer."""
+    """Set the number of copies of the model on a wafer."""
     Program.current().change_configuration(num_replicas=num_replicas)
 
 
 def is_streamer() -> bool:
-    """Whether this task streams batches; the only task of a job does all."""
+    """Return True if this task streams batches, as the only task of a job does."""
     task = current()
     return task.role == "worker" or task.in_process_worker
 
 
 def is_receiver() -> bool:
-    """Whether this task drives the CS system: the chief."""
+    """Return True if this task is the chief, which drives the CS system."""
     return current().role == "chief"
 
 
 def is_worker_alone() -> bool:
-    """Whether this task streams, and does nothing else."""
+    """Return True if this task only streams."""
     return is_initialized() and current().role == "worker"
-
-
-log = logging.getLogger("cstorch")
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """Steps of a session, and those whose outputs the program gets: for these the body of its loop runs.
+    """The steps of a session, and those whose outputs the program fetches, for which its loop's body runs.
 
     Attributes:
-        total_steps: Steps of this run.
-        checkpoint_steps: Programs write checkpoints behind every so many; 0 for the last one alone.
-        fetch_steps: Programs look at values behind every so many steps; 0 for the last one alone.
+        total_steps: Number of steps of this run.
+        checkpoint_steps: Interval of checkpoints; 0 for the last step only.
+        fetch_steps: Interval of the steps whose outputs are fetched; 0 for the last step only.
     """
 
     total_steps: int
@@ -174,11 +173,11 @@ class RunConfig:
 
     @property
     def state_steps(self) -> int:
-        """The state can be read behind every so many steps, among them all where step closures run."""
+        """Interval of steps after which the state can be read, including all with step closures."""
         return gcd(self.checkpoint_steps, self.fetch_steps)
 
     def next_fetch(self, step: int) -> int:
-        """Return the first step after `step` whose outputs the program gets.
+        """Return the first step after `step` whose outputs the program fetches.
 
         These are the multiples of `fetch_steps`, those of `checkpoint_steps`, and the last step.
         """
@@ -187,24 +186,24 @@ class RunConfig:
 
 
 class Tracker:
-    """Logs, at the level of debugging, how long parts of a program take."""
+    """Logs the duration of parts of a program at debug level."""
 
     def __init__(self) -> None:
         self._started: dict[str, float] = {}
 
     def start(self, name: str) -> None:
-        """Begin a part."""
+        """Start a part."""
         self._started[name] = time.monotonic()
 
     def stop(self, name: str) -> None:
-        """End a part that has begun."""
-        began = self._started.pop(name, None)
-        if began is not None:
-            log.debug("%s took %.3f s", name, time.monotonic() - began)
+        """End a part, and log its duration if it was started."""
+        start_s = self._started.pop(name, None)
+        if start_s is not None:
+            log.debug("%s took %.3f s", name, time.monotonic() - start_s)
 
     @contextmanager
     def entry(self, name: str) -> Iterator[None]:
-        """The body is a part."""
+        """Measure the body as a part."""
         self.start(name)
         try:
             yield
@@ -214,27 +213,27 @@ class Tracker:
 
 @dataclass
 class SessionState:
-    """What programs find in `state()`.
+    """The state of a program of the session API, which it reads with `state()`.
 
     Attributes:
-        full_config: options of the original compiler; kept for the program to read, without effect here.
-        rate_tracker: counts the samples of the steps that were done, since the system was programmed.
-        modules: models that were passed to `module`.
-        optimizers: those that were passed to `optimizer`.
-        metrics: those that were registered.
-        tracked: objects that were passed to `track_object`.
-        outputs: tensors by name that the program gets of every step, see `track_object`.
-        activation_callbacks: called behind each step whose outputs the appliance receives.
-        queues_closures: calls of step closures wait until the step is compiled.
-        queued_closures: calls that wait.
-        scaler: the last `amp.GradScaler` that was made.
-        scaler_state: what `amp.load_state_dict` was given before there was one.
-        mixed_precision: activations are computed in 16 bits.
-        is_inside_execution_loop: step closures are running behind a step.
-        run_config: None where the program's own loop runs the steps.
-        run_step: number of the step of this session whose body or step closures run; 0 before the first.
-        counters: figures of the run by the names of the original.
-        init_tracker: notes how long parts of the program take that it names.
+        full_config: Options of the original's compiler; programs may set and read them, without effect.
+        rate_tracker: Throughput since the system was programmed.
+        modules: Models that were passed to `module`.
+        optimizers: Optimizers that were passed to `optimizer`.
+        metrics: Registered metrics.
+        tracked: Objects that were passed to `track_object`.
+        outputs: Tensors that are outputs of every step, by name, see `track_object`.
+        activation_callbacks: Called after each step whose outputs the appliance receives.
+        queues_closures: Calls of step closures are queued until the step is compiled.
+        queued_closures: The queued calls.
+        scaler: The last `amp.GradScaler` that was created.
+        scaler_state: Argument of `amp.load_state_dict` before there was a scaler.
+        mixed_precision: Activations are computed in 16 bits.
+        is_inside_execution_loop: Step closures are running after a step.
+        run_config: Result of `set_run_config`; None if the program's own loop runs the steps.
+        run_step: Number of the step whose body or step closures run; 0 before the first.
+        counters: Figures of the run by the names of the original.
+        init_tracker: Measures named parts of the program.
         progress_tracker: None: progress is in the log.
     """
 
@@ -260,13 +259,13 @@ class SessionState:
     queued_closures: list[Callable[[], Any]] = field(default_factory=list)
 
     def track_object(self, obj: Any, force: bool = False) -> Any:
-        """Keeps an object with the session, so that it lives as long; returns it.
+        """Keep an object as long as the session, and return it.
 
         Args:
-            obj: anything.
-            force: its tensors are outputs of the step, however large they are.
+            obj: The object.
+            force: Make its tensors outputs of the step, whatever their sizes.
         """
-        if all(obj is not kept for kept in self.tracked):
+        if all(obj is not known for known in self.tracked):
             self.tracked.append(obj)
         if force:
             self.outputs.update(
@@ -275,24 +274,24 @@ class SessionState:
         return obj
 
     def register_metric(self, metric: Any) -> None:
-        """Notes a metric of the program."""
-        if all(metric is not kept for kept in self.metrics):
+        """Register a metric of the program."""
+        if all(metric is not known for known in self.metrics):
             self.metrics.append(metric)
 
     def set_num_csx(self, num_csx: int) -> None:
-        """Notes for how many CS systems the program asks; it gets one."""
+        """Record the number of CS systems that the program asks for; it gets one."""
         log_unused("set_num_csx()", {"num_csx": num_csx}, {"num_csx": 1})
         self.num_csx = num_csx
 
     def register_activation_callback(self, callback: Callable[[], Any]) -> None:
-        """Calls a function behind each step whose outputs the appliance receives."""
+        """Call a function after each step whose outputs the appliance receives."""
         self.activation_callbacks.append(callback)
 
     def get_activation_for_output(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The value of a tensor behind the step that has computed it, on this CPU."""
+        """Return the value of a tensor after the step that has computed it."""
         return tensor.cpu()
 
 
 def state() -> SessionState:
-    """That of this process."""
+    """Return the session state of the current program."""
     return Program.current().part(SessionState)

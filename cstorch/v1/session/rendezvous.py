@@ -1,7 +1,7 @@
-"""All tasks of a job meet, and each learns what the others brought: files in the job's shared directory.
+"""A barrier of all tasks of a job that exchanges data, by files in the job's shared directory.
 
-Loops of sessions and rendezvous are places that every task comes to, in the same order. The chief counts
-those that it has come to, so that a worker whose streaming is done knows if another one follows.
+Loops of sessions and rendezvous are places that every task reaches, in the same order. The chief counts the
+places that it has reached, so that a worker that has finished streaming knows if another one follows.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ _PLACE = "place"
 
 @dataclass
 class _Progress:
-    """How often this task has met the others by each name, and the number of places that it has come to."""
+    """The number of meetings of this task by name, and the number of places that it has reached."""
 
     meetings: Counter[str] = field(default_factory=Counter)
     places: int = 0
 
 
 class RendezvousError(ToolkitError):
-    """Not all tasks came."""
+    """A task did not reach the rendezvous."""
 
 
 def rendezvous(name: str, payload: bytes = b"", timeout_s: float = TIMEOUT_S) -> list[bytes]:
-    """Waits for all tasks of the job.
+    """Wait for all tasks of the job.
 
     Args:
-        name: the same in all tasks; may be used again, for the next meeting.
-        payload: what this task brings.
-        timeout_s: how long it waits.
+        name: Name of the meeting, the same in all tasks; it may be reused.
+        payload: Data of this task.
+        timeout_s: Time limit.
 
     Returns:
-        What each task has brought, by rank; b"" of one whose program has ended.
+        The data of each task, by rank; b"" for a task whose program has ended.
 
     Raises:
-        RendezvousError: a task did not come, or the tasks have something to tell and no place to meet.
+        RendezvousError: A task did not come, or there is data but no shared directory.
     """
     task = current()
     if task.num_tasks == 1:
@@ -62,8 +62,8 @@ def rendezvous(name: str, payload: bytes = b"", timeout_s: float = TIMEOUT_S) ->
             logger.warning("rendezvous '%s' does not wait: only csrun_wse gives tasks a place to meet", name)
             return [b""] * task.num_tasks
         raise RendezvousError(
-            f"rendezvous('{name}') in a job of {task.num_tasks} tasks without a directory of its own, "
-            "expected one that csrun_wse has started: start the program with it"
+            f"rendezvous('{name}') in a job of {task.num_tasks} tasks without a shared directory, expected a "
+            "job that csrun_wse has started: start the program with it"
         )
     count_place()
     Program.current().part(_Progress).meetings[name] += 1
@@ -74,7 +74,7 @@ def rendezvous(name: str, payload: bytes = b"", timeout_s: float = TIMEOUT_S) ->
 
 
 def count_place() -> None:
-    """Count a place that every task comes to; the chief tells the workers."""
+    """Count a place that every task reaches; the chief tells the workers."""
     progress = Program.current().part(_Progress)
     progress.places += 1
     directory = _directory()
@@ -84,10 +84,10 @@ def count_place() -> None:
 
 
 def wait_for_next_place() -> bool:
-    """Wait, on a worker, until the chief has come to a further place.
+    """Wait, on a worker, until the chief has reached another place.
 
     Returns:
-        False if the program of the chief has ended before that; True in a job without a directory of its own.
+        False if the program of the chief has ended before that; True in a job without a shared directory.
     """
     directory = _directory()
     if directory is None:
@@ -100,12 +100,12 @@ def wait_for_next_place() -> bool:
             return True
         if ended:
             return False
-        log("waiting for the chief, which runs what follows its loop")
+        log("waiting for the chief, which runs the code after its loop")
         time.sleep(_POLL_S)
 
 
 def announce_end() -> None:
-    """Says that this task comes to no further meeting; for the end of the process."""
+    """Tell the other tasks, at the end of the process, that this task reaches no further meeting."""
     directory = _directory()
     if directory is not None and current().num_tasks > 1:
         directory.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def announce_end() -> None:
 
 
 def _directory() -> Path | None:
-    """Where the tasks of this job meet; another one when the job is started again."""
+    """Return the directory in which the tasks meet, another one after a restart of the job."""
     logs = os.environ.get(_LOG_DIR)
     return Path(logs) / "rendezvous" / sha256(current().token.encode()).hexdigest()[:16] if logs else None
 

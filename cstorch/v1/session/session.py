@@ -62,7 +62,7 @@ class DataLoader(loaders.DataLoader):
             raise InputError(
                 f"dataloader() got a {type(loader).__name__}, expected a torch.utils.data.DataLoader"
             )
-        super().__init__(_given, loader)
+        super().__init__(_identity, loader)
         self.use_parallel_loader = use_parallel_loader
 
     def __iter__(self) -> Iterator[Any]:
@@ -78,21 +78,21 @@ class DataLoader(loaders.DataLoader):
 
     @property
     def steps(self) -> int:
-        """Batches of one epoch; many where the loader does not know."""
+        """Batches of one epoch; a large number if the loader has no length."""
         return self.epoch_steps(counted=False)
 
     def epoch(self) -> Iterator[Any]:
-        """As many entries as the loader has batches; it is read itself where it does not know its length."""
+        """Return an iterator with an entry for each batch; the loader itself if it has no length."""
         try:
             return iter(repeat(None, len(self)))
         except TypeError:  # of an iterable dataset
             return iter(self._loader)
 
     def epoch_steps(self, *, counted: bool) -> int:
-        """Batches of one epoch.
+        """Return the batches of one epoch.
 
         Args:
-            counted: read a loader that does not know its length once to its end; else many are assumed.
+            counted: Read a loader without a length once to its end, instead of assuming a large number.
         """
         try:
             return len(self)
@@ -100,43 +100,43 @@ class DataLoader(loaders.DataLoader):
             return sum(1 for _ in self._loader) if counted else _MANY_STEPS
 
 
-def _given(loader: Any) -> Any:
-    """The input function: the same in all tasks, whatever their loaders are."""
+def _identity(loader: Any) -> Any:
+    """Return the loader: the input function of a session, the same function in all tasks."""
     return loader
 
 
 def dataloader(loader: Any, use_parallel_loader: bool = True) -> DataLoader:
-    """A loader for the loop of a session; see `DataLoader`."""
+    """Return a loader for the loop of a session, with the arguments of `DataLoader`."""
     return loader if isinstance(loader, DataLoader) else DataLoader(loader, use_parallel_loader)
 
 
 class Session:
-    """The loop of a training or an evaluation; a context manager.
+    """The context of a training run or an evaluation, whose loop runs on the CS system.
 
-    What the program does between two batches of its loader is a step. With `cm.set_run_config` the body of
-    the loop runs for the steps whose outputs the program gets; without it, for every batch. A worker streams
-    its batches where the loop begins, and sees none: its program ends there, unless the chief comes to
+    A step is what the program does between two batches of its loader. With `cm.set_run_config` the body of
+    the loop runs for the steps whose outputs the program fetches; without it, for every batch. A worker
+    streams its batches when its loop begins, and gets none. Its program ends there, unless the chief enters
     another loop or rendezvous.
 
-    Where this process computes on its own CPU a session changes nothing.
+    If this process computes on its own CPU, a session changes nothing.
 
     Args:
-        given: the loader, or model, optimizer and criterion as release 1.2 first announced it; then the mode.
-            Optimizers among them are prepared as `cbtorch.optimizer` does.
-        dataloader: the loader.
+        given: The loader; or model, optimizer and criterion, as release 1.2 first announced it; then the mode.
+            Optimizers among them are prepared as by `cbtorch.optimizer`.
+        dataloader: The loader.
         mode: "train" or "eval".
-        objects: others by name, as `given`.
+        objects: Further objects by name, as `given`.
 
     Attributes:
-        streamed: this is a worker, which has come to the loop.
+        streamed: This is a worker whose loop has begun.
 
     Raises:
-        SessionError: no such mode, or a session inside of another one.
+        SessionError: The mode is unknown, or the session is inside another one.
     """
 
     def __init__(self, *given: Any, dataloader: Any = None, mode: str | None = None, **objects: Any) -> None:
-        words = [x for x in given if isinstance(x, str)]
-        self.mode = mode or (words[0] if words else modes.TRAIN)
+        names = [x for x in given if isinstance(x, str)]
+        self.mode = mode or (names[0] if names else modes.TRAIN)
         if not modes.is_valid(self.mode):
             raise SessionError(f"mode is '{self.mode}', expected one of {', '.join(modes.get_modes())}")
         for x in (*given, *objects.values()):
@@ -151,7 +151,7 @@ class Session:
     def __enter__(self) -> Session:
         entered = Program.current().part(_Sessions).entered
         if entered:
-            raise SessionError("a session begins inside of another one, expected one after the other")
+            raise SessionError("a session begins inside another one, expected the first one to end before")
         entered.append(self)
         return self
 
@@ -166,15 +166,15 @@ class Session:
     def add_step_closure(
         self, closure: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        """Runs a function behind the step; tensors of the device have values in it."""
+        """Run a function after the step, with values for tensors of the device."""
         step_closure(closure)(*args, **(kwargs or {}))
 
     def mark_step(self) -> None:
-        """Ends the step, as the next batch does."""
+        """End the step, as the next batch does."""
         mark_step()
 
     def steps_of(self, loader: DataLoader) -> Steps:
-        """The steps of a loop over a loader: a training goes on from one epoch to the next."""
+        """Return the steps of a loop over a loader; a training run continues from epoch to epoch."""
         same = self._steps is not None and self._loader is loader
         if same and self.mode == modes.TRAIN and self._steps is not None:
             self._steps.finish()
@@ -189,12 +189,12 @@ class Session:
         return self._steps
 
     def stream(self, loader: DataLoader) -> None:
-        """Stream the batches of a worker until the chief has done its steps; then end its program, or go on.
+        """Stream the batches of a worker until the chief has completed its steps.
 
-        A training gets batches of all workers in turn, an evaluation those of worker 0, in their order. The
-        program goes on only where the chief comes to another loop or rendezvous: what follows the loop needs
-        batches, such as a mean of losses.
+        This ends the worker's program, unless the chief enters another loop or rendezvous: the code after the
+        loop needs batches, for a mean of losses for example.
         """
+        # A training run takes batches of all workers in rotation, an evaluation those of worker 0.
         task = current()
         again, self.streamed = self.streamed, True
         if self.mode == modes.TRAIN:
@@ -206,7 +206,7 @@ class Session:
             count_place()
             self._stream_evaluation(loader, task, next_run())
         if not wait_for_next_place():
-            log.info("worker %d has streamed all that the chief has asked for", task.index)
+            log.info("worker %d has streamed all batches that the chief has requested", task.index)
             sys.exit(0)
 
     def _stream_evaluation(self, loader: DataLoader, task: TaskInfo, run: int) -> None:
@@ -235,8 +235,8 @@ class _Sessions:
     """The sessions of a program.
 
     Attributes:
-        entered: Those that have begun and not ended.
-        ended_steps: The steps of the last one that has ended.
+        entered: Sessions that have begun and not ended.
+        ended_steps: The steps of the last session that has ended.
     """
 
     entered: list[Session] = field(default_factory=list)
@@ -244,21 +244,21 @@ class _Sessions:
 
 
 def mark_step() -> None:
-    """Ends the step that is recorded, and runs it; nothing where none is."""
+    """End the step that is being recorded, if any, and run it."""
     steps = current_steps()
     if steps is not None:
         steps.finish()
 
 
 def is_in_steps() -> bool:
-    """Whether a session of this task has come to its loop, and has not ended: tasks are apart there."""
+    """Return True while the loop of a session runs, in which tasks are at different places."""
     return current_steps() is not None or any(
         session.streamed for session in Program.current().part(_Sessions).entered
     )
 
 
 def batches_of(loader: DataLoader) -> Iterator[Any]:
-    """The batches of a loop: described ones on the chief, none in a worker, which streams them."""
+    """Return the batches of a loop: without values on the chief, none on a worker, which streams them."""
     if env().appliance:
         return _batches_of_appliance(loader)
     entered = Program.current().part(_Sessions).entered
@@ -266,7 +266,7 @@ def batches_of(loader: DataLoader) -> Iterator[Any]:
     config = configuration()
     only_compiled = config.compile_only or config.validate_only
     if is_worker_alone():
-        export_input_function(loader)  # ends the process where an analysis of the input has started it
+        export_input_function(loader)  # ends the process if cs_input_analyzer has started it
         if only_compiled:
             log.info("nothing to do for worker %d: the program is only compiled", current().index)
             sys.exit(0)
@@ -274,7 +274,7 @@ def batches_of(loader: DataLoader) -> Iterator[Any]:
             session.stream(loader)
         return iter(())
     if session is not None:
-        return _Turns(session.steps_of(loader), loader)
+        return _StepBatches(session.steps_of(loader), loader)
     if not only_compiled:
         raise SessionError(
             "the program loops over a DataLoader of the CS system outside of a session, expected "
@@ -284,11 +284,11 @@ def batches_of(loader: DataLoader) -> Iterator[Any]:
     if steps is None:
         steps = Steps(loader, None, 1)
         enter(steps)
-    return _Turns(steps, loader)
+    return _StepBatches(steps, loader)
 
 
-class _Turns:
-    """One described batch for each step."""
+class _StepBatches:
+    """A batch without values for each step."""
 
     def __init__(self, steps: Steps, loader: DataLoader) -> None:
         self._steps = steps
@@ -310,18 +310,18 @@ def _has_next(epoch: Iterator[Any]) -> bool:
 
 
 def compile(fabric_config_file: str | None = None, validate_only: bool = False) -> bool:  # noqa: A001
-    """Compiles the step that the program has just gone through, where `initialize` said `compile_only`.
+    """Compile the step that the program has just recorded, after `initialize(compile_only=True)`.
 
     Args:
-        fabric_config_file: YAML file of a fabric, or its name; that of the CS system, or "cs2", when None.
-        validate_only: check that the step can be compiled, and stop there.
+        fabric_config_file: YAML file or name of a fabric; None for that of the CS system, or "cs2".
+        validate_only: Only check that the step can be compiled.
 
     Returns:
         True.
 
     Raises:
-        SessionError: nothing was recorded.
-        cgc.errors.CompileError: the step cannot be compiled.
+        SessionError: No step was recorded.
+        cgc.errors.CompileError: The step cannot be compiled.
     """
     if is_worker_alone():
         return True
@@ -331,8 +331,8 @@ def compile(fabric_config_file: str | None = None, validate_only: bool = False) 
         return True  # the end of the session has compiled it
     if not use_cs() or steps is None or not (steps.recording or steps.compiled):
         raise SessionError(
-            "compile() is called before a step, expected initialize(compile_only=True) and one turn of the "
-            "loop over the DataLoader before it"
+            "compile() is called before a step, expected initialize(compile_only=True) and one iteration of "
+            "the loop over the DataLoader before it"
         )
     if fabric_config_file is not None:
         Program.current().change_configuration(fabric=str(fabric_config_file))
@@ -344,13 +344,13 @@ def compile(fabric_config_file: str | None = None, validate_only: bool = False) 
 
 
 class ApplianceSteps(Steps):
-    """Steps that run on the system while the program loops over batches that it does not look at.
+    """Steps of a program that drives the appliance: the body of its loop is recorded once for all steps.
 
-    The first batch is described, and what the program does with it is the step. `compile` ends it. After
-    `execute` each further batch of the loader stands for one step.
+    The first batch has no values, and what the program does with it is the step, which `compile` ends. After
+    `execute` each further batch of the loader represents one step on the system.
 
     Args:
-        loader: The input as the program has made it on this task.
+        loader: The input as the program has created it on this task.
     """
 
     def __init__(self, loader: DataLoader) -> None:
@@ -361,12 +361,12 @@ class ApplianceSteps(Steps):
 
     @property
     def done(self) -> int:
-        """Steps whose outputs the program can get."""
+        """Number of steps whose outputs the program can get."""
         return self._loop.completed
 
     @property
     def batch(self) -> Any:
-        """The described batch."""
+        """The batch without values."""
         return self._loop.batch
 
     @property
@@ -375,16 +375,16 @@ class ApplianceSteps(Steps):
         return True
 
     def add_names(self, names: Mapping[str, Any]) -> None:
-        """Take the names under which state of the program is in checkpoints, while the step is recorded."""
+        """Add the names that the program's state has in checkpoints; call it while the step is recorded."""
         leaves = {name: x for name, x in named_leaves(names).items() if isinstance(x, DeviceTensor)}
-        # `state_dict` gives views of parameters: each would be an output of the step if it were kept.
+        # `state_dict` returns views of parameters, which would be outputs of the step if they were kept.
         of_models = (x for model in Program.current().models for x in (*model.parameters(), *model.buffers()))
         bases = {id(x.base): x for x in (*of_models, *self._loop.tracing.recording.met)}
         for name, x in leaves.items():
             self._names[name] = x if x.elem is None else bases.get(id(x.base), x)
 
     def mark_sparse(self, tensor: DeviceTensor) -> None:
-        """Keep elements of a tensor at 0 that its initial state has pruned, and have no gradient for them.
+        """Keep the pruned elements of a tensor's initial state at 0, without gradients.
 
         Args:
             tensor: A weight, or state of an optimizer, that the recorded step has not used yet.
@@ -398,10 +398,10 @@ class ApplianceSteps(Steps):
             tensor.register_hook(lambda gradient: gradient * mask)
 
     def finish(self, read: Sequence[DeviceTensor] = ()) -> None:
-        """Nothing: `compile` ends the step."""
+        """Do nothing: `compile` ends the step."""
 
     def value(self, tensor: DeviceTensor) -> torch.Tensor | None:
-        """Return a value of the last step; None where the step does not output it, or has not run."""
+        """Return a value of the last step; None if it is no output of the step, or the step has not run."""
         if self.recording or not self.done:
             return None
         try:
@@ -417,7 +417,7 @@ class ApplianceSteps(Steps):
         """End the step that is recorded.
 
         Args:
-            outputs: Tensors that the program gets of every step, beside small ones that it holds.
+            outputs: Tensors that are outputs of every step, in addition to small ones that the program holds.
 
         Returns:
             The loss; None of an evaluation without one.
@@ -457,12 +457,12 @@ class ApplianceSteps(Steps):
     def run(
         self, loader: loaders.DataLoader | None, total_steps: int, checkpoint_steps: int, mode: str
     ) -> None:
-        """Bring the compiled step onto the system, and run it for the first time.
+        """Load the compiled step onto the system, and run it for the first time.
 
         Args:
-            loader: The input that workers make; None for that of the program.
-            total_steps: How many steps there are.
-            checkpoint_steps: The state can be read after every so many steps; 0 for the last one alone.
+            loader: The input that workers create; None for that of the program.
+            total_steps: Number of steps.
+            checkpoint_steps: Interval of steps after which the state can be read; 0 for the last step only.
             mode: "train" or "eval".
         """
         if loader is not None:
@@ -478,17 +478,17 @@ class ApplianceSteps(Steps):
         self._call(closures)
 
     def advance(self, done: int) -> None:
-        """Run steps until so many are done, and follow them in `state()`.
+        """Run steps until `done` are completed, and count them in `state()`.
 
         Raises:
-            SessionError: The step was not brought onto the system.
-            StepError: There are not that many steps.
-            cs_system.errors.CsSystemError: The system failed; a worker was lost.
+            SessionError: The step was not loaded onto the system.
+            StepError: There are fewer steps.
+            cs_system.errors.CsSystemError: The system failed, or a worker was lost.
         """
         if not self._loop.is_running:
             raise SessionError(
-                "the program asks for values of a step before ApplianceMode.execute(), expected it behind "
-                "compile() in the first turn of the loop"
+                "the program asks for values of a step before ApplianceMode.execute(), expected it after "
+                "compile() in the first iteration of the loop"
             )
         while self._loop.completed < done:
             self._loop.take()
@@ -504,7 +504,7 @@ class ApplianceSteps(Steps):
         Args:
             values: The state by name.
             mode: "train" or "eval".
-            grouper: Prunes tensors of the state, where it is given.
+            grouper: Function that prunes tensors of the state.
 
         Raises:
             CheckpointError: A tensor is missing, or has another shape.
@@ -518,7 +518,7 @@ class ApplianceSteps(Steps):
             raise CheckpointError(f"the initial state has no {missing[0]}, expected it: the step uses it")
         elements = {name: torch.as_tensor(values[name]) for name in used}
         if grouper is not None:
-            elements = self._pruned(elements, grouper)
+            elements = self._prune(elements, grouper)
         for name, tensor in used.items():
             given = elements[name]
             if given.shape != tensor.shape:
@@ -527,9 +527,9 @@ class ApplianceSteps(Steps):
                     f"{list(tensor.shape)} as in the model"
                 )
             if id(tensor) in self._masks:
-                kept = ~given.isnan()
-                self._masks[id(tensor)][1].load(kept)
-                given = given.where(kept, torch.zeros_like(given))
+                mask = ~given.isnan()
+                self._masks[id(tensor)][1].load(mask)
+                given = given.where(mask, torch.zeros_like(given))
             tensor.load(given)
         if mode == modes.TRAIN:
             continue_at(int(values.get(GLOBAL_STEP, 0)))
@@ -537,15 +537,15 @@ class ApplianceSteps(Steps):
                 follow_steps(optimizer)
 
     def saved(self, name: str, value: Any) -> Any:
-        """Return a value of the state as checkpoints have it: on this CPU, with NaN where it is pruned."""
+        """Return a value of the state as checkpoints have it: on this CPU, with NaN for pruned elements."""
         if not isinstance(value, DeviceTensor):
             return value
         elements = value.cpu()
         _, mask = self._masks.get(id(self._names.get(name)), (None, None))
         return elements if mask is None else elements.masked_fill(mask.cpu() == 0, torch.nan)
 
-    def _pruned(self, elements: dict[str, torch.Tensor], grouper: Grouper) -> dict[str, torch.Tensor]:
-        """Return a state after the closures of its groups, which write NaN into what they prune."""
+    def _prune(self, elements: dict[str, torch.Tensor], grouper: Grouper) -> dict[str, torch.Tensor]:
+        """Return the state after the closures of its groups, which write NaN into pruned elements."""
         sent = [SimpleNamespace(fw_name=name, tensor=x.numpy().copy()) for name, x in elements.items()]
         for group in grouper(sent):
             if group.closure is not None:
@@ -568,13 +568,13 @@ class ApplianceSteps(Steps):
 
 
 def appliance_steps() -> ApplianceSteps | None:
-    """Return the steps of this process, where a loop of the program has begun."""
+    """Return the steps of the current loop; None outside of a loop."""
     steps = current_steps()
     return steps if isinstance(steps, ApplianceSteps) else None
 
 
 def _batches_of_appliance(loader: DataLoader) -> Iterator[Any]:
-    """Yield one epoch: a described batch, recorded at first, that stands for one step each from then on."""
+    """Yield one epoch: a batch without values, whose use is recorded first, then one for each step."""
     steps = appliance_steps()
     if steps is None:
         steps = ApplianceSteps(loader)
@@ -582,8 +582,8 @@ def _batches_of_appliance(loader: DataLoader) -> Iterator[Any]:
     for _ in loader.epoch():
         if steps.recording:
             raise SessionError(
-                "the program goes on to another batch within the step that is recorded, expected "
-                "ApplianceMode.compile() and execute() behind the first one"
+                "the program continues to another batch within the step that is recorded, expected "
+                "ApplianceMode.compile() and execute() after the first one"
             )
         if not steps.compiled:
             yield steps.begin()

@@ -246,7 +246,7 @@ def test_summaries_and_values_of_steps_outside_of_a_loop() -> None:
 def test_backends(tmp_path: Path) -> None:
     with pytest.raises(ConfigureError, match="there is no backend yet"):
         cstorch.current_backend()
-    for kind, text in (("GPU", "'GPU' is not there, expected CSX or CPU"), ("TPU", "backend is 'TPU'")):
+    for kind, text in (("GPU", "'GPU' is unavailable, expected CSX or CPU"), ("TPU", "backend is 'TPU'")):
         with pytest.raises(CompileCallError, match=text):
             cstorch.backend(kind)
     with pytest.raises(ConfigureError, match=r"got colour, expected artifact_dir"):

@@ -1,4 +1,4 @@
-"""What a `run.py` calls: `run(model_fn, train_data_fn, eval_data_fn)`, with the flags of releases 1.x."""
+"""`run(model_fn, train_data_fn, eval_data_fn)`, which a `run.py` calls, with the flags of releases 1.x."""
 
 from __future__ import annotations
 
@@ -42,27 +42,27 @@ def run(
     runner: type[Runner] = Runner,
     argv: Sequence[str] | None = None,
 ) -> Runner:
-    """Does what the command line asks for; the same call in every task of a job.
+    """Run the command line; every task of a job makes the same call.
 
     Args:
-        model_fn: makes the network of the parameters, whose call with a batch returns the loss; or a `Model`.
-        train_data_fn: makes the loader of a training, in every task.
-        eval_data_fn: makes the loader of an evaluation.
-        default_params_fn: completes the parameters, in place or in a new mapping.
-        extra_args_parser_fn: returns parsers of further flags; what they give stands in `params["flags"]`.
-        runner: with hooks of the program's own.
-        argv: the command line; that of the process when None.
+        model_fn: Returns a network whose call with a batch returns the loss, or a `Model`.
+        train_data_fn: Returns the loader of a training run, in every task.
+        eval_data_fn: Returns the loader of an evaluation.
+        default_params_fn: Completes the parameters, in place or in a new mapping.
+        extra_args_parser_fn: Returns parsers of further flags, whose values are in `params["flags"]`.
+        runner: Class with the program's hooks.
+        argv: Command line; None for that of the process.
 
     Returns:
-        The runner, when it is done.
+        The runner, after it has finished.
 
     Raises:
-        CallError: flags or parameters that cannot be; a ValueError.
+        CallError: Flags or parameters are invalid; a ValueError.
     """
     directory = Path(sys.argv[0]).resolve().parent
     args, own = settings.parse(directory, extra_args_parser_fn, argv)
     exits.report_at_exit(base.report_unfinished, essence)
-    params = settings.merged(args, own)
+    params = settings.merge_params(args, own)
     if default_params_fn is not None:
         params = default_params_fn(params) or params
     config = RunConfig.of(params)
@@ -96,7 +96,7 @@ def _start(config: RunConfig) -> None:
     for name in (*terminal.PACKAGES, "cstorch"):
         logger = logging.getLogger(name)
         Program.current().cleanup.callback(logger.setLevel, logger.level)
-        logger.setLevel(config.log_level(streams_alone=not cm.is_master_ordinal()))
+        logger.setLevel(config.log_level(only_streams=not cm.is_master_ordinal()))
     if config.seed is not None:
         cm.set_rng_state(config.seed)
 

@@ -1,9 +1,9 @@
-"""Trains and evaluates, on the CS system or on this CPU, with hooks that a program may override.
+"""Trains and evaluates on the CS system or on this CPU, with hooks that a program may override.
 
-On the CS system the body of the loop runs for the steps at which values come back: `log_steps`,
-`checkpoint_steps` and the last one. What a hook does around a batch is recorded, and is part of every step.
-What reads values belongs in `on_train_batch_end` and `on_eval_batch_end`, which run after these steps. On
-this CPU all hooks run for every step.
+On the CS system the body of the loop runs for the steps whose values are fetched: `log_steps`,
+`checkpoint_steps` and the last step. Operations in hooks around a batch are recorded, and are part of every
+step. Code that reads values belongs in `on_train_batch_end` and `on_eval_batch_end`, which run after these
+steps. On this CPU all hooks run for every step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cstorch.v1.session import compile as compile_step
 from cstorch.v1.session.amp import GradScaler
 from cstorch.v1.session.core import cb_model as cm
 from cstorch.v1.session.core import modes
-from cstorch.v1.session.optimizers import optimizer as prepared
+from cstorch.v1.session.optimizers import optimizer as prepare_optimizer
 from cstorch.v1.session.session import DataLoader
 from input_rules.input_export import export_requested
 
@@ -49,15 +49,15 @@ class LossValueError(RunError, ValueError):
 
 
 class Runner:
-    """One training or evaluation of a model.
+    """Trains and evaluates a model.
 
     Args:
-        model: what is trained.
-        config: how long, and what to leave behind.
+        model: The model.
+        config: Steps, checkpoints, logs and other settings of the run.
 
     Attributes:
-        global_step: steps behind the model: of earlier runs, and of this one as far as it is known.
-        losses: loss by global step, where values came back.
+        global_step: Steps of the model in earlier runs, and the known ones of this run.
+        losses: Loss by global step, for steps whose values were fetched.
     """
 
     def __init__(self, model: Model, config: RunConfig) -> None:
@@ -68,61 +68,61 @@ class Runner:
         self._measured: Counter[str] = Counter()
         self._writer: Any = None
 
-    # Hooks.
+    # Hooks
 
     def on_train_start(self) -> None:
-        """Before the first step of a training."""
+        """Run before the first step of a training run."""
 
     def on_train_end(self) -> None:
-        """Behind the last step of a training."""
+        """Run after the last step of a training run."""
 
     def on_eval_start(self) -> None:
-        """Before the first step of an evaluation."""
+        """Run before the first step of an evaluation."""
 
     def on_eval_end(self) -> None:
-        """Behind the last step of an evaluation."""
+        """Run after the last step of an evaluation."""
 
     def on_train_epoch_start(self, epoch: int) -> None:
-        """Before an epoch; on the CS system all of a training is one."""
+        """Run before an epoch; on the CS system a whole training run is one."""
 
     def on_train_epoch_end(self, epoch: int) -> None:
-        """Behind an epoch."""
+        """Run after an epoch."""
 
     def on_eval_epoch_start(self) -> None:
-        """Before the batches of an evaluation."""
+        """Run before the batches of an evaluation."""
 
     def on_eval_epoch_end(self) -> None:
-        """Behind the batches of an evaluation."""
+        """Run after the batches of an evaluation."""
 
     def on_train_batch_start(self, batch: Any, step: int) -> Any:
-        """Before a step; what it returns takes the place of the batch where it is not None."""
+        """Run before a training step; a return value other than None replaces the batch."""
 
     def on_eval_batch_start(self, batch: Any, step: int) -> Any:
-        """As `on_train_batch_start`."""
+        """Run before a step of an evaluation; a return value other than None replaces the batch."""
 
     def train_forward(self, batch: Any) -> torch.Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         return self.model(batch)
 
     def eval_forward(self, batch: Any) -> torch.Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         return self.model(batch)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Computes the gradients."""
+        """Compute the gradients."""
         self.model.backward(loss)
 
     def optimizer_zero_grad(self) -> None:
-        """Forgets the gradients of the step before."""
+        """Clear the gradients of the previous step."""
         self.model.optimizer.zero_grad()
 
     def optimizer_step(self) -> None:
-        """Updates the parameters."""
+        """Update the parameters."""
         self.model.step()
 
     @cm.step_closure
     def on_train_batch_end(self, loss: torch.Tensor) -> None:
-        """Behind a step, with its loss: checks, logs, writes a checkpoint where one is due."""
+        """Run after a training step: check and log its loss, and write a checkpoint if one is due."""
         self._count(float(loss))
         step, last = self._run_step, self._run_step == self._total_steps
         if last or _is_due(step, self.config.log_steps):
@@ -133,25 +133,25 @@ class Runner:
 
     @cm.step_closure
     def on_eval_batch_end(self, loss: torch.Tensor) -> None:
-        """Behind a step of an evaluation, with its loss."""
+        """Run after a step of an evaluation: check and record its loss."""
         self._count(float(loss))
 
-    # Commands.
+    # Commands
 
     def train(self, loader: Any) -> None:
-        """Trains for as many steps as `runconfig` says.
+        """Train for the steps of `runconfig`.
 
         Raises:
-            StepsReachedError: none is left.
-            LossValueError: the loss became NaN or infinite.
+            StepsReachedError: No step is left.
+            LossValueError: The loss became NaN or infinite.
         """
         loader = self._begin_training(loader)
         self._train_to(self._last_step, loader)
         self._finish_training()
 
     def evaluate(self, loader: Any) -> None:
-        """Evaluates over `eval_steps` batches, or all of them; prints the mean loss and the metrics."""
-        loader = self._prepared(loader, modes.EVAL)
+        """Evaluate `eval_steps` batches, or all; log the mean loss and the metrics."""
+        loader = self._prepare_loader(loader, modes.EVAL)
         trained, self.losses = self.global_step, {}
         self._first_step = self._run_step = 0
         steps = self.config.eval_steps or loader.epoch_steps(counted=True)
@@ -163,17 +163,17 @@ class Runner:
         cm.set_run_config(steps, 0, 1)
         with torch.no_grad(), Session(loader, modes.EVAL):
             for step, batch in enumerate(islice(loader, steps)):
-                loss = self.eval_forward(self._started(batch, step, train=False))
+                loss = self.eval_forward(self._start_batch(batch, step, train=False))
                 self.on_eval_batch_end(loss)
         self.on_eval_epoch_end()
         self.global_step = trained
         if cm.is_master_ordinal():
-            self._tell_evaluation()
+            self._report_evaluation()
         self.on_eval_end()
         cm.master_print("Evaluation Completed Successfully!", flush=True)
 
     def train_and_evaluate(self, train_loader: Any, eval_loader: Any) -> None:
-        """Trains and evaluates in turn, where epochs are asked for; else trains, then evaluates."""
+        """Train, then evaluate; if the configuration has epochs, alternate after each."""
         loader = self._begin_training(train_loader)
         config, first = self.config, self.global_step
         in_epochs = config.num_epochs is not None or config.steps_per_epoch is not None
@@ -187,7 +187,7 @@ class Runner:
             self.losses, self._writer = losses, writer
 
     def compile(self, loader: Any, mode: str) -> None:
-        """Compiles a step of a training or an evaluation, or checks that it can be compiled."""
+        """Compile a step of a training run or an evaluation, or check that it can be compiled."""
         train = mode == modes.TRAIN
         loader = dataloader(loader, use_parallel_loader=False)
         self.model.network.train(train)
@@ -199,10 +199,10 @@ class Runner:
         name = "training" if train else "evaluation"
         cm.master_print(f"Compile for {name} completed successfully!", flush=True)
 
-    # Checkpoints.
+    # Checkpoints
 
     def save_checkpoint(self) -> None:
-        """Writes a checkpoint of the model as it is behind this step."""
+        """Write a checkpoint of the model after this step."""
         path = self.config.model_dir / _CHECKPOINT.format(self.global_step * cm.num_receivers())
         cm.save({"global_step": self.global_step, **self.model.state_dict()}, path)
         if cm.is_master_ordinal():
@@ -210,12 +210,12 @@ class Runner:
         log.info("Saved checkpoint at global step: %d", self.global_step)
 
     def load_checkpoint(self) -> None:
-        """Takes over the checkpoint that `runconfig` names, or the newest one of `model_dir` if there is one.
+        """Load the checkpoint that `runconfig` names, or the newest one of `model_dir` if there is one.
 
-        A pretrained one gives its weights alone. A job that is started again goes on from its own.
+        Of a pretrained checkpoint only the weights are loaded. A restarted job resumes from its own one.
         """
         if export_requested():
-            return  # an analysis of the input asks for no weights, nor how many steps are left
+            return  # cs_input_analyzer needs neither weights nor the number of steps
         own = checkpoint_of_job(self.config.model_dir, current())
         given = None if own else self.config.checkpoint_path
         path = own or (Path(given) if given else newest_checkpoint(self.config.model_dir))
@@ -228,10 +228,10 @@ class Runner:
         continue_at(self.global_step)
         log.info("Loaded checkpoint '%s' of global step %d", path, self.global_step)
 
-    # Parts.
+    # Internals
 
     def _begin_training(self, loader: Any) -> DataLoader:
-        loader = self._prepared(loader, modes.TRAIN)
+        loader = self._prepare_loader(loader, modes.TRAIN)
         steps = self.config.total_steps(self.global_step, loader.steps)
         first, model_dir = self.global_step, self.config.model_dir
         self._last_step = last_step_of_job(model_dir, current(), first, steps, None)
@@ -242,7 +242,7 @@ class Runner:
         return loader
 
     def _train_to(self, last_step: int, loader: DataLoader) -> None:
-        """From where the model is to a global step."""
+        """Train from the present step to a global step."""
         self._first_step, self._run_step = self.global_step, 0
         self._total_steps = last_step - self._first_step
         self.model.network.train()
@@ -253,13 +253,13 @@ class Runner:
         else:
             self._train_on_cpu(loader)
         self._measured.update(_figures())
-        self.global_step = last_step  # workers have counted none
+        self.global_step = last_step  # workers have not counted the steps
         cm.rendezvous("train end")
 
-    def _prepared(self, loader: Any, mode: str) -> DataLoader:
+    def _prepare_loader(self, loader: Any, mode: str) -> DataLoader:
         size = self.config.save_stream_size
         if size and cm.is_streamer():
-            loader = _Kept(loader, self.config.model_dir / "stream" / mode, size)
+            loader = _SavedBatches(loader, self.config.model_dir / "stream" / mode, size)
         self._writer = _writer(self.config.model_dir / mode) if cm.is_master_ordinal() else None
         return dataloader(loader, use_parallel_loader=True)
 
@@ -292,24 +292,24 @@ class Runner:
                 requests.clear()
 
     def _train_step(self, batch: Any, step: int) -> None:
-        batch = self._started(batch, step, train=True)
-        several = self.config.grad_accum_steps
-        if _is_due(step, several):
+        batch = self._start_batch(batch, step, train=True)
+        batches = self.config.grad_accum_steps
+        if _is_due(step, batches):
             self.optimizer_zero_grad()
         loss = self.train_forward(batch)
-        self.backward(loss / several if several > 1 else loss)
-        if _is_due(step + 1, several):
+        self.backward(loss / batches if batches > 1 else loss)
+        if _is_due(step + 1, batches):
             self.optimizer_step()
         self.on_train_batch_end(loss.detach())
         if not cm.use_cs():
             state().rate_tracker.add(_batch_size(batch))
 
-    def _started(self, batch: Any, step: int, *, train: bool) -> Any:
+    def _start_batch(self, batch: Any, step: int, *, train: bool) -> Any:
         changed = (self.on_train_batch_start if train else self.on_eval_batch_start)(batch, step)
         return batch if changed is None else changed
 
     def _count(self, loss: float) -> None:
-        """The step behind which this runs."""
+        """Count the step after which this runs, record its loss, and check it."""
         self._run_step = cm.get_run_step() if cm.use_cs() else self._run_step + 1
         self.global_step = self._first_step + self._run_step
         self.losses[self.global_step] = loss
@@ -336,7 +336,7 @@ class Runner:
         self.on_train_end()
         cm.master_print("Training Completed Successfully!", flush=True)
 
-    def _tell_evaluation(self) -> None:
+    def _report_evaluation(self) -> None:
         mean = sum(self.losses.values()) / max(len(self.losses), 1)
         values = dict(compute_all_metrics())
         if values:
@@ -347,16 +347,16 @@ class Runner:
             self._writer.close()
 
 
-class _Kept:
+class _SavedBatches:
     """A loader whose first batches are written into files.
 
     Args:
-        loader: whose batches.
-        directory: for `batch_N.pt`; in a job of several workers each has a folder of its number in it.
-        size: how many.
+        loader: The loader.
+        directory: Directory for `RANK/batch_N.pt` of each worker.
+        size: Number of batches to write.
 
     Attributes:
-        sampler: of the loader.
+        sampler: Sampler of the loader.
     """
 
     def __init__(self, loader: Any, directory: Path, size: int) -> None:
@@ -376,7 +376,7 @@ class _Kept:
 
 
 def newest_checkpoint(model_dir: Path) -> Path | None:
-    """The checkpoint of the highest step; None where there is none."""
+    """Return the checkpoint of the highest step; None if there is none."""
     found = [path for path in model_dir.glob(_CHECKPOINT.format("*")) if _step_of(path) is not None]
     return max(found, key=lambda path: _step_of(path) or 0, default=None)
 
@@ -397,7 +397,7 @@ def _batch_size(batch: Any) -> int:
 
 
 def _figures() -> dict[str, float]:
-    """Samples and seconds of the steps since the last evaluation, and of what came before them."""
+    """Return samples and seconds of the steps since the last evaluation, and the times of compile."""
     tracker = state().rate_tracker
     found = {"total_samples": tracker.total_count, "total_time": tracker.elapsed_seconds}
     for name, counter, unit in (
@@ -411,7 +411,7 @@ def _figures() -> dict[str, float]:
 
 
 def _performance(measured: Mapping[str, float]) -> dict[str, Any]:
-    """Contents of `performance/performance.json`: figures of a whole training, and the compiler's estimate.
+    """Return the contents of `performance/performance.json`: figures of training, and the estimate.
 
     The names are the original's; times are in seconds.
     """
@@ -427,7 +427,7 @@ def _performance(measured: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _writer(directory: Path) -> Any:
-    """A writer of summaries; None where TensorBoard is not installed."""
+    """Return a writer of summaries; None if TensorBoard is not installed."""
     try:
         from cstorch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -445,19 +445,19 @@ _SCALER_KEYS = {
 
 
 class Model:
-    """What a runner trains; programs may derive from it.
+    """A network with its optimizer, schedule and loss scale; programs may derive from it.
 
     Args:
-        network: its call with a batch returns the loss.
+        network: Network, whose call with a batch returns the loss.
         params: `optimizer` has `optimizer_type`, its arguments, `learning_rate` (a number or schedules, see
             `cstorch.optim.configure_lr_scheduler`), `max_gradient_norm`, `max_gradient_value` and
             `loss_scaling_factor`; `model` may have `mixed_precision`. Without `optimizer` it only evaluates.
 
     Attributes:
-        network: on the CS system's device where there is one.
-        optimizer: None without parameters for it.
-        lr_scheduler: as `optimizer`.
-        scaler: as `optimizer`.
+        network: The network, on the CS system's device if there is one.
+        optimizer: Optimizer; None without its parameters.
+        lr_scheduler: Schedule; None without its parameters.
+        scaler: Loss scale; None without its parameters.
     """
 
     def __init__(self, network: torch.nn.Module, params: Mapping[str, Any]) -> None:
@@ -477,26 +477,26 @@ class Model:
         groups = optim.configure_param_groups(self.network, settings)
         for name in ("weight_decay", "weight_decay_rate"):
             settings.pop(name, None)
-        made = optim.configure_optimizer(params=groups, lr=1.0, **settings)
-        self.optimizer = prepared(made)
+        optimizer = optim.configure_optimizer(params=groups, lr=1.0, **settings)
+        self.optimizer = prepare_optimizer(optimizer)
         if rate is not None:
-            self.lr_scheduler = optim.configure_lr_scheduler(made, rate)
+            self.lr_scheduler = optim.configure_lr_scheduler(optimizer, rate)
         self.scaler = GradScaler(mixed_precision=mixed_precision, **scaling)
 
     def __call__(self, batch: Any) -> torch.Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         loss: torch.Tensor = self.network(batch)
         return loss
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Computes the gradients."""
+        """Compute the gradients."""
         if self.scaler is None:
             loss.backward()
         else:
             self.scaler(loss).backward()
 
     def step(self) -> None:
-        """Clips, updates the parameters, and goes on in the schedule."""
+        """Clip the gradients, update the parameters, and advance the schedule."""
         with torch.no_grad():
             if self._max_norm:
                 clip_by_norm(gradients(self.optimizer), self._max_norm)
@@ -513,15 +513,15 @@ class Model:
                 yield name, getattr(self, name)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a training needs to go on, by part."""
+        """Return the state that a training run needs to resume, by part."""
         return {name: part.state_dict() for name, part in self._parts()}
 
     def load_state_dict(self, state: Mapping[str, Any], *, weights_only: bool = False) -> None:
-        """Takes a state over.
+        """Load a state.
 
         Args:
-            state: what `state_dict` gave.
-            weights_only: leave optimizer, schedule and loss scale as they are.
+            state: Return value of `state_dict`.
+            weights_only: Keep the state of optimizer, schedule and loss scale.
         """
         for name, part in self._parts():
             if name == "model" or (name in state and not weights_only):

@@ -30,45 +30,45 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True)
 class RunConfig:
-    """How long to run, and what to leave behind.
+    """The settings of a run in `runconfig`.
 
     Attributes:
-        model_dir: where results go.
-        log_steps: a log line, and summaries, behind every so many steps; 0 for the last one alone.
-        num_epochs: epochs to train; not together with `num_steps`.
-        num_steps: steps to train.
-        max_steps: global step to end at; needed where neither of the two is given.
-        steps_per_epoch: steps of an epoch; all batches of the loader when None.
-        eval_steps: steps of an evaluation; all batches of the loader when None.
-        checkpoint_steps: a checkpoint behind every so many steps, and the last one; 0 for none at all.
-        save_initial_checkpoint: one before the first step, too.
-        save_losses: leaves `losses.json` with the losses that were logged.
-        check_loss_values: a loss that is NaN or infinite ends the training.
-        checkpoint_path: checkpoint to start with; the newest one of `model_dir` when None.
-        is_pretrained_checkpoint: takes the weights of `checkpoint_path` and begins at step 0.
-        save_stream_size: the first so many batches of the input are kept, in `stream` below `model_dir`.
-        num_replicas: copies of the model on one wafer that share a batch: a number that divides the batch, or
-            "auto" (also -1) for the one with the best predicted rate.
+        model_dir: Directory for results.
+        log_steps: Interval of log lines and summaries; 0 for the last step only.
+        num_epochs: Epochs to train; not together with `num_steps`.
+        num_steps: Steps to train.
+        max_steps: Global step to end at; required if neither of the two is given.
+        steps_per_epoch: Steps of an epoch; None for all batches of the loader.
+        eval_steps: Steps of an evaluation; None for all batches of the loader.
+        checkpoint_steps: Interval of checkpoints, which includes the last step; 0 for none.
+        save_initial_checkpoint: Also write a checkpoint before the first step.
+        save_losses: Write the logged losses to `losses.json`.
+        check_loss_values: End the training run if the loss becomes NaN or infinite.
+        checkpoint_path: Checkpoint to start from; None for the newest one of `model_dir`.
+        is_pretrained_checkpoint: Load only the weights of `checkpoint_path`, and begin at step 0.
+        save_stream_size: Number of batches of the input to write to `stream` below `model_dir`.
+        num_replicas: Copies of the model on one wafer that share a batch: a divisor of the batch size, or
+            "auto" (also -1) for the number with the best predicted rate.
         fabric_config_file: YAML file of the fabric to compile for.
-        seed: of weights, input and random operations.
-        logging: level of the chief's log.
-        streamer_logging: level of the workers' logs.
-        service_dir: where files of the run go; `model_dir` when None.
-        compile_dir: where artifacts go; `service_dir` when None.
-        cs_ip: address of the CS system; this CPU without it.
-        compile_only: compile, and stop.
-        validate_only: check that the model compiles, and stop.
+        seed: Seed of weights, input and random operations.
+        logging: Level of the chief's log.
+        streamer_logging: Level of the workers' logs.
+        service_dir: Directory for the files of the run; None for `model_dir`.
+        compile_dir: Directory for compile artifacts; None for `service_dir`.
+        cs_ip: Address of the CS system; None for this CPU.
+        compile_only: Compile, and stop.
+        validate_only: Check that the model can be compiled, and stop.
         mode: "train", "eval" or "train_and_eval".
-        enable_summaries: refused on the CS system.
-        grad_accum_steps: steps whose gradients are added up; 1 on the CS system.
-        appliance: refused.
-        multireplica: "auto" where `num_replicas` says nothing.
+        enable_summaries: Refused on the CS system.
+        grad_accum_steps: Steps whose gradients are accumulated; 1 on the CS system.
+        appliance: Refused.
+        multireplica: Default of `num_replicas` is "auto".
         execution: "auto", "pipelined" or "weight_streaming", see `cstorch.configure`.
-        num_csx: CS systems of a group that share a batch.
-        max_act_per_csx: limit of the activations that wait in each, see `cstorch.configure`.
+        num_csx: Number of CS systems that share a batch.
+        max_act_per_csx: Limit of the activations in each system, see `cstorch.configure`.
         recompute: "auto", "none" or "all", see `cstorch.configure`.
-        micro_batch_size: samples of a system that go through the layers together, see `cstorch.configure`.
-        max_wgt_servers: MemoryX processes of the system that may share out the layers.
+        micro_batch_size: Samples of a system that go through the layers together, see `cstorch.configure`.
+        max_wgt_servers: MemoryX processes among which layers may be distributed.
     """
 
     model_dir: Path
@@ -108,7 +108,7 @@ class RunConfig:
     max_wgt_servers: int | None = None
 
     def streaming_fields(self) -> dict[str, Any]:
-        """What holds where weights stream, as `cstorch.configure` takes it."""
+        """Return the settings of weight streaming as arguments of `cstorch.configure`."""
         return {
             "num_csx": self.num_csx,
             "max_act_per_csx": self.max_act_per_csx,
@@ -118,20 +118,20 @@ class RunConfig:
 
     @property
     def on_cs(self) -> bool:
-        """Whether a CS system is used, or compiled for."""
+        """True if a CS system is used, or compiled for."""
         return self.cs_ip is not None or self.only_compiled
 
     @property
     def only_compiled(self) -> bool:
-        """Whether nothing runs."""
+        """True if the model is only compiled or validated."""
         return self.compile_only or self.validate_only
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> RunConfig:
-        """Reads `runconfig`.
+        """Create the settings from the parameters' `runconfig`.
 
         Raises:
-            CallError: a key is unknown or missing, or values contradict each other.
+            CallError: A key is unknown or missing, or values contradict each other.
         """
         given = dict(params.get("runconfig", {}))
         known = [field.name for field in fields(cls)]
@@ -145,21 +145,21 @@ class RunConfig:
                 "runconfig has no log_steps, expected a number of steps; 0 logs the last one alone"
             )
         given["model_dir"] = Path(given.get("model_dir") or "model_dir")
-        made = cls(**{name: value for name, value in given.items() if value is not None})
-        made._check_numbers()
-        made._check_steps()
-        made._check_place()
-        return made
+        config = cls(**{name: value for name, value in given.items() if value is not None})
+        config._check_numbers()
+        config._check_steps()
+        config._check_target()
+        return config
 
     def total_steps(self, first_step: int, epoch_steps: int) -> int:
-        """Steps to train from a global step on.
+        """Return the steps to train from a global step on.
 
         Args:
-            first_step: global step of the checkpoint.
-            epoch_steps: batches of the loader.
+            first_step: Global step of the checkpoint.
+            epoch_steps: Batches of the loader.
 
         Raises:
-            StepsReachedError: none is left.
+            StepsReachedError: No step is left.
         """
         if self.max_steps is not None and first_step >= self.max_steps:
             raise StepsReachedError(
@@ -212,11 +212,11 @@ class RunConfig:
 
     @property
     def replicas(self) -> ReplicaChoice:
-        """How many copies are wanted."""
+        """The number of copies of the model."""
         default = AUTO if self.multireplica else 1
         return default if self.num_replicas is None else replica_choice(self.num_replicas)
 
-    def _check_place(self) -> None:
+    def _check_target(self) -> None:
         if self.execution is not None and self.execution not in EXECUTION_CHOICES:
             raise CallError(
                 f"runconfig: execution is {self.execution!r}, expected one of "
@@ -241,13 +241,13 @@ class RunConfig:
             )
         if self.enable_summaries:
             raise CallError(
-                "enable_summaries is set on the CS system, expected False: values come back at log_steps "
-                "alone"
+                "enable_summaries is set on the CS system, expected False: values are fetched only at "
+                "log_steps"
             )
 
-    def log_level(self, *, streams_alone: bool) -> int:
-        """Level of the log of this task."""
-        name = self.streamer_logging if streams_alone else self.logging
+    def log_level(self, *, only_streams: bool) -> int:
+        """Return the log level of this task."""
+        name = self.streamer_logging if only_streams else self.logging
         return int(getattr(logging, name.upper()))
 
 
@@ -255,7 +255,7 @@ _COUNTS = ("log_steps", "checkpoint_steps", "save_stream_size")
 
 
 class StepsReachedError(CallError, RuntimeError):
-    """There is nothing left to train; a RuntimeError, as programs expect."""
+    """No step is left to train; a RuntimeError, as programs expect."""
 
 
 EXECUTION_NAMES: Mapping[str, ExecutionChoice] = {
@@ -264,7 +264,7 @@ EXECUTION_NAMES: Mapping[str, ExecutionChoice] = {
     "pipeline": "pipelined",
     "weight_streaming": "weight_streaming",
 }
-"""How programs name executions on the command line."""
+"""Execution modes by their names on the command line."""
 MODES = ("train", "eval", "train_and_eval")
 
 Params = dict[str, Any]
@@ -276,7 +276,7 @@ _OF_THE_APPLIANCE: Mapping[str, Any] = {
     "num_wgt_servers": 12,
     "debug_args_path": None,
 }
-_WITHOUT_EFFECT = "of the original's cluster, without effect, which the log says"
+_WITHOUT_EFFECT = "of the original's cluster, without effect, which is logged"
 _NOT_RUN_CONFIG = (
     "params",
     "cpu",
@@ -292,44 +292,44 @@ _NOT_RUN_CONFIG = (
 def parse(
     directory: Path, extra: ExtraParsers | None, argv: Sequence[str] | None
 ) -> tuple[argparse.Namespace, list[str]]:
-    """The command line; wrong use ends the process with exit code 2.
+    """Parse the command line; invalid usage ends the process with exit code 2.
 
     Args:
-        directory: of the `run.py`, below which results go by default.
-        extra: returns parsers of further flags.
-        argv: the words; those of the process when None.
+        directory: Directory of the `run.py`, the default parent of `model_dir`.
+        extra: Returns parsers of further flags.
+        argv: Arguments; None for those of the process.
 
     Returns:
-        The values, and the names of those that are the program's own.
+        The values, and the names of the program's own flags.
     """
-    parents = _listed(extra() if extra is not None else ())
+    parents = _parent_parsers(extra() if extra is not None else ())
     own = [action.dest for parent in parents for action in parent._actions if action.dest != "help"]
     parser = argparse.ArgumentParser(parents=parents, conflict_handler="resolve")
     add = parser.add_argument
-    add("target", nargs="?", choices=("CSX", "CPU"), help="CPU: this CPU, whatever the parameters say")
-    add("execution", nargs="?", choices=EXECUTION_NAMES, help="how the CS system executes a step")
+    add("target", nargs="?", choices=("CSX", "CPU"), help="CPU: this CPU, regardless of the parameters")
+    add("execution", nargs="?", choices=EXECUTION_NAMES, help="execution mode of the CS system")
     add("-p", "--params", required=True, type=Path, help="YAML file with the parameters")
     add("-m", "--mode", required=True, choices=MODES)
     add("-cs", "--cs_ip", help="address of the CS system: IP or IP:PORT; this CPU without it")
-    add("-cpu", "--cpu", action="store_true", help="this CPU, whatever the parameters say")
-    add("-o", "--model_dir", type=Path, default=directory / "model_dir", help="where results go")
-    add("-c", "--compile_dir", help="where artifacts of the compiler go; the model_dir without it")
+    add("-cpu", "--cpu", action="store_true", help="this CPU, regardless of the parameters")
+    add("-o", "--model_dir", type=Path, default=directory / "model_dir", help="directory for results")
+    add("-c", "--compile_dir", help="directory for compile artifacts; the model_dir without it")
     add("--compile_only", action="store_true", help="compile, and stop")
-    add("--validate_only", action="store_true", help="check that the model compiles, and stop")
-    add("--checkpoint_path", help="checkpoint to begin with, or to evaluate")
-    add("--is_pretrained_checkpoint", action="store_true", help="take its weights, and begin at step 0")
+    add("--validate_only", action="store_true", help="check that the model can be compiled, and stop")
+    add("--checkpoint_path", help="checkpoint to start from, or to evaluate")
+    add("--is_pretrained_checkpoint", action="store_true", help="load its weights, and begin at step 0")
     add("--num_replicas", help="copies of the model on the wafer that share a batch: a number, or auto")
-    add("--multireplica", action="store_true", help="--num_replicas=auto: as many copies as are fastest")
+    add("--multireplica", action="store_true", help="--num_replicas=auto: the fastest number of copies")
     add("--fabric_config_file", help="YAML file of the fabric to compile for")
-    add("--config", help="options of the original compiler; without effect, which the log says")
+    add("--config", help="options of the original's compiler, without effect, which is logged")
     add("--logging", help="level of the log: debug, info, warning or error")
-    add("--num_epochs", type=int, help="train so many epochs")
-    add("--num_steps", type=int, help="train so many steps")
-    add("--max_steps", type=int, help="train up to this global step")
-    add("--eval_steps", type=int, help="batches to evaluate")
+    add("--num_epochs", type=int, help="number of epochs to train")
+    add("--num_steps", type=int, help="number of steps to train")
+    add("--max_steps", type=int, help="global step to train up to")
+    add("--eval_steps", type=int, help="number of batches to evaluate")
     add("--seed", type=int)
-    add("--num_csx", type=int, help="CS systems of a group that share a batch, with weight streaming")
-    add("--max_wgt_servers", type=int, help="MemoryX processes that may share out the layers, at most")
+    add("--num_csx", type=int, help="CS systems that share a batch by weight streaming")
+    add("--max_wgt_servers", type=int, help="maximum number of MemoryX processes for the layers")
     add("--appliance", action="store_true", help="of later releases; refused")
     for name, default in _OF_THE_APPLIANCE.items():
         add(
@@ -343,15 +343,15 @@ def parse(
     return parser.parse_args(argv), own
 
 
-def merged(args: argparse.Namespace, own: Sequence[str]) -> Params:
-    """The parameter file, with what the command line says in the place of `runconfig`'s entries.
+def merge_params(args: argparse.Namespace, own: Sequence[str]) -> Params:
+    """Return the parameters of the file, with the command line's values in `runconfig`.
 
     Args:
-        args: the command line.
-        own: names of the program's own flags.
+        args: Command line.
+        own: Names of the program's own flags.
 
     Raises:
-        CallError: the file is not there or is no mapping, or flags exclude each other.
+        CallError: The file is missing or no mapping, or flags exclude each other.
     """
     try:
         params = yaml.safe_load(args.params.read_text())
@@ -369,7 +369,7 @@ def merged(args: argparse.Namespace, own: Sequence[str]) -> Params:
     if args.num_epochs is not None:
         run.pop("num_steps", None)
     for name, value in vars(args).items():
-        is_given = value is not None and value is not False  # 0 is a number
+        is_given = value is not None and value is not False  # 0 is a value
         if name not in (*_NOT_RUN_CONFIG, *own) and is_given:
             run[name] = str(value) if isinstance(value, Path) else value
     if args.multireplica and args.num_replicas not in (None, "auto"):
@@ -382,17 +382,17 @@ def merged(args: argparse.Namespace, own: Sequence[str]) -> Params:
         run["execution"] = EXECUTION_NAMES[args.execution]
     if args.cpu or args.target == "CPU":
         run["cs_ip"] = None
-    _announce(args)
+    _log_unused_flags(args)
     params["runconfig"] = run
     params["flags"] = {name: getattr(args, name) for name in own}
     return params
 
 
-def _announce(args: argparse.Namespace) -> None:
-    """Names flags without effect; an address that the run would not take is refused.
+def _log_unused_flags(args: argparse.Namespace) -> None:
+    """Log the given flags without effect.
 
     Raises:
-        CallError: it is given.
+        CallError: An address of the original's cluster is given.
     """
     if args.mgmt_address != _OF_THE_APPLIANCE["mgmt_address"]:
         raise CallError(
@@ -405,8 +405,8 @@ def _announce(args: argparse.Namespace) -> None:
     log_unused("flags", given, _OF_THE_APPLIANCE)
 
 
-def _listed(parsers: Any) -> list[argparse.ArgumentParser]:
-    """Parsers as parents of another one, which has its own `--help`."""
+def _parent_parsers(parsers: Any) -> list[argparse.ArgumentParser]:
+    """Return parsers without `--help`, as parents of another one, which has its own."""
     found = [parsers] if isinstance(parsers, argparse.ArgumentParser) else list(parsers)
     for parser in found:
         parser.add_help = False

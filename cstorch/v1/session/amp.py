@@ -33,20 +33,21 @@ _DEFAULT_STEPS_PER_INCREASE = 2000
 class GradScaler(amp.GradScaler):
     """`cstorch.amp.GradScaler` that is called with a loss.
 
-    The `backward` of what it returns computes scaled gradients and divides by the scale. The `step` of an
-    optimizer that was passed to `cbtorch.optimizer` then clips, leaves steps with inf or nan out, and changes
-    a dynamic scale.
+    The `backward` of the returned loss computes scaled gradients and divides them by the scale. The `step` of
+    an optimizer that was passed to `cbtorch.optimizer` then clips the gradients, skips steps with inf or nan,
+    and adjusts a dynamic scale.
 
     Args:
-        loss_scale: the static scale, or "dynamic". None means no scaling.
-        init_scale: first dynamic scale.
-        steps_per_increase: doubled after so many steps without inf or nan.
-        min_loss_scale: smallest dynamic scale.
-        max_loss_scale: largest dynamic scale.
-        max_gradient_norm: limit of the norm of all gradients of an optimizer, where the scale is dynamic.
-        mixed_precision: what the CS system computes activations in: 16 bits, float32, or as before (None).
-        initial_loss_scale: another name of `init_scale`, of release 1.2.
-        overflow_tolerance: see `cstorch.amp.GradScaler`.
+        loss_scale: The static scale, or "dynamic"; None for no scaling.
+        init_scale: First dynamic scale.
+        steps_per_increase: Number of steps without inf or nan after which the scale is doubled.
+        min_loss_scale: Smallest dynamic scale.
+        max_loss_scale: Largest dynamic scale.
+        max_gradient_norm: With a dynamic scale, limit of the norm of all gradients of an optimizer.
+        mixed_precision: Compute activations on the CS system in 16 bits (True), in float32 (False), or as
+            before (None).
+        initial_loss_scale: Name of `init_scale` in release 1.2.
+        overflow_tolerance: As in `cstorch.amp.GradScaler`.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class GradScaler(amp.GradScaler):
             "steps_per_increase": steps_per_increase,
             "min_loss_scale": min_loss_scale,
             "max_loss_scale": max_loss_scale,
-            # Programs clip themselves unless it is here; a scaler with a static scale leaves it to them.
+            # Programs clip the gradients themselves unless it is given; a static scale leaves it to them.
             "max_gradient_norm": max_gradient_norm if self.dynamic else None,
             "mixed_precision": mixed_precision,
         }
@@ -91,11 +92,11 @@ class GradScaler(amp.GradScaler):
             self.load_state_dict(loaded)
 
     def get_init_params(self) -> dict[str, Any]:
-        """Return the arguments of the constructor; `max_gradient_norm` only where `step` clips by it."""
+        """Return the arguments of the constructor; `max_gradient_norm` only if `step` clips by it."""
         return dict(self._init_params)
 
     def forward(self, loss: torch.Tensor) -> ScaledLoss:
-        """The loss, to be scaled in its `backward`."""
+        """Return the loss, whose `backward` scales it."""
         return ScaledLoss(self, loss)
 
 
@@ -107,17 +108,17 @@ class ScaledLoss:
     loss: torch.Tensor
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
-        """Computes scaled gradients, and divides them by the scale."""
-        if not state().optimizers:  # nobody would divide
+        """Compute scaled gradients, and divide them by the scale."""
+        if not state().optimizers:  # nothing would divide the gradients
             self.loss.backward(*args, **kwargs)
             return
         self.scaler.scale(self.loss).backward(*args, **kwargs)
         for optimizer in state().optimizers:
-            self.scaler.unscale_(optimizer)  # at once: programs may clip the gradients themselves
+            self.scaler.unscale_(optimizer)  # now, because programs may clip the gradients themselves
             vars(optimizer)[PENDING] = self.scaler
 
     def item(self) -> float:
-        """The loss as a number, where it can be read."""
+        """Return the loss as a number, where it can be read."""
         return float(self.loss.item())
 
 
@@ -126,13 +127,13 @@ def _scaler() -> GradScaler | None:
 
 
 def state_dict() -> dict[str, Any]:
-    """Return the state of the program's scaler; it is empty without one, or where the scale is static."""
+    """Return the state of the program's scaler, which is empty without one, or if the scale is static."""
     scaler = _scaler()
     return {} if scaler is None else scaler.state_dict()
 
 
 def load_state_dict(state_dict: Mapping[str, Any]) -> None:
-    """Continue with a saved state of a scaler: now, or in the scaler that the program makes next."""
+    """Load a saved state into the program's scaler, or into the next one if there is none."""
     scaler = _scaler()
     if not state_dict:  # as `state_dict()` returns it without a scaler
         return
@@ -143,21 +144,21 @@ def load_state_dict(state_dict: Mapping[str, Any]) -> None:
 
 
 def get_init_params() -> dict[str, Any]:
-    """Return the arguments that the program's scaler was made with; they are empty before there is one."""
+    """Return the arguments of the program's scaler, which are empty before there is one."""
     scaler = _scaler()
     return {} if scaler is None else scaler.get_init_params()
 
 
 PENDING = "_scaler_of_gradients"
-"""Attribute of an optimizer: the scaler of the gradients that its next step gets."""
+"""Attribute of an optimizer: the scaler of the gradients for its next step."""
 
 
 class _AmpState:
-    """Programs ask it for the 16-bit type."""
+    """The object in which programs look up the 16-bit type."""
 
     @property
     def half_dtype(self) -> torch.dtype:
-        """float16, which stands for cbfloat16 too, or bfloat16."""
+        """PyTorch's 16-bit type: bfloat16, or float16 for float16 and cbfloat16."""
         return torch_half_dtype()
 
 

@@ -1,4 +1,4 @@
-"""Optimizers of any kind, made ready for steps that are recorded once."""
+"""Prepares optimizers of any kind for steps that are recorded once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cstorch.v1.session.optim.lr_scheduler import chain_schedules, count_step, f
 
 
 def optimizer(given: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The same optimizer, ready for a session; it is a `cbtorch.optim.Optimizer` from here on.
+    """Prepare an optimizer for a session, and return it; its class then is a `cbtorch.optim.Optimizer`.
 
     Its state is made now: tensors that only the first step would make are unknown to the second one. The
     optimizers of `torch.optim` compute as they do in PyTorch; a rule of the program's own makes its state in
@@ -43,7 +43,7 @@ def optimizer(given: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 class _Prepared:
-    """What `optimizer` adds to the class of an optimizer.
+    """The mixin that `optimizer` adds to the class of an optimizer.
 
     Attributes:
         gradient_clipper: set by the program; it is called with the parameters before they are updated.
@@ -58,7 +58,7 @@ class _Prepared:
 
     @property
     def _optimizer(self) -> _Prepared:
-        """The optimizer of PyTorch, which the original wraps and programs give to schedules: this one."""
+        """This optimizer; the original wraps PyTorch's, which programs pass to schedules."""
         return self
 
     def set_main_lr_scheduler(self, lr_scheduler: Any) -> None:
@@ -71,7 +71,7 @@ class _Prepared:
             chain_schedules(self)
 
     def convert_state_dict_for_checkpoint(self, state_dict: Any) -> Any:
-        """Return a state dict as `load_state_dict` takes it: unchanged, for it has the names of PyTorch."""
+        """Return a state dict for `load_state_dict`: unchanged, because it has PyTorch's names."""
         return state_dict
 
     def _clip(self) -> None:
@@ -80,7 +80,7 @@ class _Prepared:
             clip([p for group in self.param_groups for p in group["params"]])  # type: ignore[attr-defined]
 
     def step(self, closure: Any = None) -> Any:
-        """Clip the gradients, and update the parameters; a scaled loss, as its scaler wants it."""
+        """Clip the gradients and update the parameters; gradients of a scaled loss go through its scaler."""
         scaler = vars(self).pop(PENDING, None)
         schedule = take_schedule(self)
         if isinstance(self, torch.optim.Adagrad):  # counts on this CPU, for lr_decay only
@@ -92,17 +92,17 @@ class _Prepared:
             self._clip()
             returned = step(closure) if closure is not None else step()
         else:
-            scaler.step(self)  # which calls this method again
+            scaler.step(self)  # it calls this method again
             scaler.update()
         count_step(self, schedule)
         return returned
 
     def state_dict(self) -> dict[str, Any]:
-        """That of the optimizer, and under `global_step` the number of steps behind it."""
+        """Return the state dict of the optimizer, with the number of steps as `global_step`."""
         return {**super().state_dict(), GLOBAL_STEP: state_steps()}  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Any) -> None:
-        """Goes on where a saved optimizer was: with its schedules, in the input, in the masks of dropout."""
+        """Resume from a saved optimizer, with its schedules, its position in the input and dropout masks."""
         groups: list[dict[str, Any]] = self.param_groups  # type: ignore[attr-defined]
         tensors = [{name: x for name, x in group.items() if isinstance(x, torch.Tensor)} for group in groups]
         super().load_state_dict(state_dict)  # type: ignore[misc]
@@ -127,7 +127,7 @@ _OF_TORCH = (
     torch.optim.RMSprop,
     torch.optim.Rprop,
 )
-"""Optimizers of PyTorch whose steps can be recorded, once their state is there."""
+"""Optimizers of PyTorch whose steps can be recorded once their state exists."""
 
 _classes: dict[type, type] = {}
 
@@ -152,7 +152,7 @@ def _check_parameters(given: torch.optim.Optimizer) -> None:
 
 
 def _make_state(given: torch.optim.Optimizer) -> None:
-    """The state of an optimizer before its first step."""
+    """Create the state of an optimizer before its first step."""
     if type(given) is torch.optim.Adagrad and any(group["lr_decay"] for group in given.param_groups):
         raise OptimizerArgumentError(
             "torch.optim.Adagrad with lr_decay counts its steps in Python, expected lr_decay=0: use "
@@ -167,7 +167,7 @@ def _make_state(given: torch.optim.Optimizer) -> None:
 
 
 def _make_state_of_torch(given: torch.optim.Optimizer) -> None:
-    """As the first step of `torch.optim`'s own optimizers makes it, on the device, with tensors alone."""
+    """Create the state as the first step of `torch.optim`'s optimizers does, on the device."""
     if type(given) not in _OF_TORCH:
         found = optim.replacement(type(given))
         cure = "choose one of cbtorch.optim" if found is None else f"make cbtorch.optim.{found.__name__}"
@@ -191,7 +191,7 @@ def _make_state_of_torch(given: torch.optim.Optimizer) -> None:
 
 
 def _make_momentum(given: torch.optim.SGD, group: dict[str, Any]) -> None:
-    """PyTorch starts the momentum with the first gradient, as momentum from 0 does without dampening."""
+    """Start the momentum at 0, which without dampening equals PyTorch's start with the first gradient."""
     if not group["momentum"]:
         return
     if group["dampening"]:

@@ -121,7 +121,7 @@ class Session:
     If this process computes on its own CPU, a session changes nothing.
 
     Args:
-        given: The loader; or model, optimizer and criterion, as release 1.2 first announced it; then the mode.
+        given: The loader; or model, optimizer and criterion, as release 1.2 first announced; then the mode.
             Optimizers among them are prepared as by `cbtorch.optimizer`.
         dataloader: The loader.
         mode: "train" or "eval".

@@ -1,9 +1,9 @@
-"""The steps of a session, on the chief: a step is what the program does between two batches.
+"""The steps of a session on the chief, where a step is what the program does between two batches.
 
-The body of the loop is recorded for every step whose outputs the program gets, and must do on the device
-what it did the first time. These are all steps, or those that `cm.set_run_config` names: then the steps
-between them run without the body. Python in it may decide by the number of the step: step closures are those
-of this body, with its arguments. A value may be read as soon as the state is updated, which ends the step.
+The body of the loop is recorded for every step whose outputs the program fetches: all steps, or those that
+`cm.set_run_config` selects, between which steps run without the body. On the device it must do the same each
+time. Python code may depend on the number of the step: the step closures of this recording run, with its
+arguments. A value may be read as soon as the state is updated, which ends the step.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from cgc.importers.aten import Graph, Node
 
 KEPT_ELEMENTS = 1 << 16
-"""The largest tensor whose value a program can read behind its step without a step closure."""
+"""Elements of the largest tensor that a program can read after its step without a step closure."""
 
 
 class Steps:
-    """Steps over one input.
+    """The steps over one input.
 
     Args:
         loader: The input.
-        mode: "train" or "eval"; None where the program has not said it.
-        steps: How many there are, where `set_run_config` does not say it.
+        mode: "train" or "eval"; None if the program has not given it.
+        steps: Number of steps, unless `set_run_config` gives it.
 
     Attributes:
-        recording: The program is in a step.
+        recording: A step is being recorded.
     """
 
     def __init__(self, loader: InputLoader, mode: str | None, steps: int) -> None:
@@ -52,7 +52,7 @@ class Steps:
         self._mode = mode
         self._run_config: RunConfig | None = None
         self._loop = Loop(loader, steps, checkpoint_steps=1)
-        self._loop.can_extend = True  # with each further epoch of the program's own loop
+        self._loop.can_extend = True  # each further epoch of the program's own loop adds steps
         self._batch_size = loader.batch_size
         self._nodes = 0
         self._numbers: list[Any] = []
@@ -62,58 +62,58 @@ class Steps:
 
     @property
     def ended(self) -> bool:
-        """No step is left, or nothing ran because the program is only compiled."""
+        """True if no step is left, or nothing runs because the program is only compiled."""
         config = self._run_config
         return self._loop.ended or (config is not None and self._loop.completed >= config.total_steps)
 
     @property
     def follows_loader(self) -> bool:
-        """An epoch of the loader ends a loop of the program; with `set_run_config` the last step does."""
+        """True if an epoch of the loader ends the program's loop, and not the last step."""
         return self._run_config is None
 
     @property
     def compiled(self) -> bool:
-        """Whether a step was recorded and has gone through the compiler."""
+        """True if a step was recorded and compiled."""
         return self._loop.step is not None
 
     def add(self, steps: int) -> None:
-        """So many steps more, of a further epoch, where the program's own loop runs them."""
+        """Add the steps of a further epoch if the program's own loop runs them."""
         if self._run_config is not None:
             return
         self._loop.steps += steps
 
     def begin(self) -> Any:
-        """A batch; what the program does from here to `finish` is a step."""
+        """Begin to record a step, which `finish` ends, and return its batch."""
         for model in Program.current().models:
             for parameter in model.parameters():
-                if parameter.grad is not None:  # of the last step, whose values are gone
+                if parameter.grad is not None:  # recorded in the last step, with values that are gone
                     parameter.grad = DeviceTensor(parameter)
         self._numbers = _numbers_of_groups()
         self._loop.begin_recording()
         self.recording = True
         self.number_step()
-        return pytree.tree_map_only(DeviceTensor, _widened, self._loop.batch)
+        return pytree.tree_map_only(DeviceTensor, _widen, self._loop.batch)
 
     def number_step(self) -> None:
-        """Set the number of the step that is recorded: the next one whose outputs the program gets."""
+        """Set the number of the recorded step: the next one whose outputs the program fetches."""
         config = state().run_config if self._loop.step is None else self._run_config
         done = self._loop.completed
         state().run_step = done + 1 if config is None else config.next_fetch(done)
 
     def add_closure(self, call: ClosureCall) -> None:
-        """A closure that runs behind the step."""
+        """Add a closure that runs after the step."""
         self._loop.add_closure(call)
 
     def finish(self, read: Sequence[DeviceTensor] = ()) -> None:
-        """Ends the step that is recorded, if one is, and runs it.
+        """End the step that is being recorded, if any, and run it.
 
         Args:
-            read: tensors whose values the program asks for.
+            read: Tensors whose values the program reads.
 
         Raises:
-            SessionError: the body of the loop did something else than in its first turn.
-            cgc.errors.CompileError: the step cannot be compiled.
-            cs_system.errors.CsSystemError: the system is not there, busy, or failed; a worker was lost.
+            SessionError: The body of the loop did something else than in its first iteration.
+            cgc.errors.CompileError: The step cannot be compiled.
+            cs_system.errors.CsSystemError: The system is unavailable, busy, or failed; a worker was lost.
         """
         if not self.recording:
             return
@@ -124,7 +124,7 @@ class Steps:
             raise
 
     def value(self, tensor: DeviceTensor) -> torch.Tensor | None:
-        """A value that the program reads; None where it is not there."""
+        """Return a value that the program reads; None if it is unavailable."""
         if self.recording:
             if self._mode == modes.TRAIN and not self._loop.tracing.changes_parameters():
                 return None
@@ -135,13 +135,13 @@ class Steps:
             return None
 
     def close(self) -> None:
-        """Runs the step that is recorded, and ends; the state comes to this CPU."""
+        """Run the step that is being recorded, and end the loop; the state is fetched to this CPU."""
         self.finish()
         state().run_config = None
         self._stack.close()
 
     def abandon(self, error: BaseException) -> None:
-        """Ends after an error."""
+        """End the loop after an error."""
         self.recording = False
         stack, self._stack = self._stack, ExitStack()
         self._loop.abandon(error)
@@ -163,14 +163,14 @@ class Steps:
             state().rate_tracker.reset()
             count_figures(self._loop.figures())
         else:
-            said = difference(first.traced.graph, step.traced.graph, self._nodes)
-            if said is not None:
-                raise SessionError(said)
+            difference = describe_difference(first.traced.graph, step.traced.graph, self._nodes)
+            if difference is not None:
+                raise SessionError(difference)
         if not self._loop.ended:
             self._run(step.closures)
 
     def _configure(self) -> None:
-        """Programs say what to run before the loop, or in the first turn of it."""
+        """Take the run configuration, which programs give before the loop or in its first iteration."""
         config = self._run_config = state().run_config
         if config is not None:
             self._loop.can_extend = False
@@ -221,7 +221,7 @@ class Steps:
             )
 
     def _kept(self, read: Sequence[DeviceTensor]) -> list[DeviceTensor]:
-        """What the step puts out beside what closures get: the loss, and what the program still holds."""
+        """Return the loss and the tensors still in use: outputs of the step besides closures' arguments."""
         own = {id(x) for model in Program.current().models for x in (*model.parameters(), *model.buffers())}
         own |= {id(x.grad) for model in Program.current().models for x in model.parameters()}
         recording = self._loop.tracing.recording
@@ -232,7 +232,7 @@ class Steps:
 
 
 def _recorded_tensors(recording: Any) -> Iterator[DeviceTensor]:
-    """Small tensors of a recording that are still in use."""
+    """Yield the small tensors of a recording that are still in use."""
     for x in {id(x): x for made in recording.made if (x := made()) is not None}.values():
         small = type(x) is DeviceTensor and x.elem is not None and x.numel() <= KEPT_ELEMENTS
         if small and value_of(x).recording is recording:
@@ -240,7 +240,7 @@ def _recorded_tensors(recording: Any) -> Iterator[DeviceTensor]:
 
 
 def count_figures(figures: Mapping[str, float | None]) -> None:
-    """Notes figures of a run by the names of the original."""
+    """Record figures of a run by the names of the original."""
     for name, counter, factor in (
         ("compile_s", "CerebrasCompileTimeMs", 1e3),
         ("programming_s", "CerebrasProgrammingTimeNs", 1e9),
@@ -252,17 +252,14 @@ def count_figures(figures: Mapping[str, float | None]) -> None:
 
 
 def _numbers_of_groups() -> list[Any]:
-    """The Python numbers that the optimizers go by."""
+    """Return the Python numbers in the groups of the optimizers."""
     groups = [group for optimizer in state().optimizers for group in optimizer.param_groups]
     return [(name, x) for group in groups for name, x in group.items() if isinstance(x, int | float | tuple)]
 
 
-def _widened(tensor: DeviceTensor) -> torch.Tensor:
-    """A tensor of a batch as float32 where it has 16 bits and the models have not.
-
-    Programs hand over 16-bit inputs for models whose parameters are float32; the compiler chooses what is
-    computed in 16 bits.
-    """
+def _widen(tensor: DeviceTensor) -> torch.Tensor:
+    """Return a 16-bit tensor of a batch as float32 if a model has float32 parameters."""
+    # Programs of the original give 16-bit inputs to such models, and the compiler chooses the precision.
     if tensor.dtype not in (torch.float16, torch.bfloat16):
         return tensor
     parameters = [p for model in Program.current().models for p in model.parameters()]
@@ -277,26 +274,26 @@ class _EnteredSteps:
 
 
 def current_steps() -> Steps | None:
-    """The steps that this process is in."""
+    """Return the innermost steps that the program is in."""
     entered = Program.current().part(_EnteredSteps).stack
     return entered[-1] if entered else None
 
 
 def recording_steps() -> Steps | None:
-    """Those whose step is being recorded now."""
+    """Return the innermost steps if one is being recorded."""
     steps = current_steps()
     return steps if steps is not None and steps.recording else None
 
 
 def enter(steps: Steps) -> None:
-    """From here to `leave` these are the steps of this process."""
+    """Make these the current steps until `leave`."""
     program = Program.current()
     program.part(_EnteredSteps).stack.append(steps)
     program.value_readers.append(steps.value)
 
 
 def leave(steps: Steps) -> None:
-    """See `enter`."""
+    """End the effect of `enter`."""
     program = Program.current()
     entered = program.part(_EnteredSteps).stack
     if steps in entered:
@@ -304,45 +301,41 @@ def leave(steps: Steps) -> None:
         entered.remove(steps)
 
 
-_CURE = (
-    "the step is compiled once, from the first turn. Numbers that change belong into tensors: learning rates "
-    "into a schedule of cbtorch.optim.lr_scheduler; what differs between steps otherwise belongs into a step "
+_REMEDY = (
+    "the step is compiled once, from the first iteration. Numbers that change belong in tensors: learning "
+    "rates in a schedule of cbtorch.optim.lr_scheduler; other differences between steps belong in a step "
     "closure"
 )
 
 
-def difference(first: Graph, again: Graph, nodes: int) -> str | None:
-    """What a later recording of a step does otherwise than the first one; None where nothing.
+def describe_difference(first: Graph, again: Graph, nodes: int) -> str | None:
+    """Describe how a later recording of a step differs from the first one; None if it does not.
 
     Args:
-        first: of the first turn.
-        again: of a later one.
-        nodes: how many of the first are the program's.
+        first: Graph of the first iteration.
+        again: Graph of a later iteration.
+        nodes: Number of nodes in the first graph that come from the program.
     """
     expected = first.nodes[:nodes]
     for old, new in zip(expected, again.nodes, strict=False):
-        if _facts(old) != _facts(new):
-            return f"{_line(new)}: {_named(new)} stands where the first turn had {_named(old)}; {_CURE}"
+        if (old.op, old.arguments, old.results) != (new.op, new.arguments, new.results):
+            return f"{_line(new)}: {_describe(new)}, but the first iteration has {_describe(old)}; {_REMEDY}"
     if nodes != len(again.nodes):
         longer = max(expected, again.nodes, key=len)
         extra = longer[min(nodes, len(again.nodes))]
-        who = "this turn alone" if longer is again.nodes else "the first turn alone"
-        return f"{_line(extra)}: {_named(extra)} is in {who}; {_CURE}"
+        which = "this iteration only" if longer is again.nodes else "the first iteration only"
+        return f"{_line(extra)}: {_describe(extra)} is in {which}; {_REMEDY}"
     for key, constant in first.constants.items():
         if not np.array_equal(constant.array, again.constants[key].array):
             user = next((node for node in again.nodes if _takes(node, key)), None)
             where = "line unknown" if user is None else _line(user)
-            return f"{where}: a tensor of this CPU has other elements than in the first turn; {_CURE}"
+            return f"{where}: a tensor of this CPU has other elements than in the first iteration; {_REMEDY}"
     if first.updates != again.updates:
-        return f"the body of the loop writes other state than in its first turn; {_CURE}"
+        return f"the body of the loop writes other state than in its first iteration; {_REMEDY}"
     return None
 
 
-def _facts(node: Node) -> Any:
-    return node.op, node.arguments, node.results
-
-
-def _named(node: Node) -> str:
+def _describe(node: Node) -> str:
     numbers = [f"{name}={value}" for name, value in node.arguments.items() if isinstance(value, int | float)]
     return f"{node.op}({', '.join(numbers)})"
 
@@ -360,11 +353,11 @@ T = TypeVar("T")
 
 
 def step_closure(function: Callable[P, T]) -> Callable[P, T | None]:
-    """A function, or a method, that runs behind the step in which it is called, with values for tensors.
+    """Make a function or method run after the step in which it is called, with values for tensors.
 
-    It returns None there. Where no step is recorded, as on this CPU, or within another closure, it is called
-    immediately; but a program that drives the appliance expects its calls before the step is compiled to wait
-    for `run_queued_closures`.
+    The call in the step returns None. If no step is being recorded, as on this CPU or within another closure,
+    the function is called immediately, except that the calls of a program that drives the appliance are
+    queued until the step is compiled (`run_queued_closures`).
     """
 
     @wraps(function)
@@ -382,7 +375,7 @@ def step_closure(function: Callable[P, T]) -> Callable[P, T | None]:
 
 
 def run_queued_closures() -> None:
-    """Call the step closures that were called before the step was compiled, in their order."""
+    """Run the queued calls of step closures, in their order."""
     here = state()
     here.queues_closures = False
     calls, here.queued_closures = here.queued_closures, []

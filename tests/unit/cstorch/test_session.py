@@ -501,7 +501,7 @@ def test_a_step_of_the_other_mode_is_refused(training: Training, mode: str, text
 def test_calls_in_the_wrong_place_are_refused(training: Training) -> None:
     with pytest.raises(SessionError, match="outside of a session"):
         next(iter(training.loader))
-    with pytest.raises(SessionError, match="inside of another"), cbtorch.Session(training.loader, "train"):
+    with pytest.raises(SessionError, match="inside another"), cbtorch.Session(training.loader, "train"):
         cbtorch.Session(training.loader, "eval").__enter__()
     with pytest.raises(SessionError, match="mode is 'test', expected one of train"):
         cbtorch.Session(training.loader, mode="test")
@@ -579,7 +579,7 @@ def test_tasks_meet_and_do_not_wait_for_one_that_has_ended(
     assert at(0, "two", 9.0) == [b"0", b"1", b""]
     assert "without rank 2, whose program has ended" in caplog.text
     monkeypatch.delenv("CSRUN_LOG_DIR")
-    with pytest.raises(rendezvous.RendezvousError, match="expected one that csrun_wse has started"):
+    with pytest.raises(rendezvous.RendezvousError, match="expected a job that csrun_wse has started"):
         at(0, "three", 0.0)
     assert rendezvous.rendezvous("three") == [b"", b"", b""]
 
@@ -643,7 +643,7 @@ def test_the_appliance_says_what_comes_before_it() -> None:
     cm.step_closure(calls.append)(1)
     batches = iter(training.loader)
     training.step(next(batches))
-    with pytest.raises(SessionError, match="goes on to another batch"):
+    with pytest.raises(SessionError, match="continues to another batch"):
         next(batches)
     assert calls == []
     appliance.compile(validate_only=True)

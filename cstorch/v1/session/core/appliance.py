@@ -34,7 +34,7 @@ _WITHOUT_EFFECT = (
     "job_time_sec",
     "disable_version_check",
 )
-"""Settings of a cluster that describe servers of the original's."""
+"""Settings of servers of the original's cluster."""
 
 ORIGINAL_ADDRESS = "cluster-server.cerebras.com:443"
 """The default of programs of the original, which names no system of this toolkit."""
@@ -46,17 +46,17 @@ class ApplianceMode:
     Args:
         workdir: Folder for files of the run. Programs of releases 1.6 and 1.7 give all their parameters, of
             which `runconfig` describes the cluster.
-        compile_dir: Folder for artifacts of the compiler; a function that returns the initial state in
-            release 1.6.
-        cs_config: `cerebras_appliance.CSConfig.CSConfig`, or anything with its attributes.
+        compile_dir: Directory for compile artifacts; in release 1.6, a function that returns the initial
+            state.
+        cs_config: `cerebras_appliance.CSConfig.CSConfig`, or an object with its attributes.
         precision_opt_level: Without effect.
-        use_cs_grad_accum: Whether gradients of micro-batches may be added up, which changes no number here.
-        settings: Others of the original, without effect.
+        use_cs_grad_accum: Without effect on results: allow the gradients of micro-batches to be accumulated.
+        settings: Further settings of the original, without effect.
 
     Attributes:
-        cs_config: As given, for the program to read. Its `num_csx` is 1, by which programs divide their loss:
-            several systems share one batch here, and the mean is that of the whole batch.
-        tracker_execute: Logs how long parts of the program take.
+        cs_config: The given configuration. Its `num_csx`, by which programs divide their loss, is set to 1:
+            several systems share one batch here, and a mean is that of the whole batch.
+        tracker_execute: Logs the duration of parts of the program.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ApplianceMode:
     ) -> None:
         if not env().appliance:
             raise SessionError(
-                "ApplianceMode is made before initialize(appliance=True), expected it after that"
+                "ApplianceMode is created before initialize(appliance=True), expected it after that"
             )
         self._params = workdir if isinstance(workdir, Mapping) else {}
         self._initial_state: Callable[[], Any] | None = compile_dir if callable(compile_dir) else None
@@ -83,19 +83,19 @@ class ApplianceMode:
         start_workers()
 
     def build_worker_image(self, should_skip: bool = False) -> AbstractContextManager[None]:
-        """Nothing around the body: workers have the program's own environment."""
+        """Return an empty context: workers have the program's environment."""
         return nullcontext()
 
     def compile(self, *given: Any, validate_only: bool | None = None) -> bool:
-        """End the step that is recorded, and compile it where `initialize` said `compile_only`.
+        """End the step that is being recorded, and compile it after `initialize(compile_only=True)`.
 
         Args:
-            given: The outputs of the step, of which `state()` knows itself; samples in a batch; in release
-                1.6 a fabric; and last whether to stop where it is known that the step can be compiled.
+            given: The outputs of the step, which `state()` already has; samples in a batch; in release 1.6 a
+                fabric; and last, whether to only check that the step can be compiled.
             validate_only: The last of these, by name.
 
         Raises:
-            SessionError: Nothing was recorded.
+            SessionError: No step was recorded.
             cgc.errors.CompileError: The step cannot be compiled.
         """
         steps = _steps("compile()")
@@ -120,23 +120,23 @@ class ApplianceMode:
         cleanup_stack: ExitStack | None = None,
         send_weights_grouper: Any = None,
     ) -> None:
-        """Bring the compiled step onto the system, and run it for the first time.
+        """Load the compiled step onto the system, and run it for the first time.
 
         Args:
-            input_fn: Makes the loader; every worker calls it.
-            given: Arguments of `input_fn` as a list and a dict, since release 1.8 (the parameters of the
-                program else); samples in a batch; number of steps; after how many steps the program writes
-                checkpoints; mode; file with the initial state.
+            input_fn: Returns the loader; every worker calls it.
+            given: Arguments of `input_fn` as a list and a dict, since release 1.8 (before, it gets the
+                parameters of the program); samples in a batch; number of steps; interval of checkpoints;
+                mode; file with the initial state.
             initial_checkpoint_file: The last of these, by name.
-            checkpoint_steps: The third of these, by name.
-            cleanup_stack: Ends the run where the program leaves it.
+            checkpoint_steps: The interval of checkpoints, by name.
+            cleanup_stack: Ends the run when the program leaves it.
             send_weights_grouper: Groups the tensors of the initial state; the closure of a group may prune
                 them by NaN. They stay pruned, and checkpoints have NaN there.
 
         Raises:
             SessionError: Nothing was compiled, or a tensor is pruned that was not marked as sparse.
             CheckpointError: The initial state does not fit the model.
-            cs_system.errors.CsSystemError: The system is not there or busy; a worker did not come.
+            cs_system.errors.CsSystemError: The system is unavailable or busy, or a worker did not connect.
         """
         arguments, rest = ((self._params,), given)
         if given and isinstance(given[0], Sequence):
@@ -177,7 +177,7 @@ class ApplianceMode:
             weights: The state of the program, as a nest, or as pairs of a name and a tensor.
             file_name: The checkpoint.
             iteration: The step; it is the last one whose outputs the program has received.
-            duplicate_params_map: Names of the same weight; each has it in `weights`.
+            duplicate_params_map: Names of the same weight, which `weights` has under each name.
         """
         leaves = named_leaves(weights) if isinstance(weights, Mapping) else dict(weights)
         writer, steps = PyTorchH5Saver(), _steps("save_weights()")
@@ -185,15 +185,15 @@ class ApplianceMode:
             writer.save_tensor(file_name, name, steps.saved(name, value))
 
     def save_dataloader_checkpoint(self, step: int) -> None:
-        """Nothing: the number of steps in a checkpoint is the position in the input."""
+        """Do nothing: the number of steps in a checkpoint is the position in the input."""
 
     @property
     def weight_names(self) -> dict[str, str]:
-        """Names of weights by those that the program has given them: the same."""
+        """The names of weights by the names that the program has given them, which are the same."""
         return {name: name for name in self._weights}
 
     def receive_weights(self, state_dict: Any, iteration: int) -> dict[str, Any]:
-        """Return the state after a step, counted from 0, by names that begin below its parts."""
+        """Return the state after a step, counted from 0, by names without their first part."""
         steps = _steps("receive_weights()")
         self._weights = {
             name.partition(".")[2]: steps.saved(name, x)
@@ -232,13 +232,13 @@ def _end_with(
 
 
 def _cluster_of(runconfig: Mapping[str, Any]) -> Any:
-    """The cluster that parameters of a program describe."""
+    """Return the cluster that the parameters of a program describe."""
     given = {name: runconfig[name] for name in vars(ClusterConfig()) if name in runconfig}
     return ClusterConfig(**{**given, "max_wgt_servers": runconfig.get("num_wgt_servers")})
 
 
 def _choose_cluster(cs_config: Any) -> None:
-    """Take what has an effect here from the description of a cluster, and name what has none."""
+    """Apply the effective settings of a cluster's description, and log those without effect."""
     given = {name: getattr(cs_config, name, None) for name in _WITHOUT_EFFECT}
     log_unused("ApplianceMode", given, {"transfer_processes": 5})
     names = ("mgmt_address", "num_csx", "num_workers_per_csx", "max_wgt_servers")

@@ -1,7 +1,7 @@
-"""`cbtorch.core.cb_model`, as programs call it `cm`: tasks of a job, steps, what a run tells.
+"""`cbtorch.core.cb_model`, which programs call `cm`: tasks of a job, steps, progress and checkpoints.
 
 A job has one receiver, the chief, which drives the CS system, and streamers, its workers. In a job of one
-task, and where this process computes on its own CPU, the only task is both.
+task, and on this CPU, the only task is both.
 """
 
 from __future__ import annotations
@@ -88,95 +88,98 @@ log = logging.getLogger("cstorch")
 T = TypeVar("T")
 
 METRIC_NAME_PREFIX = "metric"
-"""Begins the names of the state of metrics."""
-# Tasks.
+"""Prefix of the names of metric state."""
+
+# Tasks
 
 
 def is_wse_device() -> bool:
-    """Whether models of this process compute on a CS system."""
+    """Return True if models of this process compute on a CS system."""
     return use_cs()
 
 
 def device() -> torch.device:
-    """What tensors of the CS system say they are on; this CPU where there is none."""
+    """Return the device that tensors of the CS system report, or this CPU without one."""
     return DEVICE if use_cs() else torch.device("cpu")
 
 
 def is_master_ordinal(local: bool = False) -> bool:
-    """Whether this task is the one that writes files and prints; `local`, of its node, is the same."""
+    """Return True if this task writes files and prints; `local` asks for its node, without effect."""
     return not use_cs() or is_receiver()
 
 
 def get_ordinal() -> int:
-    """The number of this task in its job; 0 is the chief."""
+    """Return the number of this task in its job; 0 is the chief."""
     return task().rank if use_cs() else 0
 
 
 def num_tasks() -> int:
-    """Tasks of the job."""
+    """Return the number of tasks of the job."""
     return task().num_tasks if use_cs() else 1
 
 
 def num_streamers() -> int:
-    """Tasks that stream batches."""
+    """Return the number of tasks that stream batches."""
     return job.num_streamers() if use_cs() else 1
 
 
 def num_receivers() -> int:
-    """Tasks that drive the CS system: one."""
+    """Return the number of tasks that drive the CS system: one."""
     return 1
 
 
 def get_streaming_rank() -> int:
-    """The number of this task among those that stream; 0 on the chief."""
+    """Return the number of this task among those that stream; 0 on the chief."""
     return job.get_streaming_rank() if use_cs() else 0
 
 
 def is_sync_mode() -> bool:
-    """False: with `set_run_config` the system runs ahead of the program."""
+    """Return False: with `set_run_config` the system runs ahead of the program."""
     return False
 
 
 def is_appliance() -> bool:
-    """Whether the program drives its steps by `core.appliance.ApplianceMode`."""
+    """Return True if the program drives its steps by `core.appliance.ApplianceMode`."""
     return env().appliance
 
 
 def rendezvous(name: str, payload: bytes = b"", replicas: Any = None) -> list[bytes]:
-    """Waits for all tasks of the job; what each has brought, by rank.
+    """Wait for all tasks of the job, and return the data of each, by rank.
 
-    From the loop of a session to its end every task is alone and goes on: workers stream while the chief
-    runs the steps, so they do not come to the same places.
+    Within the loop of a session this returns immediately, with the data of this task.
 
     Raises:
-        RendezvousError: a task did not come within ten minutes.
+        RendezvousError: A task did not come within ten minutes.
     """
+    # Within a loop workers stream while the chief runs the steps, so they do not reach the same places.
     if not is_initialized() or is_in_steps():
         return [payload]
     return _meet(name, payload)
 
 
 def mesh_reduce(tag: str, data: T, reduce_fn: Callable[[list[T]], T]) -> T:
-    """What a function makes of the data of all tasks, which tensors and plain data can be."""
+    """Return a function's result for the data of all tasks, which may be tensors and plain data."""
     buffer = io.BytesIO()
     torch.save(to_cpu(data), buffer)
     found = rendezvous(tag, buffer.getvalue())
     return reduce_fn([torch.load(io.BytesIO(item), weights_only=True) for item in found if item])
 
 
-# Steps.
+# Steps
 
 
 def set_run_config(total_steps: int, checkpoint_steps: int, fetch_steps: int) -> None:
-    """Set how many steps the loop of the next session has, and for which of them its body runs.
+    """Set the steps of the loop of the next session, and those for which its body runs.
+
+    The body always runs for the last step.
 
     Args:
-        total_steps: steps of this run.
-        checkpoint_steps: the body runs, and the state can be read, every so many steps; 0 for none.
-        fetch_steps: the same, for values that the program looks at. The last step is always among them.
+        total_steps: Number of steps of this run.
+        checkpoint_steps: Interval of steps for which the body runs and the state can be read; 0 for none.
+        fetch_steps: Interval of further steps for which the body runs; 0 for none.
 
     Raises:
-        SessionError: a number is negative, or there is no step.
+        SessionError: A number is negative, or there is no step.
     """
     if total_steps < 1 or (checkpoint_steps or 0) < 0 or (fetch_steps or 0) < 0:
         raise SessionError(
@@ -195,36 +198,36 @@ def get_run_step() -> int:
 
 
 def run_step_closures() -> None:
-    """Ends the step that is recorded, and runs its closures."""
+    """End the step that is being recorded, and run its closures."""
     mark_step()
 
 
 def set_target_num_replicas(num_replicas: int) -> None:
-    """How many copies of the model stand on the wafer and share a batch; -1 for as many as are fastest.
+    """Set the number of copies of the model on the wafer that share a batch; -1 for the fastest number.
 
-    Nothing on this CPU.
+    It has no effect on this CPU.
 
     Raises:
-        ConfigureError: there cannot be so many.
+        ConfigureError: The number is invalid.
     """
     if use_cs():
         choose_replicas(num_replicas)
 
 
 def set_state_names(names: Mapping[str, Any]) -> None:
-    """Name the state of the program as its checkpoints do, where it drives the appliance; nothing else."""
+    """Set the names of the state in checkpoints, for a program that drives the appliance."""
     steps = recording_steps()
     if isinstance(steps, ApplianceSteps):
         steps.add_names(names)
 
 
 def set_metric_state_names(names: Mapping[str, Any], metric_name: str = "") -> None:
-    """As `set_state_names`, for the state of a metric."""
+    """Set the names of a metric's state in checkpoints, for a program that drives the appliance."""
     set_state_names({METRIC_NAME_PREFIX: {metric_name.replace("/", "_"): names}})
 
 
 def set_attribute(tensor: torch.Tensor, name: str, value: Any) -> torch.Tensor:
-    """Mark a tensor as "sparse" for a step of the appliance; the compiler finds out other hints by itself."""
+    """Mark a tensor as "sparse" for a step of the appliance; other hints have no effect."""
     steps = appliance_steps()
     if name == "sparse" and value and steps is not None and steps.recording:
         steps.mark_sparse(tensor)
@@ -232,31 +235,31 @@ def set_attribute(tensor: torch.Tensor, name: str, value: Any) -> torch.Tensor:
 
 
 def make_constant(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of this CPU as one of the device, with the same elements in every step."""
+    """Return a tensor of this CPU as one of the device, with the same elements in every step."""
     return to_device(tensor) if use_cs() else tensor
 
 
 def set_rng_state(seed: int) -> None:
-    """Seeds PyTorch, and random operations of the step."""
+    """Seed PyTorch and the random operations of the step."""
     torch.manual_seed(seed)
     if use_cs():
         choose_seed(seed)
 
 
-# What a run tells.
+# Progress
 
 
 def master_print(*values: Any, flush: bool = False) -> None:
-    """Prints, on the chief."""
+    """Print on the chief."""
     if is_master_ordinal():
-        print(*values, flush=flush)  # noqa: T201 - what it is for
+        print(*values, flush=flush)  # noqa: T201 - its purpose
 
 
 @step_closure
 def print_update(
     device: Any, step: int, loss: Any, mode: str = "train", summary_writer: Any = None, rate: Any = None
 ) -> None:
-    """Logs loss and rates of a step, and writes them as summaries where a writer is given."""
+    """Log loss and throughput of a step, and write them as summaries if there is a writer."""
     tracker, value = state().rate_tracker, float(loss)
     newest, mean = tracker.rate(), tracker.global_rate()
     log.info(
@@ -280,7 +283,7 @@ def print_update(
 def write_to_summary(
     writer: Any, step: int | None = None, dict_to_write: Mapping[str, Any] | None = None, **more: Any
 ) -> None:
-    """Writes scalars for TensorBoard, on the chief."""
+    """Write scalars for TensorBoard on the chief."""
     if writer is None or not is_master_ordinal():
         return
     for name, value in {**(dict_to_write or {}), **more}.items():
@@ -288,7 +291,7 @@ def write_to_summary(
 
 
 def metrics_counter_value(name: str) -> float | None:
-    """A figure of the run by the name of the original, such as "CerebrasCompileTimeMs"; None if unknown."""
+    """Return a figure of the run by the original's name, such as "CerebrasCompileTimeMs"; None if unknown."""
     return state().counters.get(name)
 
 
@@ -300,13 +303,13 @@ def _extract_tracker_details(step: int) -> tuple[float, float, float]:
 
 
 def print_metrics_report() -> None:
-    """Logs all figures of the run."""
+    """Log all figures of the run."""
     for name, value in sorted(state().counters.items()):
         log.info("%s: %g", name, value)
 
 
 def to_cpu(data: Any) -> Any:
-    """A nest whose tensors of the device are copies on this CPU."""
+    """Return a nest with copies on this CPU of its tensors of the device."""
     return pytree.tree_map_only(DeviceTensor, lambda tensor: tensor.cpu().clone(), data)
 
 
@@ -317,19 +320,19 @@ def save(
     master_only: bool = True,
     post_transfer_callback: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Writes a nest of tensors and plain data as `torch.save` does; within a step, behind it.
+    """Write a nest of tensors and plain data as `torch.save` does; within a step, after that step.
 
-    The file is written beside its path and renamed, so a checkpoint is whole or not there.
+    The file is written next to its path and renamed, so a checkpoint is complete or absent.
 
     Args:
-        data: dicts, lists, tensors.
-        file_or_path: a path, or a file open for writing.
-        master_only: workers write nothing.
-        post_transfer_callback: is given the nest on the CPU; what it returns is written.
+        data: Dicts, lists and tensors.
+        file_or_path: A path, or a file open for writing.
+        master_only: Only the chief writes.
+        post_transfer_callback: Called with the nest on this CPU; its return value is written.
 
     Raises:
-        CheckpointError: the directory is not writable or full.
-        StateUnavailableError: the system is at another step by now.
+        CheckpointError: The directory is not writable, or the disk is full.
+        StateUnavailableError: The system has already advanced to a later step.
     """
     if master_only and not is_chief():
         return

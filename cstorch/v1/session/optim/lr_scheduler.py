@@ -72,15 +72,15 @@ __all__ = [
 ]
 
 _SCHEDULES = "_declared_schedules"
-"""Attribute of an optimizer: the schedules that follow each other, in the order of their making."""
+"""Attribute of an optimizer: the schedules that follow each other, in the order of creation."""
 _DECLARED = "_all_declared_schedules"
-"""Attribute of an optimizer: all schedules that were made for it."""
+"""Attribute of an optimizer: all schedules that were created for it."""
 _SCHEDULE = "_schedule_of_steps"
-"""Attribute of an optimizer: what its steps count on, one schedule or all of them in a sequence."""
+"""Attribute of an optimizer: the schedule that its steps advance, which may be a sequence of all."""
 
 
 class _Declared(LRScheduler):
-    """Counts the steps of its optimizer, from where the schedule before it ends.
+    """Counts the steps of its optimizer, from the end of the schedule before it.
 
     With `disable_lr_steps_reset`, which follows the arguments of a schedule, it counts all steps.
     """
@@ -102,18 +102,18 @@ class _Declared(LRScheduler):
         super().__init__(optimizer, *arguments, **named)
         before: list[Any] = vars(optimizer).get(_SCHEDULES, [])
         if any(schedule.total_iters is None for schedule in before):
-            before = []  # they have no end that this one could begin at
+            before = []  # without an end at which this one could begin
         vars(optimizer)[_SCHEDULES] = [*before, self]
         vars(optimizer)[_SCHEDULE] = _sequence(optimizer)
         vars(optimizer).setdefault(_DECLARED, []).append(self)
         follow_steps(optimizer)
 
     def step(self) -> None:
-        """Nothing: the optimizer's step counts."""
+        """Do nothing: the optimizer's step counts."""
 
 
 class _Sequence(SequentialLR):
-    """Declared schedules, one after the other."""
+    """The declared schedules in sequence."""
 
     def _go_to(self, epoch: torch.Tensor) -> None:
         super()._go_to(epoch)
@@ -130,7 +130,7 @@ def _sequence(optimizer: torch.optim.Optimizer) -> Scheduler:
 
 
 def chain_schedules(optimizer: torch.optim.Optimizer) -> None:
-    """Multiply the schedules that were made for an optimizer, which otherwise follow each other."""
+    """Multiply the schedules of an optimizer, which otherwise follow each other."""
     declared = vars(optimizer).get(_DECLARED)
     if declared:
         vars(optimizer)[_SCHEDULE] = ChainedLR(declared)
@@ -138,20 +138,20 @@ def chain_schedules(optimizer: torch.optim.Optimizer) -> None:
 
 
 def take_schedule(optimizer: torch.optim.Optimizer) -> Scheduler | None:
-    """What the steps of an optimizer count on, which it forgets: for the time of one step."""
+    """Detach and return the schedule of an optimizer for the duration of one step."""
     found: Scheduler | None = vars(optimizer).pop(_SCHEDULE, None)
     return found
 
 
 def count_step(optimizer: torch.optim.Optimizer, schedule: Scheduler | None) -> None:
-    """Gives back what `take_schedule` took; a step was done."""
+    """Attach the schedule that `take_schedule` has returned, and advance it by a step."""
     if schedule is not None:
         vars(optimizer)[_SCHEDULE] = schedule
         Scheduler.step(schedule)
 
 
 def follow_steps(optimizer: torch.optim.Optimizer, rates: Sequence[Any] | None = None) -> None:
-    """Brings the schedules of an optimizer to the steps that its state has behind it.
+    """Set the schedules of an optimizer to the number of steps of its state.
 
     Args:
         optimizer: one whose schedules count its steps, or any other.
@@ -243,7 +243,7 @@ class ScalePerParamLR(later.ScalePerParamLR):
         follow_steps(optimizer)
 
     def step(self) -> None:
-        """Nothing: the optimizer's step counts."""
+        """Do nothing: the optimizer's step counts."""
 
 
 class Step(_Declared, StepLR):

@@ -183,7 +183,10 @@ class FrameBuffer:
             return self._feed_header()
         if len(self._data) < self._header.nbytes:
             return None
-        return self._complete(self._header, bytes(self._data))
+        frame = Frame(self._header, bytes(self._data))
+        self._data.clear()
+        self._header = None
+        return frame
 
     def _feed_header(self) -> Frame | None:
         check_magic(self._data)
@@ -198,8 +201,3 @@ class FrameBuffer:
             return Frame(header)
         self._header = header
         return None
-
-    def _complete(self, header: Header, payload: bytes) -> Frame:
-        self._data.clear()
-        self._header = None
-        return Frame(header, payload)

@@ -450,13 +450,16 @@ class WorkerConnection:
             case FrameType.WELCOME:
                 move, events = self._welcome(frame)
             case FrameType.CREDIT:
-                events = self._credit(header)
+                if header.seq < self.limit:
+                    raise ProtocolError(f"limit of CREDIT: got {header.seq}, expected at least {self.limit}")
+                self.limit = header.seq
+                events = [CreditGranted(header.seq)]
             case FrameType.BYE:
                 events = [RunEnded()]
             case FrameType.ERR:
                 events = [ErrorReceived(Failure.decode(frame.payload))]
-            case _:
-                self._check_pong(header)
+            case _ if not header.flags & FLAG_PONG:
+                raise ProtocolError("PING: got a question from the system, expected only answers")
         self.state = move
         return events
 
@@ -469,13 +472,3 @@ class WorkerConnection:
         self._generation = frame.header.generation
         self.next_seq, self.limit, self.checksum = welcome.next_seq, welcome.limit, welcome.checksum
         return (WorkerState.ENDED if welcome.ended else WorkerState.STREAMING), [Welcomed(welcome)]
-
-    def _credit(self, header: Header) -> list[WorkerEvent]:
-        if header.seq < self.limit:
-            raise ProtocolError(f"limit of CREDIT: got {header.seq}, expected at least {self.limit}")
-        self.limit = header.seq
-        return [CreditGranted(header.seq)]
-
-    def _check_pong(self, header: Header) -> None:
-        if not header.flags & FLAG_PONG:
-            raise ProtocolError("PING: got a question from the system, expected only answers")

@@ -186,7 +186,9 @@ class Receiver:
             if ring is not None:
                 answer = ring.attach(link, hello)
             if ring is None or not link.generation:
-                _turn_away(link, hello, answer)
+                link.end(answer)
+                text = "the run is over" if answer is None else answer.text
+                _log.warning("worker %d at %s is turned away: %s", hello.worker, link.peer, text)
                 return
             locate = functools.partial(ring.locate, link)
             while events := link.receive(locate):
@@ -240,12 +242,6 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from None
     listener.setblocking(False)
     return listener
-
-
-def _turn_away(link: ServerLink, hello: Hello, answer: Failure | None) -> None:
-    link.end(answer)
-    text = "the run is over" if answer is None else answer.text
-    _log.warning("worker %d at %s is turned away: %s", hello.worker, link.peer, text)
 
 
 def _apply(ring: BatchRing, link: ServerLink, event: ServerEvent) -> None:

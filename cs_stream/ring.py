@@ -125,7 +125,9 @@ class BatchRing:
                 self._check_open()
                 taken = self._state.take(limit)
                 if taken is not None:
-                    return self._span(*taken)
+                    first, count = taken
+                    chunk, offset = divmod(first % self.spec.slots, self.spec.chunk_batches)
+                    return ReadySpan(chunk, self._memory.chunks[chunk], offset, count, first)
                 self._wait_for_batch(deadline_s, timeout_s)
 
     def _wait_for_batch(self, deadline_s: float | None, timeout_s: float | None) -> None:
@@ -137,10 +139,6 @@ class BatchRing:
         limits = [limit for limit in (deadline_s, self._state.recheck_at_s()) if limit is not None]
         self._changed.wait(max(0.0, min(limits) - now_s) if limits else None)
         self._state.add_wait(worker, time.monotonic() - now_s)
-
-    def _span(self, first: int, count: int) -> ReadySpan:
-        chunk, offset = divmod(first % self.spec.slots, self.spec.chunk_batches)
-        return ReadySpan(chunk, self._memory.chunks[chunk], offset, count, first)
 
     def release(self, span: ReadySpan) -> None:
         """Return the span's slots, which gives the workers credit; spans can be released in any order.

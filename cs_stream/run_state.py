@@ -204,11 +204,10 @@ class RunState:
         self.released = spec.first_position
         self._done: dict[int, int] = {}
         self._error: StreamingError | None = None
-        self._workers = [self._new_worker(index) for index in range(spec.num_workers)]
-
-    def _new_worker(self, index: int) -> _Worker:
-        first = count_before(index, self.spec.num_workers, self.spec.first_position)
-        return _Worker(index, first, first, self._limit(index))
+        firsts = [count_before(index, spec.num_workers, self.position) for index in range(spec.num_workers)]
+        self._workers = [
+            _Worker(index, first, first, self._limit(index)) for index, first in enumerate(firsts)
+        ]
 
     def _limit(self, worker: int) -> int:
         return count_before(worker, self.spec.num_workers, self.released + self.spec.slots)

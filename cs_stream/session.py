@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from cs_stream.errors import ProtocolError
 from cs_stream.messages import Failure, Hello, Welcome
-from cs_stream.protocol import ErrorReceived, RunEnded, Welcomed, WorkerConnection, WorkerEvent, WorkerState
+from cs_stream.protocol import ErrorReceived, RunEnded, Welcomed, WorkerConnection, WorkerState
 from cs_stream.sockets import (
     PeerGoneError,
     PeerSilentError,
@@ -218,16 +218,13 @@ class Session:
         with self._lock:
             events = self._core.receive_data(self._buffer[:count])
         for event in events:
-            self._apply(event)
-
-    def _apply(self, event: WorkerEvent) -> None:
-        match event:
-            case Welcomed(welcome):
-                self._welcome = welcome
-            case RunEnded():
-                self._finish(event)
-            case ErrorReceived(failure):
-                self._finish(failure)
+            match event:
+                case Welcomed(welcome):
+                    self._welcome = welcome
+                case RunEnded():
+                    self._finish(event)
+                case ErrorReceived(failure):
+                    self._finish(failure)
 
     def _receive_rest(self, error: PeerGoneError) -> None:
         """Receive until the stream ends, as it may contain the reason; otherwise end with `error`."""

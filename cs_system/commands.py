@@ -189,7 +189,7 @@ def serve(
                 ),
                 host=host,
                 port=port,
-                data_port=_data_port(port) if data_port is None else data_port,
+                data_port=data_port if data_port is not None else port + 1 if 0 < port < 65535 else 0,
                 ready_file=ready_file,
                 threads=threads,
                 cache_dir=(cache_dir or default_cache_dir()) if cache_size else None,
@@ -300,10 +300,6 @@ def _fail(error: Exception, exit_code: int) -> NoReturn:
     """Exit with the message of an expected failure and no traceback."""
     click.echo(f"cs_system: error: {error}", err=True)
     raise SystemExit(exit_code) from error
-
-
-def _data_port(port: int) -> int:
-    return port + 1 if 0 < port < 65535 else 0
 
 
 @main.command()

@@ -341,14 +341,10 @@ def clock_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def _classes() -> dict[str, type[CsSystemError]]:
-    kinds: list[type[CsSystemError]] = [CsSystemError, *CsSystemError.__subclasses__()]
-    return {kind.code: kind for kind in kinds}
-
-
 def from_wire(code: str, message: str, fields: Mapping[str, str]) -> CsSystemError:
     """Return the error that the server raised; an unknown code (from a newer server) gives the base class."""
-    kind = _classes().get(code, CsSystemError)
+    kinds = {kind.code: kind for kind in CsSystemError.__subclasses__()}
+    kind = kinds.get(code, CsSystemError)
     error = kind.__new__(kind)
     CsSystemError.__init__(error, message, **fields)
     return error

@@ -29,8 +29,7 @@ from typing import Any, NoReturn
 from cs_system.errors import CsSystemError, SystemBugError
 from cs_toolkit.garbage import use_infrequent_collection
 
-# The fork server of `multiprocessing` is no alternative: it needs a path for a socket that is shorter than
-# many a TMPDIR, leaves it behind when it is killed, and lets its clients wait for its imports.
+log = logging.getLogger("cs_system")
 
 END_TIMEOUT_S = 5.0
 
@@ -39,52 +38,9 @@ NUMBER_BYTES = 4
 
 Json = str | int
 
+_PRELOADED = ("cs_system.memoryx.server", "cs_system.swarmx.member")
 
-class _ForkServer:
-    """The client of the fork server, which it starts when it is needed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def fork(self, request: bytes, descriptors: Sequence[int]) -> None:
-        """Fork a process that gets the descriptors; does not wait for it."""
-        with self._lock:
-            if self._process is None or self._process.poll() is not None:
-                self._start()
-            socket.send_fds(self._requests, [request], descriptors)
-
-    def _start(self) -> None:
-        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, _block_sigint():
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "cs_system", "fork-server"],
-                stdin=theirs.fileno(),
-                start_new_session=True,
-            )
-        weakref.finalize(self, _stop, self._requests, self._process)
-
-
-@contextmanager
-def _block_sigint() -> Iterator[None]:
-    """Start processes in the body that ignore Ctrl-C, even before they have their own session.
-
-    The CS system handles it, and ends the processes that it has started.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _stop(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
-    requests.close()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(END_TIMEOUT_S)
-
-
-_fork_server = _ForkServer()
+_MAX_REQUEST_BYTES, _MAX_DESCRIPTORS = 1 << 16, 8
 
 
 class ChildProcess:
@@ -190,10 +146,53 @@ def end_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-log = logging.getLogger("cs_system")
+# The fork server of `multiprocessing` is no alternative: it needs a socket whose path is shorter than many a
+# TMPDIR, does not remove the socket when it is killed, and makes its clients wait for its imports.
+class _ForkServer:
+    """The client of the fork server, which it starts when it is needed."""
 
-_IMPORTED = ("cs_system.memoryx.server", "cs_system.swarmx.member")
-_MOST_BYTES, _MOST_DESCRIPTORS = 1 << 16, 8
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def fork(self, request: bytes, descriptors: Sequence[int]) -> None:
+        """Fork a process that gets the descriptors; does not wait for it."""
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+            socket.send_fds(self._requests, [request], descriptors)
+
+    def _start(self) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, _block_sigint():
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cs_system", "fork-server"],
+                stdin=theirs.fileno(),
+                start_new_session=True,
+            )
+        weakref.finalize(self, _stop_fork_server, self._requests, self._process)
+
+
+@contextmanager
+def _block_sigint() -> Iterator[None]:
+    """Block SIGINT in the body, and in the processes started there, even before they have their own session.
+
+    Ctrl-C is for the CS system, which ends the processes that it has started.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _stop_fork_server(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    requests.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_TIMEOUT_S)
+
+
+_fork_server = _ForkServer()
 
 
 def run_fork_server() -> None:
@@ -201,9 +200,9 @@ def run_fork_server() -> None:
     use_infrequent_collection()
     set_up_logging()
     requests = socket.socket(fileno=os.dup(0))
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    for module in _IMPORTED:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for module in _PRELOADED:
         import_module(module)
     gc.freeze()  # keeps the memory pages shared with the forked processes
     with selectors.DefaultSelector() as selector:
@@ -214,7 +213,7 @@ def run_fork_server() -> None:
                     selector.unregister(key.fileobj)
                     _report_end(key.fd, *key.data)
                     continue
-                request, descriptors, *_ = socket.recv_fds(requests, _MOST_BYTES, _MOST_DESCRIPTORS)
+                request, descriptors, *_ = socket.recv_fds(requests, _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS)
                 if not request:  # the CS system is gone, and its child processes end by themselves
                     return
                 pid, status = _fork(json.loads(request), descriptors)
@@ -247,7 +246,10 @@ def _report(status: int, number: int) -> None:
 def _run(request: dict[str, Any], lifeline: int, own: list[int]) -> NoReturn:
     """Run the function of a request in the new process."""
     try:
-        _close_all_but({0, 1, 2, lifeline, *own})
+        for entry in list(Path("/proc/self/fd").iterdir()):
+            if int(entry.name) not in {0, 1, 2, lifeline, *own}:
+                with contextlib.suppress(OSError):  # the descriptor of the directory itself
+                    os.close(int(entry.name))
         os.setsid()
         Path("/proc/self/comm").write_text(str(request["name"]))
         threading.Thread(target=_end_with_owner, args=(lifeline,), daemon=True).start()
@@ -259,13 +261,6 @@ def _run(request: dict[str, Any], lifeline: int, own: list[int]) -> NoReturn:
     except BaseException:
         log.exception("internal error of %s", request["name"])
         end_process(SystemBugError.exit_code)
-
-
-def _close_all_but(kept: set[int]) -> None:
-    for entry in list(Path("/proc/self/fd").iterdir()):
-        if int(entry.name) not in kept:
-            with contextlib.suppress(OSError):  # the descriptor of the directory itself
-                os.close(int(entry.name))
 
 
 def _end_with_owner(lifeline: int) -> None:

@@ -119,8 +119,11 @@ class PipelinedEngine:
         check_state(self.interface, state)
         self._state = None
         with device_errors(ExecutionError, "loading the state"):
+            # A private copy, because device_put may keep using the memory of a numpy array.
             self._arriving |= {
-                spec.name: _to_device(state[spec.name], spec)
+                spec.name: jax.device_put(
+                    np.array(state[spec.name], dtype_named(device_dtype(spec.dtype)), copy=True)
+                )
                 for spec in self.interface.state
                 if spec.name in state
             }
@@ -240,8 +243,3 @@ def _device_shapes(specs: Sequence[TensorSpec], stacked: int | None = None) -> V
     return tuple(
         _ShapeDtypeStruct((*lead, *spec.shape), dtype_named(device_dtype(spec.dtype))) for spec in specs
     )
-
-
-def _to_device(array: np.ndarray, spec: TensorSpec) -> Any:
-    # A private copy, because device_put may keep using the memory of a numpy array.
-    return jax.device_put(np.array(array, dtype_named(device_dtype(spec.dtype)), copy=True))

@@ -44,15 +44,16 @@ class KeptState:
 
     def read(self, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Read all of the state or part of it; each tensor may be read once."""
-        return {name: self._read(name) for name in (self._specs if names is None else names)}
+        found = {}
+        for name in self._specs if names is None else names:
+            number = self._schedule.state[name]
+            array = self._reader.get(number, self._schedule.values[number])
+            found[name] = from_device(array, self._specs[name])
+        return found
 
     def end(self) -> None:
         """Discard the tensors that have not been read."""
         self._reader.end()
-
-    def _read(self, name: str) -> np.ndarray:
-        number = self._schedule.state[name]
-        return from_device(self._reader.get(number, self._schedule.values[number]), self._specs[name])
 
 
 class LayeredEngine(ABC):

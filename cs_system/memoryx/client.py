@@ -384,7 +384,7 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
         self._lock = threading.Lock()
         try:
             for address, part in zip(self.addresses, self.parts, strict=True):
-                handler = self._partial_handler(part)
+                handler = partial(self._merge_partials, part)
                 self._streams.append(
                     MemoryxClient(address, part, self._fail_all, handler, maps_files, heartbeat_timeout_s)
                 )
@@ -435,12 +435,6 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
         for stream in self._streams:
             found |= stream.answers()
         return found
-
-    def _partial_handler(self, part: Shard) -> OnPartial:
-        def take(index: int, values: Arrays) -> None:
-            self._merge_partials(part, index, values)
-
-        return take
 
     def _merge_partials(self, part: Shard, index: int, values: Arrays) -> None:
         """Collect the contributions to a round; after the last one send each part those of the others."""

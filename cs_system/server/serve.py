@@ -258,7 +258,13 @@ class _ReadyFile:
             content["data_address"],
         )
         if self._path is not None:
-            _write_ready_file(self._path, json.dumps(content) + "\n")
+            try:
+                replace_file(self._path, json.dumps(content) + "\n")
+            except OSError as error:
+                raise BadOptionError(
+                    f"--ready-file={self._path}: cannot be written: {error.strerror}; name a file in a "
+                    "writable directory"
+                ) from error
 
     def __exit__(self, *_: object) -> None:
         if self._path is not None:
@@ -292,15 +298,6 @@ def _is_unspecified(host: str) -> bool:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
-
-
-def _write_ready_file(path: Path, text: str) -> None:
-    try:
-        replace_file(path, text)
-    except OSError as error:
-        raise BadOptionError(
-            f"--ready-file={path}: cannot be written: {error.strerror}; name a file in a writable directory"
-        ) from error
 
 
 def _log_device(future: object, threads: int) -> None:

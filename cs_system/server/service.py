@@ -125,8 +125,13 @@ class Service:
 
     async def _reserve(self, request: pb.ReserveRequest, context: Context) -> None:
         system = self._system
-        _check_job(request.job)
-        ticket = system.enter(request.job, request.token, request.wait)
+        job = request.job
+        # The name is written to logs and terminals.
+        if not job.isprintable() or not 1 <= len(job) <= _JOB_CHARS:
+            raise InputRefusedError(
+                f"got the job name {job[:_JOB_CHARS]!r}, expected 1 to {_JOB_CHARS} printable characters"
+            )
+        ticket = system.enter(job, request.token, request.wait)
 
         async def report_position(position: int, holder: Ticket) -> None:
             await context.write(
@@ -376,14 +381,6 @@ def _input_message(state: InputState, missing: str = "") -> pb.InputStatus:
         ],
         waiting_for=state.waiting_for,
     )
-
-
-def _check_job(job: str) -> None:
-    # The name is written to logs and terminals.
-    if not job.isprintable() or not 1 <= len(job) <= _JOB_CHARS:
-        raise InputRefusedError(
-            f"got the job name {job[:_JOB_CHARS]!r}, expected 1 to {_JOB_CHARS} printable characters"
-        )
 
 
 def _state_check(run: Run) -> Callable[[str, str, tuple[int, ...]], None]:

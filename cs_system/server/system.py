@@ -350,7 +350,9 @@ class ReservationBook:
 
     def leave(self, ticket: Ticket, reason: str, now_s: float) -> None:
         """End a ticket, holding or waiting; the next in the queue gets the system."""
-        self._remember(ticket, reason)
+        self._ended[ticket.id] = reason
+        while len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
         if ticket is self.holder:
             self.holder = None
         elif ticket in self._queue:
@@ -390,11 +392,6 @@ class ReservationBook:
         if self.holder is None and self._queue:
             self.holder = self._queue.popleft()
             self.holder.since_s = now_s
-
-    def _remember(self, ticket: Ticket, reason: str) -> None:
-        self._ended[ticket.id] = reason
-        while len(self._ended) > _REMEMBERED:
-            self._ended.popitem(last=False)
 
     def _lost(self, reservation: str) -> ReservationLostError:
         if not reservation:

@@ -290,12 +290,6 @@ class ComputeTimer:
                 self.computing_s += ended_s - max(began_s, before_s)
 
 
-def _set_gloo_host(address: str) -> None:
-    """Set the address on which gloo listens; by default it uses the machine's name, which may be loopback."""
-    # JAX has no public name for this setting.
-    _jax.make_gloo_tcp_collectives = partial(_make_gloo, hostname=address)
-
-
 def wait_for_listener(address: SystemAddress, timeout_s: float = 60.0) -> bool:
     """Wait until somebody listens at the address; return False if nobody does in time."""
     # JAX itself would retry only after a second.
@@ -330,7 +324,9 @@ class GroupDevices:
 
     def __init__(self, coordinator: str, count: int, rank: int, address: str) -> None:
         settings: Any = jax.config
-        _set_gloo_host(address)
+        # Otherwise gloo listens on the address of the machine's name, which may be loopback. JAX has no
+        # public name for this setting.
+        _jax.make_gloo_tcp_collectives = partial(_make_gloo, hostname=address)
         settings.update("jax_cpu_collectives_implementation", "gloo")
         _initialize_jax(coordinator, count, rank)
         mesh = Mesh(np.array(_devices()), (_AXIS,))

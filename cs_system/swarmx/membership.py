@@ -162,10 +162,11 @@ class GroupLeader:
 
     def missing(self, count: int) -> GroupError:
         """Return the error for systems that have not joined."""
-        here = ["this one", *(member.host for member in self._members)]
+        joined = ["this one", *(member.host for member in self._members)]
         return GroupError(
-            f"{len(here)} of {count} CS systems of the group are there ({', '.join(here)}); look at the logs "
-            "of the others, and start them again (`cs_system member --group-file=FILE`, or the Slurm step)"
+            f"{len(joined)} of {count} CS systems of the group have joined ({', '.join(joined)}); look at "
+            "the logs of the others, and start them again (`cs_system member --group-file=FILE`, or the "
+            "Slurm step)"
         )
 
     def gather(self, count: int) -> RunHosts:

@@ -114,7 +114,7 @@ def test_a_lost_host_is_named_and_missing_until_it_joins_again(
             train(engine, stack, len(stack.batches))
         assert time.monotonic() - began_s < 10
     wait_until(lambda: not is_alive(wafer))
-    with pytest.raises(GroupError, match=r"1 of 2 CS systems of the group are there \(this one\); .* member"):
+    with pytest.raises(GroupError, match=r"1 of 2 CS systems of the group have joined \(this one\)"):
         leader.gather(2)
     with member(tmp_path / "group.json") as host:
         wait_until(lambda: leader.is_complete)

@@ -164,7 +164,7 @@ class ServerConnection:
     Attributes:
         state: The state.
         next_seq: The batch that must come next.
-        limit: Batches with a seq below it may come, as the worker has been told.
+        limit: Batches with a seq below it may come, as announced to the worker.
     """
 
     def __init__(self) -> None:

@@ -262,9 +262,9 @@ class Session:
     def _receive_or_time_out(self) -> None:
         """Receive available bytes; end the session if nothing has come for the liveness time."""
         self._receive_events()
-        silent_s = time.monotonic() - self._last_heard_s
-        if silent_s > self._liveness_s:
-            self._finish(PeerSilentError(f"the CS system was not heard for {silent_s:.1f} s"))
+        silence_s = time.monotonic() - self._last_heard_s
+        if silence_s > self._liveness_s:
+            self._finish(PeerSilentError(f"the CS system was not heard for {silence_s:.1f} s"))
 
     def _log_wait(self, start_s: float, line_s: float, until: str) -> float:
         """Log that the worker is waiting, ten seconds after the last line; return the time of that line."""

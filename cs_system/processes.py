@@ -37,9 +37,7 @@ NUMBER_BYTES = 4
 """Size of the two messages of a child process, its pid and its exit code: signed, little-endian."""
 
 Json = str | int
-
 _PRELOADED = ("cs_system.memoryx.server", "cs_system.swarmx.member")
-
 _MAX_REQUEST_BYTES, _MAX_DESCRIPTORS = 1 << 16, 8
 
 

@@ -94,7 +94,7 @@ class Engine(Protocol):
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Copy part of the state to the device; steps can run when all of it has arrived.
 
-        If all of it is there already, a new state begins.
+        If the state is complete already, a new one begins.
 
         Raises:
             StateMismatchError: names, dtypes or shapes are not those of the interface, or an int64 value does

@@ -48,9 +48,7 @@ _WAITING = 8
 """Capacity of the queue of frames to send."""
 
 Address = tuple[str, int]
-
 S = TypeVar("S", bound=WeightStream)
-
 OnPartial = Callable[[int, Arrays], None]
 
 Results = Callable[[], Arrays]

@@ -67,12 +67,10 @@ MAX_TEXT_BYTES = 64 << 20
 """Limit of a JSON payload."""
 
 MAX_TOKEN_BYTES = 256
-
 _MAGIC = b"CSMX"
 _VERSION = 1
 _FORMAT = struct.Struct("<4sBBHIIQ")
 _PADDING = bytes(ALIGNMENT)
-
 HEARTBEAT_INTERVAL_S = 1.0
 
 UNRESPONSIVE_S = 5.0

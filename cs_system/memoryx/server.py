@@ -51,11 +51,8 @@ from cs_toolkit.layered_step import shards
 log = logging.getLogger("cs_system.memoryx")
 
 _BACKLOG = 16
-
 _MAX_FUNCTION_BYTES = 2 << 30
-
 _JOIN_TIMEOUT_S = 120.0
-
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -136,14 +133,14 @@ def _accept(listener: socket.socket, directory: Path, threads: int, registry: Mo
     while True:
         sock, address = listener.accept()
         tune(sock)
-        log.info("wafer at %s", name_of(address))
+        log.info("wafer connected from %s", name_of(address))
         threading.Thread(target=_serve, args=(sock, directory, threads, registry), daemon=True).start()
 
 
 def _serve(sock: socket.socket, directory: Path, threads: int, registry: ModelRegistry) -> None:
     with sock:
         WaferConnection(sock, directory, threads, registry).serve()
-    log.info("the wafer has hung up")
+    log.info("the wafer has disconnected")
 
 
 @dataclass
@@ -432,7 +429,7 @@ class WaferConnection:
         self._shared.put((header.index, receive_arrays(self._sock, header, specs)))
 
     def _exchange(self, index: int, given: list[np.ndarray]) -> list[np.ndarray]:
-        """Through the wafer; see `Memory.update`."""
+        """Exchange the contributions to a round with the other parts, through the wafer."""
         self._line.send_arrays(FrameType.PARTIAL, index, given)
         found = self._shared.get()
         if found is None:

@@ -41,7 +41,6 @@ Pages = Sequence[tuple[int, int]]
 """Start and end of ranges of a file in bytes, all multiples of the page size."""
 
 Arrays = Sequence[np.ndarray]
-
 Combine = Callable[[np.ndarray, np.ndarray, np.ndarray], object]
 
 _COMBINE: Mapping[str, Combine] = {"sum": np.add, "min": np.minimum, "max": np.maximum}

@@ -30,11 +30,8 @@ from cs_toolkit.step import StepInterface, device_dtype
 Values = dict[int, np.ndarray]
 Exchange = Callable[[int, list[np.ndarray]], list[np.ndarray]]
 Changes = Callable[[frozenset[int]], None]
-
 _ShapeDtypeStruct: Callable[..., Any] = jax.ShapeDtypeStruct
-
 _zeros: Callable[..., Any] = jax.numpy.zeros
-
 _device_put: Callable[[np.ndarray], Any] = jax.device_put
 
 

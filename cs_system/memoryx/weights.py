@@ -46,7 +46,6 @@ SLOTS = 2
 """Number of calls whose weights are on the wafer: one is being computed, the other is arriving."""
 
 _CONNECT_TIMEOUT_S = 10.0
-
 _LOOK_S = 0.5
 
 _LAST_DATA_RECEIVED = struct.Struct("@52xI")
@@ -249,10 +248,10 @@ class WeightStream:
         """Describe a MemoryX that has not answered for seconds; None while it answers."""
         return self._watchdog.unresponsive()
 
-    def _on_timeout(self, silent_s: float) -> None:
+    def _on_timeout(self, silence_s: float) -> None:
         self._fail(
             MemoryxError(
-                f"MemoryX at {self._name} has not answered for {silent_s:.0f} s; the state is lost, start "
+                f"MemoryX at {self._name} has not answered for {silence_s:.0f} s; the state is lost, start "
                 "the job again: training resumes from its last checkpoint"
             )
         )
@@ -398,15 +397,15 @@ class Watchdog:
         """Log when MemoryX becomes silent or answers again, and call `on_timeout`; returns after `end`."""
         is_silent = False
         while not self._has_ended.wait(_LOOK_S):
-            silent_s = self.silence_s()
-            if silent_s >= self._heartbeat_timeout_s:
-                self._on_timeout(silent_s)
+            silence_s = self.silence_s()
+            if silence_s >= self._heartbeat_timeout_s:
+                self._on_timeout(silence_s)
                 return
-            if silent_s >= UNRESPONSIVE_S and not is_silent:
-                log.warning("%s", self._text(silent_s))
-            elif is_silent and silent_s < UNRESPONSIVE_S:
+            if silence_s >= UNRESPONSIVE_S and not is_silent:
+                log.warning("%s", self._text(silence_s))
+            elif is_silent and silence_s < UNRESPONSIVE_S:
                 log.info("MemoryX at %s answers again", self._name)
-            is_silent = silent_s >= UNRESPONSIVE_S
+            is_silent = silence_s >= UNRESPONSIVE_S
 
     def end(self) -> None:
         """Stop watching."""
@@ -434,16 +433,16 @@ class Watchdog:
             info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.size)
         except OSError:
             return 0.0  # closed, which is reported elsewhere
-        silent_s: float = _LAST_DATA_RECEIVED.unpack(info)[0] / 1000
-        return min(time.monotonic() - since_s, silent_s)
+        silence_s: float = _LAST_DATA_RECEIVED.unpack(info)[0] / 1000
+        return min(time.monotonic() - since_s, silence_s)
 
     def unresponsive(self) -> str | None:
         """Describe a MemoryX that has been silent for seconds; None while it answers."""
-        silent_s = self.silence_s()
-        return None if silent_s < UNRESPONSIVE_S else self._text(silent_s)
+        silence_s = self.silence_s()
+        return None if silence_s < UNRESPONSIVE_S else self._text(silence_s)
 
-    def _text(self, silent_s: float) -> str:
+    def _text(self, silence_s: float) -> str:
         return (
-            f"MemoryX at {self._name} has not answered for {silent_s:.0f} s; "
+            f"MemoryX at {self._name} has not answered for {silence_s:.0f} s; "
             f"the run ends after {self._heartbeat_timeout_s:g} s"
         )

@@ -35,7 +35,7 @@ from cs_system.errors import (
 )
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import InputIdentity, samples_per_step
-from cs_system.server.steps import INPUT_PATIENCE_S, Progress, StepLoop, StepValues
+from cs_system.server.steps import INPUT_TIMEOUT_S, Progress, StepLoop, StepValues
 from cs_system.swarmx.health import NOT_SLOW, StragglerMonitor
 from cs_system.swarmx.hosts import HostPool
 from cs_toolkit.step import CompiledStep
@@ -70,7 +70,7 @@ class RunLimits:
 
     input_memory_bytes: int = 1 << 30
     reconnect_s: float = 60.0
-    input_patience_s: float = INPUT_PATIENCE_S
+    input_patience_s: float = INPUT_TIMEOUT_S
 
 
 class Run:
@@ -281,7 +281,7 @@ class Run:
     async def snapshot(
         self, names: Sequence[str] | None
     ) -> AsyncIterator[Callable[[Sequence[str]], Awaitable[dict[str, np.ndarray]]]]:
-        """Keep the state, or part of it, for the body; steps may run meanwhile if the engine allows it.
+        """Keep the state, or part of it, for the body; steps may run in the meantime if the engine allows it.
 
         Yields:
             A function that reads some of it; each tensor can be read once.

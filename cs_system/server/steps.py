@@ -29,8 +29,7 @@ _FLUSH_BYTES = 1 << 20
 # How often a loop that is waiting for input checks whether it should stop.
 _POLL_S = 0.1
 # An input function that yields nothing for this long is considered hung.
-INPUT_PATIENCE_S = 1800.0
-
+INPUT_TIMEOUT_S = 1800.0
 WINDOW_S = 5.0
 
 
@@ -136,7 +135,7 @@ class StepLoop:
     """
 
     def __init__(
-        self, device: Engine, ring: BatchRing, progress: Progress, input_timeout_s: float = INPUT_PATIENCE_S
+        self, device: Engine, ring: BatchRing, progress: Progress, input_timeout_s: float = INPUT_TIMEOUT_S
     ) -> None:
         self._device = device
         self._ring = ring

@@ -26,6 +26,7 @@ from cs_system.engine.streamed import select_executables
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError, SystemBugError
 from cs_system.memoryx.client import ShardedListener, ShardedMemoryx
 from cs_system.memoryx.protocol import (
+    HEARTBEAT_INTERVAL_S,
     MAX_TEXT_BYTES,
     FrameType,
     Header,
@@ -41,30 +42,18 @@ from cs_system.swarmx.protocol import WaferAssignment, detect_loss, split_inputs
 from cs_toolkit.layered_step import schedule_from_json, traffic
 from cs_toolkit.step import TensorSpec
 
-HEARTBEAT_INTERVAL_S = 1.0
-"""A wafer tells the CS system so often that it is there."""
-
 _MAX_EXECUTABLE_BYTES = 2 << 30
-
 _AXIS = "csx"
-
 _POLL_S = 0.01
 
 # JAX has no annotation for it.
 _block_until_ready: Callable[[Any], Any] = jax.block_until_ready
-
 _PartitionSpec: Callable[..., Any] = PartitionSpec
-
 _initialize: Callable[..., None] = jax.distributed.initialize
-
 _from_parts: Callable[..., Any] = jax.make_array_from_single_device_arrays
-
 _devices: Callable[[], Any] = jax.devices
-
 _local_devices: Callable[[], Any] = jax.local_devices
-
 _jax: Any = import_module("jaxlib._jax")
-
 _make_gloo: Callable[..., Any] = _jax.make_gloo_tcp_collectives
 
 

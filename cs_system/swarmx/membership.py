@@ -32,7 +32,6 @@ _END_TIMEOUT_S = 7.0
 """More than the 5 s that a member may take to end a wafer."""
 
 JOIN_TIMEOUT_S = 120.0
-
 _POLL_S = 0.1
 
 

@@ -142,7 +142,7 @@ def admit_member(channel: Channel, token: str) -> tuple[str, int]:
     """Perform the leader's part of the handshake; return the member's host and number.
 
     Raises:
-        ConnectionError: the peer is no member of this group; it has been told why.
+        ConnectionError: the peer is no member of this group; the reason has been sent to it.
     """
     hello = channel.receive()
     if hello["kind"] != "hello":

@@ -280,7 +280,7 @@ class RingMemory:
             total = layout.nbytes * chunk_batches * chunks
             raise LayoutError(
                 f"ring memory: got {chunks} chunks of {chunk_batches} batches of {layout.nbytes} bytes, "
-                f"{total / 2**30:.1f} GiB, expected what this machine has; use fewer or smaller batches"
+                f"{total / 2**30:.1f} GiB, which this machine does not have; use fewer or smaller batches"
             ) from None
         self.chunks = [
             tuple(

@@ -262,7 +262,7 @@ class Sender:
             return None
         if isinstance(end, ForeignBytesError):
             raise ProtocolError(
-                f"{name_of(self._address)} is no data port of a CS system ({end}); check the address"
+                f"{name_of(self._address)} is not the data port of a CS system ({end}); check the address"
             )
         if isinstance(end, Failure):
             if _is_over(end):

@@ -60,7 +60,9 @@ def _split(value: str) -> tuple[str, list[str]]:
         inside, bracket, rest = value[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
             raise BadAddressError(value, "the brackets of an IPv6 address do not close before the port")
-        return _check_ipv6(value, inside), rest[1:].split(":") if rest else []
+        if not _is_ipv6(inside):
+            raise BadAddressError(value, f"'{inside}' is not an IPv6 address")
+        return inside, rest[1:].split(":") if rest else []
     host, *ports = value.split(":")
     if _is_ipv6(value):
         raise BadAddressError(value, f"put the IPv6 address in brackets: [{value}]:{DEFAULT_PORT}")
@@ -73,12 +75,6 @@ def _is_ipv6(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _check_ipv6(value: str, inside: str) -> str:
-    if not _is_ipv6(inside):
-        raise BadAddressError(value, f"'{inside}' is not an IPv6 address")
-    return inside
 
 
 def _check_host(value: str, host: str) -> str:

@@ -60,6 +60,7 @@ class ChildProcess:
         self._exit_code: int | None = None
         self._status, status = os.pipe()
         lifeline, self._lifeline = os.pipe()
+        # Several threads may read it, of which only one finds data.
         os.set_blocking(self._status, False)
         weakref.finalize(self, os.close, self._status)
         self._close_lifeline = weakref.finalize(self, os.close, self._lifeline)
@@ -79,7 +80,7 @@ class ChildProcess:
         """
         self._wait_until(lambda: self._pid is not None or self._has_ended, None)
         if self._pid is None:
-            raise ChildProcessError("the process could not be started; its reason is on stderr")
+            raise ChildProcessError("the process could not be started; the reason is on stderr")
         return self._pid
 
     @property
@@ -198,6 +199,7 @@ def run_fork_server() -> None:
     use_infrequent_collection()
     set_up_logging()
     requests = socket.socket(fileno=os.dup(0))
+    # The children must not inherit the socket as standard input.
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     for module in _PRELOADED:
@@ -250,6 +252,7 @@ def _run(request: dict[str, Any], lifeline: int, own: list[int]) -> NoReturn:
                     os.close(int(entry.name))
         os.setsid()
         Path("/proc/self/comm").write_text(str(request["name"]))
+        # Before the import, so that the process ends with its owner even while it imports.
         threading.Thread(target=_end_with_owner, args=(lifeline,), daemon=True).start()
         module, name = request["run"]
         end_process(getattr(import_module(module), name)(*request["arguments"], *own))

@@ -166,6 +166,7 @@ def device_errors(kind: type[CsSystemError], doing: str) -> Iterator[None]:
         raise DeviceMemoryError(f"out of memory while {doing}: {error}") from error
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
+        # JAX has no exception class for a lack of memory.
         if "RESOURCE_EXHAUSTED" in message:
             raise DeviceMemoryError(f"out of memory while {doing}: {message}") from error
         raise kind(f"{doing} failed: {message}") from error

@@ -133,6 +133,7 @@ class Function:
         lowered = jitted.lower(*map(_shape, specs, shardings))
         self._compiled = lowered.compile(compiler_options=compiler_options(computing_threads()))
         self.shardings: Sequence[Any] = self._compiled.output_shardings
+        # XLA inserts the collectives when it propagates shardings, so only the compiled text shows them.
         self.has_sums = devices.whole is not None and bool(_EXCHANGES.search(self._compiled.as_text()))
 
     def __call__(self, arguments: Sequence[Any], keys: Sequence[Key]) -> Sequence[Any]:

@@ -70,6 +70,7 @@ class Layers:
         self._called = called
         self._schedule, self._traffic = schedule, traffic
         self._last = max((index for index, numbers in enumerate(traffic.to_memory) if numbers), default=-1)
+        # One wafer sends these for the whole group, so they must be replicated.
         leaving = {number for numbers in traffic.to_memory for number in numbers}
         whole = frozenset(leaving | set(schedule.outputs))
         self._calls = PlacedCalls(traffic.calls, executables, devices, places, whole)
@@ -86,36 +87,37 @@ class Layers:
             The step outputs that are on the wafer, by number.
         """
         known: dict[int, Any] = {}
-        last = _send_nothing
+        send_last = _send_nothing
         stream.begin(for_memory)
-        before: Sequence[Any] = ()
+        previous: Sequence[Any] = ()
         count = len(self._traffic.calls) // len(batches)
         for index in range(len(self._traffic.calls)):
             if index % count == 0:
                 known.update(batches[index // count])
-            results, send = self._call(index, known, before, stream)
+            results, send = self._call(index, known, previous, stream)
             # The device computes this call while the weights of the next one arrive in the other slot.
-            _block_until_ready(before)
+            _block_until_ready(previous)
             if index:
                 stream.release_weights()
-            before = results
+            previous = results
             if index != self._last:
                 send()
             else:
-                last = send
-        _block_until_ready(before)
+                send_last = send
+        _block_until_ready(previous)
         stream.release_weights()
         # Only now: when MemoryX has these it may change the weights, which have all been read.
-        last()
+        send_last()
         return {number: known[number] for number in self._schedule.outputs if number in known}
 
     def _call(
-        self, index: int, known: dict[int, Any], before: Sequence[Any], stream: Stream
+        self, index: int, known: dict[int, Any], previous: Sequence[Any], stream: Stream
     ) -> tuple[Sequence[Any], Send]:
         plan = self._traffic
         call, dropped = plan.calls[index], set(plan.dropped[index])
-        weights = stream.weights(lambda: not all(value.is_ready() for value in before))
+        weights = stream.weights(lambda: not all(value.is_ready() for value in previous))
         for number, array in zip(plan.to_wafer[index], weights, strict=True):
+            # The slot is reused soon, so weights that later calls read again are copied.
             known[number] = array if number in dropped else np.array(array)
         function, began_s = self._calls[index], time.monotonic()
         results = function([known[number] for number in call.arguments], call.keys)

@@ -203,13 +203,19 @@ class StreamedEngine(LayeredEngine):
         started = time.monotonic()
         if self._layers is None:
             # Connected first, so that both sides compile their functions at the same time.
-            self._memoryx = self._connect()
+            addresses, self.started_processes = start_memoryx(self._config, self._schedule)
+            client = ShardedMemoryx(
+                self._schedule, addresses, self._config.maps_files, self._heartbeat_timeout_s
+            )
+            token = secrets.token_hex(16)
+            client.open(select_executables(self._step, self._data, self._schedule.memory_calls()), token)
+            self._memoryx = client
             with device_errors(ProgramError, "programming"):
                 executables = select_executables(self._step, self._data, self._traffic.calls)
                 self._layers = Layers(self._schedule, self._traffic, executables, OneDevice(), {})
-            self._memoryx.wait_open()
-            self._reader = ShardedReader(self._schedule, self._memoryx.addresses, self._token)
-            self._memoryx.on_failure = self._reader.end_all
+            client.wait_open()
+            self._reader = ShardedReader(self._schedule, client.addresses, token)
+            client.on_failure = self._reader.end_all
         return time.monotonic() - started
 
     def dispatch(self, chunk: Sequence[np.ndarray], offset: int, count: int) -> StreamedSteps:
@@ -217,18 +223,14 @@ class StreamedEngine(LayeredEngine):
         inputs = self._batch(chunk, offset, count)
         try:
             with device_errors(ExecutionError, "running the steps"):
-                return self._run(inputs)
+                client, schedule = self._client(), self._schedule
+                assert self._layers is not None
+                memory_inputs = for_memory(schedule, self._traffic, inputs)
+                values = self._layers.run(micro_batches(schedule, inputs), memory_inputs, client)
+                return StreamedSteps(self.interface.outputs, schedule.outputs, values, client.answers)
         except CsSystemError:
             self._lose_state()
             raise
-
-    def _run(self, inputs: list[np.ndarray]) -> StreamedSteps:
-        client, plan = self._client(), self._schedule
-        assert self._layers is not None
-        values = self._layers.run(
-            micro_batches(plan, inputs), for_memory(plan, self._traffic, inputs), client
-        )
-        return StreamedSteps(self.interface.outputs, plan.outputs, values, client.answers)
 
     def transfers(self) -> list[Transfer]:
         """Return the transfer times of weights so far, of each MemoryX process."""
@@ -264,13 +266,6 @@ class StreamedEngine(LayeredEngine):
     def _client(self) -> ShardedMemoryx:
         assert self._memoryx is not None
         return self._memoryx
-
-    def _connect(self) -> ShardedMemoryx:
-        addresses, self.started_processes = start_memoryx(self._config, self._schedule)
-        client = ShardedMemoryx(self._schedule, addresses, self._config.maps_files, self._heartbeat_timeout_s)
-        self._token = secrets.token_hex(16)
-        client.open(select_executables(self._step, self._data, self._schedule.memory_calls()), self._token)
-        return client
 
 
 def select_executables(step: CompiledStep, data: Mapping[str, bytes], calls: Iterable[Update]) -> Executables:

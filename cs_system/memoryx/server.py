@@ -208,7 +208,7 @@ class ModelRegistry:
         with self._changed:
             if not self._changed.wait_for(lambda: len(matching()) >= count, _JOIN_TIMEOUT_S):
                 raise MemoryxError(
-                    f"{1 + len(matching())} of {count + 1} CS systems came to MemoryX within "
+                    f"{1 + len(matching())} of {count + 1} CS systems connected to MemoryX within "
                     f"{_JOIN_TIMEOUT_S:g} s; look at the logs of the others"
                 )
             return matching()
@@ -264,7 +264,7 @@ class WaferConnection:
         self._has_files = False
         self._changed = threading.Condition()
         self._has_ended = False
-        self._begun: _Step | None = None
+        self._last_step: _Step | None = None
         self._changing_step = self._updated_step = 0
         self._snapshot: Snapshot | None = None
         # For each state that steps replace: the last step whose new value it has.
@@ -280,7 +280,7 @@ class WaferConnection:
     def _serve(self) -> None:
         header = receive_header(self._sock)
         if header.type is FrameType.READ:
-            self._read_for(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)))
+            self._serve_reader(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)))
             return
         with self._line.heartbeats():
             if header.type is FrameType.JOIN:
@@ -290,9 +290,9 @@ class WaferConnection:
                 self._train(header)
 
     def _train(self, header: Header) -> None:
-        opening, memory = self._receive_model(header)
+        model, memory = self._receive_model(header)
         with contextlib.closing(memory):
-            self._open(opening, memory)
+            self._open(model, memory)
             threads = [
                 threading.Thread(target=self._run_guarded, args=(body,), name=name, daemon=True)
                 for name, body in (("streamer", self._stream), ("updater", self._update))
@@ -305,34 +305,34 @@ class WaferConnection:
             self._registry.remove(self._token)
 
     def _receive_model(self, header: Header) -> tuple[ModelDescription, Memory]:
-        opening = ModelDescription.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
+        model = ModelDescription.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
         executables = {}
-        for number, interface in opening.functions.items():
+        for number, interface in model.functions.items():
             header = receive_header(self._sock)
             executables[number] = bytes(receive_payload(self._sock, header, _MAX_FUNCTION_BYTES)), interface
-        parts = shards(opening.schedule, opening.shards)
-        if not 0 <= opening.shard < len(parts):
-            raise MemoryxError(f"got part {opening.shard} of a model that has {len(parts)}")
-        shard = parts[opening.shard]
+        parts = shards(model.schedule, model.shards)
+        if not 0 <= model.shard < len(parts):
+            raise MemoryxError(f"got part {model.shard} of a model that has {len(parts)}")
+        shard = parts[model.shard]
         compiled = compile_functions(shard.schedule, executables)
         memory = Memory(shard, *compiled, self._directory, self._threads)
         log.info(
             "part %d of %d of a model of %d layers: %.1f MB of state and gradients in %s",
             shard.index + 1,
             shard.count,
-            len(opening.schedule.layers),
+            len(model.schedule.layers),
             memory.nbytes / 1e6,
             self._directory,
         )
-        return opening, memory
+        return model, memory
 
-    def _open(self, opening: ModelDescription, memory: Memory) -> None:
-        self._memory, self._token = memory, opening.token.encode()
+    def _open(self, model: ModelDescription, memory: Memory) -> None:
+        self._memory, self._token = memory, model.token.encode()
         self._version = dict.fromkeys(memory.schedule.replacements, 0)
         self._always_streamed = always_streamed(memory.shard)
         files = SharedFiles.of(memory.state, memory.arrived).to_json()
-        if opening.listeners:
-            self._listeners = self._registry.wait_for_listeners(self._token, opening.listeners, files)
+        if model.listeners:
+            self._listeners = self._registry.wait_for_listeners(self._token, model.listeners, files)
         self._registry.add(self._token, self)
         self._line.send(FrameType.OPENED, 0, files)
         self._has_files = _receive_mapped(self._sock)
@@ -390,36 +390,33 @@ class WaferConnection:
     # The handlers of the reader
 
     def _begin(self, header: Header) -> None:
-        number = 1 if self._begun is None else self._begun.number + 1
+        number = 1 if self._last_step is None else self._last_step.number + 1
         memory = self._memory
         # New arrays, because the previous update may still read those of its step.
         specs = [memory.schedule.values[value] for value in memory.traffic.inputs]
         inputs = receive_arrays(self._sock, header, specs)
-        step = self._begun = _Step(number, inputs, sum(map(bool, memory.traffic.to_memory)))
+        step = self._last_step = _Step(number, inputs, sum(map(bool, memory.traffic.to_memory)))
         self._to_stream.put(step)
         if not step.expected:
             self._to_update.put(step)
 
     def _take_results(self, header: Header) -> None:
-        step, memory = self._begun, self._memory
+        step, memory = self._last_step, self._memory
         if step is None or not step.expected or header.index >= len(memory.traffic.to_memory):
             raise MemoryxError(f"got results of call {header.index} from the wafer, expected none")
         # The previous update still reads the values at this place.
         self._wait_until_updated(step.number - 1)
         if not self._has_files:
-            self._receive_results(header)
+            numbers = memory.traffic.to_memory[header.index]
+            if is_first_micro_batch(memory.shard, header.index):
+                receive_tensors(self._sock, header, [memory.arrived[number] for number in numbers])
+            else:
+                specs = [memory.schedule.values[number] for number in numbers]
+                results = receive_arrays(self._sock, header, specs)
+                accumulate_results(memory.shard, header.index, memory.arrived, results)
         step.expected -= 1
         if not step.expected:
             self._to_update.put(step)
-
-    def _receive_results(self, header: Header) -> None:
-        memory, call = self._memory, header.index
-        numbers = memory.traffic.to_memory[call]
-        if is_first_micro_batch(memory.shard, call):
-            receive_tensors(self._sock, header, [memory.arrived[number] for number in numbers])
-        else:
-            specs = [memory.schedule.values[number] for number in numbers]
-            accumulate_results(memory.shard, call, memory.arrived, receive_arrays(self._sock, header, specs))
 
     def _take_shared(self, header: Header) -> None:
         memory = self._memory
@@ -441,8 +438,8 @@ class WaferConnection:
 
     def _take_state(self, header: Header) -> None:
         """Receive a state tensor, between two steps."""
-        if self._begun is not None:
-            self._wait_until_updated(self._begun.number)
+        if self._last_step is not None:
+            self._wait_until_updated(self._last_step.number)
         self._check_state([header.index])
         self.end_snapshot()
         receive_tensors(self._sock, header, [self._memory.state[header.index]])
@@ -453,7 +450,7 @@ class WaferConnection:
         wanted = [int(number) for number in numbers]
         self._check_state(wanted)
         self.end_snapshot()
-        step = 0 if self._begun is None else self._begun.number
+        step = 0 if self._last_step is None else self._last_step.number
         self._snapshot = Snapshot(self._memory.state, step, wanted)
         self._line.send(FrameType.DONE, 0)
 
@@ -464,7 +461,7 @@ class WaferConnection:
 
     # Snapshots
 
-    def _read_for(self, token: bytes) -> None:
+    def _serve_reader(self, token: bytes) -> None:
         """Serve a reader of snapshots until it closes the connection."""
         model = self._registry.find(token)
         if model is None:
@@ -540,8 +537,8 @@ class WaferConnection:
         self.end_snapshot()
         for line in (self._line, *(listener.line for listener in self._listeners)):
             shut_down(line.sock)
-        if self._begun is not None:
-            self._begun.streamed.set()
+        if self._last_step is not None:
+            self._last_step.streamed.set()
         self._shared.put(None)
         self._to_stream.put(None)
         self._to_update.put(None)

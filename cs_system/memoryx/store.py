@@ -186,6 +186,7 @@ class MappedTensors:
         """Load pages into the memory of this process, so that computations do not wait for the disk."""
         for start, stop in pages:
             if not _advise(self._bytes[start:stop], _POPULATE_READ):
+                # An older kernel: read a byte of each page instead.
                 self._bytes[start : stop : mmap.PAGESIZE].sum()
 
     def drop_pages(self, pages: Pages) -> None:
@@ -212,16 +213,13 @@ def _new_file(directory: Path, nbytes: int) -> int:
             return os.dup(file.fileno())
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise StorageFullError.of(directory, nbytes, _free_bytes(directory)) from error
+            status = os.statvfs(directory)
+            free_bytes = status.f_bavail * status.f_frsize
+            raise StorageFullError.of(directory, nbytes, free_bytes) from error
         raise MemoryxError(
             f"MemoryX cannot keep {nbytes:,} bytes in {directory}: {error.strerror}; name another directory "
             "with --memoryx-dir"
         ) from error
-
-
-def _free_bytes(directory: Path) -> int:
-    status = os.statvfs(directory)
-    return status.f_bavail * status.f_frsize
 
 
 def is_first_micro_batch(shard: Shard, call: int) -> bool:

@@ -73,7 +73,7 @@ class Memory:
             for layer in schedule.layers
             for update in layer.updates()
         ]
-        self._commits = _commits(schedule)
+        self._commits = _plan_commits(schedule)
 
     def close(self) -> None:
         """End the threads, after their current work, and close the files."""
@@ -114,6 +114,7 @@ class Memory:
         """
         for index, step in enumerate(self.schedule.rounds):
             partial = [call for call in step.partial if call is not None]
+            # A list, so that all calls have read `known` before it changes.
             for found in list(self._pool.map(lambda call: self._results(call, known), partial)):
                 known.update(found)
             if self.shard.count > 1:
@@ -123,6 +124,7 @@ class Memory:
                 self._run(step.joined, known)
         answers = dict.fromkeys(self.traffic.answers)
         kept: Values = {}
+        # The first commits are due before all updates.
         for update, commits in zip((None, *self._updates), self._commits, strict=True):
             if isinstance(update, PreparedSweep):
                 before_change(update.replaced)
@@ -130,6 +132,7 @@ class Memory:
                 after_change(update.replaced)
             elif update is not None:
                 self._run(update, known)
+            # Before the commits, which drop the new values of large state.
             kept.update((number, known[number]) for number in answers if number in known)
             replaced = frozenset(old for old, _ in commits)
             before_change(replaced)
@@ -189,7 +192,7 @@ def compile_functions(
     return functions, {n: PieceFunction(*e) for n, e in executables.items() if n in swept}
 
 
-def _commits(schedule: Schedule) -> list[list[tuple[int, int]]]:
+def _plan_commits(schedule: Schedule) -> list[list[tuple[int, int]]]:
     """Plan which (old state, new value) pairs to commit before the updates and after each of them.
 
     A value is committed as soon as the old one has no reader left. Results of sweeps are written in place.
@@ -203,7 +206,7 @@ def _commits(schedule: Schedule) -> list[list[tuple[int, int]]]:
     for old, new in schedule.replacements.items():
         if new in swept:
             continue
-        # Small state is read from the copies made at the begin of the step.
+        # Small state is read from the copies made at the start of the step.
         last_read = 0 if is_small(schedule.values[old]) else read.get(old, 0)
         ready = max(made.get(new, 0), last_read)
         commits[len(updates) if old in sources or new in sources else ready].append((old, new))

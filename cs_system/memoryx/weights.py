@@ -159,6 +159,7 @@ class WeightStream:
         shut_down(self._sock)
         self._watchdog.end()
         self._in_files.put(None)
+        # Wakes a thread that is waiting for a slot.
         for _ in range(SLOTS):
             self._room.release()
         for thread in self._threads:

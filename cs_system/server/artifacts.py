@@ -180,7 +180,7 @@ class ExecutableStore:
             replace_file(self._directory / sha256, data)
             keep_newest(self._directory, self._limit_bytes)
         except OSError as error:
-            log.warning("the executable is not kept in %s: %s", self._directory, error)
+            log.warning("the executable cannot be stored in %s: %s", self._directory, error)
 
 
 def keep_newest(directory: Path, limit_bytes: int) -> None:

@@ -194,7 +194,7 @@ class Run:
         waiting_since = self.progress.waiting_since
         if self._ring is None or waiting_since is None:
             seconds = time.monotonic() - since_s
-            return f"the CS system computes from step {self.progress.step} on, for {seconds:.0f} s"
+            return f"the CS system is computing from step {self.progress.step} on, for {seconds:.0f} s"
         stats = self._ring.stats()
         worker = stats.workers[stats.position % len(stats.workers)]
         seconds = time.monotonic() - waiting_since
@@ -453,7 +453,7 @@ class Run:
         if self._current is not None:
             await asyncio.wait({self._current}, timeout=_OPERATION_END_S)
         if self._operation is not None:
-            raise WrongOrderError(f"{name} while {self._operation} is under way; wait for its end")
+            raise WrongOrderError(f"{name} while {self._operation} is running; wait for its end")
         self._operation = name
         self._current = future = asyncio.get_running_loop().run_in_executor(self._device, function, *args)
         future.add_done_callback(self._operation_ended)

@@ -88,7 +88,7 @@ def serve(options: ServerOptions) -> int:
     start.add_done_callback(lambda future: _log_device(future, threads))
     code, busy = asyncio.run(_serve(options, device))
     if busy:
-        log.warning("the run did not end in time; it is cut off")
+        log.warning("the run did not end in time and is abandoned")
     if busy or not start.done():
         # A normal exit of the interpreter would wait for the device's thread.
         logging.shutdown()
@@ -106,7 +106,7 @@ def _xla_cache(options: ServerOptions) -> Path | None:
         directory.mkdir(parents=True, exist_ok=True)
         keep_newest(directory, options.cache_bytes)
     except OSError as error:
-        log.warning("compiled programs are not kept in %s: %s", directory, error.strerror)
+        log.warning("compiled programs cannot be stored in %s: %s", directory, error.strerror)
         return None
     return directory
 
@@ -310,4 +310,4 @@ def _log_device(future: object, threads: int) -> None:
     if error is None:
         log.info("device: %s, %d thread(s)", future.result(), threads)
     else:
-        log.error("the device does not start: %s", error)
+        log.error("the device failed to start: %s", error)

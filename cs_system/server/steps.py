@@ -186,6 +186,7 @@ class StepLoop:
         failure: Exception | None = None
         while left or self._in_flight:
             if stop.is_set() or ended or failure is not None:
+                # Calls in flight are still finished.
                 left = 0
             if left and len(self._in_flight) < _DEPTH:
                 try:

@@ -34,8 +34,7 @@ log = logging.getLogger("cs_system.server")
 STATUS_EVERY_S = 2.0
 """Interval of the messages to a waiting caller, sent even when nothing has changed, as a heartbeat."""
 
-# Reservations whose reason for ending is remembered for clients that find out late; older ones get a general
-# reason.
+# Number of ended reservations whose reason is remembered, for clients that find out late.
 _REMEMBERED = 64
 
 

@@ -292,6 +292,7 @@ class GroupEngine(LayeredEngine):
             self._record_failure(error)
         except ConnectionError:
             self._record_failure(WaferLostError.of(rank, self._count, wafer.host), _has_aborted(wafer))
+        # Wakes `_assign`, `_keep` and `outputs`, which raise the cause.
         self._ready.put(-1)
         self._outputs.put(self._find_cause())
 
@@ -429,7 +430,7 @@ def _authenticate(sock: socket.socket, address: str, token: str) -> int | None:
         # No time limit from here on: `HeartbeatMonitor` finds wafers that are silent.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
     except (ConnectionError, MemoryxError) as error:
-        log.warning("%s is no wafer of the group: %s", address, error)
+        log.warning("%s is not a wafer of the group: %s", address, error)
         return None
     is_known = header.type is FrameType.JOIN and hmac.compare_digest(token_sent, token.encode())
     return header.index if is_known else None

@@ -273,9 +273,11 @@ class ComputeTimer:
                 _block_until_ready(results)
             except Exception:
                 return  # reported by the thread that reads the results
+            # Frees the memory of the results before the next call comes.
             del results
             before_s, ended_s = ended_s, time.monotonic()
             if not has_sums:
+                # The device starts a call when it is made, or after the previous one.
                 self.computing_s += ended_s - max(began_s, before_s)
 
 

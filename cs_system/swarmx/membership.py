@@ -174,6 +174,7 @@ class GroupLeader:
             if not self._changed.wait_for(lambda: len(self._members) >= count - 1, _REJOIN_TIMEOUT_S):
                 raise self.missing(count)
             members = sorted(self._members, key=lambda member: member.number)[: count - 1]
+        # This machine may have several addresses: take the one that a member has used.
         return RunHosts(self._host, members[0].channel.own_host, members)
 
     def close(self) -> None:
@@ -203,7 +204,7 @@ class GroupLeader:
         try:
             host, number = admit_member(channel, self._token)
         except (ConnectionError, ValueError, TypeError) as error:
-            log.warning("%s is no member of the group: %s", address, error)
+            log.warning("%s is not a member of the group: %s", address, error)
             channel.close()
             return
         channel.set_time_limit(None)
@@ -326,6 +327,7 @@ def run_member(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -
     except _SignalError as signalled:
         return signalled.code
     finally:
+        # A further signal must not interrupt the end of the wafer.
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_IGN)
         wafer.end(0.0)

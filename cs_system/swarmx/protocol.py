@@ -135,7 +135,7 @@ def join_leader(channel: Channel, token: str, host: str, number: int) -> None:
         channel.send("proof", proof=_proof(token, "member", str(answer.get("nonce"))))
         answer = channel.receive()
     if answer["kind"] != "welcome":
-        raise GroupError(f"the group does not take this host: {answer.get('reason')}")
+        raise GroupError(f"the group refuses this host: {answer.get('reason')}")
 
 
 def admit_member(channel: Channel, token: str) -> tuple[str, int]:
@@ -164,6 +164,7 @@ def _refuse(channel: Channel, reason: str) -> None:
 
 
 def _proof(token: str, side: str, nonce: str) -> str:
+    # With the side, so that a peer cannot reflect a nonce to obtain the proof that it needs.
     return hmac.digest(token.encode(), f"{side} {nonce}".encode(), "sha256").hex()
 
 

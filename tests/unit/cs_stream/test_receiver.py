@@ -140,7 +140,7 @@ def test_a_port_that_speaks_something_else_is_named() -> None:
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
             with pytest.raises(ProtocolError) as caught:
                 future.result(timeout=60)
-    assert f"127.0.0.1:{port} is no data port of a CS system" in str(caught.value)
+    assert f"127.0.0.1:{port} is not the data port of a CS system" in str(caught.value)
     assert "check the address" in str(caught.value)
 
 

@@ -308,7 +308,7 @@ def test_a_directory_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     store = ExecutableStore(tmp_path / "file" / "dir", 100)
     assert store.get(put(store, b"program")) is None
-    assert "is not kept" in caplog.text
+    assert "cannot be stored" in caplog.text
 
 
 def test_no_directory_keeps_nothing():

@@ -1,4 +1,4 @@
-"""Broken, damaged, repeated and misplaced frames, and what is received in their place."""
+"""Broken, damaged, repeated and misplaced frames, and the recovery from them."""
 
 import logging
 import socket

@@ -1,4 +1,4 @@
-"""Addresses where no CS system is."""
+"""Addresses at which there is no CS system."""
 
 import socket
 import threading

@@ -110,7 +110,7 @@ def test_waiting_jobs_come_in_the_order_of_their_arrival(system, client, helpers
     assert lines["c"][-1].endswith("place 1 in the queue")
 
 
-def test_whoever_stops_waiting_leaves_the_queue(system, client, helpers):
+def test_a_job_that_stops_waiting_leaves_the_queue(system, client, helpers):
     def give_up(text):
         raise KeyboardInterrupt
 

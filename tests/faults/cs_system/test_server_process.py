@@ -1,4 +1,4 @@
-"""The command: its start, its signals, its output."""
+"""The server process: its start, its signals, its output."""
 
 import itertools
 import json

@@ -171,7 +171,7 @@ def test_a_worker_that_the_data_plane_refuses_ends_the_wait_of_the_chief(system,
         loaded.wait_workers(60.0)
 
 
-def test_a_stranger_does_not_end_the_wait_of_the_chief(system, loaded, workers, helpers, linear):
+def test_an_unauthenticated_peer_does_not_end_the_wait_of_the_chief(system, loaded, workers, helpers, linear):
     loaded.open_input(2, helpers.identity, 0)
     ticket = join_run(parse_address(system.address), "job", helpers.token, 60.0)
     identity = WorkerIdentity("job", "guess", 1, 3, "nothing")
@@ -181,7 +181,7 @@ def test_a_stranger_does_not_end_the_wait_of_the_chief(system, loaded, workers, 
     loaded.wait_workers(20.0)
 
 
-def test_an_input_that_hangs_is_told_and_ends_the_run(tmp_path, linear, helpers):
+def test_an_input_that_hangs_is_reported_and_ends_the_run(tmp_path, linear, helpers):
     hangs = threading.Event()
 
     def batches(skip):

@@ -256,7 +256,7 @@ def test_a_layout_reads_back_and_its_fields_lie_aligned_without_overlap(layout: 
 
 @repeatable
 @given(layouts(), st.integers(1, 3), st.integers(1, 3), st.data())
-def test_what_is_sent_is_what_lies_in_the_slot(
+def test_the_slot_has_the_bytes_that_were_sent(
     layout: BatchLayout, chunk_batches: int, chunks: int, data: st.DataObject
 ) -> None:
     memory = RingMemory(layout, chunk_batches, chunks)

@@ -1,4 +1,4 @@
-"""Random schedules of one run: whatever happens in whatever order, each batch is taken once, in order."""
+"""Random schedules of a run: in any order of events, each batch is taken once, in order."""
 
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Layouts of batches, arrays as buffers, and the memory of a ring."""
 
 import numpy as np
 import pytest

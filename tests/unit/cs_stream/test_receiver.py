@@ -1,4 +1,4 @@
-"""Who is not taken: workers of another run, and strangers."""
+"""Refused connections: workers of another run, and foreign peers."""
 
 import logging
 import socket

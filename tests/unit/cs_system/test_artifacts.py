@@ -1,4 +1,4 @@
-"""A list of executables on its way: from an artifact, through the control plane, to the engine."""
+"""Executables of an artifact: the way through the control plane to the engine, and the server's cache."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def store(tmp_path) -> ExecutableStore:
     return ExecutableStore(tmp_path / "store", 1000)
 
 
-def test_what_arrived_whole_is_kept_though_the_next_one_was_damaged(store):
+def test_complete_executables_are_stored_even_if_the_next_one_is_damaged(store):
     step = step_of(first=b"one", second=b"two")
     first, second = (executable.sha256 for executable in step.executables)
     offer = Offer(step, "cs2", store)
@@ -211,7 +211,7 @@ def test_what_arrived_whole_is_kept_though_the_next_one_was_damaged(store):
     assert again.data() == {"first": b"one", "second": b"two"}
 
 
-def test_what_nobody_asked_for_and_what_is_too_long_is_refused_as_it_comes(store):
+def test_unrequested_and_too_long_data_is_refused_on_arrival(store):
     step = step_of(first=b"one")
     offer = Offer(step, "cs2", store)
     offer.look_up()
@@ -273,7 +273,7 @@ def put(store: ExecutableStore, data: bytes) -> str:
     return digest(data)
 
 
-def test_what_was_put_comes_back_also_in_another_server(tmp_path):
+def test_stored_executables_are_found_by_another_server(tmp_path):
     key = put(ExecutableStore(tmp_path / "new" / "dir", 1000), b"program")
     assert ExecutableStore(tmp_path / "new" / "dir", 1000).get(key) == b"program"
     assert ExecutableStore(tmp_path, 1000).get(digest(b"other")) is None
@@ -298,7 +298,7 @@ def test_the_longest_unused_ones_go_first(tmp_path):
     assert [store.get(key) is not None for key in keys] == [True, False, True]
 
 
-def test_what_is_larger_than_the_limit_is_not_kept(tmp_path):
+def test_executables_larger_than_the_limit_are_not_stored(tmp_path):
     store = ExecutableStore(tmp_path, 5)
     assert store.get(put(store, b"123456")) is None
     assert list(tmp_path.iterdir()) == []
@@ -311,7 +311,7 @@ def test_a_directory_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     assert "cannot be stored" in caplog.text
 
 
-def test_no_directory_keeps_nothing():
+def test_without_a_directory_nothing_is_stored():
     store = ExecutableStore(None, 100)
     assert store.get(put(store, b"program")) is None
 

@@ -1,4 +1,4 @@
-"""TODO."""
+"""The pipelined engine, the choice of an engine, and the size of the input ring."""
 
 import dataclasses
 
@@ -123,7 +123,7 @@ def test_some_of_the_state(engine):
         engine.fetch_state(["state.model.nothing"])
 
 
-def test_all_differences_of_a_state_are_told_at_once(engine, program):
+def test_all_differences_of_a_state_are_reported_together(engine, program):
     state = program.state()
     state["state.model.w"] = np.zeros((5, 1), np.float32)
     state["state.global_step"] = state["state.global_step"].astype(np.int32)
@@ -168,7 +168,7 @@ def test_batches_outside_the_chunk_are_refused(engine, program, offset, count):
         engine.run(program.chunk(K), offset, count)
 
 
-def test_a_step_beyond_the_memory_is_told_as_such():
+def test_a_step_beyond_the_memory_is_reported_as_such():
     # More than the address space of a process, so that no setting of the machine lets it pass.
     module = parse_module(
         f"""func.func @graph(%s: tensor<f32> {{tf.resource_name = "state.model.s"}},

@@ -1,4 +1,4 @@
-"""Processes that a CS system starts for itself."""
+"""Child processes of a CS system, and the fork server."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_exit_code_is_that_of_the_function() -> None:
     assert process.exit_code == 7
 
 
-def test_it_ends_when_it_is_told_to_and_is_seen_by_its_name_until_then() -> None:
+def test_it_ends_on_request_and_has_its_name_until_then() -> None:
     process = ChildProcess("cs_test", time.sleep, [1000])
     assert not process.wait(0.0)
     assert process.exit_code is None
@@ -97,7 +97,7 @@ def test_all_are_forked_from_one_process() -> None:
         process.end()
 
 
-def test_without_the_process_that_forks_they_end_all_the_same_and_the_next_one_is_forked_by_another() -> None:
+def test_a_lost_fork_server_is_replaced() -> None:
     first = ChildProcess("cs_test", time.sleep, [1000])
     parent = parent_of(first.pid)
     os.kill(parent, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The loop between ring and engine, with a ring and an engine that do what the test says."""
+"""The step loop between ring and engine, with a fake ring and a fake engine."""
 
 import itertools
 import threading
@@ -148,7 +148,7 @@ def test_a_stall_is_waited_out():
     assert values(emitted) == [0, 1, 2]
 
 
-def test_time_without_a_batch_is_told_with_the_steps_behind_it(monkeypatch):
+def test_time_without_a_batch_is_reported_with_the_next_steps(monkeypatch):
     now_s = [100.0]
     monkeypatch.setattr(steps_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
 
@@ -175,7 +175,7 @@ def test_outputs_before_a_lost_worker_are_delivered():
     assert values(emitted) == [0, 1, 2]
 
 
-def test_stop_ends_after_the_calls_under_way():
+def test_stop_ends_after_the_calls_in_flight():
     stop = threading.Event()
     calls = Calls()
 

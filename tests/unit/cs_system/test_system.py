@@ -12,7 +12,7 @@ def test_the_first_job_gets_the_system():
     assert ticket.since_s == 100.0
 
 
-def test_a_second_job_hears_who_holds_it_and_since_when():
+def test_a_second_job_learns_who_holds_it_and_since_when():
     book = ReservationBook()
     book.enter("job-a", "token", wait=False, now_s=1_700_000_000.0)
     with pytest.raises(SystemBusyError) as busy:
@@ -34,7 +34,7 @@ def test_waiting_jobs_get_it_in_the_order_of_their_arrival():
         book.position(b)
 
 
-def test_a_call_after_the_end_hears_why():
+def test_a_call_after_the_end_gets_the_reason():
     book = ReservationBook()
     ticket = book.enter("a", "token", wait=False, now_s=0.0)
     ticket.ending = "the CS system is shutting down (SIGTERM)"

@@ -62,7 +62,7 @@ def test_metadata_of_other_servers_is_no_error():
     assert error_from_metadata((("server", "other"),)) is None
 
 
-def test_a_client_of_the_same_protocol_is_taken():
+def test_a_client_of_the_same_protocol_is_accepted():
     check_client(dict(client_metadata()))
 
 

@@ -1,4 +1,4 @@
-"""Several MemoryX processes that share out the layers compute what one does."""
+"""Several MemoryX processes that share the layers compute the same as one."""
 
 from __future__ import annotations
 

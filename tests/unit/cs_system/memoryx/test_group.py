@@ -1,4 +1,4 @@
-"""Several wafers that share a batch train to the numbers of one."""
+"""Several wafers that share a batch train to the same numbers as one."""
 
 from __future__ import annotations
 

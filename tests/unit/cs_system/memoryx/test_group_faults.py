@@ -1,4 +1,4 @@
-"""Wafers of a group that die, stop or are strangers: who it was is told in seconds, and nothing is left."""
+"""Wafers that die or stop, and unauthenticated peers: reported within seconds, and no process is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wafers that tell what they have done: which one is slow."""
+"""Work reports of wafers: which one is a straggler."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_slow_network_is_told_from_a_slow_wafer() -> None:
     assert "1 of 2 is slow: it gets its weights for 60%" in (pace((0.1, 0.6), (0.1, 0.1)).straggler() or "")
 
 
-def test_nothing_is_said_of_little() -> None:
+def test_small_differences_are_not_reported() -> None:
     assert pace((0.1, 0.0), (0.9, 0.0), last_s=3).straggler() is None
     assert pace((0.001, 0.0), (0.01, 0.0)).straggler() is None  # ten times as long, and nobody notices
     assert StragglerMonitor(2).straggler() is None
@@ -69,7 +69,7 @@ def test_only_the_last_seconds_count() -> None:
     assert made.straggler() is None
 
 
-def test_what_wafers_wait_for_is_passed_on() -> None:
+def test_what_wafers_wait_for_is_forwarded() -> None:
     made = pace((0.1, 0.0), (0.1, 0.0))
     assert made.unresponsive() is None
     made.record(

@@ -1,4 +1,4 @@
-"""A group whose systems are on several hosts: processes that know of each other what a file says."""
+"""A group whose systems are on several hosts, as processes that know each other only by the group's file."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_host_that_is_lost_while_a_run_starts(stack: Streamed, leader: GroupLe
         lost.join()
 
 
-def test_who_does_not_know_the_token_is_no_member(leader: GroupLeader, tmp_path: Path) -> None:
+def test_a_peer_without_the_token_is_refused(leader: GroupLeader, tmp_path: Path) -> None:
     file = tmp_path / "group.json"
     assert file.stat().st_mode & 0o777 == 0o600
     meeting = GroupFile.read(file)
@@ -153,7 +153,7 @@ def test_who_does_not_know_the_token_is_no_member(leader: GroupLeader, tmp_path:
         wait_until(lambda: leader.is_complete)
 
 
-def test_a_member_whose_leader_has_gone_says_so(leader: GroupLeader, tmp_path: Path) -> None:
+def test_a_member_reports_a_lost_leader(leader: GroupLeader, tmp_path: Path) -> None:
     with member(tmp_path / "group.json") as host:
         wait_until(lambda: leader.is_complete)
         leader.gather(2).members[0].channel.close()  # type: ignore[attr-defined]
@@ -188,7 +188,7 @@ def test_the_group_of_a_slurm_step() -> None:
         (("--group-file=/nowhere/group.json",), {}, "--group-file=/nowhere/group.json: cannot be written"),
     ],
 )
-def test_what_other_hosts_cannot_reach(
+def test_addresses_that_other_hosts_cannot_reach(
     flags: tuple[str, ...], environment: dict[str, str], fault: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "cs_system", "serve", "--num-csx=2", "--port=0", *flags]

@@ -1,4 +1,4 @@
-"""Engines that compute a batch in parts: the numbers are those of the whole step."""
+"""Engines that compute a batch in micro-batches: the numbers are those of the whole step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of MemoryX: what it is told, what it refuses, how it ends."""
+"""The MemoryX process and its files: accepted models, refused ones, and its end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def limited_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_tensors_lie_where_a_device_reads_them_in_place(tmp_path: Path) -> None:
+def test_tensors_are_aligned_for_reading_in_place(tmp_path: Path) -> None:
     tensors = MappedTensors.in_directory(tmp_path, FileLayout(SPECS))
     tensors[3][...] = np.arange(35).reshape(5, 7)
     tensors[4][...] = -1
@@ -50,7 +50,7 @@ def test_tensors_lie_where_a_device_reads_them_in_place(tmp_path: Path) -> None:
     assert 5 not in tensors
 
 
-def test_tensors_of_a_column_lie_one_behind_the_other_at_equal_places(tmp_path: Path) -> None:
+def test_tensors_of_a_column_are_contiguous_at_equal_offsets(tmp_path: Path) -> None:
     specs = {
         1: TensorSpec("1", "float32", (5, 7)),
         2: TensorSpec("2", "bfloat16", (5, 7)),
@@ -87,7 +87,7 @@ def test_a_wafer_maps_files_that_are_surely_the_same(stack: Streamed, tmp_path: 
         assert other.map(shard) is None
 
 
-def test_a_full_disk_is_told_before_the_first_step(tmp_path: Path, limited_files: None) -> None:
+def test_a_full_disk_is_reported_before_the_first_step(tmp_path: Path, limited_files: None) -> None:
     specs = {0: TensorSpec("0", "float32", (1 << 20,))}
     with pytest.raises(StorageFullError, match=r"needs 4,194,304 bytes in .* --memoryx-dir"):
         MappedTensors.in_directory(tmp_path, FileLayout(specs))
@@ -108,12 +108,12 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["node", ":9002", "node:", "node:x", "node:0", "node:65536"])
-def test_what_is_no_address(text: str) -> None:
+def test_malformed_addresses(text: str) -> None:
     with pytest.raises(BadOptionError, match="expected HOST:PORT"):
         parse_memoryx_address(text)
 
 
-def test_one_process_serves_one_model_after_the_other(stack: Streamed, tmp_path: Path) -> None:
+def test_a_process_serves_models_in_sequence(stack: Streamed, tmp_path: Path) -> None:
     with running_memoryx(tmp_path) as (process, address):
         with socket.create_connection(address) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\nHost: memoryx\r\n\r\n")
@@ -133,7 +133,7 @@ def test_one_process_serves_one_model_after_the_other(stack: Streamed, tmp_path:
         assert process.wait(10) == 0
 
 
-def test_a_directory_that_is_not_there_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_a_missing_directory_is_refused_at_the_start(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cs_system", "memoryx", "serve", f"--memoryx-dir={tmp_path / 'nowhere'}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The state of one step, kept for a reader while the next ones change it."""
+"""Snapshots: the state after a step, read while the next steps change it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def change(state: MappedTensors, snapshot: Snapshot, step: int, *numbers: int) -
         state[number][...] = 100 * step
 
 
-def test_what_changes_is_read_as_it_was(state: MappedTensors) -> None:
+def test_changed_tensors_are_read_as_they_were(state: MappedTensors) -> None:
     snapshot = Snapshot(state, 5, SPECS)
     change(state, snapshot, 5, 0)  # the update of its own step is still under way
     first = snapshot.take(0)
@@ -43,7 +43,7 @@ def test_what_changes_is_read_as_it_was(state: MappedTensors) -> None:
     assert Snapshot(state, 7, [2]).take(3) is None
 
 
-def test_an_update_waits_where_copies_would_take_too_much(state: MappedTensors) -> None:
+def test_an_update_waits_if_copies_exceed_the_limit(state: MappedTensors) -> None:
     snapshot = Snapshot(state, 0, SPECS, limit_bytes=2 * 4 * SIZE)
     change(state, snapshot, 1, 0, 1, 2)  # the first update may always copy
     waiting = threading.Thread(target=change, args=(state, snapshot, 1, 3))
@@ -60,7 +60,7 @@ def test_an_update_waits_where_copies_would_take_too_much(state: MappedTensors) 
     assert (kept == 3).all()
 
 
-def test_a_reader_that_goes_holds_nobody_up(state: MappedTensors) -> None:
+def test_a_reader_that_leaves_blocks_no_update(state: MappedTensors) -> None:
     snapshot = Snapshot(state, 0, SPECS, limit_bytes=1)
     change(state, snapshot, 1, 0)
     waiting = threading.Thread(target=change, args=(state, snapshot, 1, 1))

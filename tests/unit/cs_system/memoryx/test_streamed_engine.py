@@ -1,4 +1,4 @@
-"""A model in layers trains to the numbers of the whole step, with its state in another process."""
+"""A model in layers, with its state in another process, trains to the numbers of the whole step."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class MemoryxClient(WeightStream):
             for number, (data, _) in functions.items():
                 send_frame(self._sock, FrameType.FUNCTION, number, data)
         except ConnectionError as error:
-            raise self._gone(error) from error
+            raise self._loss_error(error) from error
 
     def wait_open(self) -> None:
         """Wait until MemoryX has the model, and storage for its state.
@@ -127,10 +127,10 @@ class MemoryxClient(WeightStream):
             while (header := receive_header(self._sock)).type is FrameType.ALIVE:
                 self._watchdog.expect_data()
             if header.type is not FrameType.OPENED:
-                raise self._refusal(header)
+                raise self._answer_error(header)
             self._map_files(header)
         except ConnectionError as error:
-            raise self._failure or self._gone(error) from error
+            raise self._failure or self._loss_error(error) from error
         self._start("weights", self._receive)
         self._start("gradients", self._send)
 
@@ -210,7 +210,7 @@ class MemoryxClient(WeightStream):
                 if self._failure is None:
                     self._send_one(kind, index, arrays())
             except ConnectionError as error:
-                self._fail(self._gone(error))
+                self._fail(self._loss_error(error))
             except Exception as error:
                 # The device raises the error of a failed call when its results are read.
                 self._fail(ExecutionError(f"running the steps failed: {type(error).__name__}: {error}"))
@@ -233,7 +233,7 @@ class MemoryxClient(WeightStream):
         self._to_send.put((kind, index, arrays))
 
     def end(self, error: CsSystemError) -> None:
-        """Make everyone who is waiting for MemoryX raise an error."""
+        """End the stream: all waiting calls raise the error."""
         super().end(error)
         for arrived in (self._answers, self._snapshot_done):
             arrived.put(self._failure or error)
@@ -306,7 +306,7 @@ class StateReader:
         return header
 
 
-class _Parts(Generic[S]):
+class _ShardedStreams(Generic[S]):
     """The streams of all processes of MemoryX, combined.
 
     Attributes:
@@ -356,7 +356,7 @@ class _Parts(Generic[S]):
         self.on_failure()
 
 
-class ShardedMemoryx(_Parts[MemoryxClient]):
+class ShardedMemoryx(_ShardedStreams[MemoryxClient]):
     """The model of a wafer that begins steps, on all processes of MemoryX.
 
     Args:
@@ -447,7 +447,7 @@ class ShardedMemoryx(_Parts[MemoryxClient]):
             stream.share(index, [found[number] for number in other.taken[index]])
 
 
-class ShardedListener(_Parts[WeightListener]):
+class ShardedListener(_ShardedStreams[WeightListener]):
     """The weights of another wafer of a group, from all processes of MemoryX.
 
     Args:

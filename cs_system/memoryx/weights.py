@@ -46,7 +46,7 @@ SLOTS = 2
 """Number of calls whose weights are on the wafer: one is being computed, the other is arriving."""
 
 _CONNECT_TIMEOUT_S = 10.0
-_LOOK_S = 0.5
+_WATCH_INTERVAL_S = 0.5
 
 _LAST_DATA_RECEIVED = struct.Struct("@52xI")
 """Field of Linux's `tcp_info`: milliseconds since data was last received."""
@@ -119,14 +119,14 @@ class WeightStream:
         self._on_failure = on_failure
         self._sock = connect(address)
         self._watchdog = Watchdog(self._name, self._sock, self._on_timeout, heartbeat_timeout_s)
-        self._start("silence", self._watchdog.watch)
+        self._start("watchdog", self._watchdog.watch)
         self._files: SharedModel | None = None
         self._streamed: Sequence[Sequence[int]] = self._traffic.to_wafer
         self._in_files: queue.SimpleQueue[tuple[int, dict[int, np.ndarray]] | None] = queue.SimpleQueue()
         self._slots: list[list[dict[int, np.ndarray]]] = []
         self._slot = 0
         self._room = threading.Semaphore(SLOTS)
-        self._read: deque[int] = deque()
+        self._delivered: deque[int] = deque()
         self._arrived: queue.SimpleQueue[Arrival | CsSystemError] = queue.SimpleQueue()
         self._failure: CsSystemError | None = None
 
@@ -140,15 +140,15 @@ class WeightStream:
             CsSystemError: MemoryX is gone or has failed.
         """
         began_s = time.monotonic()
-        found = wait_for_item(self._arrived)
-        self.transfer.seconds += found.ended_s - found.began_s
+        arrival = wait_for_item(self._arrived)
+        self.transfer.seconds += arrival.ended_s - arrival.began_s
         if not is_computing():
-            self.transfer.waited_s += max(0.0, found.ended_s - max(began_s, found.began_s))
-        return found.arrays
+            self.transfer.waited_s += max(0.0, arrival.ended_s - max(began_s, arrival.began_s))
+        return arrival.arrays
 
     def release_weights(self) -> None:
         """Release the weights of the oldest call, which has read them."""
-        call = self._read.popleft()
+        call = self._delivered.popleft()
         if self._files is not None and self._reads_in_place:
             self._files.release(call)
         self._room.release()
@@ -192,18 +192,18 @@ class WeightStream:
                 self._watchdog.expect_data()
                 self._handle(receive_header(self._sock))
         except (ConnectionError, CsSystemError) as error:
-            self._fail(error if isinstance(error, CsSystemError) else self._gone(error))
+            self._fail(error if isinstance(error, CsSystemError) else self._loss_error(error))
 
     def _handle(self, header: Header) -> None:
         if header.type is FrameType.ALIVE:
             return
         if header.type is not FrameType.WEIGHTS:
-            raise self._refusal(header)
+            raise self._answer_error(header)
         call, numbers = header.index, self._streamed[header.index]
         if self._files is None:
-            began_s, places = self._wait_for_slot(call)
-            receive_tensors(self._sock, header, list(places.values()))
-            self._deliver(call, began_s, places)
+            began_s, slot = self._wait_for_slot(call)
+            receive_tensors(self._sock, header, list(slot.values()))
+            self._deliver(call, began_s, slot)
         else:
             # Received without waiting for a slot, as it is small: the wafer may wait for the next frames.
             specs = [self._schedule.values[number] for number in numbers]
@@ -216,11 +216,11 @@ class WeightStream:
         with contextlib.suppress(CsSystemError):
             while (item := self._in_files.get()) is not None:
                 call, small = item
-                began_s, places = self._wait_for_slot(call)
+                began_s, slot = self._wait_for_slot(call)
                 if self._reads_in_place:
                     large = self._files.weights(call)
                 else:
-                    large = self._files.copy_weights(call, places)
+                    large = self._files.copy_weights(call, slot)
                 self._deliver(call, began_s, large | small)
 
     def _wait_for_slot(self, call: int) -> tuple[float, dict[int, np.ndarray]]:
@@ -233,16 +233,16 @@ class WeightStream:
             self._room.acquire()
         if self._failure is not None:
             raise self._failure
-        places = self._slots[self._slot][call]
+        slot = self._slots[self._slot][call]
         self._slot = (self._slot + 1) % SLOTS
-        return time.monotonic(), places
+        return time.monotonic(), slot
 
     def _deliver(self, call: int, began_s: float, found: Mapping[int, np.ndarray]) -> None:
-        self._read.append(call)
+        self._delivered.append(call)
         arrays = [found[number] for number in self._traffic.to_wafer[call]]
         self._arrived.put(Arrival(arrays, began_s, time.monotonic()))
 
-    def _refusal(self, header: Header) -> CsSystemError:
+    def _answer_error(self, header: Header) -> CsSystemError:
         return answer_error(self._sock, header, self._name)
 
     def unresponsive(self) -> str | None:
@@ -258,7 +258,7 @@ class WeightStream:
         )
         shut_down(self._sock)
 
-    def _gone(self, error: ConnectionError) -> MemoryxError:
+    def _loss_error(self, error: ConnectionError) -> MemoryxError:
         return loss_error(self._name, error)
 
     def _fail(self, error: CsSystemError) -> None:
@@ -268,7 +268,7 @@ class WeightStream:
             self._on_failure(error)
 
     def end(self, error: CsSystemError) -> None:
-        """Make everyone who is waiting for MemoryX raise an error."""
+        """End the stream: all waiting calls raise the error."""
         self._failure = self._failure or error
         self._arrived.put(self._failure)
 
@@ -292,8 +292,8 @@ def _allocate_slots(schedule: Schedule, calls: Sequence[Sequence[int]]) -> list[
     memory = [aligned_empty(max(map(padded_bytes, specs), default=0)) for _ in range(SLOTS)]
     return [
         [
-            dict(zip(numbers, split_views(slot, of), strict=True))
-            for numbers, of in zip(calls, specs, strict=True)
+            dict(zip(numbers, split_views(slot, call_specs), strict=True))
+            for numbers, call_specs in zip(calls, specs, strict=True)
         ]
         for slot in memory
     ]
@@ -349,7 +349,7 @@ class WeightListener(WeightStream):
         try:
             send_frame(self._sock, FrameType.JOIN, 0, token.encode())
         except ConnectionError as error:
-            raise self._gone(error) from error
+            raise self._loss_error(error) from error
         self._start("weights", self._receive)
 
     def _handle(self, header: Header) -> None:
@@ -397,7 +397,7 @@ class Watchdog:
     def watch(self) -> None:
         """Log when MemoryX becomes silent or answers again, and call `on_timeout`; returns after `end`."""
         is_silent = False
-        while not self._has_ended.wait(_LOOK_S):
+        while not self._has_ended.wait(_WATCH_INTERVAL_S):
             silence_s = self.silence_s()
             if silence_s >= self._heartbeat_timeout_s:
                 self._on_timeout(silence_s)

@@ -199,9 +199,9 @@ def build_command(site: Site) -> click.Command:
         check_writable("--json", json_file)
         check_writable("--html", html_file)
         if apply:
-            from input_analyzer.source_changes import check_answerable
+            from input_analyzer.source_changes import check_can_confirm
 
-            check_answerable(yes=yes)
+            check_can_confirm(yes=yes)
         environment = dict(os.environ)
         scheduler = where.scheduler(site, environment)
         job = scheduler.job_here(environment)
@@ -390,9 +390,9 @@ def _change_source(request: Request, *, write: bool, yes: bool, allow_dirty: boo
     with _progress() as tell:
         examined = examine(request, tell, source_only=True)
         findings = measure_change_gains(request, examined, tell).findings
-    files = source_changes.show(PROGRAM, findings)
+    files = source_changes.show_diff(PROGRAM, findings)
     if write:
-        source_changes.write(PROGRAM, files, yes=yes, allow_dirty=allow_dirty)
+        source_changes.write_changes(PROGRAM, files, yes=yes, allow_dirty=allow_dirty)
     return 0
 
 

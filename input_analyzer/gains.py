@@ -1,4 +1,9 @@
-"""Measured gains: the input is read with and without a change, interleaved, by a process of its own."""
+"""Measure gains: read the input with and without a change, interleaved, in a separate process.
+
+A turn takes a fraction of a second, so that a busy machine disturbs both inputs alike. While one input is
+read, threads and processes of the other fill its buffers and then stop. Emptying these buffers takes the
+first part of every turn, which does not count.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +25,29 @@ from input_rules.formatting import plural
 from input_rules.rules import by_rank
 from input_rules.rules.base import format_ratio
 
+# Upper bound for the time of all comparisons together.
 TOTAL_S = 16.0
-"""All comparisons together take about so long at most."""
 
-_LEAST_S = 2.0
-_MEMORY = 2.5
-"""The process has the input twice at a time; its examination had it about once."""
+_SHORTEST_S = 2.0
+# The process holds two inputs; the examination held about one.
+_MEMORY_FACTOR = 2.5
 
-_NOISE = 0.2
-"""An interval as wide as that says nothing about the change."""
-_HELPS = 1.05
-"""A change has to reach that with the upper end of its interval."""
-_BY_HAND = "it was measured to make the input slower here"
+# Intervals of this width or more say nothing about the change.
+_UNINFORMATIVE_WIDTH = 0.2
+# The upper end of the interval must reach this for a change to help.
+_SMALLEST_GAIN = 1.05
+_SLOWER_HERE = "it was measured to make the input slower here"
 
 
 @dataclass(frozen=True)
 class Gains:
-    """What was measured.
+    """The measured gains.
 
     Attributes:
-        findings: all findings, with the measured gain where there is one.
-        together: of all changes that do not make the input slower; None where there are not several, or they
+        findings: all findings, with the measured gain if there is one.
+        together: gain of all changes that do not slow the input down; None if there were not several, or they
             were not compared.
-        notes: what a reader must know, one sentence each.
+        notes: remarks for readers, one sentence each.
     """
 
     findings: tuple[Finding, ...]
@@ -58,41 +63,41 @@ def measure_gains(
     memory: tuple[int, int],
     say: Callable[[str], None],
 ) -> Gains:
-    """Measures what findings give whose change can be tried out; whatever fails here is a note, not an error.
+    """Measure the gains of findings whose change can be tried; failures become notes instead of errors.
 
     Args:
-        findings: Of the input.
+        findings: The findings about the input.
         launch: How the program is started.
         cpus: CPUs that the process is pinned to.
-        longest_s: Time of one comparison, at most.
-        memory: Bytes that may be used, and that the input was seen to use.
-        say: Told what is being done.
+        longest_s: Maximum time of one comparison.
+        memory: Bytes that may be used, and bytes that the input was observed to use.
+        say: Receives progress.
     """
     values = select_compared(findings)
     if not values:
         return Gains(findings)
     usable, used = memory
-    if _MEMORY * used > usable:
+    if _MEMORY_FACTOR * used > usable:
         return Gains(
-            findings, notes=("Gains were not measured: the input does not fit into the memory twice.",)
+            findings, notes=("Gains were not measured: two copies of the input do not fit into the memory.",)
         )
     order = Order(
         purpose="compare",
         socket="",
         findings=values,
-        stage_seconds=max(_LEAST_S, min(longest_s, TOTAL_S / (len(values) + 1))),
+        stage_seconds=max(_SHORTEST_S, min(longest_s, TOTAL_S / (len(values) + 1))),
     )
     try:
-        alone, together = _compare(order, launch, cpus, say)
+        single, together = _run_comparison(order, launch, cpus, say)
     except InputAnalyzerError as error:
         return Gains(findings, notes=(f"Gains could not be measured: {str(error).splitlines()[0]}",))
     return Gains(
-        by_rank(add_gains(findings, alone, len(cpus))),
+        by_rank(add_gains(findings, single, len(cpus))),
         None if together is None else rate_gain(together, len(cpus)),
     )
 
 
-def _compare(
+def _run_comparison(
     order: Order, launch: Launch, cpus: tuple[int, ...], say: Callable[[str], None]
 ) -> tuple[dict[str, Ratio | None], Ratio | None]:
     with Copies(launch, [order], [cpus]) as copies:
@@ -102,21 +107,21 @@ def _compare(
                 if message["event"] == "alive":
                     say(message["doing"])
                 elif message["event"] == "compared":
-                    alone = {name: _ratio(found) for name, found in message["alone"].items()}
-                    return alone, _ratio(message["together"])
+                    single = {name: _parse_ratio(found) for name, found in message["alone"].items()}
+                    return single, _parse_ratio(message["together"])
 
 
-def _ratio(found: list[float] | None) -> Ratio | None:
+def _parse_ratio(found: list[float] | None) -> Ratio | None:
     return None if found is None else (found[0], found[1], found[2])
 
 
 def add_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpus: int) -> list[Finding]:
-    """The findings, those that were compared with what was measured.
+    """Add the measured gains to the findings that were compared.
 
     Args:
-        findings: All.
-        ratios: What was measured, by their identifiers.
-        cpus: That it was measured with.
+        findings: All findings.
+        ratios: Measured ratios by identifiers of findings.
+        cpus: CPUs that they were measured with.
     """
     count = Counter(finding.id for finding in findings)
     result = []
@@ -128,26 +133,28 @@ def add_gains(findings: Sequence[Finding], ratios: dict[str, Ratio | None], cpus
         gain = rate_gain(ratio, cpus)
         text = gain.text
         if finding.id in PREFETCHING:
-            text += ", where a training takes as long for a batch as its making"
+            text += ", if a training step takes as long as its batch takes to make"
         if count[finding.id] > 1:
-            text += f", all {count[finding.id]} of its kind together"
-        if ratio[2] < _HELPS:
+            text += f", all {count[finding.id]} findings of this kind together"
+        if ratio[2] < _SMALLEST_GAIN:
             finding = replace(finding, severity="info")
             if is_slower(ratio):
-                text += "; leave it as it is here"
-                finding = replace(finding, by_hand=finding.by_hand or _BY_HAND)
+                text += "; leave it as it is"
+                finding = replace(finding, by_hand=finding.by_hand or _SLOWER_HERE)
         result.append(replace(finding, gain=replace(gain, text=text)))
     return result
 
 
 def rate_gain(ratio: Ratio, cpus: int) -> Gain:
-    """A measured ratio in words."""
+    """Describe a measured ratio as a gain."""
     times, low, high = ratio
     interval = f"{format_ratio(low)} to {format_ratio(high)}"
     where = plural(cpus, "CPU")
     if low <= 1 <= high:
         found = (
-            "no difference" if high - low < _NOISE else "none that stands out of the noise of this machine"
+            "no difference"
+            if high - low < _UNINFORMATIVE_WIDTH
+            else "no difference beyond the noise of this machine"
         )
         text = f"{found} with {where} ({interval} times the rate)"
     else:
@@ -155,47 +162,47 @@ def rate_gain(ratio: Ratio, cpus: int) -> Gain:
     return Gain("measured", text, times, low, high, cpus)
 
 
+# Findings that matter if something else is done between two batches.
 PREFETCHING = frozenset({"prefetch-missing", "prefetch-not-last", "prefetch-empty"})
-"""Findings that matter where something is done between two batches."""
 
+# Findings that recommend a number of worker processes.
 WORKER_COUNTS = ("loader-workers-missing", "loader-workers-few")
-"""Findings that recommend a number of worker processes."""
 
+# Findings that are only about speed and whose change can be tried.
 COMPARED = PREFETCHING | {
     *WORKER_COUNTS,
     *("parallel-calls-missing", "parallel-calls-fixed", "cycle-length-fixed", "flat-map-of-files"),
     *("parallel-reads-missing", "loader-workers-restarted"),
 }
-"""Findings that are about speed alone, and whose change can be tried out."""
 
 
 def select_compared(findings: Iterable[Finding]) -> dict[str, int | None]:
-    """Identifiers of the findings that are compared, with the numbers that they recommend."""
+    """Return the identifiers of findings that are compared, with the numbers that they recommend."""
     return {one.id: one.value for one in findings if one.id in COMPARED}
 
 
 Ratio = tuple[float, float, float]
 """The rate with a change over that without it, and both ends of its 95 % interval."""
 
+# Minimum time of a turn.
 TURN_S = 0.25
-"""A turn takes at least so long."""
+# Minimum number of batches of a turn.
 BATCHES = 4
-"""A turn takes at least so many."""
+# Covers the initial work of autotune, cold files, and the start of workers.
 WARM_UP_S = 0.4
-"""What autotune does at first, files that are cold, and workers that start."""
+# After this many warm-ups, batches that are too slow for the time count as slow.
 WARM_UPS = 3
-"""Warm-ups after which batches that are too slow for the time are taken for slow."""
 FEWEST_ROUNDS = 6
-LEFT_OUT = 0.4
-"""Part of a turn in which buffers are emptied."""
+# Fraction of a turn in which buffers are emptied.
+SETTLING_SHARE = 0.4
+# Half-width of the interval, as a fraction of the ratio, at which no more rounds are needed.
 TIGHT = 0.02
-"""Half of the interval, as part of the ratio, from which on no more rounds are needed."""
+# The same as a fraction of the ratio's logarithm: a factor of 3 need not be known to 2 %.
 CLEAR = 0.1
-"""The same as part of the ratio's logarithm: what is 3 times as fast need not be known to 2 %."""
+# Rounds after which a clear ratio suffices, if it was clear one round before, too: an interval that is
+# checked repeatedly is narrow by chance at some time. With this rule it covers the true ratio in 93 to 95
+# of 100 cases of normal noise, as do intervals that end with `TIGHT`.
 FEWEST_CLEAR = 4
-"""Rounds from which on a clear ratio suffices, if it was one a round before too: an interval that is looked
-at often enough is narrow by chance. So it holds the true ratio in 93 to 95 of 100 cases of normal noise, as
-the intervals do that end with `TIGHT`."""
 
 
 def measure_ratio(
@@ -204,22 +211,22 @@ def measure_ratio(
     seconds: float,
     say: Callable[[], None],
     *,
-    beside_a_training: bool = False,
+    while_training: bool = False,
 ) -> Ratio | None:
-    """The ratio of the rates at which two inputs give batches.
+    """Measure the ratio of the rates at which two inputs deliver batches.
 
     Args:
         before: Takes a batch of the input without a change.
-        after: The same with the change.
+        after: Takes a batch of the input with the change.
         seconds: Time to take.
         say: Called now and then.
-        beside_a_training: After each batch as long is waited as its making takes: what is made ahead shows
-            where a training takes as long for a batch.
+        while_training: Wait after each batch as long as it takes to make one, so that batches made ahead show
+            their effect as with a training step of the same time.
 
     Returns:
-        None where batches are too slow for the time.
+        None if batches are too slow for the time.
     """
-    # On a busy machine workers still start in the first warm-up, so it alone does not call an input slow.
+    # On a busy machine workers may still start in the first warm-up, so one warm-up is not enough.
     for _ in range(WARM_UPS):
         slowest = 0.0
         for take in (before, after):
@@ -230,21 +237,21 @@ def measure_ratio(
             break
     else:
         return None
-    pause = slowest if beside_a_training else 0.0
-    turn *= 2 if beside_a_training else 1
+    pause = slowest if while_training else 0.0
+    turn *= 2 if while_training else 1
     rates = (partial(_rate, take, turn, pause) for take in (before, after))
     return compare_interleaved(*rates, fewest=FEWEST_ROUNDS, seconds=seconds, say=say)
 
 
 def _rate(take: Callable[[], object], seconds: float, pause: float) -> float:
-    """Batches per second of a turn of about so many seconds; after each batch it waits."""
-    _read(take, LEFT_OUT * seconds, pause)
-    batches, passed = _read(take, (1 - LEFT_OUT) * seconds, pause)
+    """Return the batches per second of a turn of this many seconds, with a pause after each batch."""
+    _read(take, SETTLING_SHARE * seconds, pause)
+    batches, passed = _read(take, (1 - SETTLING_SHARE) * seconds, pause)
     return batches / passed
 
 
 def _read(take: Callable[[], object], seconds: float, pause: float) -> tuple[int, float]:
-    """Reads for so long, at least one batch; the number of batches, and the time."""
+    """Read for some time, at least one batch; return the number of batches and the time."""
     began = time.perf_counter()
     batches, passed = 0, 0.0
     while not batches or passed < seconds:
@@ -264,13 +271,13 @@ def compare_interleaved(
     seconds: float,
     say: Callable[[], None],
 ) -> Ratio:
-    """The ratio of two rates, each of a turn, until it is tight or the time is over.
+    """Measure the ratio of two rates, turn by turn, until its interval is narrow or the time is over.
 
     Args:
-        before: Reads for a turn without the change; the rate.
-        after: The same with the change.
-        fewest: Rounds, of a turn of each, that are made if the ratio is not clear before; at least 2.
-        seconds: No round begins later than that.
+        before: Reads for a turn without the change; returns the rate.
+        after: Reads for a turn with the change; returns the rate.
+        fewest: Rounds of one turn each that are made unless the ratio is clear before; at least 2.
+        seconds: No round starts later than that.
         say: Called before every round.
     """
     end = time.monotonic() + seconds
@@ -278,7 +285,7 @@ def compare_interleaved(
     clear = 0  # rounds in a row
     while True:
         say()
-        # Each begins as often as the other.
+        # Each of them goes first equally often.
         if len(logs) % 2:
             plain, changed = before(), after()
         else:
@@ -295,7 +302,7 @@ def compare_interleaved(
 
 
 def is_slower(ratio: Ratio | None) -> bool:
-    """Whether a change was measured to make the input slower, by the whole of its interval."""
+    """Return True if a change made the input slower by the whole of its interval."""
     return ratio is not None and ratio[2] < 1
 
 
@@ -304,23 +311,23 @@ def compare_all(
     compare: Callable[[Mapping[str, int | None], Callable[[], None]], Ratio | None],
     say: Callable[[str], None],
 ) -> tuple[dict[str, Ratio | None], Ratio | None]:
-    """For each finding the ratio of the rates with and without its change, and for all together.
+    """Measure the ratio of the rates with and without each change, and with all changes together.
 
-    What alone makes the input slower is left out of all together.
+    Changes that slow the input down are left out of all together.
 
     Args:
         findings: Identifiers, with the numbers that they recommend.
-        compare: Measures some of them; calls what it is given to say that it goes on.
-        say: Told what is being done.
+        compare: Measures some of them; calls its second argument to report that it is alive.
+        say: Receives progress.
 
     Returns:
-        The ratios by their identifiers, None for what was not measured; and that of all together, None where
-        there are not several.
+        The ratios by identifier, None for what was not measured; and the ratio of all together, None if there
+        are not several.
     """
-    alone = {}
+    single = {}
     for name, value in findings.items():
-        alone[name] = compare({name: value}, partial(say, f"measuring what {name} gives"))
-    kept = {name: value for name, value in findings.items() if not is_slower(alone[name])}
+        single[name] = compare({name: value}, partial(say, f"measuring what {name} gives"))
+    kept = {name: value for name, value in findings.items() if not is_slower(single[name])}
     if len(kept) < 2:
-        return alone, None
-    return alone, compare(kept, partial(say, "measuring what all changes give together"))
+        return single, None
+    return single, compare(kept, partial(say, "measuring what all changes give together"))

@@ -1,4 +1,4 @@
-"""The rate of one node against the number of its tasks and their CPUs, fitted to measurements. Pure.
+"""Model the throughput of one node as a function of its tasks and their CPUs, fitted to measurements. Pure.
 
 n copies with c CPUs each deliver
 
@@ -6,16 +6,16 @@ n copies with c CPUs each deliver
     t(c)    = (serial**k + (parallel / c)**k) ** (1 / k)                      seconds per sample of one copy
 
 The second factor is the universal scalability law (N. J. Gunther, "Guerrilla Capacity Planning", 2007,
-chapter 4): sigma is the share of time for which copies queue for what only one can use (disk, memory bus),
-kappa what they cost each other pairwise (caches, coherency). t(c) is Amdahl's law for k = 1, and for larger k
-the law of stages that overlap: `serial` is the pace of the stage that does not profit from more CPUs,
-`parallel` the CPU time of the rest. All parameters are at least 0, so that no fit promises more than n times
-one copy. Where one number of CPUs was measured, what more of them give is taken from the times of the stages
-(`pace`), if they are known: then k is infinite, as the slower of the two parts alone counts.
+chapter 4): sigma is the fraction of time for which copies queue for shared resources (disk, memory bus),
+kappa the pairwise cost of coherency (caches). t(c) is Amdahl's law for k = 1, and for larger k the law of
+stages that overlap: `serial` is the time of the stage that does not profit from more CPUs, `parallel` the CPU
+time of the rest. No parameter is negative, so that no fit promises more than n times one copy. If only one
+number of CPUs was measured, the effect of more CPUs is derived from the times of the stages (`SampleTime`),
+if they are known: k is infinite then, as only the slower of the two parts counts.
 
-That is so where one thread does what is slowest. Several, the worker processes of a torch DataLoader for
-instance, meet at the CPUs although there is CPU time to spare: t(c) then is that of a closed queue
-(`input_rules.throughput`).
+This holds if a single thread runs the slowest part. Several threads, such as the worker processes of a torch
+DataLoader, queue for CPUs even if there is CPU time left: t(c) then is that of a closed queue
+(`input_rules.throughput.queueing_time`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ import numpy as np
 
 from input_rules.throughput import SampleTime, queueing_time
 
+# Candidates for k; at 8, only the slower of the two parts counts, within 9 %.
 OVERLAPS = (1.0, 2.0, 4.0, 8.0)
-"""Values that are tried for k; at 8 the slower of the two parts alone counts, within 9 %."""
 
 _ROUNDS = 100
 _CONVERGED = 1e-10
-# What a parameter more must improve the squared error by to be believed.
+# Ratio of squared errors below which an additional parameter is accepted.
 _WORTH_A_PARAMETER = 0.5
 
 
@@ -42,7 +42,7 @@ class Point:
     """A measurement: `tasks` copies with `cpus_per_task` CPUs each delivered `samples_per_s` together.
 
     Attributes:
-        cpu_s: CPU time of a sample, seconds; None where it is not known.
+        cpu_s: CPU time of a sample, seconds; None if unknown.
     """
 
     tasks: int
@@ -56,13 +56,13 @@ class RateModel:
     """The fitted parameters of the module's formula.
 
     Attributes:
-        serial_s: seconds per sample that more CPUs do not shorten.
-        parallel_s: CPU seconds per sample that they do.
+        serial_s: seconds per sample that more CPUs do not reduce.
+        parallel_s: CPU seconds per sample that more CPUs share.
         overlap: k.
         sigma: queueing, 0 or more.
-        kappa: mutual cost, 0 or more.
+        kappa: coherency cost, 0 or more.
         relative_error: root mean square of (predicted - measured) / measured.
-        threads: that do what takes `serial_s`, where k is infinite; several of them queue for CPUs.
+        threads: threads that take `serial_s` if k is infinite; several of them queue for CPUs.
     """
 
     serial_s: float
@@ -74,30 +74,30 @@ class RateModel:
     threads: int = 1
 
     def sample_time_s(self, cpus_per_task: float) -> float:
-        """Seconds per sample of a copy that is alone on the node."""
+        """Return the seconds per sample of a single copy on the node."""
         shared_s = self.parallel_s / cpus_per_task
         if not math.isinf(self.overlap):
-            return _overlapped(self.serial_s, shared_s, self.overlap)
-        computes_s, waits_s = self._turns_s
+            return _overlap_times(self.serial_s, shared_s, self.overlap)
+        computes_s, waits_s = self._thread_times_s
         return max(shared_s, queueing_time(computes_s, waits_s, self.threads, cpus_per_task))
 
     @property
-    def _turns_s(self) -> tuple[float, float]:
-        """What each of the threads computes for a sample, with what others compute meanwhile, and waits."""
+    def _thread_times_s(self) -> tuple[float, float]:
+        """Time per sample for which each thread computes, and for which it waits."""
         whole_s = self.threads * self.serial_s
         computes_s = min(self.parallel_s, whole_s)
         return computes_s, whole_s - computes_s
 
     def rate(self, tasks: int, cpus_per_task: float) -> float:
-        """Samples per second of `tasks` copies together; 0 for no copy.
+        """Return the samples per second of `tasks` copies together; 0 for no copy.
 
-        The law may fall for many copies; the rate of a node is never taken for less than it would be with
-        some of its tasks idle, because workers that wait for others do not run.
+        The law may fall for many copies, but a node is never rated lower than with some of its tasks idle,
+        because workers that wait for others do not run.
         """
         return max((self.law(n, cpus_per_task) for n in range(1, tasks + 1)), default=0.0)
 
     def law(self, tasks: int, cpus_per_task: float) -> float:
-        """The formula itself."""
+        """Evaluate the formula itself."""
         return tasks / (self.sample_time_s(cpus_per_task) * self._contention(tasks))
 
     def _contention(self, tasks: int) -> float:
@@ -105,44 +105,44 @@ class RateModel:
 
     @property
     def formula(self) -> str:
-        """The formula with its numbers, for a reader."""
-        serial, parallel = _us(self.serial_s), _us(self.parallel_s)
+        """The formula with its numbers, for readers."""
+        serial, parallel = _format_us(self.serial_s), _format_us(self.parallel_s)
         k = f"{self.overlap:g}"
         if self.overlap == 1:
             time = f"{serial} + {parallel}/c"
         elif math.isinf(self.overlap):
             time = f"max({serial}, {parallel}/c)"
             if self.threads > 1:
-                computes, waits = map(_us, self._turns_s)
+                computes, waits = map(_format_us, self._thread_times_s)
                 time = f"{self.threads} threads that wait {waits}, then take one of c CPUs for {computes}"
         else:
             time = f"({serial}^{k} + ({parallel}/c)^{k})^(1/{k})"
-        slowdown = f"1 + {_factor(self.sigma)} (n-1) + {_factor(self.kappa)} n (n-1)"
+        slowdown = f"1 + {_format_factor(self.sigma)} (n-1) + {_format_factor(self.kappa)} n (n-1)"
         return f"rate = 1,000,000 n / (({time}) us * ({slowdown})) with n tasks of c CPUs on a node"
 
 
-def _us(seconds: float) -> str:
-    """Microseconds, without an exponent."""
+def _format_us(seconds: float) -> str:
+    """Format microseconds without an exponent."""
     us = 1e6 * seconds
     return f"{us:.0f}" if us >= 1000 else f"{us:.4g}" if us >= 1e-4 else "0"
 
 
-def _factor(value: float) -> str:
-    """Three digits, without an exponent; what is less has no weight, whatever number of tasks a node has."""
+def _format_factor(value: float) -> str:
+    """Format three digits without an exponent; smaller values have no effect for any number of tasks."""
     return f"{value:.3g}" if value >= 1e-4 else f"{value:.6f}".rstrip("0").rstrip(".") or "0"
 
 
-def fit(points: Sequence[Point], pace: SampleTime | None = None) -> RateModel:
-    """The model nearest to the measurements in the sum of squared relative errors of the time per sample.
+def fit(points: Sequence[Point], sample_time: SampleTime | None = None) -> RateModel:
+    """Fit the model to measurements by least squares of the relative errors of the time per sample.
 
-    Parameters that the measurements cannot tell apart stay 0: without several task numbers there is no
-    contention, and `kappa` needs three of them. Without several CPU numbers the ratio of the two parts of
-    t(c), and the threads that queue, are those of `pace`; without that all time counts as serial (more CPUs
-    promise nothing that was not seen).
+    Parameters that the measurements cannot distinguish stay 0: without several task counts there is no
+    contention, and `kappa` needs three of them. Without several CPU counts the ratio of the two parts of
+    t(c), and the threads that queue, are those of `sample_time`; without that, all time counts as serial, so
+    that more CPUs promise nothing that was not observed.
 
     Args:
         points: the measurements.
-        pace: what the stages say about more CPUs.
+        sample_time: how the times of the stages depend on the CPUs.
 
     Raises:
         ValueError: no points, or one without a positive rate.
@@ -160,14 +160,14 @@ def fit(points: Sequence[Point], pace: SampleTime | None = None) -> RateModel:
             best = model
     known = [point.cpu_s for point in points if point.cpu_s]
     if len({point.tasks for point in points}) == 1:
-        best = _contended(best, points)
-    if several_cpus == 1 and pace is not None:
-        with_all = pace.with_overhead(1e6 * max(known)) if known else pace
-        best = _divided(best, points[0].cpus_per_task, with_all)
+        best = _with_queueing(best, points)
+    if several_cpus == 1 and sample_time is not None:
+        with_all = sample_time.with_overhead(1e6 * max(known)) if known else sample_time
+        best = _split_by_stages(best, points[0].cpus_per_task, with_all)
     return best
 
 
-def _contended(model: RateModel, points: Sequence[Point]) -> RateModel:
+def _with_queueing(model: RateModel, points: Sequence[Point]) -> RateModel:
     """With the contention that shows within a task, where tasks were not measured side by side.
 
     CPUs that wait for memory count as busy: if a sample takes more CPU time in a task with more CPUs, two
@@ -179,28 +179,28 @@ def _contended(model: RateModel, points: Sequence[Point]) -> RateModel:
     fewest, most = known[min(known)], known[max(known)]
     before, after = fewest.cpu_s or 0.0, most.cpu_s or 0.0
     growth = (after / before - 1) / (most.cpus_per_task - fewest.cpus_per_task)
-    computes = min(1.0, before * fewest.samples_per_s / fewest.tasks)  # the rest of the time it waits
+    computes = min(1.0, before * fewest.samples_per_s / fewest.tasks)  # the remaining time it waits
     return replace(model, sigma=max(0.0, growth * computes))
 
 
-def _divided(model: RateModel, cpus: int, pace: SampleTime) -> RateModel:
-    """The same at the measured number of CPUs; of others as the stages say."""
-    said = replace(
+def _split_by_stages(model: RateModel, cpus: int, sample_time: SampleTime) -> RateModel:
+    """Keep the time at the measured number of CPUs and split it as the stages do."""
+    expected = replace(
         model,
-        serial_s=1e-6 * pace.serial_us,
-        parallel_s=1e-6 * pace.parallel_us,
+        serial_s=1e-6 * sample_time.serial_us,
+        parallel_s=1e-6 * sample_time.parallel_us,
         overlap=math.inf,
-        threads=pace.threads,
+        threads=sample_time.threads,
     )
-    expected_s = said.sample_time_s(cpus)
+    expected_s = expected.sample_time_s(cpus)
     if expected_s <= 0:
         return model
     scale = model.sample_time_s(cpus) / expected_s
-    return replace(said, serial_s=scale * said.serial_s, parallel_s=scale * said.parallel_s)
+    return replace(expected, serial_s=scale * expected.serial_s, parallel_s=scale * expected.parallel_s)
 
 
 def _fit_overlap(points: Sequence[Point], overlap: float) -> RateModel:
-    """Alternates between the two factors, each of which is linear in its own parameters."""
+    """Alternate between the two factors, each of which is linear in its own parameters."""
     n = np.array([point.tasks for point in points], float)
     c = np.array([point.cpus_per_task for point in points], float)
     measured = n / np.array([point.samples_per_s for point in points], float)
@@ -227,19 +227,19 @@ def _fit_overlap(points: Sequence[Point], overlap: float) -> RateModel:
         scale * serial ** (1 / overlap), scale * parallel ** (1 / overlap), overlap, sigma, kappa
     )
     return RateModel(
-        model.serial_s, model.parallel_s, overlap, sigma, kappa, relative_error=_error(model, points)
+        model.serial_s, model.parallel_s, overlap, sigma, kappa, relative_error=_relative_error(model, points)
     )
 
 
-def _error(model: RateModel, points: Sequence[Point]) -> float:
+def _relative_error(model: RateModel, points: Sequence[Point]) -> float:
     squares = [(model.law(p.tasks, p.cpus_per_task) / p.samples_per_s - 1) ** 2 for p in points]
     return math.sqrt(sum(squares) / len(squares))
 
 
 def _two_coefficients(columns: np.ndarray, goal: np.ndarray) -> tuple[float, float]:
-    """Coefficients a, b >= 0 with the least squares of a * columns[0] + b * columns[1] - goal.
+    """Return a, b >= 0 that minimize the squares of a * columns[0] + b * columns[1] - goal.
 
-    Exact: with two of them the best is the free one, or lies on one of the axes, or is 0.
+    Exact: the minimum is the unconstrained one, is on one of the axes, or is 0.
     """
     norms = np.linalg.norm(columns, axis=1)
     units = columns / np.where(norms > 0, norms, 1.0)[:, None]  # squares of large entries would overflow
@@ -259,9 +259,9 @@ def _squares(columns: np.ndarray, goal: np.ndarray, pair: tuple[float, float]) -
     return float(np.sum((pair[0] * columns[0] + pair[1] * columns[1] - goal) ** 2))
 
 
-def _overlapped(first: float, second: float, overlap: float) -> float:
+def _overlap_times(first: float, second: float, overlap: float) -> float:
     largest = max(first, second)
     if largest == 0:
         return 0.0
-    # The powers of times in seconds would underflow; those of their ratio do not.
+    # Powers of times in seconds would underflow; powers of their ratio do not.
     return largest * float(((first / largest) ** overlap + (second / largest) ** overlap) ** (1 / overlap))

@@ -1,4 +1,4 @@
-"""Changes of the user's source that findings recommend, as a unified diff. Pure but for reading the files."""
+"""Change the user's source as findings recommend: plan the edits, show the diff, write the files."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from input_rules.rules.batching import DROP_ARGUMENTS
 
 _AUTOTUNE = "tf.data.AUTOTUNE"
 LOADER = "DataLoader"
+# Positional arguments of torch.utils.data.DataLoader, in order.
 _LOADER_ARGUMENTS = (
     *("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn"),
     *("pin_memory", "drop_last", "timeout", "worker_init_fn", "multiprocessing_context", "generator"),
 )
-"""Of torch.utils.data.DataLoader, in the order in which they may be given without their names."""
 _NO_NEWLINE = "\\ No newline at end of file\n"
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Text to put in the place of a part of a source.
+    """A replacement of a part of a source file.
 
     Attributes:
         start: Line (from 1) and column (from 0, in bytes) where the part begins.
         end: Where it ends.
-        text: What takes its place.
+        text: The replacement.
     """
 
     start: tuple[int, int]
@@ -47,8 +47,8 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Changed:
-    """A file of the user's, as it is and as findings would have it."""
+class ChangedFile:
+    """A file of the user's before and after the change."""
 
     name: str
     before: str
@@ -56,117 +56,119 @@ class Changed:
 
     @property
     def diff(self) -> str:
-        """The difference as a unified diff, for `patch -p1`; of a file elsewhere in the folder /."""
+        """The unified diff for `patch -p1`; for a file elsewhere, relative to the root folder."""
         shown = self.name.lstrip("/")
-        lines = difflib.unified_diff(_lines(self.before), _lines(self.after), f"a/{shown}", f"b/{shown}")
+        lines = difflib.unified_diff(
+            _split_lines(self.before), _split_lines(self.after), f"a/{shown}", f"b/{shown}"
+        )
         return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What findings change in the source.
+    """The changes that findings recommend.
 
     Attributes:
-        files: All files that are changed.
-        left: The findings that change nothing, with the reasons, sentences without their full stops.
+        files: All changed files.
+        unchanged: Findings that change nothing, with the reasons.
     """
 
-    files: tuple[Changed, ...]
-    left: tuple[tuple[Finding, str], ...]
+    files: tuple[ChangedFile, ...]
+    unchanged: tuple[tuple[Finding, str], ...]
 
     @property
     def diff(self) -> str:
-        """A unified diff of all files; empty where none is changed."""
+        """The unified diff of all files; empty if none is changed."""
         return "".join(file.diff for file in self.files)
 
 
-def changes(findings: Sequence[Finding], read: Callable[[Path], str] | None = None) -> Changes:
-    """What findings change in the files that they speak of.
+def plan_changes(findings: Sequence[Finding], read: Callable[[Path], str] | None = None) -> Changes:
+    """Plan the changes that findings recommend in the files that they refer to.
 
     Args:
         findings: Their lines say where.
-        read: Gives the source of a file; an OSError leaves the file as it is.
+        read: Returns the source of a file; an OSError leaves the file as it is.
     """
     read = read or (lambda path: path.read_bytes().decode())  # line ends as they are
     by_file: dict[str, list[Finding]] = {}
-    left: list[tuple[Finding, str]] = []
+    unchanged: list[tuple[Finding, str]] = []
     for finding in findings:
         if finding.by_hand is not None:
-            left.append((finding, finding.by_hand))
+            unchanged.append((finding, finding.by_hand))
         elif finding.source is None:
-            left.append((finding, "it is not made on a line of yours"))
+            unchanged.append((finding, "no line of your source makes it"))
         else:
             by_file.setdefault(finding.source.rpartition(":")[0], []).append(finding)
-    files = [_changed(name, found, read, left) for name, found in by_file.items()]
-    return Changes(tuple(file for file in files if file is not None), tuple(left))
+    files = [_change_file(name, found, read, unchanged) for name, found in by_file.items()]
+    return Changes(tuple(file for file in files if file is not None), tuple(unchanged))
 
 
-def _changed(
-    name: str, findings: Sequence[Finding], read: Callable[[Path], str], left: list[tuple[Finding, str]]
-) -> Changed | None:
+def _change_file(
+    name: str, findings: Sequence[Finding], read: Callable[[Path], str], unchanged: list[tuple[Finding, str]]
+) -> ChangedFile | None:
     try:
         source = read(Path(name))
         tree = ast.parse(source)
     except (OSError, SyntaxError, ValueError):
-        left += ((finding, "its file cannot be read as Python") for finding in findings)
+        unchanged += ((finding, "its file cannot be read as Python") for finding in findings)
         return None
     edits: dict[Edit, None] = {}
-    # A call gets prefetch() behind repeat(), whichever was found first.
+    # prefetch() is appended after repeat(), whichever was found first.
     for finding in sorted(findings, key=lambda finding: finding.id == "prefetch-missing"):
         found = _edits(finding, tree, source)
         if isinstance(found, str):
-            left.append((finding, found))
+            unchanged.append((finding, found))
         else:
             edits.update(dict.fromkeys(found))
-    return Changed(name, source, _edited(source, list(edits))) if edits else None
+    return ChangedFile(name, source, _apply_edits(source, list(edits))) if edits else None
 
 
 def _edits(finding: Finding, tree: ast.Module, source: str) -> list[Edit] | str:
-    """What a finding changes, or why that is left to the user."""
+    """Return the edits of a finding, or the reason why the change is left to the user."""
     line = int((finding.source or "").rpartition(":")[2])
-    calls = [call for call in _calls(tree, finding.op) if _is_on(call, line)]
+    calls = [call for call in _find_calls(tree, finding.op) if _covers_line(call, line)]
     if finding.op == LOADER:
-        found = list(_of_loader(calls[0], finding, tree, source)) if len(calls) == 1 else []
-        return found or "no argument of one call is it for certain"
+        found = list(_loader_edits(calls[0], finding, tree, source)) if len(calls) == 1 else []
+        return found or "it is not certain which argument of which call to change"
     change = _CHANGES.get(finding.id)
     if change is None:
-        return "it is more than an argument of one call"
+        return "it takes more than changing an argument of one call"
     edits = [edit for call in calls if (edit := change(call, finding, source)) is not None]
-    if any(_AUTOTUNE in edit.text for edit in edits) and not _knows_tf(tree):
-        return "the file does not know TensorFlow as tf"
-    # Several calls of one name on a line: only where one alone lacks what is missing is it plain which.
+    if any(_AUTOTUNE in edit.text for edit in edits) and not _imports_as_tf(tree):
+        return "the file does not import TensorFlow as tf"
+    # Of several calls of the same name on a line, the right one is known only if a single one needs the edit.
     if len(edits) == 1:
         return edits
     if len(calls) > 1:
         return f"there are several calls of {finding.op}() on the line"
-    return "its arguments do not tell what to write" if calls else "its call is not on that line"
+    return "its arguments do not determine what to write" if calls else "its call is not on that line"
 
 
-def _calls(tree: ast.Module, name: str) -> Iterator[ast.Call]:
+def _find_calls(tree: ast.Module, name: str) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name_of(node.func) == name:
             yield node
 
 
 def _name_of(function: ast.expr) -> str | None:
-    """The name that is called: of a method, or by itself as torch's DataLoader often is."""
+    """Return the called name: of a method, or of torch's DataLoader, which is often called directly."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) and function.id == LOADER else None
 
 
-def _is_on(call: ast.Call, line: int) -> bool:
-    """Whether a call is made on a line: that of its method's name, or one of its arguments."""
+def _covers_line(call: ast.Call, line: int) -> bool:
+    """Return True if a call has its method name or an argument on a line."""
     first = call.func.end_lineno or call.lineno
     return first <= line <= (call.end_lineno or first)
 
 
-def _of_loader(call: ast.Call, finding: Finding, tree: ast.Module, source: str) -> Iterator[Edit]:
-    """The arguments of a DataLoader that a finding recommends, each as it is written there."""
+def _loader_edits(call: ast.Call, finding: Finding, tree: ast.Module, source: str) -> Iterator[Edit]:
+    """Yield the edits of the DataLoader arguments that a finding recommends."""
     wanted = _recommended_arguments(finding, tree)
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if None in given or any(isinstance(value, ast.Starred) for value in call.args):
-        return  # **settings may have it
+        return  # **settings may contain it
     given |= dict(zip(_LOADER_ARGUMENTS, call.args, strict=False))
     missing = []
     for name, value in wanted.items():
@@ -174,13 +176,13 @@ def _of_loader(call: ast.Call, finding: Finding, tree: ast.Module, source: str) 
             missing.append(f"{name}={value}")
         elif ast.unparse(given[name]) != value:
             yield _replace(given[name], value)
-    appended = _append(call, ", ".join(missing), source) if missing else None
+    appended = _append_argument(call, ", ".join(missing), source) if missing else None
     if appended is not None:
         yield appended
 
 
 def _recommended_arguments(finding: Finding, tree: ast.Module) -> dict[str, str]:
-    """Of `DataLoader(..., num_workers=2)` the arguments; none where that is not all that there is to do."""
+    """Parse the arguments of `DataLoader(..., num_workers=2)`; empty if there is more to do."""
     try:
         expression = ast.parse(finding.recommended, mode="eval").body
     except SyntaxError:
@@ -195,8 +197,8 @@ def _recommended_arguments(finding: Finding, tree: ast.Module) -> dict[str, str]
     return {name: value for name, value in values.items() if imports_torch or "torch." not in value}
 
 
-def _knows_tf(tree: ast.Module) -> bool:
-    """Whether TensorFlow is `tf` there: it is imported so, or used so, as behind `from x import *`."""
+def _imports_as_tf(tree: ast.Module) -> bool:
+    """Return True if TensorFlow is `tf` in a file: imported so, or used so after `from x import *`."""
     return any(
         any(one.name == "tensorflow" and one.asname == "tf" for one in node.names)
         if isinstance(node, ast.Import)
@@ -205,37 +207,37 @@ def _knows_tf(tree: ast.Module) -> bool:
     )
 
 
-def _keyword(name: str, otherwise: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
-    """A change that sets an argument given by its name, or adds it.
+def _set_keyword(name: str, otherwise: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
+    """Return a change that sets a keyword argument, or adds it.
 
-    Its value is the number of a finding, else what is given here.
+    Its value is the number of a finding, or `otherwise`.
     """
 
     def change(call: ast.Call, finding: Finding, source: str) -> Edit | None:
         if finding.op == "with_options":
-            return None  # what it is given was set elsewhere
+            return None  # its options are set elsewhere
         value = otherwise if finding.value is None else str(finding.value)
         for keyword in call.keywords:
             if keyword.arg == name:
                 present = ast.get_source_segment(source, keyword.value)
                 return None if present == value else _replace(keyword.value, value)
             if keyword.arg is None:
-                return None  # **settings may have it
-        return _append(call, f"{name}={value}", source)
+                return None  # **settings may contain it
+        return _append_argument(call, f"{name}={value}", source)
 
     return change
 
 
 def _drop_remainder(call: ast.Call, finding: Finding, source: str) -> Edit | None:
-    """A change that leaves out a smaller last batch, of calls that have an argument for that."""
+    """Drop a smaller last batch, for calls that have an argument for that."""
     name = DROP_ARGUMENTS.get(finding.op)
-    return _keyword(name, "True")(call, finding, source) if name else None
+    return _set_keyword(name, "True")(call, finding, source) if name else None
 
 
-def _first_argument(
+def _set_first_argument(
     value: Callable[[Finding], str | None],
 ) -> Callable[[ast.Call, Finding, str], Edit | None]:
-    """A change that replaces the first argument."""
+    """Return a change that replaces the first argument."""
 
     def change(call: ast.Call, finding: Finding, source: str) -> Edit | None:
         text = value(finding)
@@ -244,8 +246,8 @@ def _first_argument(
     return change
 
 
-def _behind(text: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
-    """A change that appends a call."""
+def _append_call(text: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
+    """Return a change that appends a call."""
 
     def change(call: ast.Call, finding: Finding, source: str) -> Edit | None:
         end = (call.end_lineno or call.lineno, call.end_col_offset or 0)
@@ -254,15 +256,15 @@ def _behind(text: str) -> Callable[[ast.Call, Finding, str], Edit | None]:
     return change
 
 
-def _repeat(call: ast.Call, finding: Finding, source: str) -> Edit | None:
-    """A change that repeats what a call batches, so that epochs share a batch; else what it delivers."""
+def _add_repeat(call: ast.Call, finding: Finding, source: str) -> Edit | None:
+    """Repeat the input of a batch, so that epochs share batches; or else the result of the call."""
     if finding.op == "make_csv_dataset":
-        return _keyword("num_epochs", "None")(call, finding, source)
+        return _set_keyword("num_epochs", "None")(call, finding, source)
     read = call.func.value if isinstance(call.func, ast.Attribute) else None
     if finding.op not in _BATCHES or read is None or ast.unparse(read).endswith("Dataset"):
-        return _behind(".repeat()")(call, finding, source)
+        return _append_call(".repeat()")(call, finding, source)
     end = (read.end_lineno or read.lineno, read.end_col_offset or 0)
-    # The tree knows nothing of parentheses around what the method is of.
+    # The syntax tree has no parentheses around the object of a method.
     dot = (call.func.end_lineno or 0, call.func.end_col_offset or 0)
     end = max([end, *(place for place in _closing_parentheses(source) if end < place <= dot)])
     return Edit(end, end, ".repeat()")
@@ -276,8 +278,8 @@ def _replace(node: ast.expr, text: str) -> Edit:
     return Edit((node.lineno, node.col_offset), end, text)
 
 
-def _append(call: ast.Call, text: str, source: str) -> Edit | None:
-    """An argument behind the last one; None where that is a generator without parentheses of its own."""
+def _append_argument(call: ast.Call, text: str, source: str) -> Edit | None:
+    """Add an argument after the last one; None if that is a generator without its own parentheses."""
     given: list[ast.expr] = [*call.args, *(keyword.value for keyword in call.keywords)]
     close = (call.end_lineno or call.lineno, (call.end_col_offset or 1) - 1)
     if not given:
@@ -285,27 +287,27 @@ def _append(call: ast.Call, text: str, source: str) -> Edit | None:
     end = max((node.end_lineno or node.lineno, node.end_col_offset or 0) for node in given)
     if end > close:
         return None
-    # The tree knows nothing of parentheses around an argument.
+    # The syntax tree has no parentheses around an argument.
     end = max([end, *(place for place in _closing_parentheses(source) if end < place <= close)])
     return Edit(end, end, f", {text}")
 
 
 def _closing_parentheses(source: str) -> Iterator[tuple[int, int]]:
-    """Line, and column in bytes, behind each of them."""
+    """Yield the positions (line, column in bytes) after each closing parenthesis."""
     for token in tokenize.generate_tokens(StringIO(source).readline):
         if token.type == tokenize.OP and token.string == ")":
             line, column = token.end
             yield line, len(token.line[:column].encode())
 
 
-def _lines(source: str) -> list[str]:
-    """Lines as Python counts them: a form feed ends none."""
+def _split_lines(source: str) -> list[str]:
+    """Split lines as Python does: a form feed ends no line."""
     return StringIO(source).readlines()
 
 
-def _edited(source: str, edits: Sequence[Edit]) -> str:
-    lines = [line.encode() for line in _lines(source)]
-    # From the end on; of several at one place the last one first, so that they stand in their order.
+def _apply_edits(source: str, edits: Sequence[Edit]) -> str:
+    lines = [line.encode() for line in _split_lines(source)]
+    # From the end; of several edits at one place the last one first, which preserves their order.
     for _, edit in sorted(enumerate(edits), key=lambda item: (item[1].start, item[0]), reverse=True):
         (first, begin), (last, end) = edit.start, edit.end
         head, tail = lines[first - 1][:begin], lines[last - 1][end:]
@@ -315,52 +317,54 @@ def _edited(source: str, edits: Sequence[Edit]) -> str:
 
 _CHANGES: dict[str, Callable[[ast.Call, Finding, str], Edit | None]] = {
     "drop-remainder-missing": _drop_remainder,
-    "parallel-calls-missing": _keyword("num_parallel_calls", _AUTOTUNE),
-    "parallel-calls-fixed": _keyword("num_parallel_calls", _AUTOTUNE),
-    "cycle-length-fixed": _keyword("cycle_length", _AUTOTUNE),
-    "parallel-reads-missing": _keyword("num_parallel_reads", _AUTOTUNE),
-    "order-not-deterministic": _keyword("deterministic", "True"),
-    "prefetch-empty": _first_argument(lambda finding: _AUTOTUNE),
-    "shuffle-buffer-small": _first_argument(lambda finding: str(finding.value) if finding.value else None),
-    "prefetch-missing": _behind(f".prefetch({_AUTOTUNE})"),
-    "repeat-missing": _repeat,
+    "parallel-calls-missing": _set_keyword("num_parallel_calls", _AUTOTUNE),
+    "parallel-calls-fixed": _set_keyword("num_parallel_calls", _AUTOTUNE),
+    "cycle-length-fixed": _set_keyword("cycle_length", _AUTOTUNE),
+    "parallel-reads-missing": _set_keyword("num_parallel_reads", _AUTOTUNE),
+    "order-not-deterministic": _set_keyword("deterministic", "True"),
+    "prefetch-empty": _set_first_argument(lambda finding: _AUTOTUNE),
+    "shuffle-buffer-small": _set_first_argument(
+        lambda finding: str(finding.value) if finding.value else None
+    ),
+    "prefetch-missing": _append_call(f".prefetch({_AUTOTUNE})"),
+    "repeat-missing": _add_repeat,
 }
 
 
-def show(program: str, findings: Sequence[Finding]) -> tuple[Changed, ...]:
-    """Prints the diff of what findings change, and on stderr what is not in it and why; the changed files."""
-    found = changes(findings)
-    for finding, reason in found.left:
+def show_diff(program: str, findings: Sequence[Finding]) -> tuple[ChangedFile, ...]:
+    """Print the diff, and on stderr the findings that are not in it and why; return the changed files."""
+    found = plan_changes(findings)
+    for finding, reason in found.unchanged:
         place = f" at {finding.source}" if finding.source else ""
         say(program, f"not in the diff: {finding.id}{place}, {finding.op}(): {reason}")
     if found.files:
         write_text(STDOUT, found.diff)
     else:
-        say(program, "nothing in the source can be changed mechanically")
+        say(program, "no change of the source is mechanical")
     return found.files
 
 
-def check_answerable(*, yes: bool) -> None:
-    """Whether somebody can be asked.
+def check_can_confirm(*, yes: bool) -> None:
+    """Check that somebody can confirm the changes.
 
     Raises:
         UsageError: there is no terminal, and no --yes.
     """
     if not yes and not (sys.stdin.isatty() and os.isatty(STDERR)):
         raise UsageError(
-            "--apply without a terminal: nobody can be asked whether the diff is to be written; expected "
-            "--yes, or --apply-dry-run to see it"
+            "--apply without a terminal: nobody can confirm the changes; expected --yes, or "
+            "--apply-dry-run to only see the diff"
         )
 
 
-def write(program: str, files: Sequence[Changed], *, yes: bool, allow_dirty: bool) -> None:
-    """Writes changed files, each in one step.
+def write_changes(program: str, files: Sequence[ChangedFile], *, yes: bool, allow_dirty: bool) -> None:
+    """Write changed files, each atomically.
 
     Args:
         program: Our name.
-        files: As `show` has printed them.
-        yes: Without a question.
-        allow_dirty: Also files with changes that are not committed to git.
+        files: The files that `show_diff` has printed.
+        yes: Do not ask for confirmation.
+        allow_dirty: Also write files with uncommitted changes in git.
 
     Raises:
         UsageError: a file has such changes.
@@ -369,34 +373,34 @@ def write(program: str, files: Sequence[Changed], *, yes: bool, allow_dirty: boo
     dirty = [] if allow_dirty else [file.name for file in files if _is_dirty(Path(file.name))]
     if dirty:
         raise UsageError(
-            f"--apply: {', '.join(dirty)}: there are changes that are not committed to git; expected a file "
-            "that git can bring back: commit or stash them, or give --allow-dirty"
+            f"--apply: {', '.join(dirty)}: there are uncommitted changes; expected a file that git can "
+            "restore: commit or stash them, or give --allow-dirty"
         )
-    if not files or not (yes or _agreed(len(files))):
+    if not files or not (yes or _confirm(len(files))):
         return
     for file in files:
         _write_file(file)
         say(program, f"changed: {file.name}")
 
 
-def _agreed(count: int) -> bool:
+def _confirm(count: int) -> bool:
     what = "this file" if count == 1 else f"these {count} files"
     write_text(STDERR, f"Write the changes to {what}? [y/N] ")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _is_dirty(file: Path) -> bool:
-    """Whether git knows of changes that are not committed; no for a file outside of a repository."""
+    """Return True if git has uncommitted changes of a file; False outside of a repository."""
     git = shutil.which("git")
     if git is None:
         return False
     place = file.resolve()
     words = (git, "-C", str(place.parent), "status", "--porcelain", "--", place.name)
-    told = subprocess.run(words, capture_output=True, text=True, check=False)
-    return told.returncode == 0 and bool(told.stdout.strip())
+    status = subprocess.run(words, capture_output=True, text=True, check=False)
+    return status.returncode == 0 and bool(status.stdout.strip())
 
 
-def _write_file(file: Changed) -> None:
+def _write_file(file: ChangedFile) -> None:
     place = Path(file.name).resolve()  # a link stays a link
     try:
         if place.read_bytes().decode() != file.before:

@@ -46,7 +46,7 @@ def compare(
         return None
     ahead = PREFETCHING.issuperset(findings)
     with _read(traced.graph, traced.dataset) as before, _read(traced.graph, other) as after:
-        return measure_ratio(before, after, seconds, say, beside_a_training=ahead)
+        return measure_ratio(before, after, seconds, say, while_training=ahead)
 
 
 @contextmanager

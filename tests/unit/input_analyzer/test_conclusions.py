@@ -299,7 +299,7 @@ def test_the_bottleneck_explains_no_more_than_it_takes() -> None:
     most = find_bottleneck(stages, 1, 50.0)
     assert most.stage == "many"
     assert "times as fast" not in most.reason
-    assert "; more time goes into no stage: 50 us of CPU time per sample into calls" in most.reason
+    assert "; more time is spent outside of stages: 50 us of CPU time per sample on calls" in most.reason
 
 
 def test_what_waits_in_several_threads_is_divided_by_them() -> None:

@@ -46,9 +46,9 @@ def test_measured_gains_in_words() -> None:
     assert Finding.from_json(json.loads(json.dumps(asdict(found[1])))) == found[1]
     alone, ratio = [finding("cycle-length-fixed")], {"cycle-length-fixed": (0.9, 0.85, 0.95)}
     slower = add_gains(alone, ratio, 2)
-    assert str(slower[0].gain).endswith("(0.85 to 0.95); leave it as it is here")
+    assert str(slower[0].gain).endswith("(0.85 to 0.95); leave it as it is")
     twice = add_gains([finding("cycle-length-fixed")] * 2, {"cycle-length-fixed": (2.0, 1.9, 2.1)}, 2)
-    assert str(twice[0].gain).endswith("(1.90 to 2.10), all 2 of its kind together")
+    assert str(twice[0].gain).endswith("(1.90 to 2.10), all 2 findings of this kind together")
 
 
 def test_gains_that_cannot_be_measured_leave_what_is_expected() -> None:
@@ -60,7 +60,7 @@ def test_gains_that_cannot_be_measured_leave_what_is_expected() -> None:
     assert failed.notes[0].startswith("Gains could not be measured: the program ended")
     full = measure_gains(expected, launch, cpus, 1.0, (1 << 30, 1 << 29), lambda doing: None)
     assert full.findings == expected
-    assert full.notes == ("Gains were not measured: the input does not fit into the memory twice.",)
+    assert full.notes == ("Gains were not measured: two copies of the input do not fit into the memory.",)
 
 
 SLOWER, FASTER, SAME = (0.43, 0.4, 0.5), (1.8, 1.7, 1.9), (1.0, 0.98, 1.02)
@@ -86,7 +86,7 @@ def test_changes_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatc
     assert tried[-1] == ("prefetch-missing", "cycle-length-fixed")
     assert tried[:-1] == [(name,) for name in compared]
 
-    monkeypatch.setattr("input_analyzer.gains._compare", lambda order, *rest: (ratios, FASTER))
+    monkeypatch.setattr("input_analyzer.gains._run_comparison", lambda order, *rest: (ratios, FASTER))
     launch = Launch((), {}, 20.0, None, "here")
     gains = measure_gains(found, launch, (0,), 1.0, (1 << 30, 1), lambda doing: None)
     of_calls, of_cycle, of_buffer = (
@@ -94,7 +94,7 @@ def test_changes_that_make_it_slower_are_left_out(monkeypatch: pytest.MonkeyPatc
         for name in ("parallel-calls-missing", "cycle-length-fixed", "shuffle-buffer-small")
     )
     assert (of_calls.severity, of_cycle.severity, of_buffer.severity) == ("info", "info", "warning")
-    assert str(of_calls.gain).endswith("leave it as it is here")
+    assert str(of_calls.gain).endswith("leave it as it is")
     assert of_calls.by_hand == "it was measured to make the input slower here"
     assert (of_cycle.by_hand, of_buffer.by_hand) == (None, None)
     assert [one.severity for one in gains.findings] == ["warning"] * 3 + ["info"] * 2

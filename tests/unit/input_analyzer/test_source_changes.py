@@ -16,7 +16,7 @@ import pytest
 from cs_toolkit.errors import UsageError
 from csrun.errors import CsrunError
 from input_analyzer import source_changes
-from input_analyzer.source_changes import changes
+from input_analyzer.source_changes import plan_changes
 from input_rules.findings import Finding
 
 HEAD = "import tensorflow as tf\n"
@@ -28,7 +28,7 @@ def changed(
     """The lines that a diff adds to a source of two lines or more."""
     source = HEAD + textwrap.dedent(body)
     finding = Finding(identifier, "warning", op, f"data.py:{line}", "slow", recommended, None, value)
-    text = changes([finding], lambda path: source).diff
+    text = plan_changes([finding], lambda path: source).diff
     return [row[1:] for row in text.splitlines() if row.startswith("+") and not row.startswith("+++")]
 
 
@@ -119,12 +119,12 @@ def test_what_is_not_plain_is_left() -> None:
     assert changed("d = d.map(f, **settings)", "parallel-calls-missing", "map", 2) == []
     assert changed("d = d.map(f)", "random-state", "map", 2) == []
     finding = Finding("parallel-calls-missing", "warning", "map", "data.py:1", "slow", "")
-    assert changes([finding], lambda path: "import tensorflow\nd = d.map(f)\n").diff == ""
-    assert changes([finding], lambda path: "d = d.map(\n").diff == ""
+    assert plan_changes([finding], lambda path: "import tensorflow\nd = d.map(f)\n").diff == ""
+    assert plan_changes([finding], lambda path: "d = d.map(\n").diff == ""
     number = replace(finding, id="parallel-reads-missing", value=4)
-    written = changes([number], lambda path: "d = d.map(f)\n").diff
+    written = plan_changes([number], lambda path: "d = d.map(f)\n").diff
     assert "+d = d.map(f, num_parallel_reads=4)\n" in written, "a number needs no TensorFlow"
-    assert changes([Finding("prefetch-missing", "warning", "map", None, "slow", "")]).diff == ""
+    assert plan_changes([Finding("prefetch-missing", "warning", "map", None, "slow", "")]).diff == ""
 
 
 def test_one_of_two_calls_that_lacks_it_is_plain() -> None:
@@ -143,7 +143,7 @@ def test_several_files_and_a_missing_one(tmp_path: Path) -> None:
         Finding("repeat-missing", "warning", "batch", f"{path}:2", "", ""),
         Finding("drop-remainder-missing", "error", "batch", f"{tmp_path}/gone.py:2", "", ""),
     ]
-    text = changes(findings).diff
+    text = plan_changes(findings).diff
     assert f"--- a{path}" in text
     assert "+d = d.repeat().batch(8, drop_remainder=True).prefetch(tf.data.AUTOTUNE)\n" in text
     assert "gone" not in text
@@ -171,7 +171,7 @@ def test_epochs_share_a_batch(op: str, before: str, after: str) -> None:
 def test_tensorflow_that_comes_from_another_module_is_known() -> None:
     finding = Finding("prefetch-missing", "warning", "batch", "data.py:2", "", "")
     source = "from base import *\nd = tf.data.Dataset.range(9).batch(2)\n"
-    text = changes([finding], lambda path: source).diff
+    text = plan_changes([finding], lambda path: source).diff
     assert "+d = tf.data.Dataset.range(9).batch(2).prefetch(tf.data.AUTOTUNE)" in text
 
 
@@ -185,14 +185,14 @@ def test_what_is_not_in_the_diff_is_named_with_the_reason() -> None:
         Finding("repeat-missing", "warning", "batch", None, "", ""),
     ]
     source = "import tensorflow\nd = tensorflow.data.Dataset.range(9).shuffle(8)\nd.map(f).map(f)\n"
-    found = changes(findings, lambda path: source)
+    found = plan_changes(findings, lambda path: source)
     assert found.diff == ""
-    assert {(finding.id, reason) for finding, reason in found.left} == {
+    assert {(finding.id, reason) for finding, reason in found.unchanged} == {
         ("shuffle-buffer-small", "take() depends on the order"),
-        ("shard-missing", "it is more than an argument of one call"),
-        ("prefetch-missing", "the file does not know TensorFlow as tf"),
-        ("parallel-calls-missing", "the file does not know TensorFlow as tf"),
-        ("repeat-missing", "it is not made on a line of yours"),
+        ("shard-missing", "it takes more than changing an argument of one call"),
+        ("prefetch-missing", "the file does not import TensorFlow as tf"),
+        ("parallel-calls-missing", "the file does not import TensorFlow as tf"),
+        ("repeat-missing", "no line of your source makes it"),
     }
 
 
@@ -210,7 +210,7 @@ def source_fixture(tmp_path: Path) -> Path:
 
 
 def shown(path: Path) -> Any:
-    return source_changes.show(
+    return source_changes.show_diff(
         "us", [Finding("drop-remainder-missing", "error", "batch", f"{path}:3", "", "")]
     )
 
@@ -226,7 +226,7 @@ def test_a_diff_is_shown_and_the_file_stays_until_it_is_written(
     files = shown(source)
     assert "+d = d.batch(8, drop_remainder=True)" in capfd.readouterr().out
     assert source.read_bytes() == BEFORE
-    source_changes.write("us", files, yes=True, allow_dirty=False)
+    source_changes.write_changes("us", files, yes=True, allow_dirty=False)
     assert source.read_bytes() == AFTER, "line ends are kept"
     assert source.stat().st_mode & 0o777 == 0o750
     assert [path.name for path in source.parent.iterdir()] == ["data.py"]
@@ -237,18 +237,18 @@ def test_what_git_cannot_bring_back_is_refused_unless_told(source: Path) -> None
     folder = source.parent
     git(folder, "init")
     files = shown(source)
-    with pytest.raises(UsageError, match=r"data\.py: there are changes .* not committed.*--allow-dirty"):
-        source_changes.write("us", files, yes=True, allow_dirty=False)
+    with pytest.raises(UsageError, match=r"data\.py: there are uncommitted changes.*--allow-dirty"):
+        source_changes.write_changes("us", files, yes=True, allow_dirty=False)
     assert source.read_bytes() == BEFORE
     git(folder, "add", ".")
     git(folder, "commit", "-m", "as it was")
     (folder / "other.py").write_text("x = 1\n")
-    source_changes.write("us", files, yes=True, allow_dirty=False)
+    source_changes.write_changes("us", files, yes=True, allow_dirty=False)
     assert source.read_bytes() == AFTER
-    with pytest.raises(UsageError, match="not committed"):
-        source_changes.write("us", files, yes=True, allow_dirty=False)
+    with pytest.raises(UsageError, match="uncommitted"):
+        source_changes.write_changes("us", files, yes=True, allow_dirty=False)
     source.write_bytes(BEFORE + b"x = 1\n")
-    source_changes.write("us", shown(source), yes=True, allow_dirty=True)
+    source_changes.write_changes("us", shown(source), yes=True, allow_dirty=True)
     assert source.read_bytes() == AFTER + b"x = 1\n"
 
 
@@ -256,7 +256,7 @@ def test_a_file_that_has_changed_meanwhile_is_not_written(source: Path) -> None:
     files = shown(source)
     source.write_bytes(b"# again\n" + BEFORE)
     with pytest.raises(CsrunError, match="has changed since it was read"):
-        source_changes.write("us", files, yes=True, allow_dirty=False)
+        source_changes.write_changes("us", files, yes=True, allow_dirty=False)
     assert source.read_bytes() == b"# again\n" + BEFORE
 
 
@@ -270,15 +270,15 @@ def test_the_user_is_asked(
 ) -> None:
     read: Callable[[], str] = lambda: answer  # noqa: E731
     monkeypatch.setattr("sys.stdin", type("Keys", (), {"readline": staticmethod(read)}))
-    source_changes.write("us", shown(source), yes=False, allow_dirty=False)
+    source_changes.write_changes("us", shown(source), yes=False, allow_dirty=False)
     assert capfd.readouterr().err.startswith("Write the changes to this file? [y/N] ")
     assert source.read_bytes() == after
 
 
 def test_without_a_terminal_nobody_can_be_asked() -> None:
     with pytest.raises(UsageError, match="expected --yes, or --apply-dry-run"):
-        source_changes.check_answerable(yes=False)
-    source_changes.check_answerable(yes=True)
+        source_changes.check_can_confirm(yes=False)
+    source_changes.check_can_confirm(yes=True)
 
 
 PROGRAM = """import tensorflow as tf

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from input_analyzer.source_changes import changes
+from input_analyzer.source_changes import plan_changes
 from input_rules.findings import Finding
 
 HEAD = "import torch\n"
@@ -19,7 +19,7 @@ def changed(body: str, *recommended: str, line: int = 2, head: str = HEAD) -> li
         Finding(f"rule-{number}", "warning", "DataLoader", f"data.py:{line}", "slow", text)
         for number, text in enumerate(recommended)
     ]
-    text = changes(findings, lambda path: source).diff
+    text = plan_changes(findings, lambda path: source).diff
     return [row[1:] for row in text.splitlines() if row.startswith("+") and not row.startswith("+++")]
 
 
@@ -116,5 +116,5 @@ def test_a_name_that_the_source_does_not_know_is_not_used() -> None:
 def test_a_file_elsewhere_can_be_patched() -> None:
     recommended = "DataLoader(..., drop_last=True)"
     found = Finding("rule", "warning", "DataLoader", "/data/in.py:1", "slow", recommended)
-    text = changes([found], lambda path: "l = DataLoader(d)\n").diff
+    text = plan_changes([found], lambda path: "l = DataLoader(d)\n").diff
     assert text.startswith("--- a/data/in.py\n+++ b/data/in.py\n")

@@ -1,4 +1,4 @@
-"""What the data of the example programs has in common, whatever the framework is."""
+"""Errors in the data of the example programs, for both frameworks."""
 
 from __future__ import annotations
 

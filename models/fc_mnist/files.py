@@ -25,9 +25,7 @@ IMAGES_HEADER, LABELS_HEADER = 16, 8
 
 
 def digits(split: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-    """The 1797 real digits that come with scikit-learn; a fifth is for tests.
-
-    Read from its file: importing scikit-learn takes half as long as importing TensorFlow.
+    """Load the 1797 handwritten digits of scikit-learn; a fifth of them is the test split.
 
     Returns:
         Images [count, 8, 8] with values from 0 to 16, and labels [count].
@@ -35,6 +33,7 @@ def digits(split: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
     Raises:
         ModuleNotFoundError: scikit-learn is not installed.
     """
+    # Read from its file: importing scikit-learn takes half as long as importing TensorFlow.
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
@@ -47,13 +46,13 @@ def digits(split: str) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
 
 
 def idx_files(data_dir: Path, split: str) -> tuple[Path, Path, int]:
-    """The files of MNIST's images and labels as its authors distribute them, plain or compressed.
+    """Find the files of MNIST's images and labels as its authors distribute them, plain or compressed.
 
     Returns:
         The two paths, and the number of records.
 
     Raises:
-        DataError: one is missing, damaged or no such file, or they do not belong together.
+        DataError: A file is missing, damaged or not an IDX file, or the two do not match.
     """
     stem = "train" if split == "train" else "t10k"
     images_path = _find(data_dir, f"{stem}-images", "idx3-ubyte")
@@ -63,9 +62,7 @@ def idx_files(data_dir: Path, split: str) -> tuple[Path, Path, int]:
     if (rows, columns) != (SIDE, SIDE):
         raise DataError(f"'{images_path}' has images of {rows}x{columns} pixels, expected {SIDE}x{SIDE}")
     if num_labels != count:
-        raise DataError(
-            f"'{images_path}' has {count} images, '{labels_path}' {num_labels} labels; expected as many"
-        )
+        raise DataError(f"'{images_path}' has {count} images, but '{labels_path}' has {num_labels} labels")
     return images_path, labels_path, count
 
 
@@ -78,37 +75,37 @@ def _find(data_dir: Path, stem: str, kind: str) -> Path:
 
 
 def _idx_shape(path: Path, magic: int, rank: int) -> tuple[int, ...]:
-    """Sizes that the header of an IDX file of bytes declares, checked against the size of the file.
+    """Return the sizes in the header of an IDX file of bytes, checked against the size of the file.
 
     Raises:
-        DataError: it is no such file, or it is cut off.
+        DataError: It is not such a file, or it is truncated.
     """
     header_size = 4 * (1 + rank)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             header = file.read(header_size)
-        size = _unpacked_size(path)
+        size = _measure_unpacked(path)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"'{path}' cannot be read: {error}; download it again") from error
     if len(header) < header_size:
-        raise DataError(f"'{path}' is cut off: {len(header)} bytes, the header alone has {header_size}")
+        raise DataError(f"'{path}' is truncated: {len(header)} bytes, but the header has {header_size}")
     found, *sizes = struct.unpack(f">{1 + rank}I", header)
     if found != magic:
         raise DataError(
-            f"'{path}' begins with the magic number {found}, expected {magic}: no IDX file of MNIST"
+            f"'{path}' starts with the magic number {found}, expected {magic}: not an IDX file of MNIST"
         )
     expected = header_size + math.prod(sizes)
     if size != expected:
         raise DataError(
-            f"'{path}' has {size} bytes, but its header declares {expected}: it is cut off or damaged; "
+            f"'{path}' has {size} bytes, but its header declares {expected}: it is truncated or damaged; "
             "download it again"
         )
     return tuple(sizes)
 
 
-def _unpacked_size(path: Path) -> int:
+def _measure_unpacked(path: Path) -> int:
     if path.suffix != ".gz":
         return path.stat().st_size
-    # Unpacked to its end: the size that a gzip file declares there says nothing when the file is cut off.
+    # Unpack the whole file: the size that is stored at its end is wrong if the file is truncated.
     with gzip.open(path) as file:
         return file.seek(0, os.SEEK_END)

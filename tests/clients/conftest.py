@@ -155,7 +155,7 @@ def train_both_ways(
         ) -> Training:
             program = stack.enter_context(example(name))["run"].PROGRAM
             path = str(program.folder / (file or program.params_file))
-            params = program.merged_params(program.parse_arguments(["-m", "train", "-p", path]))
+            params = program.merge_params(program.parse_arguments(["-m", "train", "-p", path]))
             for group, values in changes.items():
                 params[group].update(values)
             functions = program.functions()

@@ -1,6 +1,6 @@
-"""Pieces of Python's own sources with masked bytes.
+"""Windows of Python's own sources with masked bytes.
 
-Every batch is `(ids, labels)`, int64 [batch, length]. A label is the byte that stood at a masked place, and
+Every batch is `(ids, labels)`, int64 [batch, length]. A label is the original byte at a masked position, and
 `model.IGNORED` at all others.
 """
 
@@ -15,15 +15,14 @@ from models.common.pytorch.input import batches
 from models.common.pytorch.text import VOCABULARY, Windows
 
 MASK = VOCABULARY
-"""The token behind the bytes."""
+"""The token after those of the bytes."""
 MASKED_FRACTION = 0.15
 
 
 class MaskedText(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Texts of which 15 % are hidden: behind MASK, or (one in ten each) behind any byte or not at all.
+    """Texts with 15 % of the bytes masked: 80 % of these become MASK, 10 % random bytes; the rest stay.
 
-    What is hidden in a text is drawn from `seed` and the text's number, so an epoch hides what the one before
-    hid.
+    The masked positions depend on `seed` and on the number of the text, so they are the same in every epoch.
     """
 
     def __init__(self, texts: Windows, seed: int) -> None:
@@ -33,7 +32,7 @@ class MaskedText(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return len(self._texts)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids and labels, int64 [length]."""
+        """Return ids and labels, int64 [length]."""
         text = self._texts[index]
         draws = torch.Generator().manual_seed(self._seed * 1_000_003 + index)
         hidden = torch.randperm(len(text), generator=draws)[: max(1, round(MASKED_FRACTION * len(text)))]
@@ -47,13 +46,13 @@ class MaskedText(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 def train_dataloader(params: dict[str, Any]) -> torch.utils.data.DataLoader[Any]:
-    """Shuffled batches of the training text."""
+    """Return shuffled batches of the training text."""
     settings = params["train_input"]
     return batches(_texts("train", settings), settings, training=True)
 
 
 def eval_dataloader(params: dict[str, Any]) -> torch.utils.data.DataLoader[Any]:
-    """Batches of the text that no training sees, in order."""
+    """Return the batches of the held-out text, in order."""
     settings = params["eval_input"]
     return batches(_texts("eval", settings), settings, training=False)
 

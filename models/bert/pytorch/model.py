@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019): an encoder that tells masked tokens."""
+"""BERT (Devlin et al. 2019): an encoder that predicts masked tokens."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch.nn import functional
 from cstorch.metrics import AccuracyMetric
 
 IGNORED = -100
-"""Label of the places that are not asked for."""
+"""Label of positions that are not masked."""
 
 
 class Bert(nn.Module):
-    """The loss of a batch of masked texts; an evaluation also counts how many masked tokens are told right.
+    """Computes the loss of a batch of masked texts and, in evaluation, the accuracy of masked tokens.
 
     Args:
-        params: as the parameter file.
+        params: The parameters, as in the parameter file.
     """
 
     def __init__(self, params: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ class Bert(nn.Module):
         self.accuracy = AccuracyMetric("eval/accuracy_of_masked")
 
     def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """The mean loss of (ids [batch, length], labels [batch, length]) over the labels that are there."""
+        """Return the mean loss of (ids [batch, length], labels [batch, length]) over masked positions."""
         ids, labels = batch
         logits = self._logits(ids)
         if not self.training:

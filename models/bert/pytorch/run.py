@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(1, str(Path(__file__).resolve().parents[3]))  # behind the folder of this file
+sys.path.insert(1, str(Path(__file__).resolve().parents[3]))  # after the folder of this file
 
 from cstorch.runner import run
 from models.bert.pytorch.data import eval_dataloader, train_dataloader

@@ -15,11 +15,11 @@ v1 = tf.compat.v1
 
 SEGMENTS = 2
 ANSWER = "answer"
-"""Scope of the head that answers questions."""
+"""Scope of the question answering head."""
 
 
 def block_shape(model: dict[str, Any], *, training: bool) -> BlockShape:
-    """The blocks of a parameter file."""
+    """Return the shape of the blocks of a parameter file."""
     shape = BlockShape(
         hidden_size=model["hidden_size"],
         num_heads=model["num_heads"],
@@ -36,7 +36,7 @@ def block_shape(model: dict[str, Any], *, training: bool) -> BlockShape:
 
 
 def embeddings(features: dict[str, Any], model: dict[str, Any], shape: BlockShape) -> tuple[Any, Any]:
-    """The sum of the embeddings of tokens, segments and positions; and the table of tokens."""
+    """Return the sum of the embeddings of tokens, segments and positions, and the token table."""
     with v1.variable_scope("embeddings"):
         size, stddev = shape.hidden_size, model["initializer_range"]
         tokens = embedding_table("tokens", model["vocab_size"], size, stddev)
@@ -51,7 +51,7 @@ def embeddings(features: dict[str, Any], model: dict[str, Any], shape: BlockShap
 
 
 def encoder(features: dict[str, Any], model: dict[str, Any], *, training: bool) -> tuple[Any, Any]:
-    """The encoded sentences [batch, length, hidden], and the table of tokens."""
+    """Return the encoded sentences [batch, length, hidden], and the token table."""
     shape = block_shape(model, training=training)
     x, tokens = embeddings(features, model, shape)
     bias = padding_bias(features["input_mask"])
@@ -61,8 +61,8 @@ def encoder(features: dict[str, Any], model: dict[str, Any], *, training: bool) 
     return x, tokens
 
 
-def masked_logits(x: Any, features: dict[str, Any], tokens: Any, model: dict[str, Any]) -> Any:
-    """Logits [batch * predictions, vocabulary] of the masked tokens."""
+def masked_token_logits(x: Any, features: dict[str, Any], tokens: Any, model: dict[str, Any]) -> Any:
+    """Return the logits [batch * predictions, vocabulary] of the masked tokens."""
     with v1.variable_scope("masked_lm"):
         masked = tf.gather(x, features["masked_lm_positions"], batch_dims=1)
         hidden = dense(
@@ -77,8 +77,8 @@ def masked_logits(x: Any, features: dict[str, Any], tokens: Any, model: dict[str
         return tf.nn.bias_add(tf.matmul(hidden, tokens, transpose_b=True), bias)
 
 
-def masked_loss(logits: Any, features: dict[str, Any], model: dict[str, Any]) -> Any:
-    """The loss of the masked tokens, rank 0."""
+def masked_token_loss(logits: Any, features: dict[str, Any], model: dict[str, Any]) -> Any:
+    """Return the loss of the masked tokens, a scalar."""
     ids, weights = (tf.reshape(features[name], [-1]) for name in ("masked_lm_ids", "masked_lm_weights"))
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=ids, logits=logits)
     if model["mlm_loss_scaling"] == "batch_size":
@@ -89,7 +89,7 @@ def masked_loss(logits: Any, features: dict[str, Any], model: dict[str, Any]) ->
 
 
 def next_sentence_logits(x: Any, model: dict[str, Any]) -> Any:
-    """Logits [batch, 2] of the first position: does the second sentence follow, or is it any?"""
+    """Return the logits [batch, 2] of the first position: the second sentence follows, or is random."""
     with v1.variable_scope("next_sentence"):
         size, stddev = model["hidden_size"], model["initializer_range"]
         pooled = dense(
@@ -99,7 +99,7 @@ def next_sentence_logits(x: Any, model: dict[str, Any]) -> Any:
 
 
 def answer_logits(x: Any, model: dict[str, Any]) -> tuple[Any, Any]:
-    """Logits [batch, length] of the first and of the last token of an answer."""
+    """Return the logits [batch, length] of the first and of the last token of an answer."""
     with v1.variable_scope(ANSWER):
         logits = dense("logits", x, 2, kernel_initializer=normal("logits", model["initializer_range"]))
         start, end = tf.unstack(logits, axis=2)
@@ -107,7 +107,7 @@ def answer_logits(x: Any, model: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> EstimatorSpec:
-    """The graph of one step of training, evaluation or prediction."""
+    """Build the graph of one step of training, evaluation or prediction."""
     x, tokens = encoder(features, params["model"], training=mode == ModeKeys.TRAIN)
     if params["model"]["head"] == "question_answering":
         return question_answering(x, labels, mode, params)
@@ -115,7 +115,7 @@ def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> E
 
 
 def question_answering(x: Any, labels: Any, mode: str, params: dict[str, Any]) -> EstimatorSpec:
-    """Finds the answer in a text; labels [batch, 2] are the positions of its first and its last token."""
+    """Build question answering; labels [batch, 2] are the positions of the answer's first and last token."""
     logits = answer_logits(x, params["model"])
     if mode == ModeKeys.PREDICT:
         return EstimatorSpec(mode, predictions=dict(zip(("start_logits", "end_logits"), logits, strict=True)))
@@ -135,9 +135,9 @@ def question_answering(x: Any, labels: Any, mode: str, params: dict[str, Any]) -
 def pretraining(
     x: Any, tokens: Any, features: Any, labels: Any, mode: str, params: dict[str, Any]
 ) -> EstimatorSpec:
-    """Finds masked words, and whether the second sentence (label 0) follows the first."""
+    """Build pre-training: prediction of masked words, and of the next sentence (label 0: it follows)."""
     model = params["model"]
-    mlm_logits = masked_logits(x, features, tokens, model)
+    mlm_logits = masked_token_logits(x, features, tokens, model)
     mlm_ids = tf.argmax(mlm_logits, axis=1, output_type=tf.int32)
     nsp_logits = None if model["disable_nsp"] else next_sentence_logits(x, model)
     if mode == ModeKeys.PREDICT:
@@ -145,7 +145,7 @@ def pretraining(
         if nsp_logits is not None:
             predictions["next_sentence_probabilities"] = tf.nn.softmax(nsp_logits)
         return EstimatorSpec(mode, predictions=predictions)
-    loss = masked_loss(mlm_logits, features, model)
+    loss = masked_token_loss(mlm_logits, features, model)
     if nsp_logits is not None:
         loss += tf.reduce_mean(
             tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=nsp_logits)
@@ -156,7 +156,7 @@ def pretraining(
 
 
 def metrics(features: dict[str, Any], labels: Any, mlm_ids: Any, nsp_logits: Any) -> dict[str, Any]:
-    """Fractions of masked tokens and of next-sentence labels that are found."""
+    """Return the accuracy of masked tokens and of next-sentence labels."""
     ids, weights = (tf.reshape(features[name], [-1]) for name in ("masked_lm_ids", "masked_lm_weights"))
     found = {"masked_lm_accuracy": v1.metrics.accuracy(ids, mlm_ids, weights)}
     if nsp_logits is not None:

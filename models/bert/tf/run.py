@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(1, str(Path(__file__).resolve().parents[3]))  # behind the folder of this file
+sys.path.insert(1, str(Path(__file__).resolve().parents[3]))  # after the folder of this file
 
 from params import Params
 
@@ -18,9 +18,9 @@ PROGRAM = Program(
     folder=Path(__file__).resolve().parent,
     params_file="configs/params_bert_tiny.yaml",
     params=Params,
-    data_help="folder with TFRecord files; made-up sentences without it",
-    # Fine-tuning begins with the encoder of a pre-training, which has no head for answers.
-    first_values="(?!answer/)",
+    data_help="folder with TFRecord files; without it, generated sentences",
+    # Fine-tuning starts from the encoder of pre-training, which has no question answering head.
+    initial_variables="(?!answer/)",
 )
 
 

@@ -1,4 +1,4 @@
-"""What the inputs of the example programs share."""
+"""The data loader of the example programs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def batches(
     training: bool,
     collate_fn: Callable[[list[Any]], Any] | None = None,
 ) -> torch.utils.data.DataLoader[Any]:
-    """Full batches of this worker's records: in another order each epoch, or in their own for an evaluation.
+    """Return full batches of this worker's records: shuffled each epoch for training, else in order.
 
     Args:
-        records: all of them; every worker reads its batches alone.
-        settings: an input group of the parameters.
-        training: whether the records are shuffled.
-        collate_fn: makes a batch of a list of records.
+        records: The records of all workers; each worker reads its own batches.
+        settings: An input group of the parameters.
+        training: Shuffle the records.
+        collate_fn: Makes a batch of a list of records.
 
     Raises:
-        DataError: not one batch can be filled.
+        DataError: There are fewer records than a batch needs.
     """
     batch_size = settings["batch_size"]
     order = DistributedSampler(
@@ -39,7 +39,7 @@ def batches(
     )
     if not len(order):
         raise DataError(
-            f"batch_size is {batch_size}, but this task has not so many of {len(records)} records; take a "
+            f"batch_size is {batch_size}, but this task's share of {len(records)} records is smaller; use a "
             "smaller batch_size or fewer workers"
         )
     return torch.utils.data.DataLoader(

@@ -1,4 +1,4 @@
-"""Real text that every Python has: the sources of its standard library, as bytes."""
+"""Real text that comes with every Python: the sources of its standard library, as bytes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ EVAL_FRACTION = 0.05
 
 @cache
 def library_bytes() -> NDArray[np.uint8]:
-    """The modules of the standard library one after the other, in the order of their names."""
+    """Return the modules of the standard library as one array, sorted by name."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     return np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8)
 
 
 class Windows(torch.utils.data.Dataset[torch.Tensor]):
-    """Pieces of the text, one behind the other.
+    """Consecutive windows of the text.
 
     Args:
         split: "train", or "eval" for the last part of the text.
-        length: bytes of a piece.
-        stride: from the begin of one piece to that of the next; `length` when None.
-        num_examples: the first so many pieces; all when None.
+        length: Bytes of a window.
+        stride: Bytes between the starts of two windows; `length` if None.
+        num_examples: Number of windows, from the first one; None for all.
 
     Raises:
-        DataError: the text has not one piece of that length.
+        DataError: The text is shorter than a window.
     """
 
     def __init__(
@@ -44,15 +44,15 @@ class Windows(torch.utils.data.Dataset[torch.Tensor]):
         cut = round(len(text) * (1 - EVAL_FRACTION))
         self._text = text[cut:] if split == "eval" else text[:cut]
         self._length, self._stride = length, stride or length
-        there = 1 + (len(self._text) - length) // self._stride
-        if there < 1:
+        available = 1 + (len(self._text) - length) // self._stride
+        if available < 1:
             raise DataError(f"max_sequence_length is {length}, the text of '{split}' has {len(self._text)}")
-        self._count = there if num_examples is None else min(num_examples, there)
+        self._count = available if num_examples is None else min(num_examples, available)
 
     def __len__(self) -> int:
         return self._count
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        """Bytes `[length]`, int64."""
+        """Return the bytes of a window, int64 [length]."""
         begin = index * self._stride
         return torch.from_numpy(self._text[begin : begin + self._length].astype(np.int64))

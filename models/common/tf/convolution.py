@@ -12,7 +12,7 @@ v1 = tf.compat.v1
 
 
 def he_normal(name: str) -> Initializer:
-    """A cut-off normal distribution of variance 2 / inputs, for what ReLU follows (He et al. 2015)."""
+    """Return a truncated normal initializer of variance 2 / inputs, for use with ReLU (He et al. 2015)."""
     initializer: Initializer = v1.variance_scaling_initializer(
         scale=2.0, mode="fan_in", distribution="truncated_normal", seed=seed_of(name)
     )
@@ -22,7 +22,7 @@ def he_normal(name: str) -> Initializer:
 def conv2d(
     name: str, inputs: Any, filters: int, kernel_size: int, strides: int = 1, *, use_bias: bool = True
 ) -> Any:
-    """A convolution with as much padding as keeps height and width, divided by the strides.
+    """Add a convolution whose padding keeps height and width, divided by the strides.
 
     Variables: `kernel` [kernel_size, kernel_size, channels, filters] and `bias` [filters].
     """
@@ -37,7 +37,7 @@ def conv2d(
 
 
 def conv2d_transpose(name: str, inputs: Any, filters: int, kernel_size: int, strides: int) -> Any:
-    """A transposed convolution: height and width are multiplied by the strides.
+    """Add a transposed convolution, which multiplies height and width by the strides.
 
     Variables: `kernel` [kernel_size, kernel_size, filters, channels] and `bias` [filters].
     """
@@ -51,7 +51,7 @@ def conv2d_transpose(name: str, inputs: Any, filters: int, kernel_size: int, str
 
 
 def batch_norm(name: str, inputs: Any, training: bool, momentum: float, epsilon: float) -> Any:
-    """Batch normalization with moving averages of the moments, which UPDATE_OPS advance in training.
+    """Add batch normalization with moving averages of the moments, which UPDATE_OPS update in training.
 
     Variables of [channels]: `gamma`, `beta`, and `moving_mean`, `moving_variance`, which no optimizer trains.
     """
@@ -74,7 +74,7 @@ def batch_norm(name: str, inputs: Any, training: bool, momentum: float, epsilon:
 
 
 def l2_loss_of_kernels(rate: float) -> Any:
-    """`rate` times half the squares of all weights of layers; neither biases nor normalization decay."""
+    """Return `rate` times half the sum of squares of all kernels; biases and normalization do not decay."""
     kernels = [v for v in v1.trainable_variables() if v.name.endswith("kernel:0")]
     return rate * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
 

@@ -1,4 +1,4 @@
-"""What the input functions of the example programs share."""
+"""The shard of this task, for the input functions of the example programs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def task_shard() -> tuple[int, int]:
-    """`(number of shards, index of this task's)` as TF_CONFIG says; one shard without it."""
+    """Return `(number of shards, index of this task's shard)` from TF_CONFIG; one shard without it."""
     config = json.loads(os.environ.get("TF_CONFIG") or "{}")
     if not config:
         return 1, 0

@@ -1,6 +1,6 @@
 """Layers of the example networks, in the style of tf.compat.v1: a name scope, its variables, a result.
 
-Every variable has a seed made of its name: its first value does not depend on what else is in the graph.
+The seed of every variable is derived from its name: initial values do not depend on the rest of the graph.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_tanh": lambda x: tf.nn.gelu(x, approximate=True),
     "tanh": tf.tanh,
 }
-"""By the names that parameter files use; `gelu_tanh` is GELU by its approximate formula."""
+"""Activations by their names in parameter files; `gelu_tanh` is the approximation of GELU by tanh."""
 
 
 def seed_of(name: str) -> int:
-    """A seed for the random numbers of something with this name in the present variable scope."""
+    """Return the seed of a variable or layer with this name in the current variable scope."""
     return zlib.crc32(f"{v1.get_variable_scope().name}/{name}".encode()) & 0x7FFFFFFF
 
 
 def normal(name: str, stddev: float) -> Initializer:
-    """A normal distribution cut off at two standard deviations, as published Transformers begin with."""
+    """Return a normal initializer truncated at two standard deviations, as in published Transformers."""
     initializer: Initializer = v1.truncated_normal_initializer(stddev=stddev, seed=seed_of(name))
     return initializer
 
@@ -47,15 +47,15 @@ def dense(
     use_bias: bool = True,
     kernel_initializer: Initializer | None = None,
 ) -> Any:
-    """A fully connected layer over the last axis.
+    """Add a fully connected layer over the last axis.
 
     Args:
-        name: scope of its variables `kernel` [features, size] and `bias` [size].
-        inputs: [..., features]; leading axes are one for the multiplication.
-        size: number of results.
-        activation: applied to them.
-        use_bias: whether there is a bias.
-        kernel_initializer: Glorot's uniform one by default.
+        name: Scope of its variables `kernel` [features, size] and `bias` [size].
+        inputs: Tensor [..., features]; leading axes are flattened for the multiplication.
+        size: Number of outputs.
+        activation: Function applied to the outputs.
+        use_bias: Add a bias.
+        kernel_initializer: Initializer of the kernel; Glorot's uniform one by default.
     """
     with v1.variable_scope(name):
         *leading, features = inputs.shape
@@ -72,12 +72,12 @@ def dense(
 
 
 def dropout(name: str, inputs: Any, rate: float) -> Any:
-    """Zeros for a fraction of the elements, the others scaled up; nothing where the rate is 0."""
+    """Set a fraction of the elements to 0 and scale up the others; do nothing if the rate is 0."""
     return tf.nn.dropout(inputs, rate=rate, seed=seed_of(name), name=name) if rate else inputs
 
 
 def layer_norm(name: str, inputs: Any, epsilon: float = 1e-5) -> Any:
-    """Normalizes over the last axis; variables `gamma` and `beta`."""
+    """Normalize over the last axis; variables `gamma` and `beta`."""
     with v1.variable_scope(name):
         size = inputs.shape[-1]
         gamma = v1.get_variable("gamma", [size], initializer=v1.ones_initializer())
@@ -87,12 +87,12 @@ def layer_norm(name: str, inputs: Any, epsilon: float = 1e-5) -> Any:
 
 
 def embedding_table(name: str, count: int, size: int, stddev: float) -> Any:
-    """The variable `name` [count, size]."""
+    """Return the variable `name` [count, size] of an embedding."""
     return v1.get_variable(name, [count, size], initializer=normal(name, stddev))
 
 
 def sinusoids(length: int, size: int) -> Any:
-    """The position code of Vaswani et al. 2017, section 3.5: [length, size], sines first, then cosines.
+    """Return the position encoding of Vaswani et al. 2017, section 3.5: [length, size], sines, then cosines.
 
     It is computed in the graph, from its two axes.
     """

@@ -1,4 +1,4 @@
-"""The train op of the example programs: loss scale, clipping, weight decay, and the optimizer's step."""
+"""The train op of the example programs: loss scaling, clipping, weight decay, and the optimizer step."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class AdamWOptimizer(v1.train.AdamOptimizer):  # type: ignore[name-defined, misc
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019): `w -= learning_rate * decay * w` first.
 
     Args:
-        learning_rate: rank-0 tensor or number.
-        weight_decay_rate: fraction of a weight that goes in a step of learning rate 1.
-        exclude: variables whose name contains one of these do not decay.
+        learning_rate: Scalar tensor or number.
+        weight_decay_rate: Fraction by which a weight decays in a step with learning rate 1.
+        exclude: Variables whose name contains one of these do not decay.
         **adam: beta1, beta2 and epsilon.
     """
 
@@ -42,24 +42,24 @@ class AdamWOptimizer(v1.train.AdamOptimizer):  # type: ignore[name-defined, misc
             return super()._resource_apply_sparse(grad, var, indices)
 
     def _decay(self, var: Any, grad: Any) -> list[Any]:
-        """Behind the gradient: the forward pass has read the variable then, and no decayed one."""
+        """Decay a variable after its gradient is computed."""
         if not decays(var, self._decay_rate, self._exclude):
             return []
-        with tf.control_dependencies([grad]):
+        with tf.control_dependencies([grad]):  # so the forward pass reads the value before the decay
             return [var.assign_sub(self._lr_t * self._decay_rate * var, read_value=False)]
 
 
 def decays(variable: Any, rate: float, exclude: Sequence[str]) -> bool:
-    """Whether weight decay touches a variable."""
+    """Return True if weight decay applies to a variable."""
     return rate > 0 and not any(part in variable.name for part in exclude)
 
 
 def minimize(loss: Any, settings: Mapping[str, Any]) -> Any:
-    """The op that trains one step and counts it, also one that a dynamic loss scale leaves out.
+    """Return the op that trains one step and counts it, even if a dynamic loss scale skips its update.
 
     Args:
-        loss: rank-0 tensor.
-        settings: the group `optimizer` of the parameters.
+        loss: Scalar tensor.
+        settings: The group `optimizer` of the parameters.
     """
     options = Optimizer.model_validate(settings)
     step = v1.train.get_or_create_global_step()
@@ -68,7 +68,7 @@ def minimize(loss: Any, settings: Mapping[str, Any]) -> Any:
     if options.loss_scaling_factor != 1.0:
         optimizer = loss_scale_optimizer(optimizer, options.loss_scaling_factor)
     gradients = _with_l2_term(optimizer.compute_gradients(loss), options)
-    update = optimizer.apply_gradients(_clipped(gradients, options))
+    update = optimizer.apply_gradients(_clip(gradients, options))
     if options.log_summaries:
         v1.summary.scalar("learning_rate", rate)
     with tf.control_dependencies([update]):
@@ -87,7 +87,7 @@ def _optimizer(options: Optimizer, rate: Any) -> Any:
 
 
 def _with_l2_term(pairs: Gradients, options: Optimizer) -> Gradients:
-    """The gradients that there are; plus the decay of optimizers other than adamw, which does it itself."""
+    """Return the existing gradients; add the weight decay, except for adamw, which does it itself."""
     found = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
     if options.optimizer_type == "adamw":
         return found
@@ -95,7 +95,7 @@ def _with_l2_term(pairs: Gradients, options: Optimizer) -> Gradients:
     return [(tf.convert_to_tensor(g) + rate * v, v) if decays(v, rate, exclude) else (g, v) for g, v in found]
 
 
-def _clipped(pairs: Gradients, options: Optimizer) -> Gradients:
+def _clip(pairs: Gradients, options: Optimizer) -> Gradients:
     if options.max_gradient_norm is None:
         return pairs
     gradients, variables = zip(*pairs, strict=True)

@@ -1,4 +1,4 @@
-"""Groups of a parameter file that all example programs have; a program adds its model and its data."""
+"""Groups of the parameter files of all example programs; each program adds its model and its data."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Input(Group):
     """An input function.
 
     Attributes:
-        batch_size: records a step.
-        shuffle_seed: seeds the order of the records.
-        data_dir: folder with the data; without it the program has a small set of its own.
+        batch_size: Records per step.
+        shuffle_seed: Seed of the order of the records.
+        data_dir: Folder with the data; without it the program uses a small built-in set.
     """
 
     batch_size: Count
@@ -33,14 +33,14 @@ class Input(Group):
 
 
 class Phase(Group):
-    """A phase of a learning rate: from one value to another in a number of steps.
+    """A phase of a learning rate schedule: from one value to another in a number of steps.
 
     Attributes:
-        scheduler: the curve between the two values. InverseSquareRoot has an initial one only, and falls with
-            the root of the number of steps since training began.
-        initial_learning_rate: value at its first step.
-        end_learning_rate: value after `steps`.
-        steps: its length; the last phase may have none where it needs no end value.
+        scheduler: The curve between the two values. InverseSquareRoot has an initial value only, and falls
+            with the square root of the number of steps since the start of training.
+        initial_learning_rate: Value at the first step of the phase.
+        end_learning_rate: Value after `steps`.
+        steps: Length of the phase; optional in the last phase if it needs no end value.
     """
 
     scheduler: Literal["Constant", "Linear", "Cosine", "Exponential", "InverseSquareRoot"] = "Constant"
@@ -59,22 +59,22 @@ class Phase(Group):
 
 
 class Optimizer(Group):
-    """The optimizer, its learning rate, and what is done to gradients before it sees them.
+    """The optimizer, its learning rate, and the processing of gradients.
 
     Attributes:
-        optimizer_type: which one.
-        learning_rate: the phases of a schedule; a file may say one value instead, which holds in all steps.
-        momentum: of sgd's variant `momentum`.
-        use_nesterov: Nesterov's form of it.
-        beta1: decay of Adam's mean of gradients.
-        beta2: decay of Adam's mean of squared gradients.
-        epsilon: of Adam.
-        weight_decay_rate: decoupled from the gradients for adamw, an L2 term of them for the others.
-        exclude_from_weight_decay: variables whose name contains one of these do not decay.
-        max_gradient_norm: gradients are scaled down together to this norm.
-        loss_scaling_factor: the loss is multiplied by it, the gradients are divided by it; "dynamic" looks
-            for the largest one without overflow.
-        log_summaries: writes learning rate and gradient norm as summaries.
+        optimizer_type: The algorithm; `momentum` is sgd with momentum.
+        learning_rate: The phases of a schedule, or a single value for all steps.
+        momentum: Momentum of `momentum`.
+        use_nesterov: Use Nesterov momentum.
+        beta1: Decay of Adam's mean of gradients.
+        beta2: Decay of Adam's mean of squared gradients.
+        epsilon: Epsilon of Adam.
+        weight_decay_rate: Decoupled weight decay for adamw, an L2 term of the gradients for all others.
+        exclude_from_weight_decay: Variables whose name contains one of these do not decay.
+        max_gradient_norm: Global norm to which gradients are clipped.
+        loss_scaling_factor: Factor by which the loss is multiplied and the gradients are divided; "dynamic"
+            searches for the largest one without overflow.
+        log_summaries: Write the learning rate and the gradient norm as summaries.
     """
 
     optimizer_type: Literal["sgd", "momentum", "adam", "adamw"] = "adam"
@@ -112,7 +112,7 @@ def _is_number(value: Any) -> bool:
 
 
 class Run(Group):
-    """Number of steps, and fields of the run configuration."""
+    """The number of steps, and fields of the run configuration."""
 
     max_steps: Count | None = None
     steps: Count | None = None
@@ -133,7 +133,7 @@ class Run(Group):
 
 
 class Params(Group):
-    """A whole file; programs narrow `train_input` and `eval_input` and add `model`."""
+    """A parameter file; programs override `train_input` and `eval_input` and add `model`."""
 
     train_input: Input
     eval_input: Input
@@ -141,15 +141,15 @@ class Params(Group):
     runconfig: Run
 
     def plain(self) -> dict[str, Any]:
-        """As the estimator, `model_fn` and the input functions get it."""
+        """Return the parameters as the estimator, `model_fn` and the input functions get them."""
         return self.model_dump(mode="json")
 
 
 def heads_divide(num_heads: int, info: ValidationInfo) -> int:
-    """`num_heads` where every head gets as many of the `hidden_size` channels.
+    """Check that `num_heads` divides `hidden_size`, a field before it.
 
     Raises:
-        ValueError: it does not divide the field `hidden_size` before it.
+        ValueError: It does not.
     """
     hidden_size = info.data.get("hidden_size", num_heads)
     if hidden_size % num_heads:
@@ -158,10 +158,10 @@ def heads_divide(num_heads: int, info: ValidationInfo) -> int:
 
 
 def positions_suffice(model: Any, info: ValidationInfo) -> Any:
-    """`model` where it has a position for every token of a record.
+    """Check that `model` has a position for every token of a record.
 
     Raises:
-        ValueError: a `max_sequence_length` of an input before it is larger.
+        ValueError: A `max_sequence_length` of an input, a field before it, is larger.
     """
     for group in ("train_input", "eval_input"):
         length = getattr(info.data.get(group), "max_sequence_length", 0)

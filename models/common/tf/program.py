@@ -1,7 +1,7 @@
-"""The command line that all example programs share, and what its modes do.
+"""The command line of all example programs, and its modes.
 
-A `run.py` declares a `Program` and calls its `run`; TensorFlow is imported only after the command line and
-the parameter file are found to be good.
+A `run.py` declares a `Program` and calls its `run`. TensorFlow is imported only after the command line and
+the parameter file have been checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOT_RUN_CONFIG = ("max_steps", "steps", "eval_steps")
 
 @dataclass(frozen=True)
 class Functions:
-    """What the estimator calls; an input function takes `params`."""
+    """The functions that the estimator calls; an input function takes `params`."""
 
     model_fn: Callable[..., Any]
     train_input_fn: Callable[..., Any]
@@ -35,7 +35,7 @@ class Functions:
 
 
 def own_functions() -> Functions:
-    """The functions of `model.py` and `data.py` beside the `run.py` that is running; imports TensorFlow."""
+    """Import the functions of `model.py` and `data.py` next to the running `run.py`, and TensorFlow."""
     model, data = import_module("model"), import_module("data")
     return Functions(model.model_fn, data.train_input_fn, data.eval_input_fn)
 
@@ -45,13 +45,13 @@ class Program:
     """An example program.
 
     Attributes:
-        description: what its `--help` says first.
-        folder: where its `run.py` lies.
-        params_file: the default parameter file, seen from there.
-        params: what a parameter file may say.
-        data_help: what `--data_dir` is, and what is used without it.
-        first_values: regular expression of the variables that a training takes from `--checkpoint_path`.
-        functions: imports and returns its functions.
+        description: First text of its `--help`.
+        folder: Folder of its `run.py`.
+        params_file: The default parameter file, relative to that folder.
+        params: Schema of a parameter file.
+        data_help: Help text of `--data_dir`, with the default.
+        initial_variables: Regular expression of the variables that training loads from `--checkpoint_path`.
+        functions: Imports and returns its functions.
     """
 
     description: str | None
@@ -59,37 +59,37 @@ class Program:
     params_file: str
     params: type[Params]
     data_help: str
-    first_values: str = ".*"
+    initial_variables: str = ".*"
     functions: Callable[[], Functions] = own_functions
 
     def run(self, argv: Sequence[str] | None = None) -> None:
-        """Does what a command line asks for; by default that of the process."""
+        """Run a command line; by default that of the process."""
         args = self.parse_arguments(argv)
-        params = self.merged_params(args)
+        params = self.merge_params(args)
         import_tensorflow()
         functions = self.functions()
-        estimator = make_estimator(args, params, functions.model_fn, self.first_values)
+        estimator = make_estimator(args, params, functions.model_fn, self.initial_variables)
         _run(args, params, functions, estimator)
 
     def parse_arguments(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
-        """The command line; wrong use ends the process with exit code 2."""
+        """Parse a command line; incorrect usage ends the process with exit code 2."""
         parser = argparse.ArgumentParser(description=self.description)
         add = parser.add_argument
         add("-p", "--params", type=Path, default=self.folder / self.params_file, help="YAML file")
-        add("-o", "--model_dir", type=Path, default=self.folder / "model_dir", help="where results go")
+        add("-o", "--model_dir", type=Path, default=self.folder / "model_dir", help="folder of results")
         add("-m", "--mode", required=True, choices=MODES)
-        add("--cs_ip", help="address of the CS system: IP or IP:PORT; this CPU without it")
-        add("--steps", type=int, help="train so many steps more")
+        add("--cs_ip", help="address of the CS system: IP or IP:PORT; without it, this CPU")
+        add("--steps", type=int, help="train this many more steps")
         add("--max_steps", type=int, help="train to this global step")
-        add("--eval_steps", type=int, help="batches to evaluate or predict; all when 0 or left out")
-        add("--num_csx", type=int, help="CS systems of a group that share a batch, with weight streaming")
+        add("--eval_steps", type=int, help="batches to evaluate or predict; 0 or omitted: all")
+        add("--num_csx", type=int, help="number of CS systems that share a batch, with weight streaming")
         add("--validate_only", action="store_true", help="check that the model compiles, and stop")
         add("--compile_only", action="store_true", help="compile, and stop")
         add("--data_dir", help=self.data_help)
-        add("--checkpoint_path", help="evaluate or predict with it, or start a training from its weights")
+        add("--checkpoint_path", help="evaluate or predict with it, or train from its weights")
         add("--device", help="device for a run without a CS system, e.g. CPU:0")
         add("--num_replicas", help="copies of the model on the wafer that share a batch: a number, or auto")
-        add("--multireplica", action="store_true", help="--num_replicas=auto: as many copies as are fastest")
+        add("--multireplica", action="store_true", help="--num_replicas=auto: the fastest number of copies")
         args = parser.parse_args(argv)
         if args.mode in ("compile_only", "validate_only"):
             setattr(args, args.mode, True)
@@ -97,11 +97,11 @@ class Program:
         _check_arguments(parser, args)
         return args
 
-    def merged_params(self, args: argparse.Namespace) -> dict[str, Any]:
-        """The parameter file, with what the command line says in its place.
+    def merge_params(self, args: argparse.Namespace) -> dict[str, Any]:
+        """Return the parameter file, with values overridden by the command line.
 
         Raises:
-            ConfigError: the file is missing, or has unknown, doubled or wrong entries.
+            ConfigError: The file is missing, or has unknown, duplicate or invalid entries.
         """
         params = load_model(args.params, self.params).plain()
         run = params["runconfig"]
@@ -126,16 +126,16 @@ class Program:
 
 
 def make_estimator(
-    args: argparse.Namespace, params: dict[str, Any], model_fn: Callable[..., Any], first_values: str
+    args: argparse.Namespace, params: dict[str, Any], model_fn: Callable[..., Any], initial_variables: str
 ) -> CerebrasEstimator:
-    """The estimator of a command; `first_values` is that of its `Program`."""
+    """Make the estimator of a command; `initial_variables` is that of its `Program`."""
     from estimator import CerebrasEstimator, CSRunConfig, WarmStartSettings
 
     fields = {key: value for key, value in params["runconfig"].items() if key not in _NOT_RUN_CONFIG}
     config = CSRunConfig(cs_ip=args.cs_ip, device_fn=args.device and f"/device:{args.device}", **fields)
     warm_start = None
     if args.checkpoint_path is not None and args.mode in ("train", "train_and_eval"):
-        warm_start = WarmStartSettings(args.checkpoint_path, first_values)
+        warm_start = WarmStartSettings(args.checkpoint_path, initial_variables)
     return CerebrasEstimator(
         model_fn, model_dir=args.model_dir, config=config, params=params, warm_start_from=warm_start
     )
@@ -143,30 +143,30 @@ def make_estimator(
 
 def _check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if args.validate_only and args.compile_only:
-        parser.error("--validate_only and --compile_only exclude each other; give one of them")
+        parser.error("--validate_only and --compile_only exclude each other; pass one of them")
     if args.steps is not None and args.max_steps is not None:
-        parser.error(f"--steps {args.steps} and --max_steps {args.max_steps} exclude each other; give one")
+        parser.error(f"--steps {args.steps} and --max_steps {args.max_steps} exclude each other; pass one")
     for name in ("steps", "max_steps"):
         value = getattr(args, name)
         if value is not None and value <= 0:
             parser.error(f"--{name} must be > 0, got {value}")
     if args.multireplica and args.num_replicas not in (None, "auto"):
-        parser.error(f"--multireplica and --num_replicas {args.num_replicas} exclude each other; give one")
+        parser.error(f"--multireplica and --num_replicas {args.num_replicas} exclude each other; pass one")
     if args.device is not None and args.cs_ip is not None:
-        parser.error(f"--device {args.device} is for this CPU, got --cs_ip {args.cs_ip}; give one of them")
-    _name_unused(parser, args)
+        parser.error(f"--device {args.device} is for this CPU, got --cs_ip {args.cs_ip}; pass one of them")
+    _report_unused(parser, args)
 
 
-def _name_unused(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Names flags that a run does not use; a compile run takes the command line of the run behind it."""
-    if args.compile_only or args.validate_only:
+def _report_unused(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Print the flags that a run does not use."""
+    if args.compile_only or args.validate_only:  # these accept the command line of the run that follows
         return
     trains = args.mode.startswith("train")
     unused = {
-        "steps": not trains and "it is for a training; --eval_steps is for this mode",
-        "max_steps": not trains and "it is for a training; --eval_steps is for this mode",
+        "steps": not trains and "it is for training; --eval_steps is for this mode",
+        "max_steps": not trains and "it is for training; --eval_steps is for this mode",
         "eval_steps": args.mode == "train" and "it is for evaluations and predictions",
-        "checkpoint_path": args.mode == "eval_all" and "all checkpoints are evaluated; --mode eval takes one",
+        "checkpoint_path": args.mode == "eval_all" and "all checkpoints are evaluated; use --mode eval",
     }
     for name, why in unused.items():
         if why and getattr(args, name) is not None:
@@ -199,7 +199,7 @@ def _run(
 def _evaluate(
     estimator: CerebrasEstimator, args: argparse.Namespace, steps: int | None, functions: Functions
 ) -> None:
-    """Prints the metrics of the newest, of the given, or of every checkpoint."""
+    """Print the metrics of the newest, of the given, or of every checkpoint."""
     from estimator.checkpoints import all_of
 
     paths = all_of(args.model_dir) if args.mode == "eval_all" else [args.checkpoint_path]
@@ -212,7 +212,7 @@ def _evaluate(
 
 
 def _train_and_eval(estimator: CerebrasEstimator, run_params: dict[str, Any], functions: Functions) -> None:
-    """Trains, and evaluates every checkpoint."""
+    """Train, and evaluate every checkpoint."""
     from estimator import EvalSpec, TrainSpec, train_and_evaluate
 
     steps, max_steps = run_params["steps"], run_params["max_steps"]
@@ -228,7 +228,7 @@ def _train_and_eval(estimator: CerebrasEstimator, run_params: dict[str, Any], fu
 def _predict(
     estimator: CerebrasEstimator, args: argparse.Namespace, params: dict[str, Any], functions: Functions
 ) -> None:
-    """Writes the predictions for the test records to `predict/predictions_{cs|tf}_<task>.npz`."""
+    """Write the predictions for the test records to `predict/predictions_{cs|tf}_<task>.npz`."""
     import numpy as np
 
     use_cs = args.cs_ip is not None
@@ -249,6 +249,6 @@ def _predict(
 
 
 def _show(metrics: dict[str, Any]) -> None:
-    """Prints metrics on one line; nothing in a task that has none."""
+    """Print metrics on one line; nothing in a task without metrics."""
     if metrics:
         print(", ".join(f"{name} = {metrics[name]:.6g}" for name in sorted(metrics)), flush=True)

@@ -12,11 +12,11 @@ from models.common.tf.params import Phase
 
 
 def learning_rate(phases: Sequence[Phase], step: Any) -> Any:
-    """The learning rate of a step, float32.
+    """Return the learning rate of a step, float32.
 
     Args:
-        phases: one or more that follow each other; behind the last one its end value holds.
-        step: the global step, from 0.
+        phases: One or more consecutive phases; after the last one its end value stays.
+        step: The global step, from 0.
     """
     position = tf.cast(step, tf.float32)
     begin = 0
@@ -29,7 +29,7 @@ def learning_rate(phases: Sequence[Phase], step: Any) -> Any:
 
 
 def _value(phase: Phase, position: Any, begin: int) -> Any:
-    """The value at a global step of a phase that begins at `begin`; beside the phase that at its border."""
+    """Return the value of a phase that starts at `begin`; outside of the phase, that at its nearest end."""
     first, last = phase.initial_learning_rate, phase.end_learning_rate
     if phase.scheduler == "InverseSquareRoot":
         return first * tf.math.rsqrt(tf.maximum(position / max(begin, 1), 1.0))

@@ -1,4 +1,4 @@
-"""Texts for language models: tokens of a Markov chain that can be learned, and TFRecord files."""
+"""Texts for language models: tokens of a Markov chain, which can be learned, and TFRecord files."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from models.common.tf.input import task_shard
 Tokens = NDArray[np.int32]
 
 FILES_AT_ONCE = 4
-"""Files that a training reads side by side."""
+"""Number of files that training reads in parallel."""
 SUCCESSORS = 4
-"""Each token of the chain is followed by one of so many; the likeliest follows in 70 % of all places."""
+"""Number of possible successors of each token in the chain; the likeliest has a probability of 70 %."""
 _LIKELIHOODS = (0.7, 0.15, 0.1, 0.05)
 
 
 def markov_text(count: int, length: int, tokens: range, seed: int, first: Tokens | None = None) -> Tokens:
-    """Texts of a Markov chain.
+    """Generate texts of a Markov chain.
 
     Args:
-        count: number of texts.
-        length: of each.
-        tokens: the tokens to use; a chain over the same tokens is always the same.
-        seed: chooses the texts.
-        first: what each text begins with, [count]; drawn where it is left out.
+        count: Number of texts.
+        length: Number of tokens in each.
+        tokens: The tokens to use; the chain over the same tokens is always the same.
+        seed: Seed of the texts.
+        first: First token of each text, [count]; random if omitted.
 
     Returns:
         Tokens [count, length].
@@ -47,18 +47,18 @@ def markov_text(count: int, length: int, tokens: range, seed: int, first: Tokens
 
 
 def own_shard(records: Mapping[str, Any]) -> dict[str, Any]:
-    """Every n-th record of named arrays: those of this task."""
+    """Return every n-th record of named arrays: the shard of this task."""
     shards, index = task_shard()
     return {name: array[index::shards] for name, array in records.items()}
 
 
 def from_arrays(records: Mapping[str, Any], settings: Mapping[str, Any], *, training: bool) -> Any:
-    """A dataset of batches of this task's records: shuffled and without end, or in order and once.
+    """Make a dataset of batches of this task's records: shuffled and repeated, or in order and once.
 
-    What is done last to its batches is to prefetch them, so the caller does.
+    The caller adds the prefetch, which comes last.
 
     Raises:
-        DataError: not one batch can be filled.
+        DataError: There are fewer records than a batch needs.
     """
     records = own_shard(records)
     count, batch_size = len(next(iter(records.values()))), settings["batch_size"]
@@ -73,16 +73,16 @@ def from_arrays(records: Mapping[str, Any], settings: Mapping[str, Any], *, trai
 def from_tf_records(
     data_dir: str, shapes: Mapping[str, tuple[int, Any]], settings: Mapping[str, Any], *, training: bool
 ) -> Any:
-    """As `from_arrays`, of the TFRecord files of a folder; this task reads every n-th record.
+    """Make such a dataset of the TFRecord files of a folder; this task reads every n-th record.
 
     Args:
-        data_dir: folder with files `*.tfrecord*`.
-        shapes: feature -> (length, dtype), int32 or float32.
-        settings: the input group of the parameters.
-        training: whether records are shuffled and repeated.
+        data_dir: Folder with files `*.tfrecord*`.
+        shapes: Feature -> (length, dtype), int32 or float32.
+        settings: The input group of the parameters.
+        training: Shuffle and repeat the records.
 
     Raises:
-        DataError: the folder has no such files, or the first record of the first one has other features.
+        DataError: The folder has no such files, or the first record of the first one has other features.
     """
     files = sorted(str(path) for path in Path(data_dir).glob("*.tfrecord*"))
     if not files:
@@ -98,7 +98,7 @@ def from_tf_records(
         return {name: tf.cast(examples[name], dtype) for name, (_, dtype) in shapes.items()}
 
     shards, index = task_shard()
-    # A fixed number: the order of the records must not depend on the machine.
+    # Not AUTOTUNE: the order of the records must not depend on the machine.
     reads = FILES_AT_ONCE if training and len(files) > 1 else None
     dataset = tf.data.TFRecordDataset(files, num_parallel_reads=reads).shard(shards, index)
     return _batches(dataset, settings, 16 * settings["batch_size"], training=training).map(
@@ -107,14 +107,13 @@ def from_tf_records(
 
 
 def check_first_record(path: Path, lengths: Mapping[str, int]) -> None:
-    """Compares the features of a TFRecord file's first record with what the network takes.
-
-    A record is its length (8 bytes), a checksum of that (4), an `Example`, a checksum of that
-    (https://www.tensorflow.org/tutorials/load_data/tfrecord).
+    """Check that the first record of a TFRecord file has the features of the network.
 
     Raises:
-        DataError: there is none, or it lacks a feature or has another number of values.
+        DataError: There is no record, or it lacks a feature or has another number of values.
     """
+    # A record is its length (8 bytes), a checksum of that (4), an `Example`, a checksum of that
+    # (https://www.tensorflow.org/tutorials/load_data/tfrecord).
     with path.open("rb") as file:
         size = int.from_bytes(file.read(12)[:8], "little")
         content = file.read(min(size, path.stat().st_size))
@@ -123,7 +122,7 @@ def check_first_record(path: Path, lengths: Mapping[str, int]) -> None:
     except DecodeError:
         features = {}
     if not features:
-        raise DataError(f"'{path}' does not begin with a record of features: no TFRecord file of examples")
+        raise DataError(f"'{path}' does not start with a record of features: not a TFRecord file of examples")
     for name, length in lengths.items():
         if name not in features:
             raise DataError(
@@ -145,7 +144,7 @@ def _batches(dataset: Any, settings: Mapping[str, Any], buffer: int, *, training
 
 
 def with_label(name: str) -> Any:
-    """The map from a batch by name to `(features, label)`: one entry is the label."""
+    """Return a function that splits a batch into `(features, label)`; the named entry is the label."""
 
     def split(batch: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         return {key: value for key, value in batch.items() if key != name}, batch[name]

@@ -1,6 +1,6 @@
 """Attention, feed-forward layers and blocks of Transformers.
 
-Tensors are [batch, length, hidden]; a bias of attention is added to its scores [batch, heads, queries, keys].
+Tensors are [batch, length, hidden]; an attention bias is added to the scores [batch, heads, queries, keys].
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from models.common.tf.layers import Activation, Initializer, dense, dropout, lay
 v1 = tf.compat.v1
 
 _MASKED = -1e4
-"""Score of a key that is not to be seen; float16 has it, and its exponential is 0."""
+"""Score of a hidden key: representable in float16, and its exponential is 0."""
 
 
 @dataclass(frozen=True)
 class BlockShape:
-    """What all blocks of a network have in common.
+    """The sizes and rates of all blocks of a network.
 
     Attributes:
-        hidden_size: width of what goes from block to block.
-        num_heads: attention heads.
-        head_size: width of one.
-        filter_size: width between the two feed-forward layers.
-        activation: between them.
-        norm_first: whether a sub-layer normalizes its input (True) or the sum behind it.
-        epsilon: of layer norm.
-        dropout_rate: behind each sub-layer.
-        attention_dropout_rate: of attention's probabilities.
-        stddev: of the first kernels; Glorot's uniform distribution where it is None.
-        output_stddev: of those kernels whose result goes into a sum; by default the same.
+        hidden_size: Width of the tensors between blocks.
+        num_heads: Number of attention heads.
+        head_size: Width of a head.
+        filter_size: Width between the two feed-forward layers.
+        activation: Activation between them.
+        norm_first: Normalize the input of a sub-layer (True), or its sum with the residual (False).
+        epsilon: Epsilon of layer norm.
+        dropout_rate: Dropout after each sub-layer.
+        attention_dropout_rate: Dropout of attention probabilities.
+        stddev: Standard deviation of initial kernels; None for Glorot's uniform distribution.
+        output_stddev: Standard deviation of kernels before a residual sum; by default the same.
     """
 
     hidden_size: int
@@ -50,23 +50,23 @@ class BlockShape:
     output_stddev: float | None = None
 
     def without_dropout(self) -> BlockShape:
-        """As it is when nothing is trained."""
+        """Return the shape for evaluation and prediction."""
         return replace(self, dropout_rate=0.0, attention_dropout_rate=0.0)
 
 
 def padding_bias(mask: Any) -> Any:
-    """The bias [batch, 1, 1, keys] that hides keys where the integers [batch, keys] are 0."""
+    """Return the bias [batch, 1, 1, keys] that hides keys where a mask of integers [batch, keys] is 0."""
     return tf.cast(1 - mask, tf.float32)[:, None, None, :] * _MASKED
 
 
 def causal_bias(length: int) -> Any:
-    """The bias [1, 1, length, length] that hides from a query what comes behind it."""
+    """Return the bias [1, 1, length, length] that hides later keys from a query."""
     visible = tf.linalg.band_part(tf.ones([length, length]), -1, 0)
     return ((1.0 - visible) * _MASKED)[None, None, :, :]
 
 
 def attention(name: str, shape: BlockShape, queries: Any, memory: Any, bias: Any) -> Any:
-    """Multi-head attention of `queries` [batch, m, hidden] to `memory` [batch, n, hidden]."""
+    """Add multi-head attention of `queries` [batch, m, hidden] to `memory` [batch, n, hidden]."""
     with v1.variable_scope(name):
         query = _heads("query", shape, queries)
         key = _heads("key", shape, memory)
@@ -79,7 +79,7 @@ def attention(name: str, shape: BlockShape, queries: Any, memory: Any, bias: Any
 
 
 def feed_forward(name: str, shape: BlockShape, inputs: Any) -> Any:
-    """Two fully connected layers over each position."""
+    """Add two fully connected layers over each position."""
     with v1.variable_scope(name):
         hidden = _dense("inner", shape, inputs, shape.filter_size, activation=shape.activation)
         return _dense("output", shape, hidden, shape.hidden_size, stddev=shape.output_stddev)
@@ -88,7 +88,7 @@ def feed_forward(name: str, shape: BlockShape, inputs: Any) -> Any:
 def block(
     name: str, shape: BlockShape, x: Any, bias: Any, memory: Any = None, memory_bias: Any = None
 ) -> Any:
-    """A layer of an encoder; with a memory to attend to, one of a decoder."""
+    """Add a layer of an encoder or, with a memory to attend to, of a decoder."""
     with v1.variable_scope(name):
         x = _residual("attention", shape, x, lambda y: attention("self", shape, y, y, bias))
         if memory is not None:
@@ -107,7 +107,7 @@ def _residual(name: str, shape: BlockShape, x: Any, layer: Any) -> Any:
 
 
 def _heads(name: str, shape: BlockShape, x: Any) -> Any:
-    """A projection, cut into heads: [batch, heads, length, head_size]."""
+    """Project, and split into heads: [batch, heads, length, head_size]."""
     projected = _dense(name, shape, x, shape.num_heads * shape.head_size)
     cut = tf.reshape(projected, [*x.shape[:2], shape.num_heads, shape.head_size])
     return tf.transpose(cut, [0, 2, 1, 3])

@@ -1,4 +1,4 @@
-"""Handwritten digits: scikit-learn's bundled 8x8 images by default, MNIST's IDX files where there are any.
+"""Handwritten digits: scikit-learn's bundled 8x8 images by default, or MNIST's IDX files.
 
 Every batch is `(pixels [batch, 784] float32 in 0 to 1, labels [batch] int64)`.
 """
@@ -19,13 +19,13 @@ from models.fc_mnist.files import IMAGES_HEADER, LABELS_HEADER, PIXELS, SIDE, di
 
 
 def train_dataloader(params: dict[str, Any]) -> torch.utils.data.DataLoader[Any]:
-    """Shuffled batches of the training split."""
+    """Return shuffled batches of the training split."""
     settings = params["train_input"]
     return batches(_records(settings, "train"), settings, training=True)
 
 
 def eval_dataloader(params: dict[str, Any]) -> torch.utils.data.DataLoader[Any]:
-    """Batches of the test split, in order."""
+    """Return the batches of the test split, in order."""
     settings = params["eval_input"]
     return batches(_records(settings, "test"), settings, training=False)
 

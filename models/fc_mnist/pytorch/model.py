@@ -14,10 +14,10 @@ NUM_CLASSES = 10
 
 
 class FcMnist(nn.Module):
-    """The loss of a batch; an evaluation also counts how many digits are read right.
+    """Computes the loss of a batch and, in evaluation, the accuracy.
 
     Args:
-        params: as the parameter file.
+        params: The parameters, as in the parameter file.
     """
 
     def __init__(self, params: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ class FcMnist(nn.Module):
         self.accuracy = AccuracyMetric("eval/accuracy")
 
     def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """The mean loss of (pixels [batch, 784], labels [batch])."""
+        """Return the mean loss of (pixels [batch, 784], labels [batch])."""
         pixels, labels = batch
         logits = self.layers(pixels)
         if not self.training:

@@ -1,4 +1,4 @@
-"""Handwritten digits: scikit-learn's bundled 8x8 images by default, MNIST's IDX files where there are any.
+"""Handwritten digits: scikit-learn's bundled 8x8 images by default, or MNIST's IDX files.
 
 Every batch is `(pixels [batch, 784] float32 in 0 to 1, labels [batch] int32)`.
 """
@@ -24,7 +24,7 @@ class Records:
         count: Number of records.
         images: Tensor [count, 784] of any numeric type.
         labels: Tensor [count] of any integer type.
-        full_scale: Value of `images` that is full ink.
+        full_scale: Value of `images` at full intensity.
     """
 
     count: int
@@ -33,13 +33,13 @@ class Records:
     full_scale: float
 
     def shard(self, num_shards: int, index: int) -> Records:
-        """Every `num_shards`-th record, beginning at `index`."""
+        """Return every `num_shards`-th record, starting at `index`."""
         count = len(range(index, self.count, num_shards))
         return Records(count, self.images[index::num_shards], self.labels[index::num_shards], self.full_scale)
 
 
 def train_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-    """Shuffled batches of this task's shard of the training split, without end."""
+    """Return shuffled, repeated batches of this task's shard of the training split."""
     settings = params["train_input"]
     shard = _load(settings, "train").shard(*task_shard())
     dataset = tf.data.Dataset.from_tensor_slices((shard.images, shard.labels))
@@ -48,10 +48,10 @@ def train_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
 
 
 def eval_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-    """Batches of this task's shard of the test split, once, in order.
+    """Return the batches of this task's shard of the test split, once, in order.
 
     Raises:
-        DataError: not one batch can be filled.
+        DataError: There are fewer records than a batch needs.
     """
     settings = params["eval_input"]
     shard = _load(settings, "test").shard(*task_shard())
@@ -65,7 +65,7 @@ def eval_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
 
 
 def _batches(dataset: tf.data.Dataset, records: Records, batch_size: int) -> tf.data.Dataset:
-    """Full batches only, as the CS system is programmed for one shape; the map works on whole batches."""
+    """Return full batches only, because the CS system is programmed for one shape."""
     scale = 1.0 / records.full_scale
 
     def convert(images: Any, labels: Any) -> tuple[Any, Any]:
@@ -81,7 +81,7 @@ def _load(settings: dict[str, Any], split: str) -> Records:
 
 
 def _digits(split: str) -> Records:
-    """Digits of 8x8 pixels, which are scaled to 28x28 once, when the dataset starts."""
+    """Return digits of 8x8 pixels, which are scaled to 28x28 once, when the dataset starts."""
     images, labels = digits(split)
     scaled = tf.image.resize(tf.constant(images[..., None]), [SIDE, SIDE])
     return Records(len(labels), tf.reshape(scaled, [-1, PIXELS]), tf.constant(labels), full_scale=16.0)
@@ -95,7 +95,7 @@ def _idx(data_dir: Path, split: str) -> Records:
 
 
 def _payload(path: Path, header_size: int) -> Any:
-    """The bytes after the header, read when the dataset starts: no graph has 47 MB of pixels in it."""
+    """Return the bytes after the header, read when the dataset starts: 47 MB are too much for a graph."""
     content = tf.io.read_file(str(path))
     if path.suffix == ".gz":
         content = tf.io.decode_compressed(content, "GZIP")

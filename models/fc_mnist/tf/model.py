@@ -17,13 +17,13 @@ DROPOUT_SEED = 7
 
 
 def dense(name: str, inputs: Any, size: int) -> Any:
-    """A fully connected layer without activation."""
-    # A seed of its own: the weights do not depend on what else the graph has.
+    """Add a fully connected layer without activation."""
+    # Its own seed: the initial weights do not depend on the rest of the graph.
     return dense_layer(name, inputs, size, kernel_initializer=v1.glorot_uniform_initializer(seed=size))
 
 
 def network(pixels: Any, params: dict[str, Any], training: bool) -> Any:
-    """Logits [batch, 10] of pixels [batch, 784] in 0 to 1."""
+    """Return the logits [batch, 10] of pixels [batch, 784] in 0 to 1."""
     hidden = pixels
     for index, size in enumerate(params["hidden_sizes"]):
         hidden = tf.nn.relu(dense(f"fc_{index}", hidden, size))
@@ -33,7 +33,7 @@ def network(pixels: Any, params: dict[str, Any], training: bool) -> Any:
 
 
 def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> EstimatorSpec:
-    """The graph of one step of training, evaluation or prediction."""
+    """Build the graph of one step of training, evaluation or prediction."""
     logits = network(features, params["model"], training=mode == ModeKeys.TRAIN)
     classes = tf.argmax(logits, axis=1, output_type=tf.int32)
     if mode == ModeKeys.PREDICT:

@@ -1,4 +1,4 @@
-"""What the parameter file of FC-MNIST may say; `data_dir` holds the IDX files of MNIST."""
+"""Schema of FC-MNIST's parameter file; `data_dir` is a folder with the IDX files of MNIST."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class Model(Group):
 
 
 class Params(params.Params):
-    """The whole file."""
+    """The parameter file."""
 
     model: Model

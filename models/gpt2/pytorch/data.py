@@ -1,4 +1,4 @@
-"""Pieces of Python's own sources: what stands at a place, and what stands one place further."""
+"""Windows of Python's own sources: bytes, and the bytes that follow them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from models.common.pytorch.text import Windows
 
 
 def train_dataloader(params: dict[str, Any]) -> torch.utils.data.DataLoader[Any]:
-    """Shuffled batches of the training text: (ids, ids that follow), both int64 [batch, length]."""
+    """Return shuffled batches of the training text: (ids, following ids), both int64 [batch, length]."""
     settings = params["train_input"]
-    return batches(_windows("train", settings), settings, training=True, collate_fn=_shifted)
+    return batches(_windows("train", settings), settings, training=True, collate_fn=_shift)
 
 
 def eval_dataloader(params: dict[str, Any]) -> torch.utils.data.DataLoader[Any]:
-    """Batches of the text that no training sees, in order."""
+    """Return the batches of the held-out text, in order."""
     settings = params["eval_input"]
-    return batches(_windows("eval", settings), settings, training=False, collate_fn=_shifted)
+    return batches(_windows("eval", settings), settings, training=False, collate_fn=_shift)
 
 
 def _windows(split: str, settings: dict[str, Any]) -> Windows:
@@ -27,6 +27,6 @@ def _windows(split: str, settings: dict[str, Any]) -> Windows:
     return Windows(split, length + 1, length, settings.get("num_examples"))
 
 
-def _shifted(windows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+def _shift(windows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     batch = torch.stack(windows)
     return batch[:, :-1].contiguous(), batch[:, 1:].contiguous()

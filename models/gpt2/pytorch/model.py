@@ -11,7 +11,7 @@ from torch.nn import functional
 
 
 class Attention(nn.Module):
-    """Every place looks at itself and at what stands before it."""
+    """Causal multi-head attention."""
 
     def __init__(self, hidden_size: int, num_heads: int, dropout_rate: float) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(hidden_size, hidden_size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, length, hidden] to the same."""
+        """Map [batch, length, hidden] to the same shape."""
         batch, length, hidden = x.shape
         heads = self.query_key_value(x).view(batch, length, 3, self.num_heads, hidden // self.num_heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind()
@@ -30,7 +30,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and two linear layers, each behind a normalization and beside a sum."""
+    """Attention and two linear layers, each after a normalization and with a residual sum."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__()
@@ -43,19 +43,19 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(settings["dropout_rate"])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, length, hidden] to the same."""
+        """Map [batch, length, hidden] to the same shape."""
         x = x + self.dropout(self.attention(self.norm1(x)))
         hidden = functional.gelu(self.expand(self.norm2(x)), approximate="tanh")
         return x + self.dropout(self.contract(hidden))
 
 
 class GPT2(nn.Module):
-    """Logits of the token that follows each place.
+    """Computes the logits of the token that follows each position.
 
-    Kernels behind which a sum stands begin smaller, by the square root of the number of sums (section 2.3).
+    Initial kernels before a residual sum are divided by the square root of the number of sums (section 2.3).
 
     Args:
-        settings: the group `model` of the parameters.
+        settings: The group `model` of the parameters.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class GPT2(nn.Module):
                 nn.init.normal_(parameter, std=deviation / math.sqrt(2 * layers) if summed else deviation)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """[batch, length, vocabulary] of ids [batch, length]."""
+        """Return the logits [batch, length, vocabulary] of ids [batch, length]."""
         places = torch.arange(ids.shape[1], device=ids.device)
         x = self.dropout(self.tokens(ids) + self.positions(places))
         for block in self.blocks:

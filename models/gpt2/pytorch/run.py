@@ -1,4 +1,4 @@
-"""Train and evaluate GPT-2 on bytes of Python's own sources; the program owns its loop."""
+"""Train and evaluate GPT-2 on bytes of Python's own sources; the program has its own training loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(1, str(Path(__file__).resolve().parents[3]))  # behind the folder of this file
+sys.path.insert(1, str(Path(__file__).resolve().parents[3]))  # after the folder of this file
 
 import torch
 import yaml
@@ -23,14 +23,16 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-m", "--mode", choices=("train", "eval", "train_and_eval"), required=True)
     parser.add_argument("-p", "--params", type=Path, default=FOLDER / "configs/params_gpt2_tiny.yaml")
     parser.add_argument("-o", "--model_dir", type=Path, default=FOLDER / "model_dir")
     parser.add_argument("--cs_ip", help="IP:PORT of the CS system")
-    parser.add_argument("--max_steps", type=int, help="train up to this step; default: of the params")
-    parser.add_argument("--checkpoint_path", type=Path, help="default: the newest one of the model_dir")
+    parser.add_argument(
+        "--max_steps", type=int, help="train to this step; default: that of the parameter file"
+    )
+    parser.add_argument("--checkpoint_path", type=Path, help="default: the newest one in the model_dir")
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--compile_only", action="store_true")
     only.add_argument("--validate_only", action="store_true")
@@ -38,7 +40,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def newest_checkpoint(model_dir: Path) -> Path | None:
-    """The checkpoint of the highest step."""
+    """Return the checkpoint of the highest step."""
     found = model_dir.glob("checkpoint_*.mdl")
     return max(found, key=lambda path: int(path.stem.removeprefix("checkpoint_")), default=None)
 
@@ -51,7 +53,7 @@ class Training:
         self.model = model
         self.optimizer = cstorch.optim.AdamW(
             cstorch.optim.configure_param_groups(model, settings),
-            lr=1.0,  # the schedule's
+            lr=1.0,  # set by the schedule
             betas=(settings["beta1"], settings["beta2"]),
         )
         self.schedule = cstorch.optim.configure_lr_scheduler(self.optimizer, settings["learning_rate"])
@@ -59,7 +61,7 @@ class Training:
         self.max_gradient_norm = settings["max_gradient_norm"]
 
     def step(self, batch: Any) -> torch.Tensor:
-        """One whole step: loss, gradients, update, learning rate."""
+        """Run one training step: loss, gradients, update, learning rate."""
         loss = language_loss(self.model, batch)
         cstorch.amp.optimizer_step(
             loss, self.optimizer, self.scaler, max_gradient_norm=self.max_gradient_norm
@@ -76,31 +78,31 @@ class Training:
         }
 
     def state_dict(self, step: int) -> dict[str, Any]:
-        """All that a training needs to go on."""
+        """Return the state from which training resumes."""
         return {**{name: part.state_dict() for name, part in self._parts().items()}, "global_step": step}
 
     def load_state_dict(self, state: dict[str, Any]) -> int:
-        """Takes a state over; returns its step."""
+        """Load a state; return its step."""
         for name, part in self._parts().items():
             part.load_state_dict(state[name])
         return int(state["global_step"])
 
 
 def language_loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-    """Mean of -log p of the tokens that follow."""
+    """Return the mean cross entropy of the following tokens."""
     ids, following = batch
     logits = model(ids)
     return functional.cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
 def train(model: torch.nn.Module, args: argparse.Namespace, params: dict[str, Any]) -> None:
-    """Trains from the newest checkpoint, or from the begin, up to `max_steps`."""
+    """Train from the newest checkpoint, or from the start, to `max_steps`."""
     training, run = Training(model, params), params["runconfig"]
     path = args.checkpoint_path or newest_checkpoint(args.model_dir)
     first = training.load_state_dict(cstorch.load(path)) if path else 0
     last = args.max_steps or run["max_steps"]
     if first >= last:
-        print(f"{path} has step {first} behind it already, of {last}")
+        print(f"{path} is of step {first}, and max_steps is {last}: nothing to train")
         return
     train_step = cstorch.compile_step(training.step)
 
@@ -122,7 +124,7 @@ def train(model: torch.nn.Module, args: argparse.Namespace, params: dict[str, An
 
 
 def evaluate(model: torch.nn.Module, args: argparse.Namespace, params: dict[str, Any]) -> None:
-    """Prints loss and perplexity over the text that no training sees."""
+    """Print the loss and the perplexity over the held-out text."""
     path = args.checkpoint_path or newest_checkpoint(args.model_dir)
     if path and args.mode == "eval":
         model.load_state_dict(cstorch.load(path)["model"])

@@ -16,9 +16,9 @@ v1 = tf.compat.v1
 
 
 def block_shape(model: dict[str, Any], *, training: bool) -> BlockShape:
-    """The blocks of a parameter file.
+    """Return the shape of the blocks of a parameter file.
 
-    Kernels behind which a sum stands begin smaller, by the square root of the number of sums (section 2.3).
+    Initial kernels before a residual sum are divided by the square root of the number of sums (section 2.3).
     """
     shape = BlockShape(
         hidden_size=model["hidden_size"],
@@ -37,7 +37,7 @@ def block_shape(model: dict[str, Any], *, training: bool) -> BlockShape:
 
 
 def network(ids: Any, model: dict[str, Any], *, training: bool) -> Any:
-    """Logits [batch * length, vocabulary] of the tokens that follow ids [batch, length]."""
+    """Return the logits [batch * length, vocabulary] of the tokens that follow ids [batch, length]."""
     shape = block_shape(model, training=training)
     length = ids.shape[1]
     with v1.variable_scope("embeddings"):
@@ -55,7 +55,7 @@ def network(ids: Any, model: dict[str, Any], *, training: bool) -> Any:
 
 
 def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> EstimatorSpec:
-    """The graph of one step of training, evaluation or prediction."""
+    """Build the graph of one step of training, evaluation or prediction."""
     ids = features["input_ids"]
     logits = network(ids, params["model"], training=mode == ModeKeys.TRAIN)
     guesses = tf.argmax(logits, axis=1, output_type=tf.int32)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(1, str(Path(__file__).resolve().parents[3]))  # behind the folder of this file
+sys.path.insert(1, str(Path(__file__).resolve().parents[3]))  # after the folder of this file
 
 from params import Params
 
@@ -18,7 +18,7 @@ PROGRAM = Program(
     folder=Path(__file__).resolve().parent,
     params_file="configs/params_gpt2_tiny.yaml",
     params=Params,
-    data_help="folder with TFRecord or token files; made-up texts without it",
+    data_help="folder with TFRecord or token files; without it, generated texts",
 )
 
 

@@ -1,4 +1,4 @@
-"""Images that are made up: a class is a pattern of coloured cells, an image is a pattern with noise on it.
+"""Generated images: a class is a pattern of colored cells, an image is a pattern with noise.
 
 Every batch is `(images [batch, channels, size, size] float32, classes [batch] int64)`.
 """
@@ -13,17 +13,17 @@ from torch.nn import functional
 from models.common.pytorch.input import batches
 
 CELLS = 4
-"""Patterns have so many cells of one colour in each direction."""
+"""Number of cells of one color in each direction of a pattern."""
 PATTERN_SEED = 20
 
 
 class Patterns(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Image number i is drawn from `seed` and i.
+    """Generated images; image i depends on `seed` and i.
 
     Args:
-        settings: an input group of the parameters.
-        model: the group `model`.
-        seed: chooses the images; the patterns are always the same.
+        settings: An input group of the parameters.
+        model: The group `model`.
+        seed: Seed of the images; the patterns are always the same.
     """
 
     def __init__(self, settings: dict[str, Any], model: dict[str, Any], seed: int) -> None:
@@ -42,7 +42,7 @@ class Patterns(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
         return self._count
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """An image [channels, size, size] and its class."""
+        """Return an image [channels, size, size] and its class."""
         draws = torch.Generator().manual_seed(self._seed * 1_000_003 + index)
         label = torch.randint(len(self._patterns), (), generator=draws)
         pattern = self._patterns[label]
@@ -50,13 +50,13 @@ class Patterns(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 def train_dataloader(params: dict[str, Any]) -> torch.utils.data.DataLoader[Any]:
-    """Shuffled batches of the training images."""
+    """Return shuffled batches of the training images."""
     settings = params["train_input"]
     images = Patterns(settings, params["model"], seed=settings["shuffle_seed"])
     return batches(images, settings, training=True)
 
 
 def eval_dataloader(params: dict[str, Any]) -> torch.utils.data.DataLoader[Any]:
-    """Batches of other images, in order."""
+    """Return batches of other images, in order."""
     settings = params["eval_input"]
     return batches(Patterns(settings, params["model"], seed=0), settings, training=False)

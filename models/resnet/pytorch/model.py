@@ -12,7 +12,7 @@ from cstorch.metrics import AccuracyMetric
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut, which projects where the shape changes."""
+    """Two convolutions and a shortcut, which is a projection if the shape changes."""
 
     def __init__(self, channels: int, filters: int, stride: int) -> None:
         super().__init__()
@@ -27,16 +27,16 @@ class Block(nn.Module):
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, channels, height, width] to [batch, filters, height / stride, width / stride]."""
+        """Map [batch, channels, height, width] to [batch, filters, height / stride, width / stride]."""
         hidden = functional.relu(self.norm1(self.conv1(x)))
         return functional.relu(self.norm2(self.conv2(hidden)) + self.shortcut(x))
 
 
 class ResNet(nn.Module):
-    """The loss of a batch of images; an evaluation also counts how many are told right.
+    """Computes the loss of a batch of images and, in evaluation, the accuracy.
 
     Args:
-        params: as the parameter file.
+        params: The parameters, as in the parameter file.
     """
 
     def __init__(self, params: dict[str, Any]) -> None:
@@ -61,7 +61,7 @@ class ResNet(nn.Module):
         self.accuracy = AccuracyMetric("eval/accuracy")
 
     def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """The mean loss of (images [batch, channels, size, size], classes [batch])."""
+        """Return the mean loss of (images [batch, channels, size, size], classes [batch])."""
         images, classes = batch
         logits = self.logits(self.blocks(self.stem(images)).mean((2, 3)))
         if not self.training:

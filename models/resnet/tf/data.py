@@ -15,14 +15,14 @@ from models.common.data import DataError
 from models.common.tf.input import task_shard
 
 CELLS = 4
-"""Generated patterns have so many cells of one colour in each direction."""
+"""Number of cells of one color in each direction of a generated pattern."""
 
 PATTERN_SEED = 20
 SHUFFLED_BATCHES = 10
-"""Photographs are mixed in a buffer of so many batches."""
+"""Size of the shuffle buffer of photographs, in batches."""
 MEAN_RGB = (0.485 * 255, 0.456 * 255, 0.406 * 255)
 STDDEV_RGB = (0.229 * 255, 0.224 * 255, 0.225 * 255)
-"""Of ImageNet; colours are 0 to 255."""
+"""Statistics of ImageNet, for colors from 0 to 255."""
 
 FEATURES = {
     "image/encoded": tf.io.FixedLenFeature([], tf.string),
@@ -31,7 +31,7 @@ FEATURES = {
 
 
 def train_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-    """Batches of this task's shard without end, in another order each epoch."""
+    """Return repeated batches of this task's shard, in another order each epoch."""
     settings, model = params["train_input"], params["model"]
     if settings["data_dir"] is not None:
         return _photographs(settings, model, training=True)
@@ -41,10 +41,10 @@ def train_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
 
 
 def eval_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-    """Batches of this task's shard of the test images, once.
+    """Return the batches of this task's shard of the test images, once.
 
     Raises:
-        DataError: not one batch can be filled.
+        DataError: There are fewer records than a batch needs.
     """
     settings, model = params["eval_input"], params["model"]
     if settings["data_dir"] is not None:
@@ -63,9 +63,9 @@ def eval_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
 def _patterns(
     records: tf.data.Dataset, settings: dict[str, Any], model: dict[str, Any], seed: int
 ) -> tf.data.Dataset:
-    """Every class is a pattern of coloured cells; an image is that of its class with noise on it.
+    """Generate images: each class is a pattern of colored cells, and an image is a pattern with noise.
 
-    A batch is a function of `seed` and its first record, so every fresh input gives the same batches.
+    A batch is a function of `seed` and its first record, so the input always has the same batches.
     """
     size, channels, classes = model["image_size"], model["num_channels"], model["num_classes"]
     random = np.random.default_rng(PATTERN_SEED)
@@ -83,7 +83,7 @@ def _patterns(
 
 
 def _photographs(settings: dict[str, Any], model: dict[str, Any], training: bool) -> tf.data.Dataset:
-    """This task's files of a split."""
+    """Read this task's files of a split."""
     if model["num_channels"] != len(MEAN_RGB):
         raise DataError(f"photographs have 3 channels, got model.num_channels {model['num_channels']}")
     files = _files(Path(settings["data_dir"]), "train" if training else "validation")
@@ -103,7 +103,7 @@ def _photographs(settings: dict[str, Any], model: dict[str, Any], training: bool
 
     def convert(number: Any, record: Any) -> tuple[Any, Any]:
         parsed = tf.io.parse_single_example(record, FEATURES)
-        # Random numbers of its own for every record, which parallel calls and a fresh input do not change.
+        # Random numbers depend on the record, not on parallel calls or on when the input is built.
         key = tf.stack([tf.constant(seed or 0, tf.int64), number]) if training else None
         return (
             _image(parsed["image/encoded"], model["image_size"], key),
@@ -122,7 +122,7 @@ def _files(data_dir: Path, split: str) -> list[str]:
 
 
 def _image(encoded: Any, size: int, key: Any) -> Any:
-    """A part, perhaps mirrored, that a key of two numbers chooses; the middle of the image without a key."""
+    """Crop and perhaps mirror an image by a random key of two numbers; without a key, crop its center."""
     shape = tf.image.extract_jpeg_shape(encoded)
     if key is not None:
         whole = tf.constant([[[0.0, 0.0, 1.0, 1.0]]])

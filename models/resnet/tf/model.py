@@ -18,8 +18,8 @@ class Network:
     """Builds the network for one mode.
 
     Args:
-        settings: the group `model` of the parameters.
-        training: whether batch norms use the moments of the batch.
+        settings: The group `model` of the parameters.
+        training: Batch norms use the moments of the batch.
     """
 
     def __init__(self, settings: dict[str, Any], training: bool) -> None:
@@ -27,7 +27,7 @@ class Network:
         self._training = training
 
     def logits(self, images: Any) -> Any:
-        """[batch, classes] of images [batch, height, width, channels]."""
+        """Return the logits [batch, classes] of images [batch, height, width, channels]."""
         hidden = self._stem(images)
         stages = zip(self._settings["filters"], self._settings["blocks"], strict=True)
         for stage, (filters, blocks) in enumerate(stages):
@@ -37,7 +37,7 @@ class Network:
         return dense("logits", tf.reduce_mean(hidden, axis=[1, 2]), self._settings["num_classes"])
 
     def _stem(self, images: Any) -> Any:
-        """A wide convolution with strides and a pooling for photographs, a small one for tiny images."""
+        """Add a large convolution with strides and pooling for photographs, a small one for tiny images."""
         size, strides = self._settings["stem_kernel_size"], self._settings["stem_strides"]
         with v1.variable_scope("stem"):
             hidden = self._conv("conv", images, self._settings["filters"][0], size, strides)
@@ -47,7 +47,7 @@ class Network:
         return hidden
 
     def _block(self, inputs: Any, filters: int, strides: int) -> Any:
-        """Two convolutions beside a shortcut, which projects where the shape changes."""
+        """Add two convolutions and a shortcut, which is a projection if the shape changes."""
         shortcut = inputs
         if strides != 1 or inputs.shape[-1] != filters:
             shortcut = self._conv("projection", inputs, filters, 1, strides)
@@ -66,13 +66,13 @@ class Network:
 
 
 def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> EstimatorSpec:
-    """The graph of one step of training, evaluation or prediction.
+    """Build the graph of one step of training, evaluation or prediction.
 
     Args:
-        features: images [batch, height, width, channels] float32.
-        labels: classes [batch] int32.
-        mode: one of ModeKeys.
-        params: as the parameter file.
+        features: Images [batch, height, width, channels] float32.
+        labels: Classes [batch] int32.
+        mode: One of ModeKeys.
+        params: The parameters, as in the parameter file.
     """
     settings = params["model"]
     logits = Network(settings, training=mode == ModeKeys.TRAIN).logits(features)
@@ -90,9 +90,9 @@ def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> E
 
 
 def _metrics(labels: Any, logits: Any, classes: Any) -> dict[str, Any]:
-    """Share of images whose class is the likeliest one, and whose class is among the five likeliest.
+    """Return the top-1 and the top-5 accuracy.
 
-    The place of the right class is found by counting those with a larger logit, which needs no sorting.
+    The rank of the correct class is the number of classes with a larger logit, which needs no sorting.
     """
     one_hot = tf.one_hot(labels, logits.shape[1])
     right = tf.reduce_sum(logits * one_hot, axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""What the parameter file of ResNet may say."""
+"""Schema of ResNet's parameter file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from models.common.tf.params import Count, Fraction, Group, Positive
 
 
 class Input(params.Input):
-    """Images; `data_dir` holds TFRecord files of ImageNet. Generated patterns without it.
+    """Images; `data_dir` is a folder with TFRecord files of ImageNet. Without it, patterns are generated.
 
     Attributes:
-        num_records: number of generated images of an evaluation.
-        noise: standard deviation of what is added to generated patterns, which have 1.
+        num_records: Number of generated images in an evaluation.
+        noise: Standard deviation of the noise in generated patterns, which have 1 themselves.
     """
 
     num_records: Count = 512
@@ -26,17 +26,17 @@ class Model(Group):
     """The network.
 
     Attributes:
-        image_size: height and width of an image in pixels.
-        num_channels: 3 for colours.
-        num_classes: logits.
-        filters: channels of each stage; from one to the next height and width are halved.
-        blocks: blocks of two convolutions in each stage.
-        stem_kernel_size: window of the first convolution.
-        stem_strides: its strides.
-        stem_max_pool: whether a pooling of 3x3 with strides of 2 follows.
-        norm_momentum: share of the moving averages that stays in a step.
-        norm_epsilon: added to the variance.
-        weight_decay: factor of the L2 loss of all kernels.
+        image_size: Height and width of an image in pixels.
+        num_channels: Number of channels; 3 for colors.
+        num_classes: Number of classes.
+        filters: Channels of each stage; each stage but the first halves height and width.
+        blocks: Blocks of two convolutions in each stage.
+        stem_kernel_size: Window of the first convolution.
+        stem_strides: Strides of the first convolution.
+        stem_max_pool: Add a 3x3 pooling with strides of 2 after it.
+        norm_momentum: Momentum of the moving averages.
+        norm_epsilon: Number added to the variance.
+        weight_decay: Factor of the L2 loss of all kernels.
     """
 
     image_size: Count
@@ -61,7 +61,7 @@ class Model(Group):
 
 
 class Params(params.Params):
-    """The whole file."""
+    """The parameter file."""
 
     train_input: Input
     eval_input: Input

@@ -1,8 +1,8 @@
-"""Sentences and their translations: from TFRecord files, or made up.
+"""Sentences and their translations: TFRecord files, or generated.
 
 A batch is `(features, labels)`, all int32: `encoder_input_ids` and `encoder_mask` [batch, source length],
 `decoder_input_ids` and `decoder_mask` [batch, target length]; the labels are the target's tokens, its inputs
-are the same one place later, behind BEGIN. Unused places hold 0.
+are the same shifted by one position, after BEGIN. Padding is 0.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from models.common.tf.text import from_arrays, from_tf_records, markov_text, wit
 LABEL = "labels"
 BEGIN, END = 1, 2
 FIRST_TOKEN = 3
-"""Tokens below are special; 0 is padding."""
+"""Lower tokens are special; 0 is padding."""
 
 Array = NDArray[np.int32]
 
 
 def train_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-    """Shuffled batches of this task's shard of the training split, without end."""
+    """Return shuffled, repeated batches of this task's shard of the training split."""
     return _dataset(params, "train_input", training=True)
 
 
 def eval_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-    """Batches of this task's shard of the test split, once, in order."""
+    """Return the batches of this task's shard of the test split, once, in order."""
     return _dataset(params, "eval_input", training=False)
 
 
 def _dataset(params: dict[str, Any], group: str, *, training: bool) -> tf.data.Dataset:
     settings = params[group]
     if settings["data_dir"] is None:
-        records = made_up(settings, params["model"], 2 * settings["data_seed"] + training)
+        records = generate_translations(settings, params["model"], 2 * settings["data_seed"] + training)
         dataset = from_arrays(records, settings, training=training)
     else:
         lengths = _lengths(settings)
@@ -54,11 +54,11 @@ def _lengths(settings: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def made_up(settings: dict[str, Any], model: dict[str, Any], seed: int) -> dict[str, Array]:
-    """Sentences of a Markov chain; the translation has another word for each, in the same order.
+def generate_translations(settings: dict[str, Any], model: dict[str, Any], seed: int) -> dict[str, Array]:
+    """Generate sentences of a Markov chain; the translation replaces each word, in the same order.
 
     Raises:
-        DataError: there is no place for a word, or no word.
+        DataError: There is no room for a word, or no word.
     """
     count = settings["num_examples"]
     lengths = _lengths(settings)
@@ -66,8 +66,8 @@ def made_up(settings: dict[str, Any], model: dict[str, Any], seed: int) -> dict[
     tokens = range(FIRST_TOKEN, min(model["src_vocab_size"], model["tgt_vocab_size"]))
     if longest < 1 or not tokens:
         raise DataError(
-            f"sentences are made up with max_sequence_length 2 or more, got {longest + 1}, and "
-            f"vocabularies of {FIRST_TOKEN + 1} or more, got {tokens.stop}; enlarge them, or give a data_dir"
+            f"generated sentences need max_sequence_length 2 or more, got {longest + 1}, and "
+            f"vocabularies of {FIRST_TOKEN + 1} or more, got {tokens.stop}; increase them, or set a data_dir"
         )
     text = markov_text(count, longest, tokens, seed)
     dictionary = FIRST_TOKEN + np.random.default_rng(0).permutation(len(tokens)).astype(np.int32)

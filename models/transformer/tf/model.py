@@ -1,4 +1,4 @@
-"""The Transformer (Vaswani et al. 2017) that translates; sub-layers normalize their inputs."""
+"""The Transformer for translation (Vaswani et al. 2017); sub-layers normalize their inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ v1 = tf.compat.v1
 
 
 def block_shape(model: dict[str, Any], *, training: bool) -> BlockShape:
-    """The blocks of a parameter file."""
+    """Return the shape of the blocks of a parameter file."""
     shape = BlockShape(
         hidden_size=model["d_model"],
         num_heads=model["num_heads"],
@@ -38,10 +38,8 @@ def block_shape(model: dict[str, Any], *, training: bool) -> BlockShape:
     return shape if training else shape.without_dropout()
 
 
-def embedded(
-    name: str, ids: Any, vocab_size: int, model: dict[str, Any], shape: BlockShape
-) -> tuple[Any, Any]:
-    """Tokens with their positions [batch, length, d_model], and the table of tokens."""
+def embed(name: str, ids: Any, vocab_size: int, model: dict[str, Any], shape: BlockShape) -> tuple[Any, Any]:
+    """Embed tokens and their positions [batch, length, d_model]; return them and the token table."""
     with v1.variable_scope(name):
         size, length = shape.hidden_size, ids.shape[1]
         tokens = embedding_table("tokens", vocab_size, size, stddev=1.0 / math.sqrt(size))
@@ -54,17 +52,17 @@ def embedded(
 
 
 def network(features: dict[str, Any], model: dict[str, Any], *, training: bool) -> Any:
-    """Logits [batch * target length, target vocabulary]."""
+    """Return the logits [batch * target length, target vocabulary]."""
     shape = block_shape(model, training=training)
     source_bias = padding_bias(features["encoder_mask"])
     with v1.variable_scope("encoder"):
-        x, _ = embedded("embeddings", features["encoder_input_ids"], model["src_vocab_size"], model, shape)
+        x, _ = embed("embeddings", features["encoder_input_ids"], model["src_vocab_size"], model, shape)
         for index in range(model["encoder_num_hidden_layers"]):
             x = block(f"layer_{index}", shape, x, source_bias)
         memory = layer_norm("layer_norm", x, shape.epsilon)
     with v1.variable_scope("decoder"):
         ids = features["decoder_input_ids"]
-        x, tokens = embedded("embeddings", ids, model["tgt_vocab_size"], model, shape)
+        x, tokens = embed("embeddings", ids, model["tgt_vocab_size"], model, shape)
         bias = causal_bias(ids.shape[1])
         for index in range(model["decoder_num_hidden_layers"]):
             x = block(f"layer_{index}", shape, x, bias, memory, source_bias)
@@ -76,7 +74,7 @@ def network(features: dict[str, Any], model: dict[str, Any], *, training: bool) 
 
 
 def token_losses(logits: Any, targets: Any, smoothing: float) -> Any:
-    """Cross entropy of each row; smoothing spreads a part of the target's weight over all tokens."""
+    """Return the cross entropy of each row; smoothing spreads part of the target's weight over all tokens."""
     if not smoothing:
         return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=targets, logits=logits)
     count = logits.shape[-1]
@@ -87,7 +85,7 @@ def token_losses(logits: Any, targets: Any, smoothing: float) -> Any:
 
 
 def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> EstimatorSpec:
-    """The graph of one step of training, evaluation or prediction."""
+    """Build the graph of one step of training, evaluation or prediction."""
     model = params["model"]
     logits = network(features, model, training=mode == ModeKeys.TRAIN)
     guesses = tf.argmax(logits, axis=1, output_type=tf.int32)

@@ -16,7 +16,7 @@ from models.common.tf.input import task_shard
 
 
 def train_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-    """Shuffled batches of this task's shard without end."""
+    """Return shuffled, repeated batches of this task's shard."""
     settings, model = params["train_input"], params["model"]
     shards, index = task_shard()
     if settings["data_dir"] is None:
@@ -29,10 +29,10 @@ def train_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
 
 
 def eval_input_fn(params: dict[str, Any]) -> tf.data.Dataset:
-    """Batches of this task's shard of the test images, once.
+    """Return the batches of this task's shard of the test images, once.
 
     Raises:
-        DataError: not one batch can be filled.
+        DataError: There are fewer records than a batch needs.
     """
     settings, model = params["eval_input"], params["model"]
     shards, index = task_shard()
@@ -56,9 +56,9 @@ def _require_batch(count: int, batch_size: int) -> None:
 def _shapes(
     records: tf.data.Dataset, settings: dict[str, Any], model: dict[str, Any], seed: int
 ) -> tf.data.Dataset:
-    """An ellipse of each class but 0 somewhere in an image; pixels show their class, with noise on it.
+    """Generate images with an ellipse of each class but 0; pixels have the value of their class, with noise.
 
-    A batch is a function of `seed` and its first record, so every fresh input gives the same batches.
+    A batch is a function of `seed` and its first record, so the input always has the same batches.
     """
     height, width, channels = model["image_shape"]
     batch_size, noise = settings["batch_size"], settings["noise"]
@@ -83,7 +83,7 @@ def _shapes(
 
 
 def _pairs(folder: Path) -> list[tuple[str, str]]:
-    """Paths of image and mask: `images/NAME.png` and `masks/NAME.png`, in the order of their names."""
+    """Return the paths of images and masks, `images/NAME.png` and `masks/NAME.png`, sorted by name."""
     images = sorted((folder / "images").glob("*.png"))
     if not images:
         raise DataError(f"'{folder / 'images'}' has no PNG file; check --data_dir")
@@ -103,10 +103,10 @@ def _columns(pairs: list[tuple[str, str]]) -> tuple[list[str], list[str]]:
 def _files(
     names: tf.data.Dataset, count: int, settings: dict[str, Any], model: dict[str, Any]
 ) -> tf.data.Dataset:
-    """Images scaled to 0 to 1; a mask has the class of a pixel as its grey value.
+    """Read images, scaled to 0 to 1, and masks, which have the class of a pixel as gray value.
 
     Raises:
-        DataError: this task has no file.
+        DataError: This task has no file.
     """
     if not count:
         raise DataError("there are fewer images than workers; take fewer workers")

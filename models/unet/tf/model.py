@@ -1,4 +1,4 @@
-"""U-Net (Ronneberger et al. 2015): a class for each pixel, with padding so that sizes stay."""
+"""U-Net (Ronneberger et al. 2015): a class for each pixel, with padding that keeps the sizes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Network:
     """Builds the network for one mode.
 
     Args:
-        settings: the group `model` of the parameters.
-        training: whether batch norms use the moments of the batch.
+        settings: The group `model` of the parameters.
+        training: Batch norms use the moments of the batch.
     """
 
     def __init__(self, settings: dict[str, Any], training: bool) -> None:
@@ -26,7 +26,7 @@ class Network:
         self._training = training
 
     def logits(self, images: Any) -> Any:
-        """[batch, height, width, classes] of images [batch, height, width, channels]."""
+        """Return the logits [batch, height, width, classes] of images [batch, height, width, channels]."""
         settings = self._settings
         *levels, bottom = settings["encoder_filters"]
         skipped = []
@@ -35,12 +35,12 @@ class Network:
             with v1.variable_scope(f"encoder{level}"):
                 hidden = self._block(hidden, filters)
                 skipped.append(hidden)
-                hidden = self._halved(hidden)
+                hidden = self._halve(hidden)
         with v1.variable_scope("bottom"):
             hidden = self._block(hidden, bottom)
         for level, filters in enumerate(settings["decoder_filters"]):
             with v1.variable_scope(f"decoder{level}"):
-                hidden = self._doubled(hidden, filters)
+                hidden = self._double(hidden, filters)
                 skip = skipped.pop()
                 if settings["skip_connect"]:
                     hidden = tf.concat([skip, hidden], axis=3, name="concat")
@@ -53,7 +53,7 @@ class Network:
         return hidden
 
     def _conv(self, name: str, inputs: Any, filters: int, size: int, strides: int = 1) -> Any:
-        """Convolution, normalization and ReLU."""
+        """Add convolution, normalization and ReLU."""
         settings = self._settings
         with_norm = settings["norm_type"] == "batch_norm"
         hidden = conv2d(name, inputs, filters, size, strides, use_bias=not with_norm)
@@ -62,7 +62,7 @@ class Network:
             hidden = batch_norm(f"{name}_norm", hidden, self._training, momentum, epsilon)
         return tf.nn.relu(hidden)
 
-    def _halved(self, hidden: Any) -> Any:
+    def _halve(self, hidden: Any) -> Any:
         method = self._settings["downscale_method"]
         if method == "max_pool":
             return tf.nn.max_pool2d(hidden, 2, 2, "VALID", name="max_pool")
@@ -70,7 +70,7 @@ class Network:
             return tf.nn.avg_pool2d(hidden, 2, 2, "VALID", name="avg_pool")
         return self._conv("down", hidden, hidden.shape[-1], 3, strides=2)
 
-    def _doubled(self, hidden: Any, filters: int) -> Any:
+    def _double(self, hidden: Any, filters: int) -> Any:
         method = self._settings["upscale_method"]
         if method == "transposed_conv":
             return conv2d_transpose("up", hidden, filters, kernel_size=2, strides=2)
@@ -79,13 +79,13 @@ class Network:
 
 
 def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> EstimatorSpec:
-    """The graph of one step of training, evaluation or prediction.
+    """Build the graph of one step of training, evaluation or prediction.
 
     Args:
-        features: images [batch, height, width, channels] float32.
-        labels: classes [batch, height, width] int32.
-        mode: one of ModeKeys.
-        params: as the parameter file.
+        features: Images [batch, height, width, channels] float32.
+        labels: Classes [batch, height, width] int32.
+        mode: One of ModeKeys.
+        params: The parameters, as in the parameter file.
     """
     settings = params["model"]
     logits = Network(settings, training=mode == ModeKeys.TRAIN).logits(features)
@@ -107,9 +107,9 @@ def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> E
 
 
 def overlap_metrics(labels: Any, classes: Any, num_classes: int) -> dict[str, Any]:
-    """Mean IoU over the classes that occur, and the Dice coefficient over those but class 0, the background.
+    """Return the mean IoU over the classes that occur, and the Dice coefficient without the background, 0.
 
-    `tf.compat.v1.metrics.mean_iou` counts in float64, which the CS system lacks; this one counts in float32.
+    `tf.compat.v1.metrics.mean_iou` uses float64, which the CS system does not support; this uses float32.
     """
     with v1.variable_scope("confusion"):
         total = v1.get_variable(
@@ -129,6 +129,6 @@ def overlap_metrics(labels: Any, classes: Any, num_classes: int) -> dict[str, An
 
 
 def _mean_of_present(share: Any, whole: Any) -> Any:
-    """The mean of share / whole over the entries with a whole; 0 without any."""
+    """Return the mean of share / whole over the entries where whole is not 0; 0 without any."""
     present = tf.cast(whole > 0, tf.float32)
     return tf.math.divide_no_nan(tf.reduce_sum(tf.math.divide_no_nan(share, whole)), tf.reduce_sum(present))

@@ -1,4 +1,4 @@
-"""What the parameter file of U-Net may say."""
+"""Schema of U-Net's parameter file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from models.common.tf.params import Count, Fraction, Group, Positive
 
 
 class Input(params.Input):
-    """Images with a class for each pixel; `data_dir` holds PNG files. Generated shapes without it.
+    """Images with a class for each pixel: PNG files in `data_dir`, or generated shapes without it.
 
     Attributes:
-        num_records: number of generated images of an evaluation.
-        noise: standard deviation of what is added to generated images, whose classes differ by 1.
+        num_records: Number of generated images in an evaluation.
+        noise: Standard deviation of the noise in generated images, whose classes differ by 1.
     """
 
     num_records: Count = 256
@@ -26,18 +26,18 @@ class Model(Group):
     """The network.
 
     Attributes:
-        image_shape: height, width and channels of an image.
-        num_classes: of a pixel.
-        encoder_filters: channels of each level on the way down, the bottom last.
-        decoder_filters: channels of each level on the way up.
-        convs_per_block: convolutions of 3x3 of a level.
-        skip_connect: whether a level on the way up also reads the one on the way down.
-        downscale_method: how height and width are halved.
-        upscale_method: how they are doubled: by a transposed convolution, or by resizing before one of 3x3.
-        norm_type: what is between convolution and ReLU.
-        norm_momentum: share of the moving averages that stays in a step.
-        norm_epsilon: added to the variance.
-        weight_decay: factor of the L2 loss of all kernels.
+        image_shape: Height, width and channels of an image.
+        num_classes: Number of classes of a pixel.
+        encoder_filters: Channels of each encoder level, the bottom last.
+        decoder_filters: Channels of each decoder level.
+        convs_per_block: Number of 3x3 convolutions in a level.
+        skip_connect: Concatenate the encoder level of the same size in the decoder.
+        downscale_method: Method of halving height and width.
+        upscale_method: Method of doubling them: transposed convolution, or resizing before a 3x3 convolution.
+        norm_type: Normalization between convolution and ReLU.
+        norm_momentum: Momentum of the moving averages.
+        norm_epsilon: Number added to the variance.
+        weight_decay: Factor of the L2 loss of all kernels.
     """
 
     image_shape: Annotated[list[Count], Field(min_length=3, max_length=3)]
@@ -75,7 +75,7 @@ class Model(Group):
 
 
 class Params(params.Params):
-    """The whole file."""
+    """The parameter file."""
 
     train_input: Input
     eval_input: Input

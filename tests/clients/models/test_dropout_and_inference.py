@@ -43,7 +43,7 @@ def test_all_modes_with_dropout(
 ) -> None:
     with example(name) as modules:
         program = modules["run"].PROGRAM
-        params = program.merged_params(program.parse_arguments(["-m", "train"]))
+        params = program.merge_params(program.parse_arguments(["-m", "train"]))
         params["model"].update(changes)
         rates = [key for key, value in params["model"].items() if "dropout" in key and value]
         functions = program.functions()

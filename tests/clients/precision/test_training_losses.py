@@ -66,7 +66,7 @@ def program(example: Callable[..., Any], tmp_path: Path) -> Iterator[Callable[..
 
         def make(name: str, changes: Mapping[str, Mapping[str, Any]], steps: int) -> Program:
             run = stack.enter_context(example(name))["run"].PROGRAM
-            params = run.merged_params(run.parse_arguments(["-m", "train"]))
+            params = run.merge_params(run.parse_arguments(["-m", "train"]))
             for group, values in changes.items():
                 params[group].update(values)
             functions = run.functions()

@@ -51,7 +51,7 @@ def estimator_of(system: RunningSystem, tmp_path: Path) -> Callable[..., Cerebra
     def make(modules: dict[str, ModuleType], name: str, **config: Any) -> CerebrasEstimator:
         program = modules["run"].PROGRAM
         path = str(program.folder / program.params_file)
-        params = program.merged_params(program.parse_arguments(["-m", "train", "-p", path]))
+        params = program.merge_params(program.parse_arguments(["-m", "train", "-p", path]))
         fixed = {"cs_ip": system.address, "tf_random_seed": SEED, "save_summary_steps": 1}
         run_config = CSRunConfig(**{**fixed, **config})
         functions = program.functions()

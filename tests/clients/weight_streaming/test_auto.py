@@ -41,7 +41,7 @@ def test_an_estimator_trains_evaluates_and_predicts(
     caplog.set_level(logging.INFO)
     with example("fc_mnist") as modules:
         program = modules["run"].PROGRAM
-        params = program.merged_params(program.parse_arguments(["-m", "train"]))
+        params = program.merge_params(program.parse_arguments(["-m", "train"]))
         functions = program.functions()
 
         def estimator(num_csx: int, **memory: Any) -> CerebrasEstimator:

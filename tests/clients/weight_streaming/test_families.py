@@ -43,7 +43,7 @@ def test_losses_and_weights_are_those_of_the_pipeline(
         path = str(program.folder / program.params_file)
         functions = program.functions()
         for execution in ("pipelined", "weight_streaming"):
-            params = program.merged_params(program.parse_arguments(["-m", "train", "-p", path]))
+            params = program.merge_params(program.parse_arguments(["-m", "train", "-p", path]))
             params["optimizer"].update(CHANGES.get(name, {}))
             config = CSRunConfig(
                 cs_ip=system.address, tf_random_seed=SEED, save_summary_steps=1, execution=execution

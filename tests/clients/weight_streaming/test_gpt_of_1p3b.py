@@ -34,7 +34,7 @@ DISK_GIB = 60
 
 def params_of(modules: dict[str, ModuleType], file: Path) -> dict[str, Any]:
     program = modules["run"].PROGRAM
-    params: dict[str, Any] = program.merged_params(program.parse_arguments(["-m", "train", "-p", str(file)]))
+    params: dict[str, Any] = program.merge_params(program.parse_arguments(["-m", "train", "-p", str(file)]))
     return params
 
 

@@ -43,7 +43,7 @@ def checkpoint(model_dir: Path, step: int) -> dict[str, np.ndarray]:
 def trainer(modules: dict[str, ModuleType], model_dir: Path, address: str) -> tuple[Any, Any]:
     """An estimator and its functions."""
     program = modules["run"].PROGRAM
-    params = program.merged_params(program.parse_arguments(["-m", "train"]))
+    params = program.merge_params(program.parse_arguments(["-m", "train"]))
     params["model"]["hidden_sizes"] = [64] * 4
     config = CSRunConfig(cs_ip=address, tf_random_seed=7, save_checkpoints_steps=2)
     functions = program.functions()

@@ -50,7 +50,7 @@ def trained(
         with example(name) as modules:
             program = modules["run"].PROGRAM
             path = str(program.folder / program.params_file)
-            params = program.merged_params(program.parse_arguments(["-m", "train", "-p", path]))
+            params = program.merge_params(program.parse_arguments(["-m", "train", "-p", path]))
             for group, values in changes.items():
                 params[group].update(values)
             functions = program.functions()

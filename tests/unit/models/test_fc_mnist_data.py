@@ -119,7 +119,7 @@ def test_unusable_idx_files(fc_mnist: Modules, mnist: Path) -> None:
     with pytest.raises(error, match="magic number 2051, expected 2049"):
         load("test")
     labels.write_bytes(whole[:5])
-    with pytest.raises(error, match="cut off: 5 bytes"):
+    with pytest.raises(error, match="truncated: 5 bytes"):
         load("test")
     write_idx(labels, 2049, np.zeros(19, np.uint8))
     with pytest.raises(error, match=r"20 images, .* 19 labels"):

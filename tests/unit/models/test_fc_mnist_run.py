@@ -71,7 +71,7 @@ def test_the_command_line_wins_over_the_file(fc_mnist: Modules, tmp_path: Path) 
     program = fc_mnist["run"].PROGRAM
 
     def merged(*arguments: str) -> dict[str, Any]:
-        params: dict[str, Any] = program.merged_params(program.parse_arguments(["-m", "train", *arguments]))
+        params: dict[str, Any] = program.merge_params(program.parse_arguments(["-m", "train", *arguments]))
         return params
 
     assert merged()["runconfig"]["max_steps"] == 1000

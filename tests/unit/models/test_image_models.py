@@ -55,7 +55,7 @@ def unet(example: Callable[..., Any]) -> Iterator[Modules]:
 
 def params_of(modules: Modules, *arguments: str) -> dict[str, Any]:
     program = modules["run"].PROGRAM
-    params: dict[str, Any] = program.merged_params(program.parse_arguments(["-m", "train", *arguments]))
+    params: dict[str, Any] = program.merge_params(program.parse_arguments(["-m", "train", *arguments]))
     return params
 
 

@@ -30,7 +30,7 @@ def _no_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def findings(modules: Modules, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
     """What is found in training and evaluation by two workers."""
     program = modules["run"].PROGRAM
-    params = program.merged_params(program.parse_arguments(["-m", "train", *arguments]))
+    params = program.merge_params(program.parse_arguments(["-m", "train", *arguments]))
     found: list[str] = []
     for training in (True, False):
         function = getattr(modules["data"], f"{'train' if training else 'eval'}_input_fn")
@@ -76,8 +76,8 @@ def test_records_of_text(
 ) -> None:
     with example("bert") as modules:
         program = modules["run"].PROGRAM
-        params = program.merged_params(program.parse_arguments(["-m", "train"]))
-        records = modules["data"].made_up(params["train_input"], params["model"]["vocab_size"], 1)
+        params = program.merge_params(program.parse_arguments(["-m", "train"]))
+        records = modules["data"].generate_sentences(params["train_input"], params["model"]["vocab_size"], 1)
         first = features({name: values[0] for name, values in records.items()})
         for number in range(2):
             with tf.io.TFRecordWriter(str(tmp_path / f"{number}.tfrecord")) as writer:
@@ -99,7 +99,7 @@ def test_masks(example: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp
     png = tf.io.encode_png(np.zeros((8, 8, 1), np.uint8)).numpy()
     with example("unet") as modules:
         program = modules["run"].PROGRAM
-        params = program.merged_params(program.parse_arguments(["-m", "train"]))
+        params = program.merge_params(program.parse_arguments(["-m", "train"]))
         for split in ("train", "validation"):
             for kind in ("images", "masks"):
                 (tmp_path / split / kind).mkdir(parents=True)
@@ -118,7 +118,7 @@ def test_a_photograph_is_changed_alike_in_every_fresh_input(
             writer.write(features({"image/encoded": jpeg, "image/class/label": [1]}))
     with example("resnet") as modules:
         program = modules["run"].PROGRAM
-        params = program.merged_params(program.parse_arguments(["-m", "train", "--data_dir", str(tmp_path)]))
+        params = program.merge_params(program.parse_arguments(["-m", "train", "--data_dir", str(tmp_path)]))
         params["train_input"].update(batch_size=4, shuffle_seed=3)
         first, again = ([b[0].numpy() for b in modules["data"].train_input_fn(params).take(2)] for _ in "ab")
         np.testing.assert_array_equal(first, again)

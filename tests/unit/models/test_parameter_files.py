@@ -104,7 +104,7 @@ def test_one_fault_one_line(
         file = tmp_path / "params.yaml"
         file.write_text(text.replace(old, new, 1))
         with pytest.raises(ConfigError) as caught:
-            program.merged_params(program.parse_arguments(["-m", "train", "-p", str(file)]))
+            program.merge_params(program.parse_arguments(["-m", "train", "-p", str(file)]))
     (fault,) = caught.value.faults
     lines = [line.strip() for line in file.read_text().splitlines()]
     line = 1 + next(index for index, entry in enumerate(lines) if entry.startswith(f"{at}:"))
@@ -137,7 +137,7 @@ def test_sizes_for_which_no_text_can_be_made_up(
 ) -> None:
     with example(name) as modules:
         program = modules["run"].PROGRAM
-        params = program.merged_params(program.parse_arguments(["-m", "train"]))
+        params = program.merge_params(program.parse_arguments(["-m", "train"]))
         params[group].update(settings)
         with pytest.raises(Exception, match=expected) as caught:
             modules["data"].train_input_fn(params)
@@ -147,5 +147,5 @@ def test_sizes_for_which_no_text_can_be_made_up(
 def test_one_value_is_a_learning_rate_for_all_steps(example: Callable[..., Any]) -> None:
     with example("fc_mnist") as modules:
         program = modules["run"].PROGRAM
-        params = program.merged_params(program.parse_arguments(["-m", "train"]))
+        params = program.merge_params(program.parse_arguments(["-m", "train"]))
     assert [phase["initial_learning_rate"] for phase in params["optimizer"]["learning_rate"]] == [0.001]

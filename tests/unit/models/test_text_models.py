@@ -42,7 +42,7 @@ def gpt2(example: Callable[..., Any]) -> Iterator[Modules]:
 
 def tiny_params(modules: Modules, *arguments: str) -> dict[str, Any]:
     program = modules["run"].PROGRAM
-    params: dict[str, Any] = program.merged_params(program.parse_arguments(["-m", "train", *arguments]))
+    params: dict[str, Any] = program.merge_params(program.parse_arguments(["-m", "train", *arguments]))
     return params
 
 
@@ -98,7 +98,7 @@ def test_shards_deliver_every_record_once(
 
 def test_masked_sentences_of_bert(bert: Modules) -> None:
     data, params = bert["data"], tiny_params(bert)
-    records = data.made_up(params["train_input"], params["model"]["vocab_size"], seed=3)
+    records = data.generate_sentences(params["train_input"], params["model"]["vocab_size"], seed=3)
     ids, mask = records["input_ids"], records["input_mask"]
     assert (ids[:, 0] == data.CLS).all()
     assert ((ids == 0) == (mask == 0)).all()
@@ -117,7 +117,7 @@ def test_questions_of_bert(bert: Modules) -> None:
     data, params = bert["data"], tiny_params(bert, "-p", TINY_SQUAD)
     vocab_size = params["model"]["vocab_size"]
     words = (vocab_size - data.FIRST_TOKEN) // 3
-    records = data.made_up_questions(params["train_input"], vocab_size, seed=3)
+    records = data.generate_questions(params["train_input"], vocab_size, seed=3)
     asked = set()
     for i, ids in enumerate(records["input_ids"]):
         (_, first, last) = np.flatnonzero((ids == data.CLS) | (ids == data.SEP))
@@ -179,17 +179,17 @@ def test_token_files(gpt2: Modules, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "made_up", "labels"),
+    ("file", "generate", "labels"),
     [
-        (TINY, "made_up", ["next_sentence_labels"]),
-        (TINY_SQUAD, "made_up_questions", ["start_positions", "end_positions"]),
+        (TINY, "generate_sentences", ["next_sentence_labels"]),
+        (TINY_SQUAD, "generate_questions", ["start_positions", "end_positions"]),
     ],
 )
-def test_tf_records(bert: Modules, tmp_path: Path, file: str, made_up: str, labels: list[str]) -> None:
+def test_tf_records(bert: Modules, tmp_path: Path, file: str, generate: str, labels: list[str]) -> None:
     data, params = bert["data"], tiny_params(bert, "-p", file)
     settings = params["eval_input"]
     settings.update(num_examples=5, batch_size=2)
-    records = getattr(data, made_up)(settings, params["model"]["vocab_size"], seed=1)
+    records = getattr(data, generate)(settings, params["model"]["vocab_size"], seed=1)
     with tf.io.TFRecordWriter(str(tmp_path / "test.tfrecord")) as writer:
         for i in range(5):
             writer.write(_example({name: array[i] for name, array in records.items()}))
@@ -204,7 +204,7 @@ def test_tf_records(bert: Modules, tmp_path: Path, file: str, made_up: str, labe
 
 def test_records_that_do_not_fit(bert: Modules, tmp_path: Path) -> None:
     data, params = bert["data"], tiny_params(bert, "--data_dir", str(tmp_path))
-    records = data.made_up(params["eval_input"], params["model"]["vocab_size"], seed=1)
+    records = data.generate_sentences(params["eval_input"], params["model"]["vocab_size"], seed=1)
     example = {name: array[0] for name, array in records.items()}
     file = tmp_path / "bad.tfrecord"
 
@@ -224,8 +224,8 @@ def test_records_that_do_not_fit(bert: Modules, tmp_path: Path) -> None:
     assert "no feature 'segment_ids' in its first record, only " in message(
         lambda writer: writer.write(_example(lacking))
     )
-    assert "no TFRecord file of examples" in message(lambda writer: writer.write(b"text"))
-    assert "no TFRecord file of examples" in message(lambda writer: None)
+    assert "not a TFRecord file of examples" in message(lambda writer: writer.write(b"text"))
+    assert "not a TFRecord file of examples" in message(lambda writer: None)
 
 
 def _example(record: dict[str, np.ndarray]) -> bytes:

@@ -83,7 +83,7 @@ def test_mnist_files_and_digits(tmp_path: Path) -> None:
     assert second[1].tolist() == [i % 10 for i in range(40, 80)]
     assert torch.equal(second[0][3], torch.full((784,), 43 / 255))
     settings["eval_input"]["batch_size"] = 81
-    with pytest.raises(DataError, match="batch_size is 81, but this task has not so many of 80 records"):
+    with pytest.raises(DataError, match="batch_size is 81, but this task's share of 80 records is smaller"):
         fc_mnist.eval_dataloader(settings)
 
 

@@ -1,4 +1,4 @@
-"""From a recorded step of ATen operations to one CIRH module. Knows no PyTorch: a step comes as data."""
+"""Import a recorded step of ATen operations as one CIRH module. Knows no PyTorch: a step is plain data."""
 
 from cgc.importers.aten.graph import Check, Constant, Graph, Node, Tensor, check_output
 from cgc.importers.aten.handlers.table import COMPLEX_HANDLERS, HANDLERS
@@ -7,7 +7,7 @@ from cgc.importers.aten.step import import_step, refused
 SUPPORTED = frozenset(HANDLERS) | frozenset(COMPLEX_HANDLERS)
 """Names of the operations that can be imported, such as "aten.addmm.default"."""
 SUPPORTED_COMPLEX = frozenset(COMPLEX_HANDLERS)
-"""Those that can read complex tensors."""
+"""Names of the operations that can read complex tensors."""
 
 __all__ = [
     "SUPPORTED",

@@ -87,8 +87,8 @@ class Check:
     """A condition of the program that must hold in every step.
 
     Attributes:
-        tensor: its truth, without dimensions.
-        error: what the program raises where it does not hold, with its line.
+        tensor: the truth value, without dimensions.
+        error: the error that the program raises if it does not hold, with its line.
     """
 
     tensor: Tensor
@@ -100,14 +100,14 @@ class Graph:
     """One step.
 
     Attributes:
-        nodes: in the order in which they were called.
+        nodes: operations in the order in which they were called.
         state: values before the step by resource name ("state.model.fc.weight"), in the order of the module.
         inputs: tensors of a batch.
-        constants: by the number of their value.
-        updates: values behind the step, of the state that it replaces, by resource name.
+        constants: constants by the number of their value.
+        updates: values after the step, of the state that it replaces, by resource name.
         outputs: values that the step returns, by name without "output_".
-        half: the 16-bit format of the step's autocast; None where there is none.
-        checks: conditions whose truths are outputs as well, by the names of `check_output`.
+        half: the 16-bit format of the step's autocast; None without autocast.
+        checks: conditions whose truth values are outputs as well, by the names of `check_output`.
     """
 
     nodes: list[Node] = field(default_factory=list)

@@ -1,7 +1,8 @@
-"""What a handler of an ATen operation is given.
+"""The context of a handler of an ATen operation.
 
-A handler takes a `NodeContext` and returns the value of its result, or a tuple of values. `handlers` holds
-the table of all of them. Element types follow ATen's own promotion, which the recorded results show.
+A handler takes a `NodeContext` and returns the value of its result, or a tuple of values. `handlers.table`
+holds
+all handlers. Element types follow ATen's own promotion, which the recorded results show.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Complex:
         assert isinstance(value, SSAValue)
         return cls(value, e.like(0, value))
 
-    def joined(self, e: Emitter) -> SSAValue:
+    def join_parts(self, e: Emitter) -> SSAValue:
         """Pairs along a last axis."""
         shape = shape_of(self.re)
         return e.emit(ops.ConcatOp([e.reshape(x, (*shape, 1)) for x in (self.re, self.im)], len(shape)))
@@ -88,11 +89,11 @@ class Deferred:
 
 @dataclass(frozen=True)
 class Factors:
-    """What is known of the factors of matrices whose rows were exchanged.
+    """Factors of matrices whose rows were exchanged.
 
     Attributes:
-        permutation: for each row of the product of the factors, which row of the matrix it is.
-        of_determinant: they were made for a determinant.
+        permutation: for each row of the product of the factors, the row of the matrix.
+        of_determinant: they were computed for a determinant.
     """
 
     permutation: SSAValue
@@ -101,16 +102,16 @@ class Factors:
 
 @dataclass
 class StepState:
-    """What the operations of one step share.
+    """State that the operations of one step share.
 
     Attributes:
-        seed: of all random operations.
+        seed: seed of all random operations.
         global_step: the number of the step.
-        logits: of log probabilities over the last axis, by these.
-        backprops: gradients of a cross entropy by the logits, by log probabilities and labels.
-        variances: of batch norms, by the 1 / sqrt(variance + eps) that PyTorch saves.
-        factors: of matrices, by the pivots that PyTorch keeps for a gradient.
-        draws: how many random operations there were.
+        logits: log probabilities over the last axis -> their logits.
+        backprops: log probabilities and labels -> gradients of a cross entropy by the logits.
+        variances: 1 / sqrt(variance + eps) that PyTorch saves -> variance of a batch norm.
+        factors: pivots that PyTorch keeps for a gradient -> factors of matrices.
+        draws: number of random operations so far.
     """
 
     seed: int
@@ -170,7 +171,7 @@ class NodeContext:
         return self.node.arguments.get(name, default)
 
     def raw(self, name: str) -> Value:
-        """Return the value of a tensor argument as it is, also one that stands for several operations."""
+        """Return the value of a tensor argument as it is, also of a value that several ops make."""
         return self.value_of(self.node.arguments[name])
 
     def x(self, name: str = "self") -> SSAValue:
@@ -189,9 +190,9 @@ class NodeContext:
         """Return a tensor or number in the result's element type."""
         return self.value(self.node.arguments[name], self.dtype)
 
-    def promoted(self, *names: str) -> list[SSAValue]:
+    def promote(self, *names: str) -> list[SSAValue]:
         """Tensors and numbers in the element type that they are computed in together."""
-        dtype = promoted([self.node.arguments[name] for name in names])
+        dtype = promote([self.node.arguments[name] for name in names])
         return [self.value(self.node.arguments[name], dtype) for name in names]
 
     def axis(self, name: str = "dim", source: str = "self") -> int:
@@ -230,7 +231,7 @@ class NodeContext:
         return value if dtype is None or dtype_of(value) == dtype else self.emit.cast(value, dtype)
 
 
-def promoted(arguments: Sequence[Any]) -> str:
+def promote(arguments: Sequence[Any]) -> str:
     """Return the element type in which ATen computes with these tensors and numbers.
 
     Tensors with dimensions decide; tensors without, and numbers behind them, only if they are of a higher

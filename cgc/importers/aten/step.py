@@ -1,4 +1,4 @@
-"""From a recorded step to one CIRH module: the whole step, forward, backward and update."""
+"""Import a recorded step as one CIRH module: forward, backward and update."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cs_toolkit.step import GLOBAL_STEP
 
 
 class _Poison:
-    """The value of a tensor that could not be imported; its fault is recorded already."""
+    """The value of a tensor that could not be imported; its problem is recorded already."""
 
 
 _POISON = _Poison()
@@ -40,22 +40,22 @@ class _BehindFaultError(Exception):
 
 
 def import_step(graph: Graph, *, mode: str, seed: int) -> ModuleOp:
-    """Imports what the updates and outputs of a recorded step need, and nothing else.
+    """Import the operations that the updates and outputs of a recorded step need.
 
     A counter of steps is part of the state of every step; random operations draw by it.
 
     Args:
         graph: the step.
-        mode: "train", "eval" or "infer"; a training advances the counter.
-        seed: of random operations.
+        mode: "train", "eval" or "infer"; only training advances the counter.
+        seed: seed of random operations.
 
     Returns:
         One function `@graph`: its arguments are the state and the batch, its results the new state and the
         outputs. The same graph gives the same text.
 
     Raises:
-        GraphImportError: everything that is wrong with the graph, at once. The class tells the first kind of
-            fault: UnsupportedOpsError, GraphTypeError.
+        GraphImportError: lists all problems of the graph. Its class is that of the first kind of problem:
+            UnsupportedOpsError, GraphTypeError.
     """
     require_mode(mode)
     state = [StateTensor(name, name, *t.stored) for name, t in graph.state.items()]
@@ -93,7 +93,7 @@ def refused(graph: Graph, node: Node, reason: str | None) -> GraphImportError:
 
 
 class _Body:
-    """Imports operations one after the other, and collects what is wrong with them."""
+    """Imports operations in sequence, and collects their problems."""
 
     def __init__(self, graph: Graph, emit: Emitter, step: StepState, values: Mapping[int, SSAValue]) -> None:
         self.problems: list[Problem] = []
@@ -102,7 +102,7 @@ class _Body:
 
     def run(self) -> None:
         """Imports the operations that updates and outputs need."""
-        unknown = [node for node in _needed(self._graph) if not self._import(node)]
+        unknown = [node for node in _needed_nodes(self._graph) if not self._import(node)]
         self.problems = unknown_operations(map(operation, unknown), REMEDIES) + self.problems
 
     def final(self, tensor: Tensor) -> SSAValue:
@@ -111,7 +111,7 @@ class _Body:
         if isinstance(value, ClassGrad | Deferred):
             value = value.dense()
         if isinstance(value, Complex):
-            value = value.joined(self._emit)
+            value = value.join_parts(self._emit)
         if value is None:
             raise AssertionError(f"%{tensor.id} was never computed")
         return value
@@ -143,7 +143,7 @@ class _Body:
         return True
 
     def _require_whole(self, node: Node) -> None:
-        """What could not be imported passes its element type on: that is told once, where it begins."""
+        """Check the element types of results; a type that CIRH lacks is reported once, at its source."""
         if any(isinstance(self._values.get(tensor.id), _Poison) for tensor in node.tensors()):
             raise _BehindFaultError
 
@@ -183,7 +183,7 @@ class _Body:
         return found
 
 
-def _needed(graph: Graph) -> list[Node]:
+def _needed_nodes(graph: Graph) -> list[Node]:
     """Return the operations that updates and outputs depend on, in order."""
     checked = (check.tensor for check in graph.checks)
     wanted = {tensor.id for tensor in (*graph.updates.values(), *graph.outputs.values(), *checked)}
@@ -222,7 +222,7 @@ ADVICE = {
         _SIZES,
     ),
 }
-"""What to do about an operation that has no rule."""
+"""Suggestions for operations that have no handler."""
 
 REMEDIES = {
     Kind.UNKNOWN_OP: "write the step with operations that the CS system has, or compute this in the input "

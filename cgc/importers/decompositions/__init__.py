@@ -1,1 +1,1 @@
-"""What frameworks have as one operation and CIRH as several ops: functions of an `Emitter` and values."""
+"""Operations of frameworks that take several ops of CIRH, as functions of an `Emitter` and values."""

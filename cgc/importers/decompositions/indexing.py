@@ -24,7 +24,7 @@ def gather(e: Emitter, x: SSAValue, indices: SSAValue, axis: int, batch_dims: in
     if batch_dims == 0:
         return e.take(x, indices, axis)
     if batch_dims < axis:
-        return _gather_behind_others(e, x, indices, axis, batch_dims)
+        return _gather_inner_axis(e, x, indices, axis, batch_dims)
     shape, wanted = shape_of(x), shape_of(indices)
     count, rows = math.prod(shape[:axis]), shape[axis]
     flat = e.reshape(x, (count * rows, *shape[axis + 1 :]))
@@ -32,8 +32,8 @@ def gather(e: Emitter, x: SSAValue, indices: SSAValue, axis: int, batch_dims: in
     return e.take(flat, e.add(e.cast(indices, "int32"), e.constant(first)), 0)
 
 
-def _gather_behind_others(e: Emitter, x: SSAValue, indices: SSAValue, axis: int, batch_dims: int) -> SSAValue:
-    """Gathers along an axis with others between it and the batch: they go behind it and come back after."""
+def _gather_inner_axis(e: Emitter, x: SSAValue, indices: SSAValue, axis: int, batch_dims: int) -> SSAValue:
+    """Gather along an axis with others between it and the batch: these move to the end and back."""
     rank, count = len(shape_of(x)), len(shape_of(indices)) - batch_dims
     batch, between = list(range(batch_dims)), list(range(batch_dims, axis))
     taken = gather(
@@ -45,14 +45,14 @@ def _gather_behind_others(e: Emitter, x: SSAValue, indices: SSAValue, axis: int,
 
 
 def take_padded(e: Emitter, x: SSAValue, indices: SSAValue) -> SSAValue:
-    """Rows of x; an index behind the last row, as padding has, takes the last row."""
+    """Return rows of x; an index beyond the last row, as padding has, takes the last row."""
     last = e.like(shape_of(x)[0] - 1, indices)
     return e.take(x, e.binary(ops.MinOp, indices, last), 0)
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What `indices` of shape [..., depth] name in a tensor.
+    """Rows of a tensor that `indices` of shape [..., depth] refer to.
 
     Attributes:
         numbers: int32 of shape [count]; the number of each row.
@@ -70,8 +70,8 @@ class Rows:
         return (math.prod(self.batch), *self.table[1:])
 
 
-def named_rows(e: Emitter, indices: SSAValue, shape: Sequence[int]) -> Rows:
-    """What indices of several numbers each name: the leading axes are one axis of rows, numbered through."""
+def flatten_indices(e: Emitter, indices: SSAValue, shape: Sequence[int]) -> Rows:
+    """Flatten indices of several numbers each to row numbers: the leading axes become one axis of rows."""
     *batch, depth = shape_of(indices)
     if depth > len(shape):
         raise RefusedError(
@@ -85,8 +85,8 @@ def named_rows(e: Emitter, indices: SSAValue, shape: Sequence[int]) -> Rows:
 
 
 def gather_nd(e: Emitter, x: SSAValue, indices: SSAValue) -> SSAValue:
-    """What indices of several numbers each name in x."""
-    rows = named_rows(e, indices, shape_of(x))
+    """Gather the elements of x that indices of several numbers each refer to."""
+    rows = flatten_indices(e, indices, shape_of(x))
     taken = e.take(e.reshape(x, rows.table), rows.numbers, 0)
     return e.reshape(taken, (*rows.batch, *rows.table[1:]))
 
@@ -100,7 +100,7 @@ def scatter_rows(e: Emitter, indices: SSAValue, updates: SSAValue, shape: Sequen
 
 @dataclass(frozen=True)
 class AxisRange:
-    """What is taken of one axis: `count` elements from `start`, `step` apart (negative: backwards)."""
+    """A range of one axis: `count` elements from `start`, `step` apart (negative: backwards)."""
 
     start: int
     count: int
@@ -131,7 +131,7 @@ class Slicing:
 
 
 def cut(e: Emitter, x: SSAValue, axis: int, sizes: Sequence[int]) -> list[SSAValue]:
-    """Pieces of the given sizes, one after the other along an axis."""
+    """Cut a tensor into pieces of the given sizes along an axis."""
     shape = shape_of(x)
     parts: list[SSAValue] = []
     begin = 0
@@ -180,10 +180,11 @@ def spread_slices(e: Emitter, x: SSAValue, found: Slicing, shape: Sequence[int])
 
 
 def _spread(e: Emitter, x: SSAValue, axis: int, entry: AxisRange, size: int) -> SSAValue:
-    """Places the elements along an axis `entry.step` apart from `entry.start` in an axis of `size`.
+    """Place the elements along an axis `entry.step` apart from `entry.start` in an axis of `size`.
 
-    CIRH pads at the ends only, so gaps come from an axis of their own: [n] is seen as [n, 1], padded to
-    [n, step] and read as [n * step].
+    CIRH pads only at the ends, so gaps come from an extra axis: [n] becomes [n, 1], is padded to [n, step]
+    and read
+    as [n * step].
     """
     shape = shape_of(x)
     rank = len(shape)
@@ -203,7 +204,7 @@ def _spread(e: Emitter, x: SSAValue, axis: int, entry: AxisRange, size: int) -> 
     return e.pad(x, before, behind)
 
 
-def places_of_largest(
+def max_positions(
     e: Emitter,
     x: SSAValue,
     pooled: Shape,
@@ -211,7 +212,7 @@ def places_of_largest(
     strides: Sequence[int],
     padding: Sequence[int],
 ) -> SSAValue:
-    """Where the first of the largest elements of each window is, counted in the whole image.
+    """Return the position of the first of the largest elements of each window, counted in the whole image.
 
     `[N, *pooled, C]` of int32 for `[N, *space, C]`.
     """

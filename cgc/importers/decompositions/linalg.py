@@ -49,7 +49,7 @@ def solve_factored(
 
 def inverse(e: Emitter, x: SSAValue) -> SSAValue:
     """Return the inverse of square matrices."""
-    lu = factored(e, x)
+    lu = factorize(e, x)
     return solve_factored(e, lu.factors, lu.permutation, eye(e, x))
 
 
@@ -88,7 +88,7 @@ def exponential(e: Emitter, x: SSAValue) -> SSAValue:
     return found
 
 
-def factored(e: Emitter, x: SSAValue) -> ops.LuOp:
+def factorize(e: Emitter, x: SSAValue) -> ops.LuOp:
     """Return the factors of square matrices."""
     lu = ops.LuOp(x)
     e.emit_all(lu)

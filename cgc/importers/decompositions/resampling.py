@@ -27,12 +27,12 @@ _FEW = 2  # number of taps up to which elements are moved; more are a product wi
 
 
 class Taps(NamedTuple):
-    """How one dimension is resized: result `i` is the sum over the rows of `weights[:, i] * x[places[:, i]]`.
+    """Weights to resize one dimension: result `i` is the sum of `weights[:, i] * x[places[:, i]]`.
 
     Attributes:
         places: `[taps, results]`.
         weights: `[taps, results]`.
-        size: elements before.
+        size: number of elements before resizing.
     """
 
     places: Ints
@@ -41,16 +41,16 @@ class Taps(NamedTuple):
 
     @property
     def factor(self) -> int | None:
-        """How often each element is repeated where that is all, else None."""
+        """Return the number of repetitions if each element is only repeated, else None."""
         results = self.places.shape[1]
         factor = max(1, results // self.size)
         repeats = len(self.places) == 1 and factor * self.size == results
         return factor if repeats and (self.places[0] == np.arange(results) // factor).all() else None
 
     def phases(self) -> list[list[tuple[int, float]]] | None:
-        """Where each element becomes n results made alike: for each of them (distance, weight) of its taps.
+        """Return (distance, weight) of the taps for each of n results per element, if they are alike.
 
-        Beyond the borders the outermost elements count. None where the results are not made alike.
+        Beyond the borders the outermost elements count. None if the results are not alike.
         """
         results = self.places.shape[1]
         factor = results // self.size
@@ -142,7 +142,7 @@ KERNELS: Mapping[str, tuple[float, Callable[[NDArray[Any]], NDArray[Any]]]] = {
 """Radius and weights by distance, by TensorFlow's names."""
 
 
-def scaled_and_translated(
+def scale_and_translate(
     size: int, results: int, kernel: str, antialias: bool, scale: float, translation: float
 ) -> Taps:
     """Return the elements that TensorFlow's ScaleAndTranslate mixes.
@@ -173,7 +173,7 @@ def scaled_and_translated(
 
 
 def _positions(size: int, results: int, align_corners: bool, offset: float) -> Floats:
-    """Where the results lie among the elements before."""
+    """Return the positions of the results among the elements before resizing."""
     if align_corners and results > 1:
         scale = np.float32(size - 1) / np.float32(results - 1)
     else:
@@ -181,30 +181,30 @@ def _positions(size: int, results: int, align_corners: bool, offset: float) -> F
     return (np.arange(results, dtype=np.float32) + np.float32(offset)) * scale
 
 
-def resampled(e: Emitter, x: SSAValue, axis: int, taps: Taps) -> SSAValue:
+def resample(e: Emitter, x: SSAValue, axis: int, taps: Taps) -> SSAValue:
     """x, of which one dimension gets the results of the taps."""
     if taps.factor is not None:
-        return _repeated(e, x, axis, taps.factor)
+        return _repeat(e, x, axis, taps.factor)
     if len(taps.places) > _FEW:
         return _product(e, x, axis, taps.matrix().T)
     phases = taps.phases()
     if phases is not None:
-        return _interleaved(e, [_mixed(e, x, axis, phase) for phase in phases], axis)
+        return _interleave(e, [_mix_neighbors(e, x, axis, phase) for phase in phases], axis)
     parts = [
-        _weighted(e, e.take(x, e.constant(places.astype(np.int32)), axis), axis, weights)
+        _weigh(e, e.take(x, e.constant(places.astype(np.int32)), axis), axis, weights)
         for places, weights in zip(taps.places, taps.weights, strict=True)
     ]
     return parts[0] if len(parts) == 1 else e.add(parts[0], parts[1])
 
 
-def _mixed(e: Emitter, x: SSAValue, axis: int, phase: Sequence[tuple[int, float]]) -> SSAValue:
+def _mix_neighbors(e: Emitter, x: SSAValue, axis: int, phase: Sequence[tuple[int, float]]) -> SSAValue:
     """Return the weighted sum of x and its neighbours along an axis."""
-    terms = [e.scale(_neighbour(e, x, axis, distance), weight) for distance, weight in phase]
+    terms = [e.scale(_neighbor(e, x, axis, distance), weight) for distance, weight in phase]
     return terms[0] if len(terms) == 1 else e.add(terms[0], terms[1])
 
 
-def _neighbour(e: Emitter, x: SSAValue, axis: int, distance: int) -> SSAValue:
-    """Of each element the one before (-1) or behind (1); of the outermost itself."""
+def _neighbor(e: Emitter, x: SSAValue, axis: int, distance: int) -> SSAValue:
+    """Return for each element the previous one (-1) or the next one (1); the outermost is its own."""
     size = shape_of(x)[axis]
     if distance == 0:
         return x
@@ -214,12 +214,12 @@ def _neighbour(e: Emitter, x: SSAValue, axis: int, distance: int) -> SSAValue:
 
 
 def _from_neighbour(e: Emitter, grad: SSAValue, axis: int, distance: int) -> SSAValue:
-    """Return the transpose of `_neighbour`."""
+    """Return the transpose of `_neighbor`."""
     shape = shape_of(grad)
     if distance == 0:
         return grad
 
-    def padded(part: SSAValue, before: int) -> SSAValue:
+    def pad_borders(part: SSAValue, before: int) -> SSAValue:
         low, high = [0] * len(shape), [0] * len(shape)
         low[axis], high[axis] = before, shape[axis] - before - shape_of(part)[axis]
         return e.pad(part, low, high)
@@ -227,11 +227,11 @@ def _from_neighbour(e: Emitter, grad: SSAValue, axis: int, distance: int) -> SSA
     sizes = [1, shape[axis] - 1] if distance < 0 else [shape[axis] - 1, 1]
     front, back = cut(e, grad, axis, sizes)
     if distance < 0:
-        return e.add(padded(back, 0), padded(front, 0))
-    return e.add(padded(front, 1), padded(back, shape[axis] - 1))
+        return e.add(pad_borders(back, 0), pad_borders(front, 0))
+    return e.add(pad_borders(front, 1), pad_borders(back, shape[axis] - 1))
 
 
-def _interleaved(e: Emitter, parts: Sequence[SSAValue], axis: int) -> SSAValue:
+def _interleave(e: Emitter, parts: Sequence[SSAValue], axis: int) -> SSAValue:
     """Return the first elements of all parts along an axis, then the second ones, and so on."""
     shape = shape_of(parts[0])
     columns = [e.reshape(part, (*shape[: axis + 1], 1, *shape[axis + 1 :])) for part in parts]
@@ -239,14 +239,14 @@ def _interleaved(e: Emitter, parts: Sequence[SSAValue], axis: int) -> SSAValue:
     return e.reshape(joined, (*shape[:axis], shape[axis] * len(parts), *shape[axis + 1 :]))
 
 
-def _weighted(e: Emitter, x: SSAValue, axis: int, weights: Floats) -> SSAValue:
+def _weigh(e: Emitter, x: SSAValue, axis: int, weights: Floats) -> SSAValue:
     if (weights == 1).all():
         return x
     column = weights.reshape(-1, *[1] * (len(shape_of(x)) - axis - 1))
     return e.mul(x, e.constant(column.astype(dtype_of(x))))
 
 
-def _repeated(e: Emitter, x: SSAValue, axis: int, factor: int) -> SSAValue:
+def _repeat(e: Emitter, x: SSAValue, axis: int, factor: int) -> SSAValue:
     """Return every element along an axis `factor` times."""
     shape = shape_of(x)
     split = (*shape[: axis + 1], 1, *shape[axis + 1 :])
@@ -255,8 +255,8 @@ def _repeated(e: Emitter, x: SSAValue, axis: int, factor: int) -> SSAValue:
     return x if factor == 1 else e.reshape(e.broadcast(e.reshape(x, split), wide), result)
 
 
-def resampled_grad(e: Emitter, grad: SSAValue, axis: int, taps: Taps) -> SSAValue:
-    """The transpose of `resampled`: sums of the repeated, else a product with the matrix of the weights."""
+def resample_grad(e: Emitter, grad: SSAValue, axis: int, taps: Taps) -> SSAValue:
+    """Return the transpose of `resample`: sums of repeated elements, else a product with the weights."""
     shape = shape_of(grad)
     factor = taps.factor
     if factor is not None:
@@ -264,7 +264,7 @@ def resampled_grad(e: Emitter, grad: SSAValue, axis: int, taps: Taps) -> SSAValu
         return e.reduce("ADD", blocks, [axis + 1]) if factor > 1 else grad
     phases = taps.phases() if len(taps.places) <= _FEW else None
     if phases is not None:
-        return _mixed_grad(e, grad, axis, phases)
+        return _mix_neighbors_grad(e, grad, axis, phases)
     return _product(e, grad, axis, taps.matrix())
 
 
@@ -279,10 +279,10 @@ def _product(e: Emitter, x: SSAValue, axis: int, matrix: Floats) -> SSAValue:
     return e.transpose(e.reshape(product, (*(shape[other] for other in others), matrix.shape[1])), back)
 
 
-def _mixed_grad(
+def _mix_neighbors_grad(
     e: Emitter, grad: SSAValue, axis: int, phases: Sequence[Sequence[tuple[int, float]]]
 ) -> SSAValue:
-    """The transpose of `_mixed` and `_interleaved`; what goes to one neighbour is summed before it moves."""
+    """Return the transpose of `_mix_neighbors` and `_interleave`; terms of one neighbor are summed first."""
     shape = shape_of(grad)
     size = shape[axis] // len(phases)
     split = e.reshape(grad, (*shape[:axis], size, len(phases), *shape[axis + 1 :]))

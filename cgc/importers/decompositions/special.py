@@ -128,7 +128,7 @@ _SHIFT = 6
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30)
 
 
-def _reflected(e: Emitter, x: SSAValue) -> tuple[SSAValue, SSAValue]:
+def _reflect(e: Emitter, x: SSAValue) -> tuple[SSAValue, SSAValue]:
     """Return whether x < 1/2, and the z >= -1/2 whose function at z + 1 gives the function at x."""
     dtype = dtype_of(x)
     is_left = e.compare("LT", x, e.scalar(0.5, dtype))
@@ -155,14 +155,14 @@ def _log_place(e: Emitter, z: SSAValue) -> tuple[SSAValue, SSAValue]:
 
 
 def _rest(e: Emitter, x: SSAValue) -> SSAValue:
-    """How far x lies from the nearest integer; tan of pi times it is that of pi x, sin but for its sign."""
+    """Return the distance of x from the nearest integer; tan(pi x) is tan of pi times it, sin up to sign."""
     return e.sub(x, e.unary(ops.RoundOp, x))
 
 
 def lgamma(e: Emitter, x: SSAValue) -> SSAValue:
     """Log |gamma(x)|; infinite at 0 and the negative integers."""
     dtype = dtype_of(x)
-    is_left, z = _reflected(e, x)
+    is_left, z = _reflect(e, x)
     t, log_t = _log_place(e, z)
     # (z + 1/2) log t - t, as a product: of large numbers the two would cancel
     power = e.mul(e.sub(e.add(z, e.scalar(0.5, dtype)), e.div(t, log_t)), log_t)
@@ -181,7 +181,7 @@ def lgamma(e: Emitter, x: SSAValue) -> SSAValue:
 def digamma(e: Emitter, x: SSAValue) -> SSAValue:
     """Return the derivative of log gamma; NaN at the negative integers, where it has poles."""
     dtype = dtype_of(x)
-    is_left, z = _reflected(e, x)
+    is_left, z = _reflect(e, x)
     t, log_t = _log_place(e, z)
     total, slope = _series(e, z)
     right = e.sub(e.add(log_t, e.div(slope, total)), e.div(e.scalar(_G, dtype), t))

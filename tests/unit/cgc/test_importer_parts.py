@@ -70,7 +70,7 @@ def test_state_of_unknown_types_is_told_at_once() -> None:
     odd = [StateTensor(name, MODEL_STATE + name, "complex64", (2,)) for name in ("a", "b")]
     with pytest.raises(GraphTypeError) as caught:
         state_types([WEIGHT, *odd], {})
-    assert [fault.split(", expected")[0] for fault in caught.value.problems] == [
+    assert [fault.split(", expected")[0] for fault in caught.value.faults] == [
         "variable a has element type complex64",
         "variable b has element type complex64",
     ]

@@ -76,7 +76,7 @@ def _elu(node: NodeContext) -> SSAValue:
 
 
 def _elu_backward(node: NodeContext) -> SSAValue:
-    """By the result (`is_result`) or by x."""
+    """Return the gradient, computed from the result (`is_result`) or from x."""
     e, grad, y = node.emit, node.x("grad_output"), node.x("self_or_result")
     alpha, scale, input_scale = (node.arg(name) for name in ("alpha", "scale", "input_scale"))
     if node.arg("is_result"):

@@ -34,7 +34,7 @@ def _by_parts(handler: Handler) -> Handler:
     """Return the rule of a real operation for the real parts, and then for the imaginary parts."""
 
     def imported(node: NodeContext) -> Result:
-        real, imaginary = (_listed(handler(_part(node, number))) for number in (0, 1))
+        real, imaginary = (_as_list(handler(_part(node, number))) for number in (0, 1))
         return [
             Complex(re, im) if tensor is not None and tensor.dtype == COMPLEX else re
             for tensor, re, im in zip(node.node.results, real, imaginary, strict=True)
@@ -43,7 +43,7 @@ def _by_parts(handler: Handler) -> Handler:
     return imported
 
 
-def _listed(found: Result) -> Sequence[Any]:
+def _as_list(found: Result) -> Sequence[Any]:
     return found if isinstance(found, tuple | list) else (found,)
 
 
@@ -202,7 +202,7 @@ def _rsqrt(e: Emitter, x: Complex) -> Complex:
 
 
 def _sgn(e: Emitter, x: Complex) -> Complex:
-    """Of size 1 and in the same direction; 0 of 0."""
+    """Return the number of size 1 with the same direction; 0 for 0."""
     size = _abs(e, x)
     divisor = e.select(e.compare("EQ", size, e.like(0, size)), e.like(1, size), size)
     return Complex(e.div(x.re, divisor), e.div(x.im, divisor))
@@ -231,7 +231,7 @@ def _tanh(e: Emitter, x: Complex) -> Complex:
     return Complex(e.div(tanh, divisor), e.div(im, divisor))
 
 
-def _turned(function: Callable[[Emitter, Complex], Complex]) -> Function:
+def _rotate(function: Callable[[Emitter, Complex], Complex]) -> Function:
     """`-i f(i x)`: sin and tan of sinh and tanh."""
 
     def turned(e: Emitter, x: Complex) -> Complex:
@@ -261,7 +261,7 @@ def _both(
     return lambda e, x: e.binary(kind, of_part(e, x.re), of_part(e, x.im))
 
 
-def _compared(direction: str) -> Handler:
+def _compare(direction: str) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         e, x, y = node.emit, _whole(node), _whole(node, "other")
         parts = (e.compare(direction, x.re, y.re), e.compare(direction, x.im, y.im))
@@ -281,7 +281,7 @@ def _polar(node: NodeContext) -> Complex:
 
 
 def _view_as_real(node: NodeContext) -> SSAValue:
-    return _whole(node).joined(node.emit)
+    return _whole(node).join_parts(node.emit)
 
 
 def _view_as_complex(node: NodeContext) -> Complex:
@@ -289,7 +289,7 @@ def _view_as_complex(node: NodeContext) -> Complex:
 
 
 def _to_copy(node: NodeContext) -> Value:
-    """To a real type without the imaginary part."""
+    """Convert the type; a real type drops the imaginary part."""
     x = _whole(node)
     return x if node.dtype == COMPLEX else node.emit.cast(x.re, node.dtype)
 
@@ -367,7 +367,7 @@ def _product_along(e: Emitter, x: Complex, axis: int) -> Complex:
         return Complex(*(e.full(value, tuple(shape_left), "float32") for value in (1, 0)))
     while (size := shape_of(x.re)[axis]) > 1:
         half = (size + 1) // 2
-        rest = _shifted(e, _cut(e, x, axis, half, size), axis, 0, 2 * half - size)
+        rest = _pad_ones(e, _cut(e, x, axis, half, size), axis, 0, 2 * half - size)
         x = product_of(e, _cut(e, x, axis, 0, half), rest)
     return x
 
@@ -378,7 +378,7 @@ def _cumprod(node: NodeContext) -> Complex:
     axis, step = node.axis(), 1
     while node.shape and step < node.shape[axis]:
         before = _cut(e, x, axis, 0, node.shape[axis] - step)
-        x, step = product_of(e, x, _shifted(e, before, axis, step, 0)), 2 * step
+        x, step = product_of(e, x, _pad_ones(e, before, axis, step, 0)), 2 * step
     return x
 
 
@@ -389,8 +389,8 @@ def _cut(e: Emitter, x: Complex, axis: int, begin: int, end: int) -> Complex:
     return Complex(*(e.slice(part, starts, ends, [1] * len(sizes)) for part in (x.re, x.im)))
 
 
-def _shifted(e: Emitter, x: Complex, axis: int, low: int, high: int) -> Complex:
-    """With as many ones before and after it along an axis."""
+def _pad_ones(e: Emitter, x: Complex, axis: int, low: int, high: int) -> Complex:
+    """Pad with as many ones before and after along an axis."""
     rank = len(shape_of(x.re))
     before, after = ([number if i == axis else 0 for i in range(rank)] for number in (low, high))
     one, zero = e.scalar(1, "float32"), e.scalar(0, "float32")
@@ -416,17 +416,17 @@ def _std(node: NodeContext) -> SSAValue:
     return node.emit.unary(ops.SqrtOp, _variance(node)[0])
 
 
-# ATen's numbers of `normalization`: what the sums are divided by.
+# ATen's numbers of `normalization`: the divisor of the sums.
 _NONE, _BY_ROOT, _BY_COUNT = range(3)
 
 
 def _factor(node: NodeContext, count: int, inverse: bool) -> float:
-    """What is left to multiply by; transforms of CIRH divide by the count where they are inverse."""
+    """Return the remaining factor; inverse transforms of CIRH divide by the count."""
     wanted = {_NONE: 1.0, _BY_ROOT: 1 / math.sqrt(count), _BY_COUNT: 1 / count}[node.arg("normalization")]
     return wanted * count if inverse else wanted
 
 
-def _scaled(e: Emitter, x: SSAValue, factor: float) -> SSAValue:
+def _scale(e: Emitter, x: SSAValue, factor: float) -> SSAValue:
     return x if factor == 1 else e.scale(x, factor)
 
 
@@ -457,14 +457,14 @@ def _c2c(node: NodeContext) -> Complex:
     x = Complex.of(e, node.raw("self"))
     factor = _factor(node, math.prod(node.shape[axis] for axis in axes), inverse)
     found = _complex_along(e, x, axes, inverse)
-    return Complex(_scaled(e, found.re, factor), _scaled(e, found.im, factor))
+    return Complex(_scale(e, found.re, factor), _scale(e, found.im, factor))
 
 
 def _r2c(node: NodeContext) -> Complex:
-    """Of real numbers; `onesided` leaves out the half of the last axis that is conjugate to the other."""
+    """Transform real numbers; `onesided` leaves out the conjugate half of the last axis."""
     e, x, axes = node.emit, node.x(), _axes(node)
     factor = _factor(node, math.prod(shape_of(x)[axis] for axis in axes), inverse=False)
-    x = _scaled(e, x, factor)
+    x = _scale(e, x, factor)
     if not node.arg("onesided"):
         return _complex_along(e, Complex(x, e.like(0, x)), axes, inverse=False)
     *others, last = axes
@@ -481,7 +481,7 @@ def _c2r(node: NodeContext) -> SSAValue:
     half[last] = length // 2 + 1
     parts = [e.slice(part, [0] * len(half), half, [1] * len(half)) for part in (x.re, x.im)]
     (found,) = _along(e, parts, last, lambda re, im: e.emit_all(ops.IrfftOp(re, im, length)))
-    return _scaled(e, found, _factor(node, math.prod(node.shape[axis] for axis in axes), inverse=True))
+    return _scale(e, found, _factor(node, math.prod(node.shape[axis] for axis in axes), inverse=True))
 
 
 _MOVED = {
@@ -522,10 +522,10 @@ _FUNCTIONS: dict[str, Function] = {
     "rsqrt": _rsqrt,
     "sgn": _sgn,
     "sigmoid": _sigmoid,
-    "sin": _turned(_sinh),
+    "sin": _rotate(_sinh),
     "sinh": _sinh,
     "sqrt": _sqrt,
-    "tan": _turned(_tanh),
+    "tan": _rotate(_tanh),
     "tanh": _tanh,
 }
 
@@ -537,8 +537,8 @@ TABLE: Table = {
     **{f"aten.mul.{kind}": _mul for kind in ("Tensor", "Scalar")},
     **{f"aten.div.{kind}": _div for kind in ("Tensor", "Scalar")},
     **{f"aten.pow.{kind}": _pow for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")},
-    **{f"aten.eq.{kind}": _compared("EQ") for kind in ("Tensor", "Scalar")},
-    **{f"aten.ne.{kind}": _compared("NE") for kind in ("Tensor", "Scalar")},
+    **{f"aten.eq.{kind}": _compare("EQ") for kind in ("Tensor", "Scalar")},
+    **{f"aten.ne.{kind}": _compare("NE") for kind in ("Tensor", "Scalar")},
     "aten.complex.default": _complex,
     "aten.polar.default": _polar,
     "aten.view_as_real.default": _view_as_real,

@@ -15,7 +15,7 @@ from cgc.cirh.types import shape_of
 from cgc.importers.aten.handlers.normalization import channels_last, channels_second
 from cgc.importers.aten.handlers.resampling import Matrix, transposed_maps
 from cgc.importers.aten.node import Deferred, Handler, NodeContext, Table, Value
-from cgc.importers.decompositions.indexing import places_of_largest
+from cgc.importers.decompositions.indexing import max_positions
 from cgc.importers.emit import Emitter, Shape
 
 
@@ -34,7 +34,7 @@ class _Window:
         self.groups = node.arg("groups")
 
     def attributes(self) -> dict[str, Any]:
-        """For `ConvolutionOp`."""
+        """Return the attributes of `ConvolutionOp`."""
         return {
             "stride": self.stride,
             "padding": self.padding,
@@ -76,7 +76,7 @@ class _Window:
 
 
 def _sample_shape(window: _Window, shape: Shape) -> Shape:
-    """Return the shape of `[N, C, ...]` behind `samples`."""
+    """Return the shape of `[N, C, ...]` without `samples`."""
     n, c, *space = shape
     return (n, *((1, *space) if window.flat else space), c)
 
@@ -86,7 +86,7 @@ def _convolution(node: NodeContext) -> SSAValue:
     window = _Window(node, len(node.shape) - 2)
     x = window.samples(e, node.cast("input"))
     if node.arg("transposed"):
-        # what the gradient by the input of a convolution with this kernel is
+        # it is the gradient by the input of a convolution with this kernel
         shape = _sample_shape(window, node.shape)
         op = ops.ConvolutionOp(
             x, window.kernel(e, w), **window.attributes(), conv_pass_direction="BWD_INPUT", shape=shape
@@ -98,7 +98,7 @@ def _convolution(node: NodeContext) -> SSAValue:
 
 
 def _convolution_backward(node: NodeContext) -> Sequence[Value]:
-    """By input, weight and bias."""
+    """Return the gradients by input, weight and bias."""
     e, arguments = node.emit, node.node.arguments
     window = _Window(node, len(arguments["input"].shape) - 2)
     grad = window.samples(e, node.x("grad_output"))
@@ -138,7 +138,7 @@ def _by_input(
 
 
 def _window(node: NodeContext, space: Shape, pooled: Shape) -> dict[str, Sequence[int]]:
-    """ksize, strides and padding; `ceil_mode` adds padding behind, as far as the result reaches."""
+    """Return ksize, strides and padding; `ceil_mode` adds padding at the end as far as results reach."""
     ksize = _along(node.arg("kernel_size"), len(space))
     strides = _along(node.arg("stride") or ksize, len(space))
     padding = _along(node.arg("padding"), len(space))
@@ -154,13 +154,13 @@ def _along(given: Any, dimensions: int) -> tuple[int, ...]:
     return values * dimensions if len(values) == 1 else values
 
 
-def _batched(e: Emitter, x: SSAValue, dimensions: int) -> SSAValue:
-    """With a batch dimension, channels last."""
+def _to_batch(e: Emitter, x: SSAValue, dimensions: int) -> SSAValue:
+    """Return the tensor with a batch dimension, channels last."""
     return channels_last(e, x if len(shape_of(x)) == dimensions + 2 else e.reshape(x, (1, *shape_of(x))))
 
 
 def _max_pool(dimensions: int) -> Handler:
-    """Return the largest elements, and their positions for who reads them: the gradient finds them itself."""
+    """Return the largest elements and their positions; the gradient finds positions itself."""
 
     def handler(node: NodeContext) -> tuple[SSAValue, Deferred]:
         e, x = node.emit, node.x()
@@ -168,11 +168,11 @@ def _max_pool(dimensions: int) -> Handler:
             places = _window_places(shape_of(x)[-dimensions:], _dilated_ranges(node, dimensions))
             return _largest(node, places, dimensions)
         window = _window(node, shape_of(x)[-dimensions:], node.shape[-dimensions:])
-        batched = _batched(e, x, dimensions)
+        batched = _to_batch(e, x, dimensions)
         y = e.emit(ops.PoolOp(batched, "MAX", **window))
 
         def positions() -> SSAValue:
-            found = channels_second(e, places_of_largest(e, batched, shape_of(y), **window))
+            found = channels_second(e, max_positions(e, batched, shape_of(y), **window))
             return e.cast(e.reshape(found, node.shape), "int64")
 
         return e.reshape(channels_second(e, y), node.shape), Deferred(positions)
@@ -185,7 +185,7 @@ def _is_dilated(node: NodeContext) -> bool:
 
 
 def _dilated_ranges(node: NodeContext, dimensions: int) -> list[list[range]]:
-    """For each axis the elements that its windows take of it, without the padding."""
+    """Return for each axis the elements that its windows take, without the padding."""
     kernel = _along(node.arg("kernel_size"), dimensions)
     settings = (kernel, node.arg("stride") or kernel, node.arg("padding"), node.arg("dilation"))
     found = []
@@ -207,7 +207,7 @@ def _max_pool_backward(dimensions: int) -> Handler:
             return _to_places(node, dimensions)
         e, x, grad = node.emit, node.x(), node.x("grad_output")
         window = _window(node, shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:])
-        op = ops.MaxPoolGradOp(_batched(e, x, dimensions), _batched(e, grad, dimensions), **window)
+        op = ops.MaxPoolGradOp(_to_batch(e, x, dimensions), _to_batch(e, grad, dimensions), **window)
         return e.reshape(channels_second(e, e.emit(op)), node.shape)
 
     return handler
@@ -216,20 +216,20 @@ def _max_pool_backward(dimensions: int) -> Handler:
 def _avg_pool(dimensions: int) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         e, x = node.emit, node.x()
-        window, low, high = _counted(node, shape_of(x)[-dimensions:], node.shape[-dimensions:])
-        x = e.pad(_batched(e, x, dimensions), (0, *low, 0), (0, *high, 0))
+        window, low, high = _counted_window(node, shape_of(x)[-dimensions:], node.shape[-dimensions:])
+        x = e.pad(_to_batch(e, x, dimensions), (0, *low, 0), (0, *high, 0))
         y = e.emit(ops.PoolOp(x, "AVG", **window))
-        return e.reshape(channels_second(e, _divided(node, y, window)), node.shape)
+        return e.reshape(channels_second(e, _rescale(node, y, window)), node.shape)
 
     return handler
 
 
-def _counted(
+def _counted_window(
     node: NodeContext, space: Shape, pooled: Shape
 ) -> tuple[dict[str, Sequence[int]], Sequence[int], Sequence[int]]:
     """Return the window, and the padding along each axis that counts as zeros, before and after the elements.
 
-    What `ceil_mode` adds behind does not count, but where the divisor is given.
+    Padding that `ceil_mode` adds at the end does not count, unless the divisor is given.
     """
     window = _window(node, space, pooled)
     pads = window["padding"]
@@ -242,8 +242,8 @@ def _counted(
     return {**window, "padding": left}, low, high
 
 
-def _divided(node: NodeContext, x: SSAValue, window: dict[str, Sequence[int]]) -> SSAValue:
-    """Means of windows, or gradients of these, with the divisor of the program in place of the size."""
+def _rescale(node: NodeContext, x: SSAValue, window: dict[str, Sequence[int]]) -> SSAValue:
+    """Return means of windows, or their gradients, with the divisor of the program instead of the size."""
     divisor = node.arg("divisor_override")
     return x if divisor is None else node.emit.scale(x, math.prod(window["ksize"]) / divisor)
 
@@ -251,10 +251,10 @@ def _divided(node: NodeContext, x: SSAValue, window: dict[str, Sequence[int]]) -
 def _avg_pool_backward(dimensions: int) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         e, x, grad = node.emit, node.x(), node.x("grad_output")
-        window, low, high = _counted(node, shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:])
-        shape = shape_of(_batched(e, x, dimensions))
+        window, low, high = _counted_window(node, shape_of(x)[-dimensions:], shape_of(grad)[-dimensions:])
+        shape = shape_of(_to_batch(e, x, dimensions))
         padded = [size + a + b for size, a, b in zip(shape, (0, *low, 0), (0, *high, 0), strict=True)]
-        grad = _divided(node, _batched(e, grad, dimensions), window)
+        grad = _rescale(node, _to_batch(e, grad, dimensions), window)
         y = e.emit(ops.AvgPoolGradOp(grad, padded, **window))
         ends = [size - b for size, b in zip(padded, (0, *high, 0), strict=True)]
         y = e.slice(y, (0, *low, 0), ends, [1] * len(shape))
@@ -279,7 +279,7 @@ def _adaptive_ranges(size: int, count: int) -> list[range]:
 
 
 def _mean_matrices(space: Shape, pooled: Shape) -> list[Matrix]:
-    """For each axis `[pooled, size]`: the share that a window's mean takes of each element."""
+    """Return `[pooled, size]` for each axis: the weight of each element in the mean of a window."""
     found = []
     for size, count in zip(space, pooled, strict=True):
         matrix = np.zeros((count, size), np.float32)
@@ -298,7 +298,7 @@ def _adaptive_avg_pool(dimensions: int) -> Handler:
             return e.reduce("MEAN", x, tuple(axes), keep_dims=True)
         if not _divides(space, pooled):
             return transposed_maps(e, x, [matrix.T for matrix in _mean_matrices(space, pooled)])
-        op = ops.PoolOp(_batched(e, x, dimensions), "AVG", **_equal_windows(space, pooled))
+        op = ops.PoolOp(_to_batch(e, x, dimensions), "AVG", **_equal_windows(space, pooled))
         return e.reshape(channels_second(e, e.emit(op)), node.shape)
 
     return handler
@@ -313,8 +313,8 @@ def _adaptive_avg_pool_backward(dimensions: int) -> Handler:
         if not _divides(space, pooled):
             return transposed_maps(e, grad, _mean_matrices(space, pooled))
         window = _equal_windows(space, pooled)
-        shape = shape_of(_batched(e, x, dimensions))
-        op = ops.AvgPoolGradOp(_batched(e, grad, dimensions), shape, **window)
+        shape = shape_of(_to_batch(e, x, dimensions))
+        op = ops.AvgPoolGradOp(_to_batch(e, grad, dimensions), shape, **window)
         return e.reshape(channels_second(e, e.emit(op)), node.shape)
 
     return handler

@@ -35,7 +35,7 @@ def _unary(op_type: Maker) -> Handler:
     return lambda node: node.emit.unary(op_type, node.cast())
 
 
-def _scaled_sum(sign: int, first: str = "self", second: str = "other") -> Handler:
+def _add_scaled(sign: int, first: str = "self", second: str = "other") -> Handler:
     """`first + sign * alpha * second`."""
 
     def handler(node: NodeContext) -> SSAValue:
@@ -51,7 +51,7 @@ def _scaled_sum(sign: int, first: str = "self", second: str = "other") -> Handle
 
 
 def _whole(node: NodeContext, value: SSAValue) -> SSAValue:
-    """Two numbers combined have no shape of their own."""
+    """Return an argument as a tensor: two numbers have no shape to broadcast to."""
     return node.emit.broadcast(value, node.shape)
 
 
@@ -75,22 +75,22 @@ def _div_mode(node: NodeContext) -> SSAValue:
     if mode == "trunc" and node.dtype not in FLOATS:
         return e.binary(ops.FloorDivOp, e.sub(a, _fmod(node)), b)
     quotient = e.div(a, b)
-    return _truncated(e, quotient) if mode == "trunc" else quotient
+    return _truncate(e, quotient) if mode == "trunc" else quotient
 
 
-def _truncated(e: Emitter, x: SSAValue) -> SSAValue:
+def _truncate(e: Emitter, x: SSAValue) -> SSAValue:
     positive = e.compare("GE", x, e.like(0, x))
     return e.select(positive, e.unary(ops.FloorOp, x), e.unary(ops.CeilOp, x))
 
 
 def _trunc(node: NodeContext) -> SSAValue:
     x = node.cast()
-    return _truncated(node.emit, x) if node.dtype in FLOATS else x
+    return _truncate(node.emit, x) if node.dtype in FLOATS else x
 
 
 def _frac(node: NodeContext) -> SSAValue:
     x = node.cast()
-    return node.emit.sub(x, _truncated(node.emit, x))
+    return node.emit.sub(x, _truncate(node.emit, x))
 
 
 def _fmod(node: NodeContext) -> SSAValue:
@@ -120,14 +120,14 @@ def _pow(node: NodeContext) -> SSAValue:
 
 def _compare(direction: str) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
-        a, b = node.promoted(*_OTHER)
+        a, b = node.promote(*_OTHER)
         return _whole(node, node.emit.compare(direction, a, b))
 
     return handler
 
 
 def _logical(op_type: Maker) -> Handler:
-    """Of truth: a number is true if it is not 0."""
+    """Combine truth values: a number is true if it is not 0."""
 
     def handler(node: NodeContext) -> SSAValue:
         e = node.emit
@@ -326,7 +326,7 @@ def _of(function: Callable[[Emitter, SSAValue], SSAValue]) -> Handler:
 
 
 def _polygamma(node: NodeContext) -> SSAValue:
-    """Of order 1, which the gradient of digamma needs."""
+    """Return the polygamma function of order 1, which the gradient of digamma needs."""
     if node.arg("n") != 1:
         raise RefusedError(Kind.USAGE, f"its order is {node.arg('n')}, expected 1")
     return special.trigamma(node.emit, node.cast())
@@ -343,8 +343,8 @@ TABLE: Table = {
         for name in _COMPARED
         for overload in ("Tensor", "Scalar")
     },
-    **_overloads("add", _scaled_sum(1), "Tensor Scalar"),
-    **_overloads("sub", _scaled_sum(-1), "Tensor Scalar"),
+    **_overloads("add", _add_scaled(1), "Tensor Scalar"),
+    **_overloads("sub", _add_scaled(-1), "Tensor Scalar"),
     **_overloads("mul", _mul, "Tensor Scalar"),
     **_overloads("div", _binary(ops.DivOp), "Tensor Scalar"),
     **_overloads("div", _div_mode, "Tensor_mode Scalar_mode"),

@@ -35,9 +35,9 @@ def _gather(node: NodeContext) -> SSAValue:
 
 
 def flat_rows(e: Emitter, shape: Shape, index: SSAValue, axis: int) -> tuple[SSAValue, Shape]:
-    """Numbers of the rows that an index along an axis names, and the shape of a row.
+    """Return the row numbers that an index along an axis refers to, and the shape of a row.
 
-    A row is what lies behind the last axis along which the index differs.
+    A row consists of the axes after the last one along which the index differs.
     """
     while isinstance(index.owner, ops.CastOp) and dtype_of(index.owner.x) in INTEGERS:
         index = index.owner.x
@@ -110,11 +110,11 @@ def places(node: NodeContext, shape: tuple[int, ...]) -> tuple[SSAValue, list[in
 
 
 def _bucketize(values: str, boundaries: str) -> Handler:
-    """How many boundaries of a rising row are below each value, or with `right` at most that."""
+    """Return the number of rising boundaries of a row below each value (`right`: at most the value)."""
 
     def handler(node: NodeContext) -> SSAValue:
         e = node.emit
-        x, bounds = node.promoted(values, boundaries)
+        x, bounds = node.promote(values, boundaries)
         right = node.arg("right", False) or node.arg("side") == "right"
         bounds = e.reshape(bounds, (*shape_of(bounds)[:-1], 1, shape_of(bounds)[-1]))
         below = e.compare("GE" if right else "GT", e.reshape(x, (*shape_of(x), 1)), bounds)
@@ -156,7 +156,7 @@ def _scatter(kind: str | None = None) -> Handler:
             source = e.broadcast(node.cast("value"), sizes)
         flat, row = flat_rows(e, shape, index, axis)
         table, rows = e.reshape(x, (-1, *row)), e.reshape(source, (-1, *row))
-        return e.reshape(_combined(node, table, flat, rows, kind or _kind(node)), node.shape)
+        return e.reshape(_combine(node, table, flat, rows, kind or _kind(node)), node.shape)
 
     return handler
 
@@ -179,7 +179,7 @@ _KINDS = {
 }
 
 
-def _combined(node: NodeContext, table: SSAValue, indices: SSAValue, rows: SSAValue, kind: str) -> SSAValue:
+def _combine(node: NodeContext, table: SSAValue, indices: SSAValue, rows: SSAValue, kind: str) -> SSAValue:
     """Rows of a table with other rows put in their place or combined with them.
 
     Without `include_self` the rows of the table that are named do not count.
@@ -198,7 +198,7 @@ def _combined(node: NodeContext, table: SSAValue, indices: SSAValue, rows: SSAVa
 
 
 def _neutral(kind: str, dtype: str) -> float:
-    """What a reduction of no elements gives."""
+    """Return the result of a reduction of no elements."""
     if kind in ("MAX", "MIN"):
         sign = -1 if kind == "MAX" else 1
         if dtype in FLOATS:
@@ -214,7 +214,7 @@ def _index_reduce(node: NodeContext) -> SSAValue:
     e, x, axis = node.emit, node.x(), node.axis()
     order = [axis, *(i for i in range(len(shape_of(x))) if i != axis)]
     table, rows = e.transpose(x, order), e.transpose(node.cast("source"), order)
-    found = _combined(node, table, e.reshape(node.x("index"), (-1,)), rows, _kind(node))
+    found = _combine(node, table, e.reshape(node.x("index"), (-1,)), rows, _kind(node))
     return e.transpose(found, np.argsort(order).tolist())
 
 

@@ -16,13 +16,13 @@ from cgc.importers.emit import Emitter, broadcast_shape
 
 
 def product(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
-    """Return a product of matrices; transposed operands are read as they lie in memory."""
+    """Multiply matrices; transposed operands are read without a transpose."""
     (a, transpose_a), (b, transpose_b) = _as_it_lies(a), _as_it_lies(b)
     return e.emit(ops.MatMulOp(a, b, transpose_a, transpose_b))
 
 
 def _as_it_lies(x: SSAValue) -> tuple[SSAValue, bool]:
-    """What was transposed in its last two dimensions, and whether it was."""
+    """Return the operand of a transpose of the last two dimensions, and whether there was one."""
     owner = x.owner
     rank = len(shape_of(x))
     if isinstance(owner, ops.TransposeOp) and owner.permutation == (*range(rank - 2), rank - 1, rank - 2):
@@ -35,7 +35,7 @@ def _mm(node: NodeContext) -> SSAValue:
 
 
 def _addmm(node: NodeContext) -> SSAValue:
-    """`beta * self + alpha * mat1 @ mat2`; a vector in place of self is a bias."""
+    """Return `beta * self + alpha * mat1 @ mat2`; a vector as self is a bias."""
     e, beta, alpha = node.emit, node.arg("beta", 1), node.arg("alpha", 1)
     found = product(e, node.cast("mat1"), node.cast("mat2"))
     found = found if alpha == 1 else e.scale(found, alpha)
@@ -93,7 +93,7 @@ def _made(node: NodeContext, position: int) -> SSAValue:
     return node.emit.full(0, result.shape, result.dtype)
 
 
-def _batched(e: Emitter, *matrices: SSAValue) -> list[SSAValue]:
+def _to_batch(e: Emitter, *matrices: SSAValue) -> list[SSAValue]:
     """Matrices with their leading axes broadcast to one shape."""
     batch = broadcast_shape(*(shape_of(x)[:-2] for x in matrices))
     return [e.broadcast(x, (*batch, *shape_of(x)[-2:])) for x in matrices]
@@ -114,7 +114,7 @@ def _cholesky(node: NodeContext) -> Sequence[SSAValue]:
 def _triangular(
     e: Emitter, a: SSAValue, b: SSAValue, *, upper: bool, unit: bool, transposed: bool = False
 ) -> SSAValue:
-    a, b = _batched(e, a, b)
+    a, b = _to_batch(e, a, b)
     return e.emit(ops.TriangularSolveOp(a, b, not upper, transposed, unit))
 
 
@@ -149,9 +149,9 @@ def _cholesky_inverse(node: NodeContext) -> SSAValue:
     return _triangular(e, factor, half, upper=upper, unit=False, transposed=not upper)
 
 
-def _factored(node: NodeContext, a: SSAValue, of_determinant: bool = False) -> tuple[ops.LuOp, SSAValue]:
+def _factorize(node: NodeContext, a: SSAValue, of_determinant: bool = False) -> tuple[ops.LuOp, SSAValue]:
     """The factors of matrices, and their pivots as LAPACK counts them, by which they are known again."""
-    lu = linalg.factored(node.emit, a)
+    lu = linalg.factorize(node.emit, a)
     pivots = node.emit.add(lu.pivots, node.emit.like(1, lu.pivots))
     node.step.factors[pivots] = Factors(lu.permutation, of_determinant)
     return lu, pivots
@@ -169,17 +169,17 @@ def _solve(node: NodeContext) -> Sequence[SSAValue]:
     e, a, b = node.emit, node.x("A"), node.x("B")
     is_vector = len(shape_of(b)) == 1 or shape_of(b) == shape_of(a)[:-1]
     b = e.reshape(b, (*shape_of(b), 1)) if is_vector else b
-    lu, pivots = _factored(node, a)
+    lu, pivots = _factorize(node, a)
     left = bool(node.arg("left", True)) or is_vector
-    found = _solved(e, lu.factors, lu.permutation, b, left, transposed=False)
+    found = _solve_by_factors(e, lu.factors, lu.permutation, b, left, transposed=False)
     return [e.reshape(found, node.shape), lu.factors, pivots, _made(node, 3)]
 
 
-def _solved(
+def _solve_by_factors(
     e: Emitter, factors: SSAValue, permutation: SSAValue, b: SSAValue, left: bool, transposed: bool
 ) -> SSAValue:
     """Return the solution of `A X = B`, or with False for `left` of `X A = B`, which is `A^T X^T = B^T`."""
-    factors, b = _batched(e, factors, b)
+    factors, b = _to_batch(e, factors, b)
     permutation = e.broadcast(permutation, shape_of(factors)[:-1])
     if left:
         return linalg.solve_factored(e, factors, permutation, b, transposed)
@@ -192,13 +192,13 @@ def _lu_solve(node: NodeContext) -> SSAValue:
     # The gradient of a determinant solves with A^T, by factors of A^T where A is contiguous; ours are of A.
     transposed = known.of_determinant or bool(node.arg("adjoint"))
     left = bool(node.arg("left", True))
-    return _solved(node.emit, node.x("LU"), known.permutation, node.x("B"), left, transposed)
+    return _solve_by_factors(node.emit, node.x("LU"), known.permutation, node.x("B"), left, transposed)
 
 
 def _lu_factor(node: NodeContext) -> Sequence[SSAValue]:
     if not node.arg("pivot", True):
         raise RefusedError(Kind.USAGE, "pivot is False, expected True")
-    lu, pivots = _factored(node, node.x("A"))
+    lu, pivots = _factorize(node, node.x("A"))
     return [lu.factors, pivots, *(_made(node, i) for i in range(2, len(node.node.results)))]
 
 
@@ -224,12 +224,12 @@ def _inverse(node: NodeContext) -> Sequence[SSAValue]:
 
 
 def _slogdet(node: NodeContext) -> Sequence[SSAValue]:
-    lu, pivots = _factored(node, node.x("A"), of_determinant=True)
+    lu, pivots = _factorize(node, node.x("A"), of_determinant=True)
     return [*linalg.sign_and_log_determinant(node.emit, lu), lu.factors, pivots]
 
 
 def _det(node: NodeContext) -> Sequence[SSAValue]:
-    lu, pivots = _factored(node, node.x("A"), of_determinant=True)
+    lu, pivots = _factorize(node, node.x("A"), of_determinant=True)
     return [linalg.determinant(node.emit, lu), lu.factors, pivots]
 
 

@@ -18,13 +18,13 @@ from cgc.importers.emit import Emitter
 
 
 def _channels_vector(node: NodeContext, name: str, default: float) -> SSAValue:
-    """Return a vector of channels, or what stands in its place."""
+    """Return a vector of channels, or a constant one if there is none."""
     given = node.maybe(name)
     channels = node.node.arguments["input"].shape[1]
     return node.emit.full(default, (channels,), "float32") if given is None else given
 
 
-def _normalized(node: NodeContext, training: bool) -> tuple[SSAValue, ...]:
+def _normalize(node: NodeContext, training: bool) -> tuple[SSAValue, ...]:
     """y, saved mean, saved 1 / sqrt(variance + eps), new running mean, new running variance."""
     e, eps = node.emit, node.arg("eps")
     x = channels_last(e, node.x("input"))
@@ -38,16 +38,16 @@ def _normalized(node: NodeContext, training: bool) -> tuple[SSAValue, ...]:
 
 
 def _legit_functional(node: NodeContext) -> tuple[SSAValue, ...]:
-    return _normalized(node, bool(node.arg("training")))
+    return _normalize(node, bool(node.arg("training")))
 
 
 def _without_stats(node: NodeContext) -> tuple[SSAValue, ...]:
-    return _normalized(node, bool(node.arg("training", True)))[:3]
+    return _normalize(node, bool(node.arg("training", True)))[:3]
 
 
 def _no_training(node: NodeContext) -> Sequence[Value]:
-    """In evaluation nothing is saved: the results behind y are empty."""
-    y = _normalized(node, training=False)[0]
+    """Normalize in evaluation; the other results are empty, as nothing is saved."""
+    y = _normalize(node, training=False)[0]
     empty = [node.emit.full(0, node.result(i).shape, node.result(i).dtype) for i in (1, 2)]
     return [y, *empty]
 
@@ -83,7 +83,7 @@ def _layer_norm(node: NodeContext) -> tuple[SSAValue, SSAValue, SSAValue]:
 
 
 def _layer_norm_backward(node: NodeContext) -> Sequence[Value]:
-    """By x, weight and bias, as far as `output_mask` wants them."""
+    """Return the gradients by x, weight and bias, as far as `output_mask` requests them."""
     e, x = node.emit, node.x("input")
     width = math.prod(node.arg("normalized_shape"))
     grad, rows = (e.reshape(value, (-1, width)) for value in (node.x("grad_out"), x))
@@ -130,12 +130,12 @@ def _group_norm_backward(node: NodeContext) -> Sequence[Value]:
 
 
 def channels_last(e: Emitter, x: SSAValue) -> SSAValue:
-    """From `[N, C, ...]` to `[N, ..., C]`."""
+    """Move `[N, C, ...]` to `[N, ..., C]`."""
     return e.transpose(x, (0, *range(2, len(shape_of(x))), 1))
 
 
 def channels_second(e: Emitter, x: SSAValue) -> SSAValue:
-    """From `[N, ..., C]` to `[N, C, ...]`."""
+    """Move `[N, ..., C]` to `[N, C, ...]`."""
     rank = len(shape_of(x))
     return e.transpose(x, (0, rank - 1, *range(1, rank - 1)))
 

@@ -1,7 +1,6 @@
-"""Random numbers: they depend on the seed, the step and the place in the program alone.
+"""Random numbers: they depend only on the seed, the step and the position in the program.
 
-So a run that is resumed draws what an unbroken one would have drawn. PyTorch's own generators are not
-reproduced.
+A resumed run draws the numbers of an unbroken one. PyTorch's own generators are not reproduced.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def _bernoulli(node: NodeContext) -> SSAValue:
 
 
 def _bernoulli_of(node: NodeContext) -> SSAValue:
-    """With the probabilities that `self` has."""
+    """Draw with the probabilities in `self`."""
     e = node.emit
     drawn = uniform(node, node.shape)
     return e.cast(e.compare("LT", drawn, e.cast(node.x(), "float32")), node.dtype)

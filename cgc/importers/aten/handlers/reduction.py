@@ -15,7 +15,7 @@ from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Emitter, Shape, broadcast_shape, dtype_of
 
 
-def _reduced(kind: str) -> Handler:
+def _reduce(kind: str) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         x = node.emit.cast(node.x(), "bool") if kind in ("AND", "OR") else node.cast()
         if dtype_of(x) == "bool" and kind in ("MAX", "MIN"):
@@ -286,10 +286,10 @@ def _cdist_backward(node: NodeContext) -> SSAValue:
     distance, grad = (e.reshape(x, (*shape_of(x), 1)) for x in (distance, grad))
     shape = broadcast_shape(shape_of(difference), shape_of(grad))
     found = _norm_grad(e, e.broadcast(difference, shape), distance, grad, p)
-    return _summed_to(e, e.reduce("ADD", found, (len(shape) - 2,)), node.shape)
+    return _sum_to(e, e.reduce("ADD", found, (len(shape) - 2,)), node.shape)
 
 
-def _summed_to(e: Emitter, x: SSAValue, shape: Shape) -> SSAValue:
+def _sum_to(e: Emitter, x: SSAValue, shape: Shape) -> SSAValue:
     """Sum x over the axes along which a tensor of a shape was broadcast."""
     extra = len(shape_of(x)) - len(shape)
     own = (*(1,) * extra, *shape)
@@ -324,7 +324,7 @@ def _pdist_backward(node: NodeContext) -> SSAValue:
 _RENORM_EPSILON = 1e-7
 
 
-def _limited(e: Emitter, x: SSAValue, norm: SSAValue, limit: float) -> SSAValue:
+def _limit_norms(e: Emitter, x: SSAValue, norm: SSAValue, limit: float) -> SSAValue:
     """Scale x so that no norm exceeds a limit; `norm` broadcasts to x."""
     factor = e.div(e.like(limit, norm), e.add(norm, e.like(_RENORM_EPSILON, norm)))
     return e.mul(x, e.select(e.compare("GT", norm, e.like(limit, norm)), factor, e.like(1, norm)))
@@ -338,7 +338,7 @@ def _renorm(node: NodeContext) -> SSAValue:
     rows = e.reshape(e.transpose(x, order), (shape[axis], -1))
     sizes = [size if i == axis else 1 for i, size in enumerate(shape)]
     norm = e.reshape(_norm(e, rows, node.arg("p")), sizes)
-    return _limited(e, x, norm, node.arg("maxnorm"))
+    return _limit_norms(e, x, norm, node.arg("maxnorm"))
 
 
 def _embedding_renorm(node: NodeContext) -> SSAValue:
@@ -349,19 +349,19 @@ def _embedding_renorm(node: NodeContext) -> SSAValue:
     ones = e.full(1, shape_of(indices), "float32")
     named = e.compare("GT", e.emit(ops.ScatterNdOp(indices, ones, (rows,))), e.full(0, (rows,), "float32"))
     norm = e.reshape(_norm(e, x, node.arg("norm_type")), (rows, 1))
-    return e.select(e.reshape(named, (rows, 1)), _limited(e, x, norm, node.arg("max_norm")), x)
+    return e.select(e.reshape(named, (rows, 1)), _limit_norms(e, x, norm, node.arg("max_norm")), x)
 
 
 TABLE: Table = {
-    **_each("sum", _reduced("ADD"), "default dim_IntList"),
+    **_each("sum", _reduce("ADD"), "default dim_IntList"),
     **_each("mean", _mean, "default dim"),
-    **_each("prod", _reduced("MUL"), "default dim_int"),
-    **_each("any", _reduced("OR"), "default dim dims"),
-    **_each("all", _reduced("AND"), "default dim dims"),
-    **_each("max", _reduced("MAX"), "default"),
-    **_each("min", _reduced("MIN"), "default"),
-    **_each("amax", _reduced("MAX"), "default"),
-    **_each("amin", _reduced("MIN"), "default"),
+    **_each("prod", _reduce("MUL"), "default dim_int"),
+    **_each("any", _reduce("OR"), "default dim dims"),
+    **_each("all", _reduce("AND"), "default dim dims"),
+    **_each("max", _reduce("MAX"), "default"),
+    **_each("min", _reduce("MIN"), "default"),
+    **_each("amax", _reduce("MAX"), "default"),
+    **_each("amin", _reduce("MIN"), "default"),
     **_each("max", _extremum("MAX"), "dim"),
     **_each("min", _extremum("MIN"), "dim"),
     **_each("var", _var, "correction"),

@@ -48,15 +48,15 @@ def _scale(given: float | None, size: int, count: int, align: bool) -> float:
 def _nearest(size: int, count: int, scale: float, align: bool) -> Matrix:
     scale = size / count if count in (size, 2 * size) else scale
     source = np.minimum(np.floor(np.arange(count) * np.float32(scale)).astype(int), size - 1)
-    return _picked(source, size)
+    return _pick(source, size)
 
 
 def _exact(size: int, count: int, scale: float, align: bool) -> Matrix:
     source = np.floor((np.arange(count) + 0.5) * np.float32(scale)).astype(int)
-    return _picked(np.minimum(source, size - 1), size)
+    return _pick(np.minimum(source, size - 1), size)
 
 
-def _picked(source: NDArray[np.intp], size: int) -> Matrix:
+def _pick(source: NDArray[np.intp], size: int) -> Matrix:
     matrix = np.zeros((len(source), size), np.float32)
     matrix[np.arange(len(source)), source] = 1
     return matrix
@@ -97,7 +97,7 @@ def _cubic_weight(distance: NDArray[np.float64], a: float = _CUBIC) -> NDArray[n
     return np.where(distance <= 1, near, far)
 
 
-def _antialiased(reach: int, weight: Callable[[NDArray[Any]], NDArray[np.float64]]) -> Kind:
+def _antialias(reach: int, weight: Callable[[NDArray[Any]], NDArray[np.float64]]) -> Kind:
     """Means over as much of the axis as an element of the result covers.
 
     Args:
@@ -137,7 +137,7 @@ def _matrices(node: NodeContext, kind: Kind, sizes: Sequence[int], counts: Seque
     ]
 
 
-def _upsampled_grad(kind: Kind) -> Handler:
+def _upsample_grad(kind: Kind) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         matrices = _matrices(node, kind, node.arg("input_size"), node.arg("output_size"))
         return transposed_maps(node.emit, node.x("grad_output"), matrices)
@@ -145,7 +145,7 @@ def _upsampled_grad(kind: Kind) -> Handler:
     return handler
 
 
-def _upsampled(kind: Kind) -> Handler:
+def _upsample(kind: Kind) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         x = node.x()
         matrices = _matrices(node, kind, shape_of(x), node.arg("output_size"))
@@ -156,17 +156,17 @@ def _upsampled(kind: Kind) -> Handler:
     return handler
 
 
-def _repeated(places: NDArray[np.intp], size: int) -> NDArray[np.intp]:
+def _repeat_border(places: NDArray[np.intp], size: int) -> NDArray[np.intp]:
     return np.clip(places, 0, size - 1)
 
 
-def _reflected(places: NDArray[np.intp], size: int) -> NDArray[np.intp]:
+def _reflect_border(places: NDArray[np.intp], size: int) -> NDArray[np.intp]:
     last = size - 1
     found: NDArray[np.intp] = last - np.abs(last - np.abs(places))
     return found
 
 
-def _padded_grad(source: Callable[[NDArray[np.intp], int], NDArray[np.intp]], dimensions: int) -> Handler:
+def _pad_grad(source: Callable[[NDArray[np.intp], int], NDArray[np.intp]], dimensions: int) -> Handler:
     """Return the gradient of a padding; `source` has the place that a padded place is a copy of."""
 
     def handler(node: NodeContext) -> SSAValue:
@@ -174,7 +174,7 @@ def _padded_grad(source: Callable[[NDArray[np.intp], int], NDArray[np.intp]], di
         matrices = []
         for axis, size in enumerate(space):
             low, high = pad[2 * (dimensions - 1 - axis)], pad[2 * (dimensions - 1 - axis) + 1]
-            matrices.append(_picked(source(np.arange(-low, size + high), size), size))
+            matrices.append(_pick(source(np.arange(-low, size + high), size), size))
         return transposed_maps(node.emit, node.x("grad_output"), matrices)
 
     return handler
@@ -184,21 +184,21 @@ _SPACES = {1: "1d", 2: "2d", 3: "3d"}
 
 TABLE: Table = {
     **{
-        f"aten.{kind}{name}_backward.default": _upsampled_grad(matrix)
+        f"aten.{kind}{name}_backward.default": _upsample_grad(matrix)
         for kind, matrix in (("upsample_nearest", _nearest), ("_upsample_nearest_exact", _exact))
         for name in _SPACES.values()
     },
-    "aten._upsample_bilinear2d_aa.default": _upsampled(_antialiased(1, _triangle)),
-    "aten._upsample_bicubic2d_aa.default": _upsampled(_antialiased(2, _smooth)),
-    "aten._upsample_bilinear2d_aa_backward.default": _upsampled_grad(_antialiased(1, _triangle)),
-    "aten._upsample_bicubic2d_aa_backward.default": _upsampled_grad(_antialiased(2, _smooth)),
-    "aten.upsample_linear1d_backward.default": _upsampled_grad(_linear),
-    "aten.upsample_bilinear2d_backward.default": _upsampled_grad(_linear),
-    "aten.upsample_trilinear3d_backward.default": _upsampled_grad(_linear),
-    "aten.upsample_bicubic2d_backward.default": _upsampled_grad(_cubic),
+    "aten._upsample_bilinear2d_aa.default": _upsample(_antialias(1, _triangle)),
+    "aten._upsample_bicubic2d_aa.default": _upsample(_antialias(2, _smooth)),
+    "aten._upsample_bilinear2d_aa_backward.default": _upsample_grad(_antialias(1, _triangle)),
+    "aten._upsample_bicubic2d_aa_backward.default": _upsample_grad(_antialias(2, _smooth)),
+    "aten.upsample_linear1d_backward.default": _upsample_grad(_linear),
+    "aten.upsample_bilinear2d_backward.default": _upsample_grad(_linear),
+    "aten.upsample_trilinear3d_backward.default": _upsample_grad(_linear),
+    "aten.upsample_bicubic2d_backward.default": _upsample_grad(_cubic),
     **{
-        f"aten.{kind}_pad{name}_backward.default": _padded_grad(source, dimensions)
-        for kind, source in (("reflection", _reflected), ("replication", _repeated))
+        f"aten.{kind}_pad{name}_backward.default": _pad_grad(source, dimensions)
+        for kind, source in (("reflection", _reflect_border), ("replication", _repeat_border))
         for dimensions, name in _SPACES.items()
     },
 }

@@ -14,7 +14,7 @@ from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Emitter
 
 
-def _filled(value: float) -> Handler:
+def _fill_with(value: float) -> Handler:
     return lambda node: node.emit.full(value, node.shape, node.dtype)
 
 
@@ -51,8 +51,8 @@ def _view(node: NodeContext) -> SSAValue:
     return node.emit.reshape(node.x(), node.shape)
 
 
-def _transposed(node: NodeContext) -> SSAValue:
-    """Return the last two dimensions, or the only one."""
+def _transpose_matrix(node: NodeContext) -> SSAValue:
+    """Transpose a matrix; a vector stays as it is."""
     rank = len(node.shape)
     return node.x() if rank < 2 else node.emit.transpose(node.x(), (1, 0))
 
@@ -200,7 +200,7 @@ def _repeat(node: NodeContext) -> SSAValue:
 
 
 def _constant_pad(node: NodeContext) -> SSAValue:
-    """`pad`: before and behind, from the last axis backwards; a negative number cuts."""
+    """Pad by `pad`: before and after, from the last axis backwards; a negative number cuts."""
     e, x, pad = node.emit, node.x(), node.arg("pad")
     rank = len(node.shape)
     low, high = [0] * rank, [0] * rank
@@ -215,7 +215,7 @@ def _constant_pad(node: NodeContext) -> SSAValue:
 
 
 def _flat_places(node: NodeContext, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-    """Where in a contiguous tensor the elements of an as_strided view of it lie."""
+    """Return the positions of the elements of an as_strided view in a contiguous tensor."""
     sizes, strides = node.arg("size"), node.arg("stride")
     places = np.full([1] * len(sizes), node.arg("storage_offset") or 0, np.int64)
     for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
@@ -267,7 +267,7 @@ def _diagonal_scatter(node: NodeContext) -> SSAValue:
 
 
 def _band(lower: bool) -> Handler:
-    """Tril and triu: what lies on one side of a diagonal, and zeros."""
+    """Keep the elements on one side of a diagonal (tril and triu), zeros elsewhere."""
 
     def handler(node: NodeContext) -> SSAValue:
         e, x, diagonal = node.emit, node.x(), node.arg("diagonal", 0)
@@ -293,17 +293,17 @@ _RESHAPED = (
 
 TABLE: Table = {
     **{
-        f"aten.{name}.default": _filled(value)
+        f"aten.{name}.default": _fill_with(value)
         for start, value in (("zeros", 0), ("ones", 1), ("empty", 0))
         for name in (f"{start}_like", f"new_{start}")
     },
-    "aten.zeros.default": _filled(0),
-    "aten.ones.default": _filled(1),
-    "aten.zero.default": _filled(0),
-    "aten.empty.memory_format": _filled(0),
-    "aten.empty_permuted.default": _filled(0),
-    "aten.empty_strided.default": _filled(0),
-    "aten.new_empty_strided.default": _filled(0),
+    "aten.zeros.default": _fill_with(0),
+    "aten.ones.default": _fill_with(1),
+    "aten.zero.default": _fill_with(0),
+    "aten.empty.memory_format": _fill_with(0),
+    "aten.empty_permuted.default": _fill_with(0),
+    "aten.empty_strided.default": _fill_with(0),
+    "aten.new_empty_strided.default": _fill_with(0),
     "aten.full.default": _full,
     "aten.full_like.default": _full,
     "aten.new_full.default": _full,
@@ -317,7 +317,7 @@ TABLE: Table = {
     "aten.eye.m": _eye,
     "aten.linspace.default": _linspace,
     **{f"aten.{name}": _view for name in _RESHAPED},
-    "aten.t.default": _transposed,
+    "aten.t.default": _transpose_matrix,
     "aten.transpose.int": _transpose,
     "aten.permute.default": _permute,
     "aten.expand.default": _expand,

@@ -111,7 +111,7 @@ def _classes_second(e: Emitter, x: SSAValue, shape: tuple[int, ...]) -> SSAValue
 
 
 def _weights(node: NodeContext, labels: SSAValue, kept: SSAValue) -> SSAValue:
-    """What each row counts: the weight of its class, or 1; 0 where it is ignored."""
+    """Return the weight of each row: that of its class, or 1; 0 for ignored rows."""
     e, weight = node.emit, node.maybe("weight")
     if weight is None:
         return e.cast(kept, node.result().dtype)
@@ -143,7 +143,7 @@ def _ctc_loss(node: NodeContext) -> tuple[SSAValue, None]:
     e = node.emit
     log_probs = e.transpose(node.x("log_probs"), (1, 0, 2))
     target_lengths = _lengths(node, "target_lengths")
-    targets = _padded_targets(node, target_lengths)
+    targets = _pad_targets(node, target_lengths)
     op = ops.CtcLossOp(log_probs, targets, _lengths(node, "input_lengths"), target_lengths, node.arg("blank"))
     losses, backprop = e.emit_all(op)
     node.step.backprops[losses, node.x("targets")] = e.transpose(backprop, (1, 0, 2))
@@ -158,8 +158,8 @@ def _lengths(node: NodeContext, name: str) -> SSAValue:
     return node.emit.cast(node.x(name), "int32")
 
 
-def _padded_targets(node: NodeContext, lengths: SSAValue) -> SSAValue:
-    """`[N, S]` of a row for each sequence; targets without dimensions for them are one after the other."""
+def _pad_targets(node: NodeContext, lengths: SSAValue) -> SSAValue:
+    """Return targets as `[N, S]`, a row for each sequence; one-dimensional targets are concatenated."""
     e, targets = node.emit, node.x("targets")
     if len(shape_of(targets)) == 2:
         return targets
@@ -171,7 +171,7 @@ def _padded_targets(node: NodeContext, lengths: SSAValue) -> SSAValue:
 
 
 def _ctc_loss_backward(node: NodeContext) -> SSAValue:
-    """By the logits of the log probabilities, as ATen's own: the gradient of a log softmax keeps it."""
+    """Return the gradient by the logits of the log probabilities, as in ATen."""
     e, losses, grad = node.emit, node.x("neg_log_likelihood"), node.x("grad")
     backprop = node.step.backprops[losses, node.x("targets")]
     found = e.mul(backprop, e.reshape(grad, (1, *shape_of(grad), 1)))

@@ -61,7 +61,7 @@ def is_named_call(op: Any) -> bool:
 def call(node: NodeContext) -> list[Value]:
     """Import the function that an operation calls."""
     (function,) = function_names(node.op)
-    # Where TensorFlow took a gradient, the body gives what that needs as well, behind the results.
+    # If TensorFlow took a gradient, the body also returns the values that it needs, after the results.
     return node.call(function, node.inputs, node.name)[: len(node.op.outputs)]
 
 
@@ -89,7 +89,7 @@ def _case(node: NodeContext) -> list[Value]:
 
 
 def _one_of(node: NodeContext, conditions: Sequence[SSAValue], branches: Sequence[str]) -> list[Value]:
-    """Imports all branches from one state; keeps what the first with a true condition gives, or the last."""
+    """Import all branches from one state; keep the results of the first true condition, or the last."""
     before, selector = node.step.current, node.x(0)
     if selector in node.step.branches:
         # Inside of a branch that the same value has chosen.
@@ -102,19 +102,19 @@ def _one_of(node: NodeContext, conditions: Sequence[SSAValue], branches: Sequenc
         results.append(node.call(branch, node.inputs[1:], f"{node.name}[{position}]"))
         states.append(node.step.current)
     del node.step.branches[selector]
-    node.step.current = {key: _selected(node, conditions, [state[key] for state in states]) for key in before}
-    return [_joined(node, conditions, options) for options in zip(*results, strict=True)]
+    node.step.current = {key: _select(node, conditions, [state[key] for state in states]) for key in before}
+    return [_merge_branches(node, conditions, options) for options in zip(*results, strict=True)]
 
 
-def _selected(node: NodeContext, conditions: Sequence[SSAValue], options: Sequence[SSAValue]) -> SSAValue:
+def _select(node: NodeContext, conditions: Sequence[SSAValue], options: Sequence[SSAValue]) -> SSAValue:
     *others, chosen = options
     for condition, option in zip(reversed(conditions), reversed(others), strict=True):
         chosen = chosen if option is chosen else node.emit.select(condition, option, chosen)
     return chosen
 
 
-def _joined(node: NodeContext, conditions: Sequence[SSAValue], options: Sequence[Value]) -> Value:
-    """Return one value of what the branches gave."""
+def _merge_branches(node: NodeContext, conditions: Sequence[SSAValue], options: Sequence[Value]) -> Value:
+    """Merge the values of the branches into one."""
     if any(option is POISON for option in options):
         return POISON
     if any(isinstance(option, Optional | Either) for option in options):
@@ -126,10 +126,10 @@ def _joined(node: NodeContext, conditions: Sequence[SSAValue], options: Sequence
 
 
 def choose(node: NodeContext, condition: SSAValue, on_true: Value, on_false: Value) -> Value:
-    """Return one of two values; what is the same or there only once is taken without a select."""
+    """Return one of two values; equal values, or one that exists on one side only, need no select."""
     if on_true is on_false or _same_constant(on_true, on_false):
         return on_true
-    # What one side alone gives is for the same side of another condition: that of its gradient.
+    # A value of one side only is for the same side of another condition: that of its gradient.
     if on_true is MISSING or on_false is MISSING:
         return on_false if on_true is MISSING else on_true
     if isinstance(on_true, TensorList) and isinstance(on_false, TensorList):
@@ -221,13 +221,13 @@ def _while(node: NodeContext) -> list[Value]:
             f"whether it goes on after {loop.turn} turns depends on data of the run; loop over a Python "
             "number or a static shape, or give tf.while_loop a number of maximum_iterations",
         )
-    return _bounded(loop, values)
+    return _unroll_bounded(loop, values)
 
 
-def _bounded(loop: _Loop, values: list[Value]) -> list[Value]:
-    """Return all turns that there may be; the results are those of the last one that takes place.
+def _unroll_bounded(loop: _Loop, values: list[Value]) -> list[Value]:
+    """Import all iterations that are possible; the results are those of the last one that takes place.
 
-    The turns after it compute on as if the loop went on, and what they give is dropped.
+    The iterations after it compute as if the loop continued, and their results are dropped.
     """
     node, kept = loop.node, values
     active = node.emit.constant(np.asarray(True))
@@ -239,7 +239,7 @@ def _bounded(loop: _Loop, values: list[Value]) -> list[Value]:
             active = node.emit.binary(ops.AndOp, active, goes_on)
         turns.append(active)
         values = _turn(loop, values, active)
-        kept = [_kept(node, active, new, old) for new, old in zip(values, kept, strict=True)]
+        kept = [_keep_last(node, active, new, old) for new, old in zip(values, kept, strict=True)]
     count = kept[_COUNTER]
     if isinstance(count, SSAValue):
         node.step.turns[count] = tuple(turns)
@@ -262,7 +262,7 @@ def _turn(loop: _Loop, values: Sequence[Value], active: SSAValue) -> list[Value]
     return results
 
 
-def _kept(node: NodeContext, active: SSAValue, new: Value, old: Value) -> Value:
+def _keep_last(node: NodeContext, active: SSAValue, new: Value, old: Value) -> Value:
     if new is POISON or old is POISON:
         return POISON
     if isinstance(new, TensorList) and _differ_in_length(new, old):

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from cgc.cirh import ops
 from cgc.cirh.types import shape_of
-from cgc.importers.decompositions.indexing import places_of_largest
+from cgc.importers.decompositions.indexing import max_positions
 from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Shape
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
@@ -105,7 +105,7 @@ def _pool(kind: str, sizes_at: int | None = None) -> Handler:
 
 
 def _max_pool_grad(sizes_at: int | None = None) -> Handler:
-    """Inputs: what was pooled, the result of it, the gradient."""
+    """Inputs: the operand of the pooling, its result, the gradient."""
 
     def handler(node: NodeContext) -> SSAValue:
         x, grad = (to_channels_last(node, node.x(i)) for i in (0, 2))
@@ -116,7 +116,7 @@ def _max_pool_grad(sizes_at: int | None = None) -> Handler:
 
 
 def _avg_pool_grad(node: NodeContext) -> SSAValue:
-    """Inputs: the sizes of what was pooled, the gradient."""
+    """Inputs: the sizes of the operand of the pooling, the gradient."""
     sizes = sizes_channels_last(node, node.ints(0, "input size"))
     grad = to_channels_last(node, node.x(1))
     return to_own_format(node, node.emit.emit(ops.AvgPoolGradOp(grad, sizes, **_pool_window(node, sizes))))
@@ -128,7 +128,7 @@ def _max_pool_with_argmax(node: NodeContext) -> tuple[SSAValue, SSAValue]:
     count, height, width, channels = shape_of(x)
     window = _window_of_images(node, shape_of(x))
     y = e.emit(ops.PoolOp(x, "MAX", **window))
-    places = places_of_largest(e, x, shape_of(y), **window)
+    places = max_positions(e, x, shape_of(y), **window)
     numbers = e.add(e.mul(places, e.like(channels, places)), e.emit(ops.ArangeOp(channels)))
     if node.attr("include_batch_in_index"):
         first = e.emit(ops.ArangeOp(count, 0, height * width * channels))
@@ -137,7 +137,7 @@ def _max_pool_with_argmax(node: NodeContext) -> tuple[SSAValue, SSAValue]:
 
 
 def _max_pool_with_argmax_grad(node: NodeContext) -> SSAValue:
-    """Inputs: what was pooled, the gradient, the numbers."""
+    """Inputs: the operand of the pooling, the gradient, the indices."""
     x, window = node.x(0), _window_of_images(node, node.shape(0))
     return node.emit.emit(ops.MaxPoolGradOp(x, node.x(1), **window))
 
@@ -152,7 +152,7 @@ Item = TypeVar("Item")
 
 
 def channels_first(node: NodeContext) -> bool:
-    """Return whether the tensors of an operation have their channels behind the batch: NCHW, NCDHW."""
+    """Return whether the channels of an operation are the second dimension: NCHW, NCDHW."""
     data_format = node.attr("data_format").decode()
     if data_format not in ("NHWC", "NDHWC", "NCHW", "NCDHW"):
         raise RefusedError(
@@ -205,7 +205,7 @@ def explicit_padding(
 
     Args:
         node: the operation.
-        size: height and width of what the windows slide over (or depth, height and width).
+        size: height and width of the image (or depth, height and width).
         window: those of a window.
         strides: steps of the windows.
         dilation: steps inside a window.
@@ -226,7 +226,7 @@ def explicit_padding(
 
 
 def _same(size: int, window: int, stride: int, dilation: int) -> tuple[int, int]:
-    """As much padding as makes the output `ceil(size / stride)`; an odd one goes to the end."""
+    """Return the padding that makes the output `ceil(size / stride)`; an odd one goes to the end."""
     count = -(-size // stride)
     total = max(0, (count - 1) * stride + (window - 1) * dilation + 1 - size)
     return total // 2, total - total // 2

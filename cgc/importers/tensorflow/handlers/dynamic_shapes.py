@@ -98,7 +98,7 @@ def _segment_sum(node: NodeContext) -> Value:
     """Rows added up by number: into as many sums as there are different numbers, or into their places."""
     data, ids, count = node.inputs
     if isinstance(data, PaddedRows) and isinstance(ids, PaddedRows) and ids.value is ids.unique:
-        # The dense form of a sparse gradient: padding has a number behind the last row, and is dropped.
+        # The dense form of a sparse gradient: padding has an index beyond the last row, and is dropped.
         if data.unique is not ids.unique:
             raise refuse(node)
         (rows,) = node.ints(2, "number of segments")
@@ -241,7 +241,7 @@ def _elementwise_selected(handler: Handler) -> Handler:
 
 
 def _ctc_loss(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    """Losses `[N]` and gradients of logits `[T, N, C]`; labels are what a mask `[N, S]` selects."""
+    """Return losses `[N]` and gradients of logits `[T, N, C]`; a mask `[N, S]` selects the labels."""
     e, logits, (_, indices, labels, _) = node.emit, node.x(0), node.inputs
     count = shape_of(logits)[1]
     if not isinstance(indices, SelectedRows) or not isinstance(labels, SelectedRows):

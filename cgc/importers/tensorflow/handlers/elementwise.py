@@ -104,9 +104,10 @@ def _logical(op_type: Maker, decides: bool) -> Handler:
 
 
 def _add_n(node: NodeContext) -> SSAValue:
-    """Return the sum has no order of its own, so equal terms are one with a factor, as fusion expects it.
+    """Add the inputs; equal terms become one with a factor, as fusion expects it.
 
-    The gradient of `x * x` is two equal products, that of `square(x)` one with the factor 2.
+    The gradient of `x * x` is two equal products, that of `square(x)` one with the factor 2. The sum has no
+    order.
     """
     e = node.emit
     equal: dict[object, list[SSAValue]] = {}
@@ -120,7 +121,7 @@ def _add_n(node: NodeContext) -> SSAValue:
 
 
 def _product_of(value: SSAValue) -> object:
-    """What equal products have in common; other values are equal to themselves alone."""
+    """Return a key that is equal for equal products; other values are equal only to themselves."""
     owner = value.owner
     return frozenset(owner.operands) if isinstance(owner, ops.MulOp) else value
 
@@ -259,7 +260,7 @@ def _of(function: Callable[[Emitter, SSAValue], SSAValue]) -> Handler:
 
 
 def _polygamma(node: NodeContext) -> SSAValue:
-    """Inputs: the order, x. Order 1 is what the gradient of digamma needs."""
+    """Inputs: the order, x. Order 1 is the one that the gradient of digamma needs."""
     orders = node.static(0, "order")
     if not (orders == 1).all():
         raise RefusedError(Kind.USAGE, f"its order is {orders.max():g}, expected 1")
@@ -282,7 +283,7 @@ def _bitcast(node: NodeContext) -> Value:
 
 
 def _and(node: NodeContext) -> SSAValue:
-    """Of the bits of a float only the one of the sign can be taken."""
+    """Mask the bits of a float: only the sign can be taken."""
     bits, mask = node.inputs if isinstance(node.inputs[0], FloatBits) else reversed(node.inputs)
     if not isinstance(bits, FloatBits) or not isinstance(mask, np.ndarray):
         raise _no_bits()

@@ -18,9 +18,9 @@ from cgc.importers.decompositions.resampling import (
     bicubic,
     bilinear,
     nearest,
-    resampled,
-    resampled_grad,
-    scaled_and_translated,
+    resample,
+    resample_grad,
+    scale_and_translate,
 )
 from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Emitter, dtype_of
@@ -43,7 +43,7 @@ def _resize(kind: Any) -> Handler:
         x = node.emit.cast(node.x(0), node.out_dtype())
         sizes, results = shape_of(x)[1:3], node.ints(1, "size")
         for axis, taps in zip(SPACE, _taps(node, kind, sizes, results), strict=True):
-            x = resampled(node.emit, x, axis, taps)
+            x = resample(node.emit, x, axis, taps)
         return x
 
     return handler
@@ -62,7 +62,7 @@ def _resize_images_grad(kind: Any) -> Handler:
 def _resize_grad(node: NodeContext, kind: Any, sizes: Sequence[int]) -> SSAValue:
     grad = node.x(0)
     for axis, taps in zip(SPACE, _taps(node, kind, sizes, shape_of(grad)[1:3]), strict=True):
-        grad = resampled_grad(node.emit, grad, axis, taps)
+        grad = resample_grad(node.emit, grad, axis, taps)
     return node.emit.cast(grad, node.out_dtype())
 
 
@@ -70,7 +70,7 @@ def _scaled_taps(node: NodeContext, sizes: Sequence[int], results: Sequence[int]
     kernel, antialias = node.attr("kernel_type").decode(), bool(node.attr("antialias"))
     scale, translation = (node.static(i, what).reshape(-1) for i, what in ((2, "scale"), (3, "translation")))
     return [
-        scaled_and_translated(size, count, kernel, antialias, float(factor), float(offset))
+        scale_and_translate(size, count, kernel, antialias, float(factor), float(offset))
         for size, count, factor, offset in zip(sizes, results, scale, translation, strict=True)
     ]
 
@@ -80,7 +80,7 @@ def _scale_and_translate(node: NodeContext) -> SSAValue:
     x = node.emit.cast(node.x(0), node.out_dtype())
     taps = _scaled_taps(node, shape_of(x)[1:3], node.ints(1, "size"))
     for axis, of_axis in zip(SPACE, taps, strict=True):
-        x = resampled(node.emit, x, axis, of_axis)
+        x = resample(node.emit, x, axis, of_axis)
     return x
 
 
@@ -88,7 +88,7 @@ def _scale_and_translate_grad(node: NodeContext) -> SSAValue:
     """Inputs: the gradient, the images, scale and translation."""
     grad = node.x(0)
     for axis, taps in zip(SPACE, _scaled_taps(node, node.shape(1)[1:3], shape_of(grad)[1:3]), strict=True):
-        grad = resampled_grad(node.emit, grad, axis, taps)
+        grad = resample_grad(node.emit, grad, axis, taps)
     return node.emit.cast(grad, node.out_dtype())
 
 
@@ -110,7 +110,7 @@ def _mirror_pad_grad(node: NodeContext) -> SSAValue:
             size = shape_of(grad)[axis] - low - high
             places = np.pad(np.arange(size), (low, high), _mirror_mode(node))[None]
             taps = Taps(places, np.ones(places.shape, np.float32), size)
-            grad = resampled_grad(e, grad, axis, taps)
+            grad = resample_grad(e, grad, axis, taps)
     return grad
 
 
@@ -188,7 +188,7 @@ def _pairs(counts: Sequence[int], blocks: Sequence[int]) -> list[int]:
 
 
 def _extract_patches(node: NodeContext) -> SSAValue:
-    """Return the pixels of windows, one after the other along the channels."""
+    """Return the pixels of windows, concatenated along the channels."""
     e, x = node.emit, node.x(0)
     ksizes, strides, rates = (node.attr(name)[1:3] for name in ("ksizes", "strides", "rates"))
     reach = [(size - 1) * rate + 1 for size, rate in zip(ksizes, rates, strict=True)]
@@ -232,17 +232,19 @@ def _projective_transform(node: NodeContext) -> SSAValue:
     mode = node.attr("fill_mode").decode()
     sizes = shape_of(images)[1:3]
     x, y = (
-        _mapped(e, e.div(linear(*t[i : i + 3]), scale), size, mode)
+        _map_pixels(e, e.div(linear(*t[i : i + 3]), scale), size, mode)
         for i, size in ((0, sizes[1]), (3, sizes[0]))
     )
     read = partial(_pixels, e, images, fill)
     nearest_only = node.attr("interpolation") == b"NEAREST"
-    found = read(_rounded(e, y), _rounded(e, x)) if nearest_only else _interpolated(e, read, y, x)
+    found = (
+        read(_round_positions(e, y), _round_positions(e, x)) if nearest_only else _interpolate(e, read, y, x)
+    )
     finite = e.compare("NE", e.reshape(scale, (*shape_of(scale), 1)), e.scalar(0, "float32"))
     return e.select(finite, e.cast(found, dtype), fill)
 
 
-def _mapped(e: Emitter, place: SSAValue, size: int, mode: str) -> SSAValue:
+def _map_pixels(e: Emitter, place: SSAValue, size: int, mode: str) -> SSAValue:
     """Coordinates outside of an axis, by where the pixels lie that continue it."""
     if mode == "CONSTANT":
         return place
@@ -271,7 +273,7 @@ def _mapped(e: Emitter, place: SSAValue, size: int, mode: str) -> SSAValue:
     return e.binary(ops.MinOp, e.binary(ops.MaxOp, place, zero), last)
 
 
-def _rounded(e: Emitter, x: SSAValue) -> SSAValue:
+def _round_positions(e: Emitter, x: SSAValue) -> SSAValue:
     """Return the nearest integer, halves away from zero."""
     half = e.scalar(0.5, "float32")
     return e.mul(e.unary(ops.SignOp, x), e.unary(ops.FloorOp, e.add(e.unary(ops.AbsOp, x), half)))
@@ -291,7 +293,7 @@ def _pixels(e: Emitter, images: SSAValue, fill: SSAValue, y: SSAValue, x: SSAVal
     return e.select(e.reshape(is_inside, (*shape_of(is_inside), 1)), found, fill)
 
 
-def _interpolated(e: Emitter, read: Callable[..., SSAValue], y: SSAValue, x: SSAValue) -> SSAValue:
+def _interpolate(e: Emitter, read: Callable[..., SSAValue], y: SSAValue, x: SSAValue) -> SSAValue:
     """Return the four pixels around each place, by how near they are, in float32."""
     one = e.scalar(1, "float32")
 

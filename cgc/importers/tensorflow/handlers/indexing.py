@@ -13,9 +13,9 @@ from cgc.cirh.indexing import INDEX_DTYPES
 from cgc.cirh.types import shape_of
 from cgc.importers.decompositions.indexing import (
     Slicing,
+    flatten_indices,
     gather,
     gather_nd,
-    named_rows,
     scatter_rows,
     spread_slices,
     take_slices,
@@ -38,7 +38,7 @@ def _slice(node: NodeContext) -> SSAValue:
 
 
 def resolve_slices(node: NodeContext, shape: Sequence[int], begin_at: int) -> Slicing:
-    """What the inputs begin, end and strides, from `begin_at` on, and the masks take of a shape."""
+    """Resolve the inputs begin, end and strides, from `begin_at` on, and the masks for a shape."""
     begin, end, strides = (
         node.ints(begin_at + i, what) for i, what in enumerate(("begin", "end", "strides"))
     )
@@ -95,14 +95,14 @@ def _resource_gather_nd(node: NodeContext) -> SSAValue:
 def _scatter_nd(node: NodeContext) -> SSAValue:
     """Updates added into zeros."""
     e, shape = node.emit, node.ints(2, "shape")
-    rows = named_rows(e, node.x(0), shape)
+    rows = flatten_indices(e, node.x(0), shape)
     return e.reshape(scatter_rows(e, rows.numbers, e.reshape(node.x(1), rows.updates), rows.table), shape)
 
 
-def _placed(e: Emitter, x: SSAValue, indices: SSAValue, updates: SSAValue, kind: str) -> SSAValue:
-    """Return a tensor with updates put in the place of what is there (SET) or combined with it."""
+def _scatter_updates(e: Emitter, x: SSAValue, indices: SSAValue, updates: SSAValue, kind: str) -> SSAValue:
+    """Return a tensor with updates that replace its elements (SET) or are combined with them."""
     shape = shape_of(x)
-    rows = named_rows(e, indices, shape)
+    rows = flatten_indices(e, indices, shape)
     wide = e.broadcast(updates, (*rows.batch, *rows.table[1:]))
     table, updates = e.reshape(x, rows.table), e.reshape(wide, rows.updates)
     return e.reshape(e.emit(ops.ScatterOp(table, rows.numbers, updates, kind)), shape)
@@ -111,7 +111,7 @@ def _placed(e: Emitter, x: SSAValue, indices: SSAValue, updates: SSAValue, kind:
 def _tensor_scatter(kind: str, *, negate: bool = False) -> Handler:
     def handler(node: NodeContext) -> SSAValue:
         e, (x, indices, updates) = node.emit, node.all()
-        return _placed(e, x, indices, e.unary(ops.NegOp, updates) if negate else updates, kind)
+        return _scatter_updates(e, x, indices, e.unary(ops.NegOp, updates) if negate else updates, kind)
 
     return handler
 
@@ -120,7 +120,7 @@ def _resource_scatter(kind: str, *, negate: bool = False) -> Handler:
     def handler(node: NodeContext) -> None:
         e, updates = node.emit, node.x(2)
         updates = e.unary(ops.NegOp, updates) if negate else updates
-        node.write(0, _placed(e, node.read(), node.x(1), updates, kind))
+        node.write(0, _scatter_updates(e, node.read(), node.x(1), updates, kind))
 
     return handler
 
@@ -189,7 +189,7 @@ def _reverse_sequence(node: NodeContext) -> SSAValue:
     return e.transpose(reversed_, [order.index(axis) for axis in range(len(order))])
 
 
-def _assigned(node: NodeContext, x: SSAValue, value: SSAValue) -> SSAValue:
+def _replace_slice(node: NodeContext, x: SSAValue, value: SSAValue) -> SSAValue:
     """Return a tensor with a value in the place of a slice of it; the inputs from 1 on say which."""
     e, shape = node.emit, shape_of(x)
     found = resolve_slices(node, shape, 1)
@@ -201,11 +201,11 @@ def _assigned(node: NodeContext, x: SSAValue, value: SSAValue) -> SSAValue:
 
 
 def _assign_slice(node: NodeContext) -> None:
-    node.write(0, _assigned(node, node.read(), node.x(4)))
+    node.write(0, _replace_slice(node, node.read(), node.x(4)))
 
 
 def _update_slice(node: NodeContext) -> SSAValue:
-    return _assigned(node, node.x(0), node.x(4))
+    return _replace_slice(node, node.x(0), node.x(4))
 
 
 def _diag(node: NodeContext) -> SSAValue:
@@ -236,7 +236,7 @@ def _diag_part(node: NodeContext) -> SSAValue:
 
 
 def _tensor_diag_part(node: NodeContext) -> SSAValue:
-    """Of a matrix its diagonal."""
+    """Return the diagonal of a matrix."""
     shape = node.shape(0)
     if len(shape) != 2:
         raise RefusedError(Kind.USAGE, f"its input has shape {list(shape)}, expected a matrix")
@@ -252,14 +252,14 @@ def _set_diag(node: NodeContext) -> SSAValue:
 
 
 def _wider(e: Emitter, diagonal: SSAValue, columns: int) -> SSAValue:
-    """Return the diagonal with zeros behind it, up to `columns` elements."""
+    """Return the diagonal with zeros after it, up to `columns` elements."""
     *leading, size = shape_of(diagonal)
     none = (0,) * len(leading)
     return e.pad(diagonal, (*none, 0), (*none, columns - size))
 
 
 def _as_columns(e: Emitter, diagonal: SSAValue) -> SSAValue:
-    """[..., n] as [..., 1, n]: element i stands in every row of column i."""
+    """Return [..., n] as [..., 1, n]: element i is in every row of column i."""
     shape = shape_of(diagonal)
     return e.reshape(diagonal, (*shape[:-1], 1, shape[-1]))
 

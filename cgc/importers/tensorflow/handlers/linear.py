@@ -59,7 +59,7 @@ def _einsum(node: NodeContext) -> SSAValue:
     taken = [_diagonals(node.emit, x, own) for x, own in zip(operands, labels, strict=True)]
     operands, labels = [x for x, _ in taken], [own for _, own in taken]
     if len(operands) == 1:
-        product = _arrange(node.emit, *_summed(node.emit, operands[0], labels[0], result), result)
+        product = _arrange(node.emit, *_sum_labels(node.emit, operands[0], labels[0], result), result)
     else:
         product = _product(node.emit, operands, labels, result)
     return _on_diagonals(node.emit, product, result, named)
@@ -93,7 +93,7 @@ def _diagonals(e: Emitter, x: SSAValue, labels: str) -> tuple[SSAValue, str]:
             turned = e.transpose(x, [first, second, *rest])
             size, tail = shape_of(turned)[0], shape_of(turned)[2:]
             rows = e.reshape(turned, (size * size, *tail))
-            # as a strided slice: every row of the diagonal lies size + 1 behind the one before
+            # as a strided slice: the rows of the diagonal are size + 1 apart
             x = e.slice(
                 rows,
                 [0] * (1 + len(tail)),
@@ -117,7 +117,7 @@ def _on_diagonals(e: Emitter, x: SSAValue, labels: str, named: str) -> SSAValue:
     return e.select(e.constant(inside), e.reshape(x, shape), e.scalar(0, dtype_of(x)))
 
 
-def _summed(e: Emitter, x: SSAValue, labels: str, kept: str) -> tuple[SSAValue, str]:
+def _sum_labels(e: Emitter, x: SSAValue, labels: str, kept: str) -> tuple[SSAValue, str]:
     """Return the operand without the axes that nothing else has."""
     gone = [axis for axis, label in enumerate(labels) if label not in kept]
     return e.reduce("ADD", x, gone), "".join(label for label in labels if label in kept)
@@ -130,7 +130,7 @@ def _arrange(e: Emitter, x: SSAValue, labels: str, wanted: str) -> SSAValue:
 def _product(e: Emitter, operands: Sequence[SSAValue], labels: Sequence[str], result: str) -> SSAValue:
     """A matrix product over the axes that only the operands share; those in all three are its batch."""
     (a, left), (b, right) = (
-        _summed(e, x, own, result + other)
+        _sum_labels(e, x, own, result + other)
         for x, own, other in zip(operands, labels, reversed(labels), strict=True)
     )
     sizes = _sizes(((a, left), (b, right)))
@@ -176,7 +176,7 @@ def _triangular_solve(node: NodeContext) -> SSAValue:
 
 
 def _solve(node: NodeContext) -> SSAValue:
-    e, lu = node.emit, linalg.factored(node.emit, node.x(0))
+    e, lu = node.emit, linalg.factorize(node.emit, node.x(0))
     return linalg.solve_factored(e, lu.factors, lu.permutation, node.x(1), bool(node.attr("adjoint")))
 
 
@@ -187,11 +187,11 @@ def _inverse(node: NodeContext) -> SSAValue:
 
 
 def _log_determinant(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    return linalg.sign_and_log_determinant(node.emit, linalg.factored(node.emit, node.x(0)))
+    return linalg.sign_and_log_determinant(node.emit, linalg.factorize(node.emit, node.x(0)))
 
 
 def _determinant(node: NodeContext) -> SSAValue:
-    return linalg.determinant(node.emit, linalg.factored(node.emit, node.x(0)))
+    return linalg.determinant(node.emit, linalg.factorize(node.emit, node.x(0)))
 
 
 def _qr(node: NodeContext) -> tuple[SSAValue, ...]:

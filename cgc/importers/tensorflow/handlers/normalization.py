@@ -15,9 +15,9 @@ from cgc.importers.tensorflow.node import NodeContext, Table, Value
 
 
 def _fused_batch_norm(node: NodeContext) -> Sequence[Value]:
-    """Outputs: y, mean, variance, and what the gradient reads: the moments of the batch."""
+    """Return y, mean, variance, and the moments of the batch, which the gradient reads."""
     x, (scale, offset) = to_channels_last(node, node.x(0)), node.all(1, 3)
-    # in training without a running average TensorFlow takes vectors of no element in place of the moments
+    # in training without a running average TensorFlow takes empty vectors instead of the moments
     mean, variance = (
         node.x(i) if node.shape(i) == shape_of(scale) else node.emit.like(0, scale) for i in (3, 4)
     )
@@ -46,14 +46,14 @@ def _fused_batch_norm_grad(node: NodeContext) -> Sequence[Value]:
 
 
 def _as_many(node: NodeContext, results: Sequence[SSAValue], scale: SSAValue) -> Sequence[Value]:
-    """Return the results, and no elements for the outputs in which other devices keep what they need."""
+    """Return the results, and empty tensors for outputs in which other devices keep intermediates."""
     empty = np.zeros(0, dtype_of(scale))
     samples, *vectors = results
     return [to_own_format(node, samples), *vectors, *[empty] * (len(node.op.outputs) - len(results))]
 
 
 def _sum_of_near_channels(node: NodeContext, x: SSAValue) -> SSAValue:
-    """For each channel the sum over those at most `depth_radius` away; none lie beyond the first and last."""
+    """Return for each channel the sum over the channels at most `depth_radius` away."""
     e, shape, radius = node.emit, shape_of(x), int(node.attr("depth_radius"))
     *outer, channels = shape
     radius = min(radius, channels - 1)
@@ -70,7 +70,7 @@ def _sum_of_near_channels(node: NodeContext, x: SSAValue) -> SSAValue:
 
 
 def _scale(node: NodeContext, x: SSAValue) -> SSAValue:
-    """`bias + alpha * sum of squares`: what is raised to the power of -beta."""
+    """Return `bias + alpha * sum of squares`, the base of the power of -beta."""
     e = node.emit
     squares = e.scale(_sum_of_near_channels(node, e.mul(x, x)), node.attr("alpha"))
     return e.add(squares, e.scalar(node.attr("bias"), dtype_of(x)))

@@ -29,7 +29,7 @@ def gradient_descent(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
 
 
 def momentum(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
-    """See `cirh.Momentum`."""
+    """Momentum, with or without Nesterov's look-ahead."""
     update = ops.MomentumOp(
         v["var"], v["accum"], v["lr"], v["grad"], v["momentum"], node.attr("use_nesterov")
     )
@@ -49,7 +49,7 @@ def keras_momentum(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
 
 
 def adam(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
-    """See `cirh.Adam`."""
+    """Adam, with or without Nesterov's look-ahead."""
     update = ops.AdamOp(
         v["var"],
         v["m"],
@@ -80,7 +80,7 @@ def adam_with_amsgrad(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
 
 
 def ada_max(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
-    """As Adam, with the decaying maximum `v` of the gradient's size in place of its second moment."""
+    """As Adam, with the decaying maximum `v` of the gradient's size instead of its second moment."""
     e = node.emit
     one = e.scalar(1, dtype_of(v["lr"]))
     m = e.add(v["m"], e.mul(e.sub(v["grad"], v["m"]), e.sub(one, v["beta1"])))
@@ -91,7 +91,7 @@ def ada_max(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
 
 
 def rms_prop(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
-    """See `cirh.RMSProp`."""
+    """RMSProp, with a momentum."""
     update = ops.RMSPropOp(
         v["var"], v["ms"], v["mom"], v["lr"], v["rho"], v["momentum"], v["epsilon"], v["grad"]
     )
@@ -112,7 +112,7 @@ def centered_rms_prop(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
 
 
 def adagrad(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
-    """See `cirh.Adagrad`; without `update_slots` the accumulator stays."""
+    """Adagrad; without `update_slots` the accumulator does not change."""
     if node.attr("update_slots"):
         return node.emit.emit_all(ops.AdagradOp(v["var"], v["accum"], v["lr"], v["grad"]))
     e = node.emit
@@ -235,7 +235,7 @@ RULES: dict[str, Rule] = {
     "Ftrl": ftrl,
     "FtrlV2": ftrl,
 }
-"""What follows "ResourceApply" in the names of training ops -> what they compute."""
+"""Name of a training op without "ResourceApply" -> its rule."""
 
 # For sparse gradients TensorFlow composes these of other operations.
 _DENSE_ONLY = frozenset({"GradientDescent", "Adam", "AdamWithAmsgrad", "AdaMax"})

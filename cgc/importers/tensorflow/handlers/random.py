@@ -1,7 +1,7 @@
 """Random numbers.
 
-TensorFlow's own generators are not reproduced: here a number depends on the seeds of the op and the step
-alone, so that a resumed run draws the same ones. Stateless ops depend on the seed that they are given.
+TensorFlow's own generators are not reproduced: a number depends only on the seeds of the op and the step, so
+that a resumed run draws the same ones. Stateless ops depend on the seed that they are given.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def _step_number(node: NodeContext) -> SSAValue:
     return step.global_step or node.emit.constant(np.asarray(0, np.int64))
 
 
-def _drawn(node: NodeContext, op_type: type[ops.RandomUniformOp] | type[ops.RandomNormalOp]) -> SSAValue:
+def _draw(node: NodeContext, op_type: type[ops.RandomUniformOp] | type[ops.RandomNormalOp]) -> SSAValue:
     shape = tuple(node.ints(0, "shape"))
     return node.emit.emit(op_type(_step_number(node), shape, *_seeds(node)))
 
 
 def _uniform(node: NodeContext) -> SSAValue:
-    return _drawn(node, ops.RandomUniformOp)
+    return _draw(node, ops.RandomUniformOp)
 
 
 def _stateful(distribution: Distribution) -> Handler:
@@ -73,7 +73,7 @@ def _stateful(distribution: Distribution) -> Handler:
 
 
 def _standard_normal(node: NodeContext) -> SSAValue:
-    return _as_dtype(node, _drawn(node, ops.RandomNormalOp))
+    return _as_dtype(node, _draw(node, ops.RandomNormalOp))
 
 
 def _uniform_int(node: NodeContext) -> SSAValue:
@@ -97,7 +97,7 @@ def _normal(e: Emitter, uniform: SSAValue) -> SSAValue:
 
 
 def _truncated_normal(e: Emitter, uniform: SSAValue) -> SSAValue:
-    """Normal within two standard deviations: quantiles of the part of the distribution that lies there."""
+    """Draw normal numbers within two standard deviations, as quantiles of that part of the distribution."""
     below = 0.5 * math.erfc(math.sqrt(2.0))
     part = e.add(e.scale(uniform, 1.0 - 2.0 * below), e.scalar(below, dtype_of(uniform)))
     return normal_quantile(e, part)
@@ -123,7 +123,7 @@ def _as_dtype(node: NodeContext, drawn: SSAValue) -> SSAValue:
 
 
 def _key_and_counter(node: NodeContext) -> tuple[Value, Value]:
-    """Return the seed itself stands for the key and the counter that TensorFlow would mix from it."""
+    """Return the seed instead of the key and the counter that TensorFlow would mix from it."""
     key = SeedKey(_seed_words(node, 0))
     return key, key
 

@@ -136,7 +136,7 @@ def _counts(node: NodeContext, numbers: SSAValue, weights: SSAValue, *, is_binar
 
 
 def _size(node: NodeContext) -> int:
-    """How many numbers count: known, or held at one value by equal minlength and maxlength."""
+    """Return the number of bins: known, or fixed by equal minlength and maxlength."""
     known = node.known(1)
     if known is not None:
         return int(known.reshape(()))
@@ -174,16 +174,16 @@ def _bounds(tensor: Any) -> tuple[int | None, int | None]:
 
 
 def _bucketize(node: NodeContext) -> SSAValue:
-    """How many of the boundaries, which rise, each element has reached."""
+    """Return the number of boundaries, which rise, that each element has reached."""
     e, x = node.emit, node.x(0)
     bounds = np.asarray(node.attr("boundaries"), np.float32)
     if dtype_of(x) != "float32":
         x = e.cast(x, "float32")
-    return _reached(e, x, e.constant(bounds), "GE", node.out_dtype())
+    return _count_reached(e, x, e.constant(bounds), "GE", node.out_dtype())
 
 
-def _reached(e: Emitter, x: SSAValue, bounds: SSAValue, direction: str, dtype: str) -> SSAValue:
-    """For each element: of how many bounds, along their last axis, the comparison with them holds."""
+def _count_reached(e: Emitter, x: SSAValue, bounds: SSAValue, direction: str, dtype: str) -> SSAValue:
+    """Return for each element the number of bounds, along their last axis, for which the comparison holds."""
     column = e.reshape(x, (*shape_of(x), 1))
     return e.reduce("ADD", e.cast(e.compare(direction, column, bounds), dtype), (len(shape_of(x)),))
 
@@ -194,7 +194,7 @@ def _search(direction: str) -> Any:
     def handler(node: NodeContext) -> SSAValue:
         e, ordered, values = node.emit, node.x(0), node.x(1)
         rows, length = shape_of(ordered)
-        return _reached(e, values, e.reshape(ordered, (rows, 1, length)), direction, node.out_dtype())
+        return _count_reached(e, values, e.reshape(ordered, (rows, 1, length)), direction, node.out_dtype())
 
     return handler
 
@@ -224,24 +224,24 @@ def _segment(power: float) -> Handler:
     """SegmentSum and SegmentMean of (data, ids)."""
 
     def handler(node: NodeContext) -> SSAValue:
-        return _combine(node.emit, node.x(0), node.x(1), _known_count(node, 1), power)
+        return _combine(node.emit, node.x(0), node.x(1), _segment_count(node, 1), power)
 
     return handler
 
 
 def _sparse_segment(power: float, *, with_count: bool) -> Handler:
-    """Of (data, indices, ids): the rows of data are taken at the indices first."""
+    """Inputs: data, indices, ids; reduces the rows of data at the indices."""
 
     def handler(node: NodeContext) -> SSAValue:
         e = node.emit
-        count = node.ints(3, "number of segments")[0] if with_count else _known_count(node, 2)
+        count = node.ints(3, "number of segments")[0] if with_count else _segment_count(node, 2)
         return _combine(e, e.take(node.x(0), node.x(1), 0), node.x(2), count, power)
 
     return handler
 
 
 def _sparse_segment_grad(power: float) -> Handler:
-    """Of (grad, indices, ids, number of rows): each segment's gradient back to the rows it was made of."""
+    """Inputs: grad, indices, ids, number of rows; spreads the gradient of each segment over its rows."""
 
     def handler(node: NodeContext) -> SSAValue:
         e, grad, ids = node.emit, node.x(0), node.x(2)
@@ -253,8 +253,8 @@ def _sparse_segment_grad(power: float) -> Handler:
     return handler
 
 
-def _unsorted(kind: str) -> Handler:
-    """Of (data, ids, number of segments); rows of negative ids are dropped."""
+def _reduce_unsorted(kind: str) -> Handler:
+    """Inputs: data, ids, number of segments; rows of negative ids are dropped."""
 
     def handler(node: NodeContext) -> SSAValue:
         (count,) = node.ints(2, "number of segments")
@@ -263,11 +263,11 @@ def _unsorted(kind: str) -> Handler:
     return handler
 
 
-def _sorted(kind: str) -> Handler:
-    """Of (data, ids), where the ids rise; a segment that no row has is 0, of a product 1."""
+def _reduce_sorted(kind: str) -> Handler:
+    """Inputs: data, ids, which rise; a segment without rows is 0, or 1 for a product."""
 
     def handler(node: NodeContext) -> SSAValue:
-        e, count = node.emit, _known_count(node, 1)
+        e, count = node.emit, _segment_count(node, 1)
         result = _extreme(node, kind, count)
         is_empty = np.isin(np.arange(count), node.static(1, "segment ids"), invert=True)
         if kind == "MUL" or not is_empty.any():
@@ -288,15 +288,15 @@ def _extreme(node: NodeContext, kind: str, count: int) -> SSAValue:
 
 
 def _start(kind: str, dtype: str) -> float:
-    """What changes nothing: 1 of a product, the lowest finite number for the largest element."""
+    """Return the neutral element: 1 of a product, the lowest finite number of a maximum."""
     if kind == "MUL":
         return 1
     limits: Any = np.iinfo(dtype) if np.dtype(dtype).kind in "iu" else np.finfo(dtype)
     return float(limits.min if kind == "MAX" else limits.max)
 
 
-def _known_count(node: NodeContext, position: int) -> int:
-    """As many segments as the ids, which rise, name."""
+def _segment_count(node: NodeContext, position: int) -> int:
+    """Return the number of segments of rising ids."""
     ids = node.constant(position)
     if ids is None:
         raise RefusedError(
@@ -341,8 +341,8 @@ TABLE: Table = {
     "LowerBound": _search("GT"),
     "UpperBound": _search("GE"),
     "HistogramFixedWidth": _histogram,
-    **{f"Segment{name}": _sorted(kind) for name, kind in _EXTREMES.items()},
-    **{f"UnsortedSegment{name}": _unsorted(kind) for name, kind in _EXTREMES.items()},
+    **{f"Segment{name}": _reduce_sorted(kind) for name, kind in _EXTREMES.items()},
+    **{f"UnsortedSegment{name}": _reduce_unsorted(kind) for name, kind in _EXTREMES.items()},
     "SegmentSum": _segment(_POWERS["Sum"]),
     "SegmentMean": _segment(_POWERS["Mean"]),
     **{f"SparseSegment{name}": _sparse_segment(p, with_count=False) for name, p in _POWERS.items()},

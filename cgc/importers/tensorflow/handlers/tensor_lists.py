@@ -1,7 +1,8 @@
-"""Lists of tensors and optionals: how loops and branches of TensorFlow hand values on.
+"""Lists of tensors and optionals: the values that loops and branches of TensorFlow pass on.
 
-tf.TensorArray is such a list; tf.while_loop, tf.map_fn, tf.scan and recurrent layers use it for what they
-collect, and the gradient of a loop takes from lists what the loop put there, turn by turn.
+tf.TensorArray is such a list; tf.while_loop, tf.map_fn, tf.scan and recurrent layers collect results in
+lists, and
+the gradient of a loop reads the values that each iteration put there.
 """
 
 from __future__ import annotations
@@ -94,11 +95,11 @@ def _element_shape(node: NodeContext) -> Array:
 
 def _stack(node: NodeContext) -> SSAValue | Array:
     items = _list(node)
-    return _stacked(node, items, range(len(items.items)))
+    return _stack_items(node, items, range(len(items.items)))
 
 
 def _gather(node: NodeContext) -> SSAValue | Array:
-    return _stacked(node, _list(node), node.ints(1, "indices"))
+    return _stack_items(node, _list(node), node.ints(1, "indices"))
 
 
 def _from_tensor(node: NodeContext) -> TensorList:
@@ -109,11 +110,11 @@ def _scatter(node: NodeContext) -> TensorList:
     """Return a list with the rows of a tensor at given places."""
     size = node.ints(3, "number of elements")[0] if len(node.inputs) > 3 else -1
     rows, indices = _rows(node, 0), node.ints(1, "indices")
-    return _placed(_new(node, [None] * max(size, 0)), indices, rows)
+    return _scatter_items(_new(node, [None] * max(size, 0)), indices, rows)
 
 
 def _scatter_into(node: NodeContext) -> TensorList:
-    return _placed(_list(node), node.ints(2, "indices"), _rows(node, 1))
+    return _scatter_items(_list(node), node.ints(2, "indices"), _rows(node, 1))
 
 
 def _split(node: NodeContext) -> TensorList:
@@ -122,7 +123,7 @@ def _split(node: NodeContext) -> TensorList:
 
 
 def _concat(node: NodeContext) -> tuple[Value, Value]:
-    """Return the items, one after the other along the first axis, and the length of each."""
+    """Return the items, concatenated along the first axis, and the length of each."""
     items = _list(node)
     parts = [node.as_value(_item(node, items, i)) for i in range(len(items.items))]
     lengths = np.asarray([shape_of(part)[0] for part in parts], np.int64)
@@ -134,7 +135,7 @@ def _number(node: NodeContext, position: int, what: str) -> int:
     return number
 
 
-def _placed(items: TensorList, indices: list[int], rows: list[Value]) -> TensorList:
+def _scatter_items(items: TensorList, indices: list[int], rows: list[Value]) -> TensorList:
     return reduce(lambda found, place: found.put(*place), zip(indices, rows, strict=True), items)
 
 
@@ -147,7 +148,7 @@ def _rows(node: NodeContext, position: int) -> list[Value]:
     return [node.emit.reshape(row, rest) for row in cut(node.emit, x, 0, [1] * count)]
 
 
-def _stacked(node: NodeContext, items: TensorList, indices: range | list[int]) -> SSAValue | Array:
+def _stack_items(node: NodeContext, items: TensorList, indices: range | list[int]) -> SSAValue | Array:
     found = [_item(node, items, index, rank=1) for index in indices]
     arrays = [item for item in found if isinstance(item, np.ndarray)]
     if len(arrays) == len(found):
@@ -270,7 +271,7 @@ TABLE: Table = {
     "OptionalNone": _missing,
     "OptionalGetValue": _components,
     "OptionalHasValue": _has_value,
-    # What functions for XLA give in place of an empty optional.
+    # Functions for XLA return this instead of an empty optional.
     "FakeParam": _missing,
 }
 

@@ -84,8 +84,8 @@ def compile_for(
     notices = (_fits(copies.performance.overall.active_pes, fabric),) if options.execution == "auto" else ()
     if loop is not None:
         notices += (
-            f"rates are of one round of the loop over tokens ({describe(loop)}): a sample takes one for each "
-            f"token that is generated, at most {loop.rounds}",
+            f"rates are for one round of the loop over tokens ({describe(loop)}): a sample takes one round "
+            f"per generated token, at most {loop.rounds}",
         )
     if options.replicas == AUTO:
         notices += (_replica_notice(copies, tried),)
@@ -106,7 +106,7 @@ def _add_other_mode(
     try:
         _, report = weight_streaming.estimate_streamed(module, fabric, stages, streaming)
     except CompileError as other:
-        text = f"{error}. Weight streaming would not run it either: {other}"
+        text = f"{error}. Weight streaming cannot run it either: {other}"
     else:
         rate = report.samples_per_s
         shown = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
@@ -137,7 +137,7 @@ def _check_replicas(replicas: ReplicaChoice) -> tuple[str, ...]:
 
 
 def _not_once(error: PlacementError) -> str:
-    return f"the model does not fit the wafer once: {error}"
+    return f"one copy of the model does not fit the wafer: {error}"
 
 
 def _replica_notice(best: Replicated, tried: Sequence[Replicated]) -> str:
@@ -150,9 +150,9 @@ def _replica_notice(best: Replicated, tried: Sequence[Replicated]) -> str:
     )
     if best.exchange.cycles:
         percent = 100 * best.exchange.cycles / best.step_cycles
-        start += f", emptying and exchange of gradients {percent:.1f}% of a step"
+        start += f", draining and exchange of gradients take {percent:.1f}% of a step"
     others = [
-        f"{other.count:,} would have {other.samples_per_s:,.0f} samples/s"
+        f"{other.count:,} copies would reach {other.samples_per_s:,.0f} samples/s"
         for other in (*tried[max(0, at - 1) : at], *tried[at + 1 : at + 2])
     ]
     return "; ".join([start, *others])

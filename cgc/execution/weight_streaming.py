@@ -239,21 +239,21 @@ def activation_notices(choice: Choice, limit: MemoryLimit, streaming: Streaming)
     if is_untouched and peak <= room:
         return ()
     layers = len(step.schedule.layers)
-    again = f"{len(choice.recomputed):,} of {layers:,} layers are computed again in the backward pass"
-    per_system = f"{_size(peak // count)} of activations wait at once{_each(count)}, {limit.source}"
+    again = f"{len(choice.recomputed):,} of {layers:,} layers are recomputed in the backward pass"
+    per_system = f"{_size(peak // count)} of activations are stored at the peak{_each(count)}, {limit.source}"
     start = f"activations (recompute {streaming.recompute}): {again}; {_parts(step, streaming)}{per_system}"
     if peak <= room:
         return (start,)
-    first = "say recompute: auto, or " if streaming.recompute == "none" else ""
+    first = "set recompute: auto, or " if streaming.recompute == "none" else ""
     cut = f"; the batch cannot be cut into micro-batches: {choice.not_cut}" if choice.not_cut else ""
-    return (f"{start}, which is too little: {first}take a smaller batch{cut}",)
+    return (f"{start}, which is not enough: {first}use a smaller batch{cut}",)
 
 
 def _parts(step: StreamedStep, streaming: Streaming) -> str:
     if step.micro is None:
         return ""
     size = step.program.batch_size // streaming.num_csx
-    given = "auto" if streaming.micro_batch_size == "auto" else "as asked for"
+    given = "auto" if streaming.micro_batch_size == "auto" else "as requested"
     return (
         f"the batch goes through the layers in {step.micro_batches:,} micro-batches of {size:,} samples"
         f"{_each(streaming.num_csx)} ({given}); "

@@ -33,7 +33,7 @@ _MATMUL_UNITS = {
     "matmul_input": "cycles per input of the tile and row, three passes",
     "matmul_output": "cycles per output of the tile and row, three passes",
     "matmul_start": "cycles per row, three passes",
-    "matmul_loss_output": "cycles per output and row more where 32-bit results go to a loss and come back",
+    "matmul_loss_output": "additional cycles per output and row if 32-bit results go to a loss and come back",
     "matmul_wire_weight": "transmission cycles per weight of the local tile and row, three passes",
     "matmul_wire_input": "transmission cycles per input of the tile and row, three passes",
     "matmul_wire_output": "transmission cycles per output of the tile and row, three passes",
@@ -49,7 +49,7 @@ _ROW_UNITS = {
     "start": "cycles per row",
     "element": "cycles per element of a row on a PE",
     "hop": "cycles per column that the sums of a row travel over",
-    "spare": "PEs beside the columns, as a share of them",
+    "spare": "additional PEs, as a share of the columns",
 }
 _ROW_FITS = ("layer_norm", "nlin", "add", "dropout", "pos_encoding")
 _LOSS_UNITS = {
@@ -84,9 +84,9 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
     **_from_fit(_FITTED_BUSY),
     **_from_fit(
         {
-            "code_bytes": "bytes of SRAM per PE for code, stack, routing tables and the lines beside a table",
-            "matmul_reserve": "cycles of fully connected kernels as a share of the pace they are sized for",
-            "sample_start": "cycles per sample of products and of kernels on rows, beside those of the rows",
+            "code_bytes": "bytes of SRAM per PE for code, stack, routing tables and lines next to a table",
+            "matmul_reserve": "cycles of fully connected kernels as a share of the cycles they are sized for",
+            "sample_start": "cycles per sample of products and row kernels, in addition to those of the rows",
         }
     ),
     "convolution_busy": Coefficient(
@@ -99,7 +99,7 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
     ),
     "matmul_lines_max": Coefficient(
         400.0,
-        "lines of outputs of a core at most",
+        "maximum number of output lines of a core",
         "REPORTS: the vocabulary heads of all Transformers stop at 398 lines and bound the speed, though "
         "402 lines, the next tile, would be faster",
     ),
@@ -111,7 +111,7 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
     "postadapt_lines_max": Coefficient(10.0, "lines of PEs after a matmul core", "REPORTS: largest found"),
     "lookup_lines": Coefficient(
         17.0,
-        "lines more on both sides of a core whose weights are an embedding table as well",
+        "additional lines on both sides of a core whose weights are an embedding table as well",
         "REPORTS: GPT-2's emb_fc1, 65,604 PEs = (289 + 3 + 16) x (192 + 3 + 18) with a tile of 4 x 174",
     ),
     "attention_lines_x": Coefficient(
@@ -123,24 +123,24 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
     "attention_exp": Coefficient(
         20.0,
         "cycles per score on a PE and row: scale, mask, exponential, maximum and sum",
-        "ASSUMED: the rows tell it not apart from the multiplications; 20 makes attention as large as the "
+        "ASSUMED: the rows do not separate it from the multiplications; 20 makes attention as large as the "
         "sweep's width of 16 needs",
     ),
     "attention_delay": Coefficient(
         0.92,
         "samples that an attention holds back in each direction where its queries see later keys",
-        "REPORTS: the Transformer of 42 + 42 layers; to wait for the last key of a sample is at most 1",
+        "REPORTS: the Transformer of 42 + 42 layers; waiting for the last key of a sample is at most 1",
     ),
     "layer_norm_lanes": Coefficient(6.0, "PEs of a column", "REPORTS: all rows are multiples of 6"),
     "nlin_piece": Coefficient(
-        2.0, "elements of a row on a PE at least", "REPORTS: 1,536 PEs for GELU of 3,072 elements"
+        2.0, "minimum number of elements of a row on a PE", "REPORTS: 1,536 PEs for GELU of 3,072 elements"
     ),
     "pos_encoding_lanes": Coefficient(4.0, "PEs of a column", "REPORTS: 24 and 28 PEs"),
     "loss_lines": Coefficient(
-        24.0, "PEs of a line, and one more per `loss_buffer` classes", "REPORTS: 25 x 386 and 27 x 234 PEs"
+        24.0, "PEs of a line, plus one per `loss_buffer` classes", "REPORTS: 25 x 386 and 27 x 234 PEs"
     ),
     "loss_buffer": Coefficient(
-        100.0, "classes on a line for one PE more", "REPORTS: as above; 95 and 215 classes"
+        100.0, "classes on a line per additional PE", "REPORTS: as above; 95 and 215 classes"
     ),
     "stream_lanes": Coefficient(
         4.0,
@@ -148,7 +148,9 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
         "REPORTS: `add` and layer norm, 64 cycles more with 512 elements more",
     ),
     "stream_start": Coefficient(
-        64.0, "transmission cycles per row beside the elements", "REPORTS: `add`: 128 with 256, 256 with 768"
+        64.0,
+        "transmission cycles per row in addition to the elements",
+        "REPORTS: `add`: 128 with 256, 256 with 768",
     ),
     "stream_group": Coefficient(
         768.0,
@@ -157,7 +159,7 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
     ),
     "line_start": Coefficient(
         33.5,
-        "transmission cycles per line of an image beside the elements",
+        "transmission cycles per line of an image in addition to the elements",
         "REPORTS: a U-Net for 256 x 256 pixels, 57,728 cycles = 256 x (192 + 33.5): 192 for the 768 elements "
         "of a full group of lanes",
     ),
@@ -175,7 +177,7 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
     ),
     "bias_lines": Coefficient(
         1.0,
-        "lines after a core for an activation, a bias or a dropout, beside the two",
+        "additional lines after a core for an activation, a bias or a dropout",
         "REPORTS: 2, 3 and 5 lines",
     ),
     "start": Coefficient(
@@ -213,12 +215,12 @@ COEFFICIENTS: Final[dict[str, Coefficient]] = {
     ),
     "smallest_piece": Coefficient(
         4.0,
-        "elements of a row that a PE works on at least",
+        "minimum number of elements of a row that a PE works on",
         "REPORTS: vocabulary heads of width 16, 256 and 512 all have 4 inputs per PE, dropout 4 elements; "
         "one 64-bit memory access brings four",
     ),
     "row_buffers": Coefficient(
-        2.0, "rows that a PE holds of each stream: one that is worked on, one that arrives", "ASSUMED"
+        2.0, "rows of each stream in a PE's buffers: one being computed, one arriving", "ASSUMED"
     ),
     "wide_element_factor": Coefficient(
         2.0,

@@ -140,7 +140,7 @@ def loop_extents(op: GenericOp) -> tuple[int, ...]:
                 found[expr.position] = size
     missing = set(range(len(op.iterator_types))) - found.keys()
     if missing:
-        raise LoweringError(f"linalg.generic: no operand tells the extent of loop d{min(missing)}")
+        raise LoweringError(f"linalg.generic: no operand determines the extent of loop d{min(missing)}")
     return tuple(found[loop] for loop in range(len(op.iterator_types)))
 
 
@@ -322,11 +322,11 @@ def original(function: FuncOp) -> CirhOp:
         and isinstance(types, FunctionType)
     ):
         raise LoweringError(
-            f"@{function.sym_name.data} has no meaning: {OP}, {ATTRIBUTES} or {TYPES} is missing"
+            f"@{function.sym_name.data} cannot be read: {OP}, {ATTRIBUTES} or {TYPES} is missing"
         )
     op_type = next((known for known in ALL_OPS if known.name == name.data), None)
     if op_type is None:
-        raise LoweringError(f"@{function.sym_name.data}: {OP} is {name.data!r}, which is no op of CIRH")
+        raise LoweringError(f"@{function.sym_name.data}: {OP} is {name.data!r}, which is not an op of CIRH")
     return op_type.create(
         operands=Block(arg_types=types.inputs.data).args,
         result_types=types.outputs.data,

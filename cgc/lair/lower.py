@@ -80,7 +80,7 @@ class LowerToLairPass(ModulePass):
 
 def _check_dialect(op: Operation) -> CirhOp:
     if not isinstance(op, CirhOp):
-        raise LoweringError(f"{op.name} is no op of CIRH; only functions of cirh ops become loop nests")
+        raise LoweringError(f"{op.name} is not an op of CIRH; only functions of cirh ops become loop nests")
     return op
 
 

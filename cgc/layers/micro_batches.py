@@ -198,7 +198,7 @@ class _Rewriter:
     def _collect(self) -> None:
         for value in (*self._program.outputs, *self._program.replacements.values()):
             if isinstance(self._parts[value], int) and value not in self._early:
-                raise NotSplitError("the step gives a value for each sample")
+                raise NotSplitError("the step outputs a value for each sample")
             self._need(value, self._complete(value))
         for op in reversed(self._program.ops):
             for form in self._forms(op):
@@ -420,7 +420,7 @@ def _reason(op: CirhOp, parts: Parts) -> str:
     if isinstance(op, cirh.FusedBatchNormOp | cirh.FusedBatchNormGradOp):
         return f"{name} takes mean and variance over the samples of the whole batch"
     if any(part in (*_SHARES, "after") for part in parts):
-        return f"{name} computes for each sample with a value that all samples of the batch decide"
+        return f"{name} uses, for each sample, a value that depends on all samples of the batch"
     return f"{name} computes with the samples of the whole batch"
 
 

@@ -75,7 +75,7 @@ def narrow_to_device(values: NDArray[np.generic], what: str) -> NDArray[np.gener
         worst = values.max() if values.max() > limits.max else values.min()
         raise LoweringError(
             f"{what} holds {worst}, which does not fit into {target}; the device computes 64-bit integers in "
-            f"32 bits, so values must lie in [{limits.min}, {limits.max}]"
+            f"32 bits, so values must be in [{limits.min}, {limits.max}]"
         )
     return values.astype(target)
 

@@ -136,7 +136,9 @@ def _scan(function: FuncOp) -> OpTable:
     *ops, last = function.body.block.ops
     for op in ops:
         if not isinstance(op, CirhOp):
-            raise LoweringError(f"{op.name} is no op of CIRH; a step consists of cirh ops and func.return")
+            raise LoweringError(
+                f"{op.name} is not an op of CIRH; a step consists of cirh ops and func.return"
+            )
     if not isinstance(last, ReturnOp):
         raise LoweringError("func.func @graph does not end in func.return")
     step = tabulate_ops(function)

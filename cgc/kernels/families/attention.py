@@ -470,7 +470,7 @@ def _delay(group: Group) -> float | None:
 
 ATTENTION = Family(
     name="attention",
-    doc="projections of query, key and value, softmax of products, the projection behind, all gradients",
+    doc="projections of query, key and value, softmax of products, output projection, all gradients",
     match=match_attention,
     cost=attention_configurations,
     parameters=_PARAMETERS,

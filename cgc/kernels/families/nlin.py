@@ -191,7 +191,7 @@ def _variables(program: Program, index: int) -> list[SSAValue]:
 
 NLIN = row_family(
     name="nlin",
-    doc="an activation that stands alone, such as GELU, and its gradient",
+    doc="a separate activation, such as GELU, and its gradient",
     match=match_activations,
     has_images=True,
     computes_again=True,

@@ -134,7 +134,7 @@ def test_a_pytorch_program_equals_itself_on_a_cpu(
     for name, flags in places.items():
         words = ("-m=train", f"-p={params}", "--max_steps=10", f"--model_dir={tmp_path / name}", *flags)
         shown = run_torch_program(program, *words)
-    assert "in 8 micro-batches of 8 samples (as asked for)" in shown
+    assert "in 8 micro-batches of 8 samples (as requested)" in shown
     ours, theirs = (json.loads((tmp_path / name / "losses.json").read_text()) for name in ("micro", "cpu"))
     assert ours == pytest.approx(theirs, rel=1e-5)
     weights = [cstorch.load(tmp_path / name / "checkpoint_10.mdl")["model"] for name in ("micro", "cpu")]

@@ -84,7 +84,7 @@ def test_all_or_no_layers_are_computed_again_where_the_user_says_so(compiled: Co
     least = compiled(Streaming(max_act_bytes=1, micro_batch_size=8))
     assert recomputed(every) == recomputed(least) > 0
     assert recomputed(none) == 0
-    assert "which is too little: say recompute: auto, or take a smaller batch" in none.notices[0]
+    assert "which is not enough: set recompute: auto, or use a smaller batch" in none.notices[0]
     assert len({result.artifact.key for result in (every, none, least)}) == 3
 
 
@@ -104,7 +104,7 @@ def test_micro_batches_have_the_size_that_was_asked_for(compiled: Compile) -> No
     assert schedule.micro.count == 4
     assert (overall(result)["micro_batches"], overall(result)["micro_batch_size"]) == (4, 2)
     assert result.artifact.manifest.batch_size == 8
-    assert "in 4 micro-batches of 2 samples (as asked for)" in result.notices[0]
+    assert "in 4 micro-batches of 2 samples (as requested)" in result.notices[0]
     shared = compiled(Streaming(num_csx=2, micro_batch_size=2))
     assert schedule_from_json(shared.artifact.step.schedule).micro.count == 2
     assert "in 2 micro-batches of 2 samples in each of 2 systems" in shared.notices[0]

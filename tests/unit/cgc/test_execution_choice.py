@@ -86,7 +86,7 @@ def test_a_user_who_wants_a_pipeline_that_does_not_fit_is_told_of_the_other_mode
 
 
 def test_a_pipeline_that_does_not_fit_is_not_sent_to_a_mode_that_does_not_hold_it_either(module, tmp_path):
-    with pytest.raises(PlacementError, match=r"Weight streaming would not run it either: layer .* PEs"):
+    with pytest.raises(PlacementError, match=r"Weight streaming cannot run it either: layer .* PEs"):
         compile_step(module, tmp_path, CompileOptions(), TINY)
 
 
@@ -122,7 +122,7 @@ def test_replicas_of_what_does_not_fit_once_are_refused_in_every_mode(module, tm
     for execution in ("pipelined", "auto"):
         options = CompileOptions(execution=execution, replicas=2)
         with pytest.raises(
-            ReplicaError, match="num_replicas is 2, but the model does not fit the wafer once"
+            ReplicaError, match="num_replicas is 2, but one copy of the model does not fit the wafer"
         ):
             compile_step(module, tmp_path, options, CROWDED)
     with pytest.raises(ReplicaError, match="num_replicas is 2 with execution 'weight_streaming'"):
@@ -161,4 +161,4 @@ def test_a_loop_over_tokens_has_all_layers_on_the_wafer(tmp_path):
     result = compile_step(module, tmp_path, CompileOptions(), FABRIC)
     assert result.artifact.step.execution == "pipelined"
     (notice,) = result.notices
-    assert "one for each token that is generated, at most 3" in notice
+    assert "one round per generated token, at most 3" in notice

@@ -1,5 +1,5 @@
 // RUN: not cgc-opt %s --passes lower-to-lair,lower-to-lair | filecheck %s
-// CHECK: tensor.empty is no op of CIRH; only functions of cirh ops become loop nests
+// CHECK: tensor.empty is not an op of CIRH; only functions of cirh ops become loop nests
 
 builtin.module {
   func.func @twice(%x: tensor<4xf32>) -> tensor<4xf32> {

@@ -169,7 +169,7 @@ class Normalized(nn.Module):
 
 
 def test_samples_that_need_each_other_are_not_separated() -> None:
-    with pytest.raises(NotSplitError, match=r"networks\.py.* that all samples of the batch decide"):
+    with pytest.raises(NotSplitError, match=r"networks\.py.* that depends on all samples of the batch"):
         cut_step(stack_step(worst).module, micro_batches=2)
     torch.manual_seed(3)
     batch = tuple(torch.randint(0, VOCABULARY, (2, BATCH, 6)))

@@ -146,7 +146,7 @@ def test_ops_of_other_dialects_are_refused(module):
     function.body.block.insert_op_before(cast, function.body.block.first_op)
     interface = step_interface(module)
     values = [np.zeros(s.shape, device_dtype(s.dtype)) for s in (*interface.state, *interface.inputs)]
-    with pytest.raises(LoweringError, match="unrealized_conversion_cast is no op of CIRH"):
+    with pytest.raises(LoweringError, match="unrealized_conversion_cast is not an op of CIRH"):
         step_function(module)(values[: len(interface.state)], values[len(interface.state) :])
 
 

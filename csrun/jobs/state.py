@@ -125,7 +125,7 @@ def _state(
             "running",
             "according to its record; its launcher is on another machine, which cannot be checked from here",
         )
-    return "lost", "its launcher has ended without a record: it was killed, or the machine went down"
+    return "lost", "its launcher has ended without recording it: it was killed, or the machine went down"
 
 
 def _end_state(exit_code: int, view: QueueView | None) -> tuple[State, str]:

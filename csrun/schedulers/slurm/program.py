@@ -65,9 +65,7 @@ def run_program(plan: ProgramPlan) -> int:
     Raises:
         ToolkitError: srun cannot be started.
     """
-    return run_attended(
-        plan.words, plan.environment, plan.name, terminal=plan.terminal, limit_s=plan.leaving_s
-    )
+    return run_srun(plan.words, plan.environment, plan.name, terminal=plan.terminal, limit_s=plan.leaving_s)
 
 
 def _make_plan(
@@ -98,7 +96,7 @@ def on_terminal() -> bool:
     return os.isatty(0) and os.isatty(1) and _in_foreground()
 
 
-def run_attended(
+def run_srun(
     words: Sequence[str], environment: Mapping[str, str], name: str, *, terminal: bool, limit_s: float | None
 ) -> int:
     """Run srun to its end and pass signals on to its only task.
@@ -136,14 +134,14 @@ def run_attended(
         except OSError as error:
             raise start_error(words[0], error) from error
         try:
-            return _Attendant(srun, SlurmClient(environment), name, signals, limit_s).run()
+            return _SignalForwarder(srun, SlurmClient(environment), name, signals, limit_s).run()
         finally:
             if before is not None:  # a killed srun leaves the terminal without echo
                 with suppress(termios.error):  # the terminal may be closed
                     termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
-class _Attendant:
+class _SignalForwarder:
     """Waits for the end of srun and passes signals on."""
 
     def __init__(

@@ -85,7 +85,7 @@ def test_a_log_that_cannot_be_written_any_more_costs_the_log_and_not_the_job(
     job = start("--tasks-per-node=2", "seq", "3")
     job.wait_for_lines("worker 0 | 1", "worker 0 | 3", "chief | 3")
     assert job.end() == 0
-    assert job.stderr.count("No space left on device; the job goes on, from here without this log") == 1
+    assert job.stderr.count("No space left on device; the job continues without this log") == 1
     assert (tmp_path / "logs" / "chief-0.log").read_text() == "1\n2\n3\n"
 
 

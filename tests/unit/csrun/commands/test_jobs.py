@@ -128,7 +128,7 @@ def test_a_launcher_that_was_killed_leaves_a_lost_job(
     job_id, launcher = job
     launcher.kill()
     launcher.wait()
-    assert "state     lost: its launcher has ended without a record" in csrun("status", job_id).stdout
+    assert "state     lost: its launcher has ended without recording it" in csrun("status", job_id).stdout
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from cs_toolkit.errors import PACKAGES
 
 _WEIGHT_STREAMING = ("tfwse", "cerebras.tf.ws")
+# Packages of the original stack that the launchers' interpreters have, in addition to `PACKAGES`.
 _ORIGINAL = ("cerebras", "cerebras_appliance", "cerebras_tensorflow", "tensorflow_estimator")
-"""Packages of the original stack that the launchers' interpreters have, in addition to `PACKAGES`."""
 
 FRONT_ENDS: Mapping[str, str] = {
     "cloudpickle": "torch",
@@ -23,15 +23,15 @@ FRONT_ENDS: Mapping[str, str] = {
 }
 """The extra of the toolkit with a module, for modules that only one extra has."""
 
+# Arguments of `pip install` for modules that programs for CS systems often import.
 _PACKAGES: Mapping[str, str] = {
     "sklearn": "scikit-learn",
     # It depends on the package tensorflow, which would overwrite files of tensorflow-cpu.
     "tf_keras": "--no-deps tf_keras",
 }
-"""Arguments of `pip install` for modules that programs for CS systems often import."""
 
+# Messages of TensorFlow to programs for Keras 2 if tf_keras is not installed.
 _WITHOUT_KERAS_2 = ("Keras cannot be imported", "is not available with Keras 3")
-"""Messages of TensorFlow to programs for Keras 2 if tf_keras is not installed."""
 
 
 def hint(error: BaseException) -> str | None:
@@ -39,7 +39,7 @@ def hint(error: BaseException) -> str | None:
     # PackageNotFoundError is about the metadata of a distribution; its text is not the name of a module.
     if isinstance(error, ModuleNotFoundError) and not isinstance(error, PackageNotFoundError):
         return _module_hint(error.name or "")
-    if any(words in str(error) for words in _WITHOUT_KERAS_2) and find_spec("tf_keras") is None:
+    if any(text in str(error) for text in _WITHOUT_KERAS_2) and find_spec("tf_keras") is None:
         return f"{error} The program is for Keras 2: csrun pip install {_PACKAGES['tf_keras']}"
     return None
 

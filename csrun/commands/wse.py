@@ -89,7 +89,7 @@ def build_command(site: Site) -> click.Command:
     @_layout_options
     @mount_dirs_option
     @scheduler_flags(
-        "Where the tasks run: inside a job of the scheduler on its nodes, otherwise on nodes of their own.",
+        "Where the tasks run: inside a job of the scheduler on its nodes, otherwise on separate nodes.",
         queue=True,
     )
     @_job_options

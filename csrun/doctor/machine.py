@@ -37,12 +37,12 @@ class Elsewhere:
     """How a check runs a command on a node instead of this machine.
 
     Attributes:
-        words: command line in front of the command.
+        prefix: command line in front of the command.
         is_busy: returns True if an error message only means that no node is free.
         summary: text in messages of the scheduler, which are less specific than those of the command.
     """
 
-    words: tuple[str, ...]
+    prefix: tuple[str, ...]
     is_busy: Callable[[str], bool]
     summary: str
 
@@ -89,7 +89,7 @@ def python_finding(
     if done.returncode and node and node.is_busy(done.stderr):
         return Finding("python", "note", "not checked: no node was free", "run it again later")
     if done.returncode:
-        return Finding("python", "fail", f"python of {where} fails: {_last_words(done.stderr, node)}", advice)
+        return Finding("python", "fail", f"python of {where} fails: {_last_line(done.stderr, node)}", advice)
     versions = json.loads(done.stdout.splitlines()[-1])
     front_ends = [f"{name} {versions[name]}" for name in FRONT_ENDS if versions[name]]
     if not front_ends:
@@ -103,10 +103,10 @@ _IMAGE = "use an image with Python and TensorFlow or PyTorch: container_image of
 
 
 def _node_prefix(node: Elsewhere | None) -> tuple[str, ...]:
-    return node.words if node else ()
+    return node.prefix if node else ()
 
 
-def _last_words(stderr: str, node: Elsewhere | None = None) -> str:
+def _last_line(stderr: str, node: Elsewhere | None = None) -> str:
     """Return the last line of stderr, preferably not a summary of the scheduler."""
     lines = stderr.strip().splitlines()
     own = [line for line in lines if node is None or node.summary not in line]
@@ -122,19 +122,19 @@ def container_finding(
     try:
         if node is None:
             require_container(site, environment.get("PATH", ""))
-        words = _node_prefix(node) + containerize(("true",), site, cwd)
+        arguments = _node_prefix(node) + containerize(("true",), site, cwd)
         env = program_environment(environment, toolkit, site).apply(environment)
         done = subprocess.run(
-            words, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
+            arguments, env=env, cwd=cwd, capture_output=True, text=True, timeout=ANSWER_LIMIT_S, check=False
         )
     except (ToolkitError, OSError, subprocess.TimeoutExpired) as error:
         return Finding("container", "fail", str(error), "correct container and container_image of the site")
     if done.returncode and node and node.is_busy(done.stderr):
         return Finding("container", "note", "not checked: no node was free", "run it again later")
     if done.returncode:
-        message = _last_words(done.stderr, node)
+        message = _last_line(done.stderr, node)
         text = f"{site.container} does not start a program in {site.container_image}: {message}"
-        return Finding("container", "fail", text, f"try it by hand: {join(words)}")
+        return Finding("container", "fail", text, f"try it by hand: {join(arguments)}")
     where = ", on a node" if node else ""
     return Finding("container", "ok", f"{site.container}, {site.container_image}{where}")
 

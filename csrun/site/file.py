@@ -19,7 +19,7 @@ def _check(check: Callable[[Any], Any]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _list_of_words(value: Any) -> Any:
+def _list_of_texts(value: Any) -> Any:
     # Neither comma-separated nor shell syntax: a list is unambiguous for names with blanks and commas.
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise ValueError("expected a list of texts, for example [first, second]")
@@ -33,7 +33,7 @@ def _minutes(value: Any) -> Any:
 _TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]})
 Count = Annotated[int, Field(ge=1, le=values.MAX_COUNT)]
 Name = Annotated[str, _check(values.check_name)]
-Options = Annotated[tuple[str, ...], BeforeValidator(_list_of_words), _check(values.check_options)]
+Options = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts), _check(values.check_options)]
 
 
 class SiteFile(BaseModel):
@@ -69,7 +69,7 @@ class SiteFile(BaseModel):
         (), description="Further arguments of the container runtime, in front of the image."
     )
     mount_dirs: Annotated[
-        tuple[str, ...], BeforeValidator(_list_of_words), _check(values.check_mount_dirs)
+        tuple[str, ...], BeforeValidator(_list_of_texts), _check(values.check_mount_dirs)
     ] = Field((), description="Absolute directories that every container sees, with the working directory.")
     gres_resource: Annotated[str, _check(values.check_gres)] = Field(
         "", description="Slurm's generic resource (gres) for the CS system, for example cs:1."

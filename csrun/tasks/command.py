@@ -27,12 +27,12 @@ _HINTS = {
     errno.ENOEXEC: "expected a program, or a script whose first line (#!) names its interpreter: for a "
     "Python file put 'python' in front of it",
 }
+# Commands of the original stack that guides of sites name, and their replacements.
 _REPLACEMENTS = {
     "cerebras_install_check": "'csrun doctor' checks this machine",
     "csctl": "'csrun status' and 'csrun cancel' manage jobs here, 'cs_system status' shows the CS system",
     **dict.fromkeys(("cslc", "cs_python"), "kernels have no language here, the compiler generates them"),
 }
-"""Commands of the original stack that guides of sites name, and their replacements."""
 
 
 def find_command(command: str, path: str) -> str:

@@ -14,7 +14,7 @@ from cs_toolkit.errors import UsageError
 from csrun.schedulers.slurm.allocation import Allocation, Component
 from csrun.schedulers.slurm.options import SlurmOptions
 
-STEP_WORDS = (
+STEP_ARGUMENTS = (
     "--input=none",
     "--mpi=none",
     "--chdir=/",
@@ -42,40 +42,40 @@ def node_lists(parts: Sequence[Component], options: SlurmOptions) -> list[str]:
     return [first or asked]
 
 
-def request_words(component: Component, options: SlurmOptions, named: str) -> list[str]:
+def request_arguments(component: Component, options: SlurmOptions, named: str) -> list[str]:
     """Return the arguments of srun and sbatch that request one component; `named` is from `node_lists`."""
-    words = [f"--nodes={component.nodes}"]
-    words += options.gres_words(with_system=component.holds_system)
+    arguments = [f"--nodes={component.nodes}"]
+    arguments += options.gres_arguments(with_system=component.holds_system)
     if component.holds_system:
-        words += [f"--licenses={options.licence}"] if options.licence else []
-    words += [f"--nodelist={named}"] if named else []
-    words += options.exclude_words()
+        arguments += [f"--licenses={options.licence}"] if options.licence else []
+    arguments += [f"--nodelist={named}"] if named else []
+    arguments += options.exclude_arguments()
     if component.exclusive:
-        words.append("--exclusive")
-    return [*words, *task_words(component), *options.words]
+        arguments.append("--exclusive")
+    return [*arguments, *task_arguments(component), *options.arguments]
 
 
-def task_words(component: Component) -> list[str]:
+def task_arguments(component: Component) -> list[str]:
     """Return the arguments for tasks and CPUs of one component."""
-    words = [f"--ntasks={component.tasks}", f"--ntasks-per-node={component.tasks_per_node}"]
+    arguments = [f"--ntasks={component.tasks}", f"--ntasks-per-node={component.tasks_per_node}"]
     if component.cpus_per_task is not None:
-        words.append(f"--cpus-per-task={component.cpus_per_task}")
+        arguments.append(f"--cpus-per-task={component.cpus_per_task}")
     if component.cyclic:
-        words.append("--distribution=cyclic")
-    return words
+        arguments.append("--distribution=cyclic")
+    return arguments
 
 
 def srun_job(
     name: str, parts: Sequence[Component], options: SlurmOptions, agent: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the srun that allocates nodes and runs an agent for every task on them."""
-    words: list[str] = ["srun", f"--job-name={name}"]
+    arguments: list[str] = ["srun", f"--job-name={name}"]
     named = node_lists(parts, options)
     for number, component in enumerate(parts):
         # Options apply to one component, so they are repeated for each.
-        words += [":", f"--job-name={name}"] if number else []
-        words += [*STEP_WORDS, *request_words(component, options, named[number]), *agent]
-    return tuple(words)
+        arguments += [":", f"--job-name={name}"] if number else []
+        arguments += [*STEP_ARGUMENTS, *request_arguments(component, options, named[number]), *agent]
+    return tuple(arguments)
 
 
 def srun_step(
@@ -91,25 +91,25 @@ def srun_step(
     """
     # --overlap: a shell that was started with srun holds the CPUs and resources of the job, and the step
     # would wait for them forever.
-    words = ["srun", f"--jobid={allocation.job_id}", f"--job-name={name}"]
+    arguments = ["srun", f"--jobid={allocation.job_id}", f"--job-name={name}"]
     if not allocation.heterogeneous:
         cpus = {component.cpus_per_task for component in parts} - {None}
         tasks, nodes = sum(part.tasks for part in parts), sum(part.nodes for part in parts)
-        words += [
-            *STEP_WORDS,
+        arguments += [
+            *STEP_ARGUMENTS,
             "--overlap",
             f"--nodes={nodes}",
             f"--ntasks={tasks}",
             "--distribution=arbitrary",
         ]
-        words += [f"--cpus-per-task={count}" for count in cpus]
-        return (*words, *agent)
+        arguments += [f"--cpus-per-task={count}" for count in cpus]
+        return (*arguments, *agent)
     for number, component in enumerate(parts):
-        words += [":"] if number else []
-        words += [f"--het-group={number}", *STEP_WORDS, "--overlap", f"--nodes={component.nodes}"]
-        words += task_words(component)
-        words += agent
-    return tuple(words)
+        arguments += [":"] if number else []
+        arguments += [f"--het-group={number}", *STEP_ARGUMENTS, "--overlap", f"--nodes={component.nodes}"]
+        arguments += task_arguments(component)
+        arguments += agent
+    return tuple(arguments)
 
 
 def srun_cpu(
@@ -131,12 +131,12 @@ def srun_cpu(
         exclude_gres: do not use the node that owns the CS system.
         terminal: give the command a terminal.
     """
-    words = [*_single_task(name, terminal), "--exclusive", "--mpi=none"]
-    words += [] if cpus is None else [f"--cpus-per-task={cpus}"]
-    words += options.exclude_words(options.gres_node if exclude_gres else "")
-    words += options.gres_words(with_system=False)
-    words += [f"--nodelist={options.nodelist}"] if options.nodelist else []
-    return (*words, *options.words, *_one_component(command))
+    arguments = [*_single_task(name, terminal), "--exclusive", "--mpi=none"]
+    arguments += [] if cpus is None else [f"--cpus-per-task={cpus}"]
+    arguments += options.exclude_arguments(options.gres_node if exclude_gres else "")
+    arguments += options.gres_arguments(with_system=False)
+    arguments += [f"--nodelist={options.nodelist}"] if options.nodelist else []
+    return (*arguments, *options.arguments, *_one_component(command))
 
 
 def srun_cpu_step(
@@ -160,10 +160,10 @@ def srun_cpu_step(
         ),
         (0, allocation.nodes[0]),
     )
-    words = [*_single_task(name, terminal), "--mpi=none", "--overlap"]
-    words += [f"--jobid={allocation.job_id}", f"--nodelist={node}"]
-    words += [f"--het-group={group}"] if allocation.heterogeneous else []
-    return (*words, *_one_component(command))
+    arguments = [*_single_task(name, terminal), "--mpi=none", "--overlap"]
+    arguments += [f"--jobid={allocation.job_id}", f"--nodelist={node}"]
+    arguments += [f"--het-group={group}"] if allocation.heterogeneous else []
+    return (*arguments, *_one_component(command))
 
 
 def _single_task(name: str, terminal: bool) -> list[str]:

@@ -12,10 +12,16 @@ from cs_toolkit.version import __version__
 from csrun.jobs.registry import KnownJob
 from csrun.schedulers.base import LaunchContext, LaunchRequest
 from csrun.schedulers.slurm.allocation import components
-from csrun.schedulers.slurm.arguments import job_name, node_lists, request_words
+from csrun.schedulers.slurm.arguments import job_name, node_lists, request_arguments
 from csrun.schedulers.slurm.client import limit_seconds
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.schedulers.tasks import job_log_dir, launcher_arguments
+
+OUTPUT_NAME = "slurm-%j.out"
+WARN_S = 120
+# Shortest time from the start of a job to its warning. Slurm may send the signal a minute early, and it would
+# end the job before csrun_wse handles it.
+EARLIEST_S = 70
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +96,8 @@ def _output_pattern(path: Path) -> str:
     return f"{str(path.parent).replace('%', '%%')}/{path.name}"
 
 
-OUTPUT_NAME = "slurm-%j.out"
-WARN_S = 120
-EARLIEST_S = 70
-"""From the start of a job to its time of warning, at least. Slurm may send the signal a minute before that,
-and until csrun_wse handles it, it ends the job."""
-
-
 def batch_script(request: LaunchRequest, context: LaunchContext, options: SlurmOptions) -> BatchScript:
-    """The script of a job.
+    """Plan the batch script of a job.
 
     Args:
         request: layout, command, log directory, times.
@@ -113,7 +112,7 @@ def batch_script(request: LaunchRequest, context: LaunchContext, options: SlurmO
     return BatchScript(
         name=options.job_name or job_name(request.command, context.cwd, context.job_id),
         components=tuple(
-            tuple(request_words(part, options, nodes)) for part, nodes in zip(parts, named, strict=True)
+            tuple(request_arguments(part, options, nodes)) for part, nodes in zip(parts, named, strict=True)
         ),
         output=job_log_dir(request, context) / OUTPUT_NAME,
         cwd=context.cwd,

@@ -16,7 +16,7 @@ from csrun.doctor import machine
 from csrun.doctor.findings import Finding
 from csrun.schedulers.base import Examination
 from csrun.schedulers.slurm.allocation import compress_hostlist
-from csrun.schedulers.slurm.arguments import STEP_WORDS
+from csrun.schedulers.slurm.arguments import STEP_ARGUMENTS
 from csrun.schedulers.slurm.client import (
     Node,
     Partition,
@@ -76,7 +76,7 @@ def _probe(
     options = SlurmOptions.of_site(site)
     own = submission_environment(examination.environment)
     if site.container != "none":
-        node = machine.Elsewhere(srun_words(1, options), is_busy, SUMMARY)
+        node = machine.Elsewhere(srun_prefix(1, options), is_busy, SUMMARY)
         yield machine.container_finding(own, toolkit, site, cwd, node)
         yield machine.python_finding(own, toolkit, site, cwd, node)
     run = probe_nodes(count, options, own, toolkit, cwd, needed, ports)
@@ -220,17 +220,17 @@ class ProbeRun:
     complaint: str
 
 
-def srun_words(count: int, options: SlurmOptions) -> tuple[str, ...]:
+def srun_prefix(count: int, options: SlurmOptions) -> tuple[str, ...]:
     """Return the srun that runs a command on `count` nodes, and fails if the cluster is busy."""
     return (
         "srun",
-        *STEP_WORDS,
+        *STEP_ARGUMENTS,
         "--job-name=csrun-doctor",
         f"--nodes={count}",
         f"--ntasks={count}",
         "--ntasks-per-node=1",
         f"--immediate={START_LIMIT_S}",
-        *options.words,
+        *options.arguments,
     )
 
 
@@ -260,12 +260,12 @@ def probe_nodes(
     try:
         with _listen(ports) as listener:
             script = Path(__file__).with_name("probe.py")
-            words = [
-                *srun_words(count, options),
+            arguments = [
+                *srun_prefix(count, options),
                 *[str(toolkit.python), "-I", "-S", str(script)],
                 *[str(token_file), str(listener.getsockname()[1]), secret, *needed],
             ]
-            return _gather(words, listener, environment, secret, count)
+            return _gather(arguments, listener, environment, secret, count)
     finally:
         with suppress(OSError):
             token_file.unlink()
@@ -335,12 +335,12 @@ def _listen(ports: tuple[int, int] | None) -> socket.socket:
 
 
 def _gather(
-    words: Sequence[str], listener: socket.socket, environment: Mapping[str, str], secret: str, count: int
+    arguments: Sequence[str], listener: socket.socket, environment: Mapping[str, str], secret: str, count: int
 ) -> ProbeRun:
     listener.settimeout(0.1)
     answers: list[Answer] = []
     with subprocess.Popen(
-        words, env=environment, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        arguments, env=environment, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as srun:
         try:
             deadline_s = time.monotonic() + START_LIMIT_S + ANSWER_LIMIT_S

@@ -13,6 +13,7 @@ from csrun.site.values import check_argument, check_time_limit
 ANY = "--slurm"
 
 _NAME = re.compile(r"[a-z][a-z-]*")
+# Options that conflict with the launcher, with alternatives.
 _REFUSED = {
     "array": "the elements of a job array would share one CS system, one id and one log directory. Submit "
     "a script of your own with 'sbatch --array=...' that calls csrun_wse: each element is a job then",
@@ -29,7 +30,6 @@ _REFUSED = {
         "the launcher starts and ends the tasks",
     ),
 }
-"""Options that conflict with the launcher, with alternatives."""
 _FLAGS = (
     *("time", "partition", "account", "qos", "dependency", "job-name", "mem", "nodelist", "exclude"),
     *("constraint", "gres", "reservation"),
@@ -142,13 +142,13 @@ class SlurmOptions:
             extra=(*site.slurm_options, *(f"--{line}" for line in given.get(ANY, "").splitlines())),
         )
 
-    def gres_words(self, *, with_system: bool) -> list[str]:
+    def gres_arguments(self, *, with_system: bool) -> list[str]:
         """Return the option for generic resources of a node, with or without the CS system's."""
         wanted = [self.gres] if with_system and self.gres else []
         wanted += [self.own_gres] if self.own_gres else []
         return [f"--gres={','.join(wanted)}"] if wanted else []
 
-    def exclude_words(self, *more: str) -> list[str]:
+    def exclude_arguments(self, *more: str) -> list[str]:
         """Return the option that excludes nodes."""
         names = [name for name in (*more, self.exclude) if name]
         return [f"--exclude={','.join(names)}"] if names else []
@@ -159,7 +159,7 @@ class SlurmOptions:
         return self.gres or self.licence
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def arguments(self) -> tuple[str, ...]:
         """Arguments for every component, and for every other job of this site."""
         named = {
             "--partition": self.partition,

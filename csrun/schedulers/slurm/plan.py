@@ -98,7 +98,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
 
 def describe(plan: SlurmPlan) -> str:
     """Return the text of --dry-run: exactly what would be started."""
-    where = f"in the allocation of job {plan.allocation.job_id}" if plan.allocation else "on nodes of its own"
+    where = f"in the allocation of job {plan.allocation.job_id}" if plan.allocation else "on separate nodes"
     lines = [
         f"job {plan.job_id} (launcher {plan.launcher}), nothing is started: "
         f"{plural(len(plan.tasks), 'task')} {where}",

@@ -43,12 +43,12 @@ def plan_program(request: ProgramRequest, asked: Asked) -> ProgramPlan:
     allocation = read_allocation(asked.environment) if request.inside else None
     if allocation is not None:
         avoided = options.gres_node if request.avoid_system else ""
-        words = srun_cpu_step(name, allocation, request.command, avoided_node=avoided, terminal=terminal)
-        return _make_plan(request, words, f"on a node of job {allocation.job_id}", name, terminal)
+        arguments = srun_cpu_step(name, allocation, request.command, avoided_node=avoided, terminal=terminal)
+        return _make_plan(request, arguments, f"on a node of job {allocation.job_id}", name, terminal)
     if asked.site.container == "none" and not asked.dry_run:  # only the nodes need a container runtime
         # A typo should not cost a wait in the queue.
         find_command(request.command[0], request.environment["PATH"])
-    words = srun_cpu(
+    arguments = srun_cpu(
         name,
         options,
         request.command,
@@ -56,7 +56,7 @@ def plan_program(request: ProgramRequest, asked: Asked) -> ProgramPlan:
         terminal=terminal,
         cpus=_node_cpus(asked, options),
     )
-    return _make_plan(request, words, "on a node of its own", name, terminal)
+    return _make_plan(request, arguments, "on a separate node", name, terminal)
 
 
 def run_program(plan: ProgramPlan) -> int:
@@ -69,11 +69,11 @@ def run_program(plan: ProgramPlan) -> int:
 
 
 def _make_plan(
-    request: ProgramRequest, words: tuple[str, ...], where: str, name: str, terminal: bool
+    request: ProgramRequest, arguments: tuple[str, ...], where: str, name: str, terminal: bool
 ) -> ProgramPlan:
     # srun would take variables of an enclosing job as options.
     cleared = submission_environment(request.environment)
-    return ProgramPlan(words, cleared, where, name, terminal, request.leaving_s)
+    return ProgramPlan(arguments, cleared, where, name, terminal, request.leaving_s)
 
 
 def _node_cpus(asked: Asked, options: SlurmOptions) -> int | None:
@@ -97,15 +97,20 @@ def on_terminal() -> bool:
 
 
 def run_srun(
-    words: Sequence[str], environment: Mapping[str, str], name: str, *, terminal: bool, limit_s: float | None
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    name: str,
+    *,
+    terminal: bool,
+    limit_s: float | None,
 ) -> int:
     """Run srun to its end and pass signals on to its only task.
 
     Args:
-        words: command line of srun.
+        arguments: command line of srun.
         environment: of srun.
-        name: of the step, the `--job-name` in `words`.
-        terminal: the task has the terminal, with `--pty` in `words`.
+        name: of the step, the `--job-name` in `arguments`.
+        terminal: the task has the terminal, with `--pty` in `arguments`.
         limit_s: seconds that the task has to clean up after the first SIGINT, SIGTERM or SIGHUP, without
             getting further ones. None: it gets all of them, and has no limit.
 
@@ -116,13 +121,13 @@ def run_srun(
         CsrunError: srun cannot be started.
     """
     occupy_closed_descriptors()
-    file = find_command(words[0], environment["PATH"])
+    file = find_command(arguments[0], environment["PATH"])
     flush_standard_streams()
     before = termios.tcgetattr(0) if terminal else None
     with SignalPipe((signal.SIGTSTP, signal.SIGWINCH)) as signals:
         try:
             srun = subprocess.Popen(
-                words,
+                arguments,
                 executable=file,
                 env=environment,
                 stdin=None if _in_foreground() else subprocess.DEVNULL,
@@ -132,7 +137,7 @@ def run_srun(
                 preexec_fn=signal_child_on_our_death(signal.SIGTERM if limit_s is None else signal.SIGINT),
             )
         except OSError as error:
-            raise start_error(words[0], error) from error
+            raise start_error(arguments[0], error) from error
         try:
             return _SignalForwarder(srun, SlurmClient(environment), name, signals, limit_s).run()
         finally:

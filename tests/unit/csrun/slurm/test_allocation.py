@@ -16,7 +16,7 @@ from csrun.schedulers.slurm.allocation import (
 )
 from csrun.schedulers.slurm.arguments import (
     node_lists,
-    request_words,
+    request_arguments,
     srun_cpu,
     srun_cpu_step,
     srun_job,
@@ -75,7 +75,7 @@ def test_srun_for_nodes_of_its_own() -> None:
 def test_a_licence_and_the_node_of_the_system_are_asked_for_once() -> None:
     options = SlurmOptions(licence="cs:1", gres_node="node1")
     parts = components(JobLayout(2, 1))
-    first, second = map(request_words, parts, [options] * 2, node_lists(parts, options))
+    first, second = map(request_arguments, parts, [options] * 2, node_lists(parts, options))
     assert "--licenses=cs:1 --nodelist=node1" in " ".join(first)
     assert not {"--licenses=cs:1", "--nodelist=node1"} & set(second)
 
@@ -128,7 +128,7 @@ def test_what_the_user_says_beats_the_site() -> None:
         partition="site", account="site", time_limit="60", gres_resource="cs:1", slurm_options=("-v",)
     )
     options = SlurmOptions.of_site(site, {"--partition": "mine", "--dependency": "afterok:3"})
-    assert options.words == (
+    assert options.arguments == (
         "--partition=mine",
         "--account=site",
         "--time=60",

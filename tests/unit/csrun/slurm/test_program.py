@@ -25,8 +25,8 @@ while True:
 """
 ATTEND = """
 import os, sys
-from csrun.schedulers.slurm.program import run_attended
-sys.exit(run_attended(("srun",), dict(os.environ), "mine", terminal=False, limit_s=0.2))
+from csrun.schedulers.slurm.program import run_srun
+sys.exit(run_srun(("srun",), dict(os.environ), "mine", terminal=False, limit_s=0.2))
 """
 STEP = "#!/bin/sh\nprintf '7.0\\037other\\n7.1\\037mine\\n'\n"
 TELL = '#!/bin/sh\necho "$*" > told\n'

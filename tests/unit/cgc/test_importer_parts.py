@@ -81,7 +81,7 @@ def test_unknown_modes_are_refused() -> None:
         require_mode("training")
 
 
-def test_faults_of_operations_are_worded_alike() -> None:
+def test_problems_of_operations_are_worded_alike() -> None:
     def fold(number: int, line: int) -> Operation:
         return Operation(
             "aten::fold", f"fold_{number}", f"net.py:{line}", (Described("float32", (8, None)),), "cut"
@@ -89,12 +89,12 @@ def test_faults_of_operations_are_worded_alike() -> None:
 
     remedies = {Kind.UNKNOWN_OP: "write them otherwise"}
     problems = unknown_operations([fold(1, 3), fold(2, 3), fold(3, 9)], remedies)
-    assert [fault.text for fault in problems] == [
+    assert [problem.text for problem in problems] == [
         "aten::fold: node 'fold_1', line net.py:3 (2 such nodes), result float32[8,?]; cut",
         "aten::fold: node 'fold_3', line net.py:9, result float32[8,?]; cut",
     ]
     plain = Operation("aten::mm", "mm", None, (Described("float32", None),) * 5)
-    problems.append(plain.fault(Kind.USAGE, "shapes do not fit", remedies))
+    problems.append(plain.problem(Kind.USAGE, "shapes do not fit", remedies))
     first = "[shape unknown], float32" * 3
     assert (
         problems[-1].text

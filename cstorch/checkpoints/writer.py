@@ -58,7 +58,7 @@ def write(state: Any, path: Path) -> None:
     try:
         with replacing(path, durable=True) as temporary:
             _write_file(state, entries, temporary)
-    except (OSError, RuntimeError) as error:  # h5py raises the latter where a file cannot be closed
+    except (OSError, RuntimeError) as error:  # h5py raises the latter if it cannot close a file
         raise CheckpointError(
             f"{path} cannot be written: {error}; expected an existing, writable folder with space"
         ) from error

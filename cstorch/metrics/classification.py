@@ -106,7 +106,7 @@ class _OverlapMetric(_ConfusionMetric):
 
     def _mean(self, shared: torch.Tensor, all_of_class: torch.Tensor) -> torch.Tensor:
         counted = (all_of_class != 0) & (torch.tensor(self._kept) != 0)
-        return self._typed(_masked_mean(ratio(shared, all_of_class), counted))
+        return self._cast(_masked_mean(ratio(shared, all_of_class), counted))
 
 
 class MeanIOUMetric(_OverlapMetric):
@@ -178,7 +178,7 @@ class FBetaScoreMetric(_ConfusionMetric):
             right, labels, predictions = right.sum(), labels.sum(), predictions.sum()
         square = self.beta**2
         score = ratio((1 + square) * right, square * labels + predictions)
-        return self._typed(score if self.average_type == "micro" else _masked_mean(score, kept != 0))
+        return self._cast(score if self.average_type == "micro" else _masked_mean(score, kept != 0))
 
 
 class MeanPerClassAccuracyMetric(Metric):
@@ -215,9 +215,7 @@ class MeanPerClassAccuracyMetric(Metric):
 
     def compute(self) -> torch.Tensor:
         """Return the mean; classes without a token count as 0."""
-        return self._typed(
-            ratio(self.total_per_class_correct_predictions, self.total_per_class_tokens).mean()
-        )
+        return self._cast(ratio(self.total_per_class_correct_predictions, self.total_per_class_tokens).mean())
 
 
 _SUMMATIONS = ("interpolation", "majoring", "minoring")

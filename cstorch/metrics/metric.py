@@ -108,7 +108,7 @@ class Metric(nn.Module):
     def __float__(self) -> float:
         return float(self.compute())
 
-    def _typed(self, value: torch.Tensor) -> torch.Tensor:
+    def _cast(self, value: torch.Tensor) -> torch.Tensor:
         """Cast a value to the `dtype` of the last update."""
         return value.to(self._dtype or value.dtype)
 
@@ -123,23 +123,23 @@ class NamedValues(list[tuple[str, Value]], Generic[Value]):
 
 def _count_updates(update: Callable[..., None]) -> Callable[..., None]:
     @wraps(update)
-    def counted(self: Metric, *args: Any, **kwargs: Any) -> None:
+    def update_and_count(self: Metric, *args: Any, **kwargs: Any) -> None:
         with torch.no_grad():
             update(self, *args, **kwargs)
-            if type(self).update is counted:  # not where a subclass calls it with super()
+            if type(self).update is update_and_count:  # not if a subclass calls it with super()
                 self._updates.add_(1)
 
-    return counted
+    return update_and_count
 
 
 def _reset_count(reset: Callable[..., None]) -> Callable[..., None]:
     @wraps(reset)
-    def counted_from_zero(self: Metric, *args: Any, **kwargs: Any) -> None:
+    def reset_and_zero(self: Metric, *args: Any, **kwargs: Any) -> None:
         with torch.no_grad():
             reset(self, *args, **kwargs)
             self._updates.zero_()
 
-    return counted_from_zero
+    return reset_and_zero
 
 
 def compute_all_metrics() -> NamedValues[float]:
@@ -204,7 +204,7 @@ class AccuracyMetric(Metric):
 
     def compute(self) -> torch.Tensor:
         """Return the share of correct tokens; nan without tokens."""
-        return self._typed(self.total_correct_predictions / self.total_num_tokens)
+        return self._cast(self.total_correct_predictions / self.total_num_tokens)
 
 
 class PerplexityMetric(Metric):
@@ -238,7 +238,7 @@ class PerplexityMetric(Metric):
 
     def compute(self) -> torch.Tensor:
         """Return the perplexity; nan without tokens."""
-        return self._typed(torch.exp(self.total_loss / self.total_num_tokens))
+        return self._cast(torch.exp(self.total_loss / self.total_num_tokens))
 
 
 class MeanMetric(Metric):
@@ -272,7 +272,7 @@ class MeanMetric(Metric):
 
     def compute(self) -> torch.Tensor:
         """Return the mean; nan without weight."""
-        return self._typed(self.mean_value / self.weight)
+        return self._cast(self.mean_value / self.weight)
 
 
 def check_same_shapes(**tensors: torch.Tensor | None) -> None:

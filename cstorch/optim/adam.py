@@ -1,5 +1,8 @@
 """Adam and its variants."""
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,8 +52,7 @@ class _Moments(PerParameter):
 class AdamW(_Moments):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019, arXiv:1711.05101).
 
-    `p *= 1 - lr * weight_decay`, then `p -= lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps)`:
-    `eps` is added before the correction of bias, as in section 2 of Kingma and Ba (2015).
+    `p *= 1 - lr * weight_decay`, then `p -= lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + eps)`.
 
     State: `exp_avg` (m), `exp_avg_sq` (v), with `amsgrad` `max_exp_avg_sq`; with `correct_bias`
     `beta1_power` and `beta2_power`, the powers of the betas that the next step uses, without dimensions.
@@ -59,7 +61,7 @@ class AdamW(_Moments):
         params: parameters, or groups of them.
         lr: learning rate.
         betas: rates of the two averages, from 0 to below 1.
-        eps: is added to the root of the squares.
+        eps: term added to the root of the squares.
         weight_decay: rate of the decoupled decay.
         correct_bias: False leaves out the factor of the first steps.
         amsgrad: the largest average of squares so far divides (Reddi et al., 2018, arXiv:1904.09237).
@@ -123,20 +125,21 @@ class AdamW(_Moments):
                 state[name].mul_(beta)
         if not is_off(group["weight_decay"]):
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
+        # eps is added before the bias correction, as in section 2 of Kingma and Ba (2015).
         parameter.sub_(average / (squares.sqrt() + group["eps"]) * rate)
 
 
 class Adam(AdamW):
     """Adam (Kingma and Ba, 2015, arXiv:1412.6980); its weight decay is part of the gradient.
 
-    State and rule are those of `AdamW`. A group says `l2_regularization_rate` for the weight decay that it
-    was given, and 0 for `weight_decay`.
+    State and rule are those of `AdamW`. A group has its weight decay as `l2_regularization_rate`, and 0 as
+    `weight_decay`.
 
     Args:
         params: parameters, or groups of them.
         lr: learning rate.
         betas: rates of the two averages, from 0 to below 1.
-        eps: is added to the root of the squares.
+        eps: term added to the root of the squares.
         weight_decay: rate of the decay that is part of the gradient.
         amsgrad: the largest average of squares so far divides.
 
@@ -217,10 +220,10 @@ class Adamax(PerParameter):
 
 
 class Lamb(_Moments):
-    """Steps as long as a fraction of their parameter (You et al., 2020, arXiv:1904.00962).
+    """Adam with steps scaled by the norm of their parameter (You et al., 2020, arXiv:1904.00962).
 
     The step is `r = m / (sqrt(v) + eps) + weight_decay * p`, without correction of bias. It is taken as
-    `p -= lr * trust * r` with `trust = min(|p|, 10) / |r|`, and 1 where one of the two is zero.
+    `p -= lr * trust * r` with `trust = min(|p|, 10) / |r|`, or 1 if one of the two is zero.
 
     State: `exp_avg` (m) and `exp_avg_sq` (v), of the parameter's shape.
 
@@ -228,7 +231,7 @@ class Lamb(_Moments):
         params: parameters, or groups of them.
         lr: learning rate.
         betas: rates of the two averages, from 0 to below 1.
-        eps: is added to the root of the squares.
+        eps: term added to the root of the squares.
         weight_decay: rate of the decay.
         adam: takes 1 for `trust`.
 
@@ -275,7 +278,6 @@ class NAdam(_Moments):
 
     The momentum of step t is `u[t] = beta1 * (1 - 0.96^(t * momentum_decay) / 2)`, and U[t] the product of
     those so far: `p -= lr / root * (g * (1 - u[t]) / (1 - U[t]) + m * u[t+1] / (1 - U[t] * u[t] * u[t+1]))`.
-    The paper has U[t+1] in the last term; release 2.10 of the CS software counts u[t] twice, as done here.
 
     State: `mu_product`, the product of all momenta so far, and `step`, without dimensions; `exp_avg` and
     `exp_avg_sq` of the parameter's shape.
@@ -319,6 +321,7 @@ class NAdam(_Moments):
         gradient = add_weight_decay(gradient, parameter, group["weight_decay"])
         average, squares = self._averages(gradient, state, group)
         root = (squares / bias_correction(beta2, step)).sqrt() + group["eps"]
+        # The paper has U[t+1] in the last term; release 2.10 of the CS software counts u[t] twice.
         ahead = gradient * ((1 - now) / (1 - product)) + average * (
             following / (1 - product * now * following)
         )
@@ -326,7 +329,7 @@ class NAdam(_Moments):
 
 
 class RAdam(_Moments):
-    """Adam that divides by the squares once enough of them are averaged (Liu et al., 2020, arXiv:1908.03265).
+    """Adam that divides by the squares once their variance is known (Liu et al., 2020, arXiv:1908.03265).
 
     State: `exp_avg` and `exp_avg_sq` of the parameter's shape, `step` without dimensions.
 
@@ -335,7 +338,7 @@ class RAdam(_Moments):
     """
 
     _ENOUGH = 5
-    """Length of the average above which its variance is known."""
+    """Length of the average above which its variance is known (the paper's rho)."""
 
     def __init__(
         self,

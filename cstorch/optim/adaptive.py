@@ -1,5 +1,8 @@
 """Optimizers that divide gradients by the root of their accumulated squares."""
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,7 +73,7 @@ class Adagrad(PerParameter):
 
 
 class Adadelta(PerParameter):
-    """Steps in units of the parameter (Zeiler, 2012, arXiv:1212.5701).
+    """Steps scaled by the average of previous steps (Zeiler, 2012, arXiv:1212.5701).
 
     State: `square_avg` and `acc_delta`, averages of the squares of gradients and of steps, of the
     parameter's shape.
@@ -123,7 +126,7 @@ class RMSprop(PerParameter):
         lr: learning rate.
         momentum: decay rate of the accumulated steps.
         alpha: rate of the averages.
-        eps: is added to the root.
+        eps: term added to the root.
         centered: takes the variance instead of the squares (Graves, 2013, arXiv:1308.0850).
         weight_decay: rate of the decay that is part of the gradient.
 
@@ -183,7 +186,7 @@ class Adafactor(PerParameter):
     """Keeps a row and a column of squares for each matrix (Shazeer and Stern, 2018, arXiv:1804.04235).
 
     The rate of the averages in step t is `1 - t^decay_rate`. A step is divided by its root mean square over
-    `clip_threshold` where that is more than 1.
+    `clip_threshold` if that is more than 1.
 
     State: `exp_avg_sq_row` and `exp_avg_sq_col` of a parameter with two dimensions or more, without its
     last and its last but one dimension; `exp_avg_sq` of others, of their shape; `step` without dimensions.
@@ -191,18 +194,18 @@ class Adafactor(PerParameter):
     Args:
         params: parameters, or groups of them.
         lr: learning rate; None with `relative_step`, or if a schedule sets it before the first step.
-        eps: is added to the squares of the gradient; least root mean square of a parameter.
+        eps: term added to the squares of the gradient; smallest root mean square of a parameter.
         clip_threshold: root mean square of the longest step.
         decay_rate: exponent of the rate of the averages.
         beta1: None, the only supported value: no average of gradients is kept.
         weight_decay: rate of the decay.
-        scale_parameter: the learning rate counts in root mean squares of the parameter.
+        scale_parameter: the learning rate is relative to the root mean square of the parameter.
         relative_step: the learning rate is `min(1e-2, 1 / sqrt(t))`.
         warmup_init: the first learning rates are `1e-6 * t`; only with `relative_step`.
 
     Raises:
-        OptimizerArgumentError: `lr` and `relative_step` both, a `beta1`, an `eps` that is no pair; in a step
-            neither of the first two.
+        OptimizerArgumentError: both `lr` and `relative_step`, a `beta1`, or an `eps` that is no pair; in a
+            step, neither `lr` nor `relative_step`.
     """
 
     def __init__(

@@ -217,7 +217,9 @@ def _several(optimizer: torch.optim.Optimizer, entries: Sequence[Mapping[str, An
 
 
 def _is_chained(entries: Sequence[Mapping[str, Any]]) -> bool:
-    named = {_plain(entry["main_scheduler"]) for entry in map(_checked, entries) if "main_scheduler" in entry}
+    named = {
+        _plain(entry["main_scheduler"]) for entry in map(_check_entry, entries) if "main_scheduler" in entry
+    }
     if named - {"chained", "chainedscheduler", "sequential"}:
         raise ScheduleError(
             f"main_scheduler is {', '.join(sorted(named))}, expected ChainedLR or SequentialLR; leave it out "
@@ -244,7 +246,7 @@ def _single(optimizer: torch.optim.Optimizer, entry: Mapping[str, Any], in_turn:
 def _class_and_arguments(
     entry: Mapping[str, Any], in_turn: bool = False
 ) -> tuple[type[LRScheduler], dict[str, Any]]:
-    cls = _class(_checked(entry)["scheduler"])
+    cls = _class(_check_entry(entry)["scheduler"])
     accepted = inspect.signature(cls).parameters
     arguments: dict[str, Any] = {}
     for given, value in entry.items():
@@ -264,7 +266,7 @@ def _class_and_arguments(
     return cls, arguments
 
 
-def _checked(entry: Any) -> Mapping[str, Any]:
+def _check_entry(entry: Any) -> Mapping[str, Any]:
     if not isinstance(entry, Mapping) or "scheduler" not in entry:
         raise ScheduleTypeError(f"got {entry!r} as a schedule, expected a dictionary with 'scheduler'")
     return entry

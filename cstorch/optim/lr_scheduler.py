@@ -4,6 +4,9 @@ The formulas are in `schedules` and `scheduler`; here they have the names of arg
 their states, that programs use.
 """
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -48,7 +51,8 @@ class LRScheduler(Scheduler):
 
     def __new__(cls, optimizer: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Make the schedule of releases 1.x for an optimizer of their API, if both have one name."""
-        if cls.__module__ == __name__ and cls.__name__ in _NAMED_ALIKE and _declares(optimizer):
+        declares = getattr(optimizer, "declares_schedules", False)  # counts the steps of its schedules
+        if cls.__module__ == __name__ and cls.__name__ in _NAMED_ALIKE and declares:
             cls = getattr(import_module("cstorch.v1.session.optim.lr_scheduler"), cls.__name__)
         return super().__new__(cls)
 
@@ -427,11 +431,6 @@ class ScalePerParamLR(ScalePerParamScheduler, LRScheduler):
 
 _NAMED_ALIKE = ("CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR", "ScalePerParamLR")
 """Schedules of releases 1.x with the same names and other arguments."""
-
-
-def _declares(optimizer: Any) -> bool:
-    """Return True if an optimizer counts the steps of its schedules, as one of the session API does."""
-    return getattr(optimizer, "declares_schedules", False)
 
 
 _OF_SESSIONS = (

@@ -1,5 +1,8 @@
 """The base class of optimizers: a `torch.optim.Optimizer` whose step is recorded once."""
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 import math
 from abc import ABC, abstractmethod
 from collections import OrderedDict

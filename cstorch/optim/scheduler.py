@@ -1,5 +1,8 @@
 """Schedules of any entry of parameter groups, which subclasses name in `param_group_key`."""
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -4,6 +4,9 @@
 behavior of the vendor's package (2.10.0, measured) say so.
 """
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 import math
 from collections.abc import Callable
 from typing import Any
@@ -37,10 +40,7 @@ class ConstantScheduler(Scheduler):
 
 
 class PolynomialScheduler(Scheduler):
-    """`v1 + (v0 - v1) * (1 - e / total_iters) ** power`, and `v1` from `total_iters` on.
-
-    `cycle` changes nothing, as in the vendor's package: the value stays at `v1`.
-    """
+    """`v1 + (v0 - v1) * (1 - e / total_iters) ** power`, and `v1` from `total_iters` on."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class PolynomialScheduler(Scheduler):
         self.initial_val = initial_val
         self.end_val = end_val
         self.power = power
-        self.cycle = cycle
+        self.cycle = cycle  # has no effect, as in the vendor's package: the value stays at `end_val`
         super().__init__(optimizer, total_iters, last_epoch, param_group_tags)
 
     def _get_closed_form_value(self) -> torch.Tensor:

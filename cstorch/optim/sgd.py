@@ -1,5 +1,8 @@
 """Optimizers that do not average squares of gradients: SGD, ASGD, Lion, Rprop and Muon."""
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -24,10 +27,10 @@ from cstorch.optim.optimizer import (
 class SGD(PerParameter):
     """Gradient descent with momentum (Sutskever et al., 2013, "On the importance of initialization ...").
 
-    `b = momentum * b + (1 - dampening) * g` from b = 0 on, so that `dampening` counts in the first step, too;
+    `b = momentum * b + (1 - dampening) * g` with an initial b of 0, so `dampening` affects the first step;
     `p -= lr * b`, with `nesterov` `p -= lr * (g + momentum * b)`.
 
-    State: `momentum_buffer` (b) of the parameter's shape where the group has a momentum.
+    State: `momentum_buffer` (b) of the parameter's shape if the group has a momentum.
 
     Raises:
         OptimizerArgumentError: a negative number, or `nesterov` without a momentum or with a dampening.
@@ -177,17 +180,17 @@ class Lion(PerParameter):
 
 
 class Rprop(PerParameter):
-    """A step size for each element, which grows while its sign stays (Riedmiller and Braun, 1993).
+    """A step size for each element, which grows while the gradient's sign is constant.
 
-    Where the sign of the gradient changes, the element stays where it is for one step.
+    An element does not change in a step where its gradient changes sign (Riedmiller and Braun, 1993).
 
-    State: `prev`, the gradient before, and `step_size`, from `lr` on, both of the parameter's shape.
+    State: `prev`, the previous gradient, and `step_size`, initially `lr`, both of the parameter's shape.
 
     Args:
         params: parameters, or groups of them.
-        lr: the first step sizes; later values have no effect.
-        etas: factors of a step size where the sign changes, and where it stays.
-        step_sizes: the least and the largest step size.
+        lr: the initial step sizes; later values have no effect.
+        etas: factors of a step size if the sign changes, and if it does not.
+        step_sizes: the smallest and the largest step size.
 
     Raises:
         OptimizerArgumentError: a negative `lr`, or `etas` that are not around 1.
@@ -248,7 +251,7 @@ class Muon(PerParameter):
         lr: learning rate.
         weight_decay: rate of the decoupled decay.
         momentum: rate of the average of gradients.
-        nesterov: steps go by the average after the next gradient.
+        nesterov: Nesterov's momentum: the gradient is added to the average once more.
         ns_steps: Newton-Schulz iterations of the orthogonalization.
 
     Raises:

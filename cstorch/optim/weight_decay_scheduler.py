@@ -1,5 +1,8 @@
 """Schedules of the weight decay: the formulas of `lr_scheduler`, on another entry of the parameter groups."""
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 import torch
 
 from cstorch.optim.base_scheduler import Tags

@@ -6,6 +6,9 @@ the weight and the optimizer's state are pruned. So a program that uses a weight
 `forward` sees a sparse one, too.
 """
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 import sys
 from abc import ABC, abstractmethod
 from collections import OrderedDict

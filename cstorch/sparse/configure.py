@@ -1,5 +1,8 @@
 """Groups of sparsity algorithms, algorithms by configuration, and the sparsity optimizer of release 2.0."""
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -3,6 +3,9 @@
 The update is part of the recorded step: every step computes new masks, and only an update step uses them.
 """
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -5,6 +5,9 @@ score, not by threshold, because scores of pruned elements are all 0: exactly th
 stays. That number may be a tensor, as in a recorded step.
 """
 
+# Without `from __future__ import annotations`: Model Zoo builds its configuration classes from the types of
+# constructor arguments, and cannot resolve strings.
+
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

@@ -25,7 +25,14 @@ import torch
 
 from cs_toolkit.source_files import library_file
 from cstorch.errors import TensorReadError
-from cstorch.tracing.statements import asking_frame, nodes_at, position_of, read_after, span, stored_names
+from cstorch.tracing.statements import (
+    asking_frame,
+    names_assigned_in,
+    nodes_at,
+    position_of,
+    read_after,
+    span,
+)
 
 UNKNOWN = "(a value of the step)"
 """The value of a tensor in a message that is formatted while the step is recorded."""
@@ -33,7 +40,7 @@ UNKNOWN = "(a value of the step)"
 _CANDIDATES = (0, 1, -1, 0.5, 2**31 - 1, -(2**31))
 """Numbers that a program may get for a tensor; it gets the first for which its check holds."""
 
-_MOST_UNKNOWN = 8
+_MAX_UNKNOWN = 8
 
 Names: TypeAlias = Mapping[str, Any]
 
@@ -74,7 +81,7 @@ class Checks:
             return NotImplemented
         if method == "__format__":
             return UNKNOWN if _is_message(frame) else NotImplemented
-        statement = _statement(frame)
+        statement = _find_statement(frame)
         if statement is None:
             return self._assume_absent(frame, tensor) if method == "item" else NotImplemented
         if method == "item":
@@ -95,15 +102,15 @@ class Checks:
         wanted = raises if usual is None else usual
         names = {**frame.f_globals, **frame.f_locals}
         with self._evaluation():
-            test = _Numbers(names, None).visit(_copy(statement.test))
-            condition = _condition(test, names, None if as_number or _is_joined(test) else tensor)
-            guesses = condition.guesses(wanted)
-            number = _number(statement.test, names, wanted) if as_number else None
+            test = _Numbers(names, None).visit(_copy_expression(statement.test))
+            condition = _build_condition(test, names, None if as_number or _is_joined(test) else tensor)
+            guesses = condition.find_answers(wanted)
+            number = _find_number(statement.test, names, wanted) if as_number else None
             if guesses is None or number is NotImplemented:
                 return _Answers([], NotImplemented)
             truth = condition.truth()
             if isinstance(truth, torch.Tensor) and usual is None:
-                error = f"{_error(statement, names)}; it checks `{ast.unparse(statement.test)}`"
+                error = f"{_describe_error(statement, names)}; it checks `{ast.unparse(statement.test)}`"
                 self.keep(truth if wanted else truth.logical_not(), error)
             elif isinstance(truth, torch.Tensor) and isinstance(statement, ast.If):
                 guarded = find_guarded(statement, around, frame.f_locals)
@@ -175,7 +182,7 @@ class _Condition:
     parts: Sequence[_Condition] = ()
     value: Any = None
 
-    def known(self) -> bool | None:
+    def try_value(self) -> bool | None:
         """Return the truth of the value; None if only a step knows it."""
         try:
             return bool(self.value)
@@ -184,31 +191,33 @@ class _Condition:
 
     def count_unknown(self) -> int:
         """Return the number of truths that only a step knows."""
-        return sum(part.count_unknown() for part in self.parts) if self.word else int(self.known() is None)
+        return (
+            sum(part.count_unknown() for part in self.parts) if self.word else int(self.try_value() is None)
+        )
 
-    def run(self, guesses: Iterator[bool]) -> bool:
+    def evaluate(self, guesses: Iterator[bool]) -> bool:
         """Evaluate it with short-circuiting, as Python does, with a guess for each unknown truth."""
         if self.word is None:
-            known = self.known()
+            known = self.try_value()
             return next(guesses) if known is None else known
-        found = (part.run(guesses) for part in self.parts)
+        found = (part.evaluate(guesses) for part in self.parts)
         return not next(found) if self.word == "not" else all(found) if self.word == "and" else any(found)
 
-    def guesses(self, wanted: bool) -> Sequence[bool] | None:
+    def find_answers(self, wanted: bool) -> Sequence[bool] | None:
         """Return answers, in the order of Python's questions, that make it as wanted; None if none do."""
         count = self.count_unknown()
         uniform = [(truth,) * count for truth in (True, False)]
-        others = itertools.product((True, False), repeat=count) if count <= _MOST_UNKNOWN else ()
+        others = itertools.product((True, False), repeat=count) if count <= _MAX_UNKNOWN else ()
         for guess in itertools.chain(uniform, others):
             left = iter(guess)
-            if self.run(left) == wanted:
+            if self.evaluate(left) == wanted:
                 return guess[: count - len(list(left))]
         return None
 
     def truth(self) -> torch.Tensor | bool:
         """Return its truth: a tensor of the device if only a step knows it."""
         if self.word is None:
-            known = self.known()
+            known = self.try_value()
             return self.value.reshape(()).to(torch.bool) if known is None else known
         if self.word == "not":
             return _invert(self.parts[0].truth())
@@ -229,33 +238,33 @@ def _invert(truth: torch.Tensor | bool) -> torch.Tensor | bool:
     return truth.logical_not() if isinstance(truth, torch.Tensor) else not truth
 
 
-def _condition(node: ast.expr, names: Names, asked: torch.Tensor | None) -> _Condition:
+def _build_condition(node: ast.expr, names: Names, asked: torch.Tensor | None) -> _Condition:
     """Return the condition of an expression; `asked` is its only value if that is given."""
 
-    def joined(word: str, nodes: Sequence[ast.expr]) -> _Condition:
-        return _Condition(word, [_condition(part, names, asked) for part in nodes])
+    def join(word: str, nodes: Sequence[ast.expr]) -> _Condition:
+        return _Condition(word, [_build_condition(part, names, asked) for part in nodes])
 
     if isinstance(node, ast.BoolOp):
-        return joined("and" if isinstance(node.op, ast.And) else "or", node.values)
+        return join("and" if isinstance(node.op, ast.And) else "or", node.values)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        return joined("not", [node.operand])
+        return join("not", [node.operand])
     if isinstance(node, ast.Compare) and len(node.ops) > 1:
         sides = [node.left, *node.comparators]
         pairs = zip(sides, node.ops, sides[1:], strict=False)
-        return joined("and", [ast.Compare(left, [op], [right]) for left, op, right in pairs])
-    called = _called_name(node)
+        return join("and", [ast.Compare(left, [op], [right]) for left, op, right in pairs])
+    called = _name_of_call(node)
     if called == "bool":
-        return _condition(node.args[0], names, asked)  # type: ignore[attr-defined]
+        return _build_condition(node.args[0], names, asked)  # type: ignore[attr-defined]
     if called in _JOINING:
-        values = _value(node.args[0], names)  # type: ignore[attr-defined]
+        values = _evaluate(node.args[0], names)  # type: ignore[attr-defined]
         return _Condition(_JOINING[called], [_Condition(None, value=value) for value in values])
-    return _Condition(None, value=_value(node, names) if asked is None else asked)
+    return _Condition(None, value=_evaluate(node, names) if asked is None else asked)
 
 
 _JOINING = {"all": "and", "any": "or"}
 
 
-def _called_name(node: ast.AST) -> str:
+def _name_of_call(node: ast.AST) -> str:
     """Return the name of a function that is called with one argument, such as `int`; "" for other nodes."""
     one = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1
     return node.func.id if one else ""  # type: ignore[attr-defined]
@@ -266,12 +275,12 @@ def _is_joined(node: ast.expr) -> bool:
     return any(
         isinstance(part, ast.BoolOp)
         or (isinstance(part, ast.Compare) and len(part.ops) > 1)
-        or _called_name(part) in _JOINING
+        or _name_of_call(part) in _JOINING
         for part in ast.walk(node)
     )
 
 
-def _value(node: ast.expr, names: Names) -> Any:
+def _evaluate(node: ast.expr, names: Names) -> Any:
     whole = ast.fix_missing_locations(ast.Expression(node))
     return eval(compile(whole, "<check>", "eval"), dict(names))
 
@@ -287,31 +296,31 @@ class _Numbers(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Return the replacement of a call."""
-        if _called_name(node) in ("int", "float"):
+        if _name_of_call(node) in ("int", "float"):
             try:
-                _value(node, self._names)
+                _evaluate(node, self._names)
             except TensorReadError:
                 return node.args[0] if self._number is None else ast.Constant(self._number)
         return self.generic_visit(node)
 
 
-def _number(test: ast.expr, names: Names, wanted: bool) -> Any:
+def _find_number(test: ast.expr, names: Names, wanted: bool) -> Any:
     """Return a number for which a condition is as wanted; NotImplemented if there is none."""
     for number in _CANDIDATES:
-        replaced = _Numbers(names, number).visit(_copy(test))
-        if _condition(replaced, names, None).guesses(wanted) == ():
+        replaced = _Numbers(names, number).visit(_copy_expression(test))
+        if _build_condition(replaced, names, None).find_answers(wanted) == ():
             return number
     return NotImplemented
 
 
-def _copy(test: ast.expr) -> ast.expr:
+def _copy_expression(test: ast.expr) -> ast.expr:
     return ast.parse(ast.unparse(test), mode="eval").body
 
 
 # Statements
 
 
-def _statement(frame: FrameType) -> ast.Assert | ast.If | None:
+def _find_statement(frame: FrameType) -> ast.Assert | ast.If | None:
     """Return the statement whose condition a frame evaluates, if one of its branches is not possible."""
     position = position_of(frame)
     for node in nodes_at(frame):
@@ -373,30 +382,32 @@ def _is_message(frame: FrameType) -> bool:
 # Errors
 
 
-def _error(statement: ast.Assert | ast.If, names: Names) -> str:
+def _describe_error(statement: ast.Assert | ast.If, names: Names) -> str:
     """Return class and message of the error that a statement raises."""
     if isinstance(statement, ast.Assert):
-        return ": ".join(["AssertionError", *([_text(statement.msg, names)] if statement.msg else [])])
+        return ": ".join(
+            ["AssertionError", *([_format_message(statement.msg, names)] if statement.msg else [])]
+        )
     body = statement.body if _raises(statement.body) else statement.orelse
     known = dict(names)
     for part in body[:-1]:
         if isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
-            known[part.targets[0].id] = _text(part.value, known)
+            known[part.targets[0].id] = _format_message(part.value, known)
     raised = body[-1].exc  # type: ignore[attr-defined]
     if not isinstance(raised, ast.Call):
         return ast.unparse(raised) if raised is not None else "an error"
-    return ": ".join([ast.unparse(raised.func), *(_text(part, known) for part in raised.args[:1])])
+    return ": ".join([ast.unparse(raised.func), *(_format_message(part, known) for part in raised.args[:1])])
 
 
-def _text(node: ast.expr, names: Names) -> str:
+def _format_message(node: ast.expr, names: Names) -> str:
     """Return a message; expressions whose value only a step knows are shown as source."""
     if isinstance(node, ast.JoinedStr):
-        return "".join(_text(part, names) for part in node.values)
+        return "".join(_format_message(part, names) for part in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _text(node.left, names) + _text(node.right, names)
+        return _format_message(node.left, names) + _format_message(node.right, names)
     value = ast.JoinedStr([node]) if isinstance(node, ast.FormattedValue) else node
     try:
-        return str(_value(value, names))
+        return str(_evaluate(value, names))
     except Exception:  # whatever the program's own expression raises
         return ast.unparse(node.value if isinstance(node, ast.FormattedValue) else node)
 
@@ -448,7 +459,7 @@ def find_guarded(statement: ast.If, around: Sequence[ast.AST], values: Mapping[s
     kind, index = next((kind, name) for kind, name in match.groupdict().items() if name is not None)
     if kind not in ("rows", "listed") and getattr(values.get(index), "dtype", None) is not torch.bool:
         return None  # `any` of indices says that one is not 0, not that there are some
-    names = {name for part in statements for name in stored_names(part)}
+    names = {name for part in statements for name in names_assigned_in(part)}
     if (
         not _write_rows(statements, index, function)
         or _read(before, names)
@@ -474,7 +485,7 @@ def _write_rows(statements: Sequence[ast.stmt], index: str, function: ast.AST | 
     """Return True if statements only assign names and write into rows that an index selects."""
     indices = {index}
     for node in ast.walk(function) if function is not None else ():
-        if isinstance(node, ast.Assign) and index in (together := stored_names(node)):
+        if isinstance(node, ast.Assign) and index in (together := names_assigned_in(node)):
             indices |= together  # `rows, columns = torch.where(mask)` select together
     return bool(statements) and all(_writes(statement, indices) for statement in statements)
 

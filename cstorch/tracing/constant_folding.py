@@ -15,7 +15,7 @@ from cgc.importers.aten import Graph, Node, Tensor
 _PLACES = frozenset({"device", "layout", "pin_memory", "memory_format"})
 
 
-def known_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
+def static_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
     """Return a value that is the same in every step; None if steps differ.
 
     Args:
@@ -52,7 +52,7 @@ def fold_float64(graph: Graph, constants: Mapping[int, torch.Tensor]) -> list[tu
 
     Args:
         graph: a step that is recorded.
-        constants: as for `known_value`.
+        constants: as for `static_value`.
 
     Returns:
         The values of those operations that others read, with their elements.
@@ -68,7 +68,7 @@ def fold_float64(graph: Graph, constants: Mapping[int, torch.Tensor]) -> list[tu
         results = [result for result in node.results if result is not None]
         reads = any(tensor.id in wide for tensor in node.tensors())
         if reads and wide.isdisjoint(result.id for result in results):
-            values = [(result, known_value(graph, result, constants)) for result in results]
+            values = [(result, static_value(graph, result, constants)) for result in results]
             known = [(result, elements) for result, elements in values if elements is not None]
             if len(known) == len(results):
                 found += known

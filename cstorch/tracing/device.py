@@ -76,7 +76,7 @@ class Tracer(Protocol):
         """Answer a method that reads a tensor whose value is not known; NotImplemented to refuse."""
         ...
 
-    def known(self, tensor: DeviceTensor) -> torch.Tensor | None:
+    def static_value(self, tensor: DeviceTensor) -> torch.Tensor | None:
         """Return the elements of a tensor if they are the same in every step."""
         ...
 
@@ -108,7 +108,7 @@ class DeviceTensor(torch.Tensor):
     """A tensor of the device.
 
     Attributes:
-        host: its elements on this CPU; None for a value that only a step computes. A meta tensor where it
+        host: its elements on this CPU; None for a value that only a step computes. A meta tensor if it
             depends on outputs of a step that is only compiled.
         elem: while a step is traced, the functional wrapper around its recorded value.
         base: the wrapper that `elem` is a view of; `elem` itself if it is none.
@@ -282,7 +282,7 @@ def readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
     """
     active = tracers()
     tracer = active[-1] if active else None
-    known = None if tracer is None else tracer.known(tensor)
+    known = None if tracer is None else tracer.static_value(tensor)
     if known is not None:
         return known
     readers = Program.current().value_readers
@@ -311,7 +311,7 @@ def _read(func: Any, tensor: DeviceTensor, args: tuple[Any, ...], kwargs: dict[s
         ValueUnavailableError: outside of one, of a value that only a step computes.
     """
     active = tracers()
-    if active and active[-1].known(tensor) is None:
+    if active and active[-1].static_value(tensor) is None:
         answer = active[-1].answer(func.__name__, tensor)
         if answer is not NotImplemented:
             return answer

@@ -98,7 +98,7 @@ def appearing_compiled() -> Iterator[None]:
     # torch.compiler.is_exporting() stays False: libraries respond to it with slower code for runtimes that
     # lack operations, such as loops instead of solve_triangular. So does torch.jit.is_tracing(), which would
     # make sizes tensors.
-    replaced = {"_is_compiling_flag": True, "is_dynamo_compiling": _yes}
+    replaced = {"_is_compiling_flag": True, "is_dynamo_compiling": lambda: True}
     originals = {name: getattr(torch.compiler, name) for name in replaced}, torch.compile
     with ExitStack() as entered:
         if _NAME in sys.modules:  # without it nothing was compiled
@@ -111,10 +111,6 @@ def appearing_compiled() -> Iterator[None]:
         finally:
             kept, vars(torch)["compile"] = originals
             vars(torch.compiler).update(kept)
-
-
-def _yes() -> bool:
-    return True
 
 
 def _as_written(model: Any = None, **_: object) -> Any:

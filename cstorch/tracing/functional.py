@@ -266,7 +266,8 @@ def grid_sampler(
     flat = torch.arange(count, device=input.device).view(-1, *(1,) * (grid.dim() - 1))
     weights = None
     for axis, size in enumerate(space):
-        place = _place(grid[..., len(space) - 1 - axis], size, align_corners)
+        shifted = grid[..., len(space) - 1 - axis] + 1
+        place = shifted / 2 * (size - 1) if align_corners else (shifted * size - 1) / 2
         near, weight = _neighbors(place, size, interpolation_mode, padding_mode, align_corners)
         weight = weight * ((near >= 0) & (near <= size - 1)).to(weight.dtype)
         weights = weight if weights is None else _outer(weights, weight, torch.mul)
@@ -281,11 +282,6 @@ def _outer(
 ) -> torch.Tensor:
     """Combine each element of the last axis of a with each of b, along one last axis."""
     return combine(a.unsqueeze(-1), b.unsqueeze(-2)).flatten(-2)
-
-
-def _place(coordinate: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
-    """Return the place along an axis of a coordinate from -1 to 1."""
-    return (coordinate + 1) / 2 * (size - 1) if align_corners else ((coordinate + 1) * size - 1) / 2
 
 
 def _neighbors(

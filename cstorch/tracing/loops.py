@@ -17,7 +17,14 @@ import torch
 from cstorch.errors import SelectionError
 from cstorch.tracing.places import user_line
 from cstorch.tracing.state import holders
-from cstorch.tracing.statements import asking_frame, nodes_at, position_of, read_after, span, stored_names
+from cstorch.tracing.statements import (
+    asking_frame,
+    names_assigned_in,
+    nodes_at,
+    position_of,
+    read_after,
+    span,
+)
 
 if TYPE_CHECKING:
     from cstorch.tracing.recording import Recording
@@ -171,9 +178,9 @@ class _Body:
 
     def __init__(self, loop: ast.For) -> None:
         self.written: dict[str, None] = {}
-        self.assigned = stored_names(loop.target)
+        self.assigned = names_assigned_in(loop.target)
         self.problem = ""
-        every = {name for statement in loop.body for name in stored_names(statement)} | self.assigned
+        every = {name for statement in loop.body for name in names_assigned_in(statement)} | self.assigned
         self._carried = every  # names without a value of this iteration so far
         self._run(loop.body, set(self.assigned))
         self.assigned = every
@@ -189,7 +196,10 @@ class _Body:
             branches = [set(known), set(known)]
             self._run(statement.body, branches[0])
             self._run(statement.orelse, branches[1])
-            falls_through = [not _ends_in_continue(part) for part in (statement.body, statement.orelse)]
+            falls_through = [
+                not part or not isinstance(part[-1], ast.Continue)
+                for part in (statement.body, statement.orelse)
+            ]
             known |= set.intersection(
                 *[branch for branch, falls in zip(branches, falls_through, strict=True) if falls] or branches
             )
@@ -250,7 +260,3 @@ class _Body:
 
     def _refuse(self, problem: str) -> None:
         self.problem = self.problem or problem
-
-
-def _ends_in_continue(statements: Sequence[ast.stmt]) -> bool:
-    return bool(statements) and isinstance(statements[-1], ast.Continue)

@@ -75,7 +75,8 @@ def index_by_values(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> A
     if by_places:
         return _index_at_places(func, target, index, value)
     if (whole := rows_of(target)) is not None:
-        if whole.inner and not value and _is_first(index):
+        is_first = not isinstance(index[0], torch.Tensor) and all(i == slice(None) for i in index[1:])
+        if whole.inner and not value and is_first:
             return tag(func(target, index), whole.transpose() if isinstance(index[0], int) else whole)
         if whole.inner or value or index[0] != slice(None) or not all(isinstance(i, _BASIC) for i in index):
             raise SelectionError("rows of a selection by number", user_line())
@@ -99,11 +100,6 @@ def _index_columns(
     rows = rows_of(found)
     assert rows is not None
     return tag(found.transpose(0, 1), rows.transpose())
-
-
-def _is_first(index: tuple[Any, ...]) -> bool:
-    """Return True if an index chooses elements of the first dimension only."""
-    return not isinstance(index[0], torch.Tensor) and all(i == slice(None) for i in index[1:])
 
 
 def is_by_values(args: tuple[Any, ...]) -> bool:

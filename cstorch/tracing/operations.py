@@ -196,7 +196,7 @@ def grouped_mm(
 
     Args:
         a: `[rows, K]` with groups of rows, `[M, K]` with groups along K, or `[groups, M, K]`.
-        b: `[groups, K, N]`; `[K, N]` with groups along K, or, where `a` has three dimensions, along N.
+        b: `[groups, K, N]`; `[K, N]` with groups along K, or along N if `a` has three dimensions.
         offs: the ascending ends of the groups; rows after the last one count as zero. None if both operands
             have three dimensions.
         bias: added to the result.

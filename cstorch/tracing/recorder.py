@@ -179,9 +179,9 @@ class Recorder(Mode):
 
     # Reading
 
-    def known(self, tensor: DeviceTensor) -> torch.Tensor | None:
+    def static_value(self, tensor: DeviceTensor) -> torch.Tensor | None:
         """Return the elements of a tensor if they are the same in every step."""
-        return self.recording.known(value_of(tensor)) if self._is_recorded(tensor) else None
+        return self.recording.static_value(value_of(tensor)) if self._is_recorded(tensor) else None
 
     def assume(self, tensor: DeviceTensor, how: str) -> torch.Tensor | None:
         """Return the elements of a tensor if they depend only on state that the step has not changed."""
@@ -224,7 +224,7 @@ class Recorder(Mode):
         """Call a function that makes a selection of rows, or gets one; NotImplemented for all others."""
 
         def read(mask: torch.Tensor) -> torch.Tensor | None:
-            return self.known(mask) if isinstance(mask, DeviceTensor) else mask
+            return self.static_value(mask) if isinstance(mask, DeviceTensor) else mask
 
         def key(mask: torch.Tensor) -> Any:
             if not isinstance(mask, DeviceTensor):
@@ -290,7 +290,7 @@ class Recorder(Mode):
         """Return the index of an unrolled loop's body, moved into the first dimension if it is out of it."""
         if not isinstance(index, DeviceTensor) or index.dim() or index.dtype not in _INTEGERS or not x.dim():
             return index
-        known = self.known(index)
+        known = self.static_value(index)
         return index if known is None else self.recording.loops[-1].inside(int(known), x.size(0))
 
     def _index_by_values(
@@ -309,7 +309,7 @@ class Recorder(Mode):
             is_integer = (
                 isinstance(element, DeviceTensor) and not element.dim() and element.dtype in _INTEGERS
             )
-            return is_integer and self.known(element) is None
+            return is_integer and self.static_value(element) is None
 
         numbers = [element for element in elements if is_number(element)]
         others = [element for element in elements if not is_number(element)]

@@ -21,7 +21,7 @@ from cs_runtime.exits import first_line
 from cs_toolkit.errors import ToolkitError
 from cstorch.errors import TensorReadError, ValueUnavailableError
 from cstorch.tracing.checks import Checks, Guarded
-from cstorch.tracing.constant_folding import fold_float64, known_value, operator, sources
+from cstorch.tracing.constant_folding import fold_float64, operator, sources, static_value
 from cstorch.tracing.device import DeviceTensor, lift, set_value, value_of
 from cstorch.tracing.operations import DECOMPOSED
 from cstorch.tracing.places import Places, user_line
@@ -230,9 +230,9 @@ class Recording:
         now = value_of(tensor)
         return lift(Recorded(now.meta, replace(now.value, id=number), self))
 
-    def known(self, value: Recorded) -> torch.Tensor | None:
+    def static_value(self, value: Recorded) -> torch.Tensor | None:
         """Return the elements of a value that are the same in every step; None if steps differ."""
-        return known_value(self.graph, value.value, self._constant_elements())
+        return static_value(self.graph, value.value, self._constant_elements())
 
     def compute_float64(self) -> None:
         """Replace operations in float64 by constants; `constant_folding.fold_float64` says which."""
@@ -251,7 +251,7 @@ class Recording:
         read = sources(self.graph, value.value)
         begins = {number: self.begins[number] for number in read & self.begins.keys()}
         given = {number: tensor.to_host().detach() for number, tensor in begins.items()}
-        found = known_value(self.graph, value.value, {**self._constant_elements(), **given})
+        found = static_value(self.graph, value.value, {**self._constant_elements(), **given})
         if found is not None:
             self.assumed = {**dict.fromkeys(begins, otherwise), **self.assumed}
         return found

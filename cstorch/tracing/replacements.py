@@ -77,7 +77,7 @@ def _message_of_caller() -> str | None:
 
 
 @contextmanager
-def unchecked_distributions() -> Iterator[None]:
+def without_distribution_checks() -> Iterator[None]:
     """Make distributions not check their arguments in the body, unless a program asks them to."""
     kind = torch.distributions.Distribution
     kept = kind._validate_args
@@ -222,10 +222,10 @@ def _move(made: torch.Tensor, device: Any) -> torch.Tensor:
     return moved.requires_grad_() if grad else moved
 
 
-def _sized(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _accept_selected_size(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return a factory that can make as many rows as a selection has."""
 
-    def made(*args: Any, **settings: Any) -> torch.Tensor:
+    def make_tensor(*args: Any, **settings: Any) -> torch.Tensor:
         if "size" in settings:
             return make_sized(make, (settings.pop("size"),), args, settings)
         if not args:
@@ -234,11 +234,11 @@ def _sized(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         sizes, others = (args, ()) if whole else (args[:1], args[1:])
         return make_sized(make, sizes, others, settings)
 
-    made.__name__ = make.__name__
-    return made
+    make_tensor.__name__ = make.__name__
+    return make_tensor
 
 
-_SIZED = tuple(_sized(make) for make in (torch.empty, torch.full, torch.ones, torch.zeros))
+_SIZED = tuple(_accept_selected_size(make) for make in (torch.empty, torch.full, torch.ones, torch.zeros))
 
 
 _sparse_coo_tensor = torch.sparse_coo_tensor
@@ -361,7 +361,7 @@ def composing() -> Iterator[None]:
     try:
         for module, name, function in _FUNCTIONS:
             setattr(module, name, function)
-        with unchecked_distributions():
+        with without_distribution_checks():
             yield
     finally:
         for module, name, function in originals:

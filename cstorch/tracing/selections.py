@@ -302,11 +302,11 @@ def _make_dense(nest: Any, count: int) -> Any:
 def _align(nest: Any, rows: Rows, rank: int) -> Any:
     """Spread the rows of the whole tensors of a rank in a nest to the places of those of a selection."""
 
-    def aligned(x: Any) -> Any:
+    def align(x: Any) -> Any:
         is_dense = isinstance(x, torch.Tensor) and rows_of(x) is None and x.dim() == rank
         return _spread(x, rows.mask) if is_dense else x
 
-    return map_leaves(aligned, nest)
+    return map_leaves(align, nest)
 
 
 def _reduced_dims(name: str, args: tuple[Any, ...], kwargs: Keywords, rank: int) -> set[int]:

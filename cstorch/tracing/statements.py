@@ -20,13 +20,13 @@ Span: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 def asking_frame() -> FrameType | None:
     """Return the innermost frame that is neither ours nor of PyTorch's tensor class."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_skipped_files()):
+    while frame is not None and frame.f_code.co_filename.startswith(_files_to_skip()):
         frame = frame.f_back
     return frame
 
 
 @lru_cache(maxsize=1)
-def _skipped_files() -> tuple[str, ...]:
+def _files_to_skip() -> tuple[str, ...]:
     tensors = (sys.modules[name].__file__ for name in ("torch._tensor", "torch.overrides"))
     return (*(f"{folder}/" for folder in toolkit_folders()), *(file for file in tensors if file))
 
@@ -68,7 +68,7 @@ def _parse(path: str) -> ast.Module | None:
         return None
 
 
-def stored_names(node: ast.AST) -> set[str]:
+def names_assigned_in(node: ast.AST) -> set[str]:
     """Return the names that are assigned; `x += y` writes into x instead."""
     augmented = {id(part.target) for part in ast.walk(node) if isinstance(part, ast.AugAssign)}
     return {
@@ -98,5 +98,5 @@ def _is_assigned(function: ast.AST | None, line: int, read: ast.Name) -> bool:
     return any(
         line < statement.lineno and (statement.end_lineno or statement.lineno) < read.lineno
         for statement in getattr(function, "body", ())
-        if isinstance(statement, ast.Assign) and read.id in stored_names(statement)
+        if isinstance(statement, ast.Assign) and read.id in names_assigned_in(statement)
     )

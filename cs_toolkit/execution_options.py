@@ -133,9 +133,10 @@ def streaming(*, num_csx: int, max_act_per_csx: Any, recompute: Any, micro_batch
     size: Any = "auto" if micro_batch_size is None else micro_batch_size
     if size != "auto" and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
         raise ValueError(f"micro_batch_size must be 1 or more samples, 'auto' or None, got {size!r}")
+    limit_bytes = _bytes(max_act_per_csx)
     return Streaming(
         num_csx=num_csx,
-        max_act_bytes=_limit_bytes(max_act_per_csx),
+        max_act_bytes=None if limit_bytes < SERVERS_BELOW else limit_bytes,
         recompute=recompute or "auto",
         micro_batch_size=size,
     )
@@ -156,11 +157,6 @@ def micro_batch_error(batch_size: int, settings: Streaming) -> str | None:
         f"micro_batch_size is {size}, expected a divisor of the batch of {batch_size} samples{per_system}; "
         "choose one that divides, or auto"
     )
-
-
-def _limit_bytes(given: Any) -> int | None:
-    found = _bytes(given)
-    return None if found < SERVERS_BELOW else found
 
 
 def _bytes(given: Any) -> int:

@@ -331,12 +331,15 @@ def traffic(schedule: Schedule) -> Traffic:
     update = list(schedule.update_calls())
     updated = {value for call in update for value in call.results}
     at_memory = {value for call in update for value in call.arguments} | set(schedule.replacements.values())
+    sent = at_memory & on_wafer
     answers = tuple(value for value in dict.fromkeys(schedule.outputs) if value in updated)
     to_wafer = _to_wafer(schedule, calls, inputs | on_wafer, set(answers))
     return Traffic(
         calls=calls,
         to_wafer=to_wafer,
-        to_memory=tuple(_select(call.results, at_memory & on_wafer) for call in calls),
+        to_memory=tuple(
+            tuple(dict.fromkeys(value for value in call.results if value in sent)) for call in calls
+        ),
         inputs=tuple(value for value in schedule.arguments if value in at_memory),
         answers=answers,
         dropped=_drop_values(schedule, once, to_wafer),
@@ -383,10 +386,6 @@ def _drop_values(
         weights = (value for value in coming if value not in kept and not is_small(schedule.values[value]))
         dropped[index].update(dict.fromkeys(weights))
     return tuple(tuple(values) for values in dropped)
-
-
-def _select(values: Iterable[int], wanted: set[int]) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(value for value in values if value in wanted))
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,13 @@ class Console:
         return not self._thread.is_alive()
 
     def _write_all(self) -> None:
-        while (item := self._next()) is not None:
+        while True:
+            with self._changed:
+                while not self._queue and not self._closing:
+                    self._changed.wait()
+                if not self._queue:
+                    return
+                item = self._queue.popleft()
             descriptor, data = item
             while data and descriptor not in self._closed_descriptors:
                 try:
@@ -97,12 +103,6 @@ class Console:
                     self._closed_descriptors.add(descriptor)
             with self._changed:
                 self._backlog_bytes -= len(item[1])
-
-    def _next(self) -> tuple[int, bytes] | None:
-        with self._changed:
-            while not self._queue and not self._closing:
-                self._changed.wait()
-            return self._queue.popleft() if self._queue else None
 
 
 def flush_standard_streams() -> None:

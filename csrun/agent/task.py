@@ -157,14 +157,14 @@ class _Task:
             self._wait()
             now_s = time.monotonic()
             for message in self._connection.receive():
-                self._take(message)
+                self._handle(message)
             if self._may_read:
                 self._read()
             for signum in self._signals.read():
-                self._take_signal(signum)
+                self._handle_signal(signum)
             for pid, exit_code in reap():
                 if self._process and pid == self._process.pid:
-                    self._task_ended(exit_code)
+                    self._handle_task_end(exit_code)
             self._tick(now_s)
             if not self._launcher_nonce and now_s > challenge_limit_s:
                 raise CsrunError(
@@ -208,12 +208,12 @@ class _Task:
 
     # --- messages of the launcher
 
-    def _take(self, message: Message) -> None:
+    def _handle(self, message: Message) -> None:
         if isinstance(message, Challenge) and not self._launcher_nonce:
             self._launcher_nonce = message.nonce
             self._introduce()
         elif isinstance(message, Start) and self._start is None:
-            self._begin(message)
+            self._authenticate_and_start(message)
         elif isinstance(message, Credit):
             self._window += message.count
         elif isinstance(message, Signal):
@@ -238,7 +238,7 @@ class _Task:
         proof = agent_proof(self._token, self._launcher_nonce, hello)
         self._connection.send(replace(hello, proof=proof))
 
-    def _begin(self, start: Start) -> None:
+    def _authenticate_and_start(self, start: Start) -> None:
         expected = launcher_proof(self._token, self._launcher_nonce, self._nonce, start)
         if not same_proof(start.proof, expected):
             raise CsrunError(
@@ -320,7 +320,7 @@ class _Task:
             if not self._read():
                 return
 
-    def _task_ended(self, exit_code: int) -> None:
+    def _handle_task_end(self, exit_code: int) -> None:
         assert self._process is not None
         self._process.returncode = exit_code  # reaped here, not by subprocess
         self._drain()
@@ -329,13 +329,13 @@ class _Task:
             # end of the task must not be taken for a failure.
             select.select([self._signals], [], [], SAME_SIGNAL_S)
             for signum in self._signals.read():
-                self._take_signal(signum)
+                self._handle_signal(signum)
         self._exit_code = exit_code
         self._connection.send(Ended(exit_code))
 
     # --- signals, time, and the end of all processes
 
-    def _take_signal(self, signum: signal.Signals) -> None:
+    def _handle_signal(self, signum: signal.Signals) -> None:
         if signum in INTERRUPTS:
             self._connection.send(Interrupted(signum))
             self._end(signal.SIGTERM, f"asked by Slurm ({signum.name})")
@@ -396,21 +396,17 @@ class _Task:
     def _finish(self) -> None:
         self._drain()  # the last output of killed processes
         if self._start is not None:
-            self._write_files(self._start)
+            if self._log is None:
+                self._log = LogWriter(None, self._log_errors.append)
+            self._log.finish(Path(self._start.exit_record), self._record(), FILES_LIMIT_S)
+            for error in self._log_errors:
+                self._connection.send(Note(f"{self._node}: cannot write the task's files: {error}"))
         self._connection.send(Gone())
         limit_s = time.monotonic() + FAREWELL_LIMIT_S
         while self._connection.is_open() and self._connection.unsent_bytes and time.monotonic() < limit_s:
             self._connection.flush()
             time.sleep(ENDING_POLL_S)
         self._selector.close()
-
-    def _write_files(self, start: Start) -> None:
-        path = Path(start.exit_record)
-        if self._log is None:
-            self._log = LogWriter(None, self._log_errors.append)
-        self._log.finish(path, self._record(), FILES_LIMIT_S)
-        for error in self._log_errors:
-            self._connection.send(Note(f"{self._node}: cannot write the task's files: {error}"))
 
     def _record(self) -> dict[str, object]:
         code = self._exit_code

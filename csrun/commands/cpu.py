@@ -104,7 +104,14 @@ def build_command(site: Site) -> click.Command:
             alloc_node = chosen.has_nodes and chosen.job_here(environment) is None
         if logging:
             no_nodes = alloc_node and not chosen.has_nodes
-            _say_notices(unset_notice(environment, change), no_nodes, no_mounts_notice(site, mount_dirs))
+            no_cluster = "--alloc-node=True: there is no cluster here, the program runs on this machine"
+            notices = (
+                unset_notice(environment, change),
+                no_cluster if no_nodes else None,
+                no_mounts_notice(site, mount_dirs),
+            )
+            for notice in filter(None, notices):
+                say(PROGRAM, notice)
         runner = chosen if alloc_node and chosen.has_nodes else scheduler(LOCAL)
         foreign = where.foreign(runner)
         if foreign is not None:
@@ -139,13 +146,6 @@ def describe(plan: ProgramPlan, change: EnvironmentChange, cwd: Path) -> str:
             "",
         ]
     )
-
-
-def _say_notices(unset: str | None, no_nodes: bool | None, mounts: str | None) -> None:
-    no_cluster = "--alloc-node=True: there is no cluster here, the program runs on this machine"
-    for notice in (unset, no_cluster if no_nodes else None, mounts):
-        if notice:
-            say(PROGRAM, notice)
 
 
 def _queries(site: Site) -> list[click.Parameter]:

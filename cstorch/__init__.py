@@ -71,8 +71,8 @@ lib = mesh = core.annotation  # modules of the original for annotations
 
 __version__ = ORIGINAL_RELEASE
 
+# Programs leave parts out where the documents of the original are made of them.
 _generating_docs = False
-"""Programs leave parts out where the documents of the original are made of them."""
 
 __all__ = [
     "__version__",

@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 from types import ModuleType
 
+# Modules that programs import by path, with all below them; `import cstorch` imports them all.
 _PUBLIC = (
     "amp",
     "backends",
@@ -21,8 +22,8 @@ _PUBLIC = (
     "storage",
     "utils",
 )
-"""Modules that programs import by path, with all below them; `import cstorch` imports them all."""
 
+# Paths of the original below its package, and the modules here with the same definitions.
 _MOVED = {
     "backend": "cstorch.backends",
     "experimental.listener": "cstorch.experimental.listener",
@@ -39,8 +40,8 @@ _MOVED = {
     "utils.utils": "cstorch.utils.filters",
     "workflow.python.cs_perf_analyzer": "cstorch.utils.run_phases",
 }
-"""Paths of the original below its package, and the modules here with the same definitions."""
 
+# Modules here, and modules of the original whose definitions they have.
 _DEFINITIONS = {
     "cstorch": """core.device core.name_scope core.tensor decomp.registry storage.load storage.save
         utils.constant utils.device_annotation utils.pol utils.step_closures utils.tensor""",
@@ -58,7 +59,6 @@ _DEFINITIONS = {
     "cstorch.utils.data": "utils.data.dataset",
     "cstorch.utils.tensorboard": "utils.tensorboard.writer",
 }
-"""Modules here, and modules of the original whose definitions they have."""
 
 
 def public_modules(name: str) -> None:

@@ -89,7 +89,7 @@ class Schedule:
         self.intervals = sorted(map(_range_of, listed), key=lambda interval: interval.start)
         for first, second in zip(self.intervals, self.intervals[1:], strict=False):
             if first.end is None or first.end > second.start:
-                raise InputError(f"the ranges {first} and {second} overlap, expected one after the other")
+                raise InputError(f"the ranges {first} and {second} overlap, expected disjoint ones")
 
     def __iter__(self) -> Iterator[int]:
         for interval in self.intervals:

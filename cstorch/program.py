@@ -73,12 +73,11 @@ class Hooks:
 
 @dataclass(eq=False)
 class Program:
-    """Everything that a program has chosen, made and done, from its configuration to its loops.
+    """The state of a program, from its configuration to its loops.
 
-    A process runs one program. Tests run several in sequence and call `Program.reset` between them.
+    A process runs one program. Tests run several in sequence, and call `Program.reset` between them.
 
-    Modules above this one keep objects of their own types with `part`, because this module imports none of
-    them.
+    This module imports none of the modules that use it, so these keep state of their own types with `part`.
 
     Attributes:
         backend: The backend that the program chose; None before that.
@@ -88,7 +87,7 @@ class Program:
         state_holders: Optimizers, schedules, loss scales and metrics, each with the prefix of its names.
         metrics: Metrics in use, by their number.
         metric_numbers: Counts the metrics.
-        steps_done: Training steps that the state has behind it.
+        steps_done: Training steps that the state has completed.
         half_dtype: Name of the 16-bit type.
         mixed_precision: Steps without an autocast are computed in the 16-bit type.
         disabled_casts: Number of `disable_casts` blocks that are entered.

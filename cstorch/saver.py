@@ -65,9 +65,9 @@ class PyTorchH5Saver:
         Raises:
             CheckpointError: The loaded checkpoint and the model have different tensors.
         """
-        save(state_dict if not self._loaded else self._merged(state_dict, self._loaded), checkpoint_file)
+        save(state_dict if not self._loaded else self._merge(state_dict, self._loaded), checkpoint_file)
 
-    def _merged(self, state_dict: Any, checkpoint_file: PathLike) -> Any:
+    def _merge(self, state_dict: Any, checkpoint_file: PathLike) -> Any:
         """Return a nest with the elements of a checkpoint."""
         loaded = named_leaves(load(checkpoint_file, map_location="cpu"))
         leaves, spec = pytree.tree_flatten(state_dict)
@@ -77,7 +77,7 @@ class PyTorchH5Saver:
         if extra and not self._is_pretrained:
             raise CheckpointError(
                 f"{checkpoint_file} has {extra[0]}, expected only weights of the model, which lacks it; set "
-                "is_pretrained_checkpoint to take what the model has"
+                "is_pretrained_checkpoint to load only weights that the model has"
             )
         merged = []
         for name, leaf in zip(names, leaves, strict=True):
@@ -87,7 +87,7 @@ class PyTorchH5Saver:
             elif of_model and not self._is_pretrained:
                 raise CheckpointError(
                     f"{checkpoint_file} has no {name}, expected it: the model has it; set "
-                    "is_pretrained_checkpoint to take what the checkpoint has"
+                    "is_pretrained_checkpoint to load only weights that the checkpoint has"
                 )
             else:
                 merged.append(leaf)
@@ -124,8 +124,8 @@ def _leaves_of(checkpoint_file: Path, mtime_ns: int, size: int) -> dict[str, Any
     return named_leaves(load(checkpoint_file))
 
 
+# Begins the names of weights and buffers in the state of a program.
 _MODEL = "model."
-"""Begins the names of weights and buffers in the state of a program."""
 
 
 class _Pending:

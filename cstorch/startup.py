@@ -227,7 +227,7 @@ def backend(
         **cluster,
     )
     # The address of a system may come with a DataExecutor, so none is started before that.
-    set_configuration(configured, "backend(), beside configure(),", start_system=bool(cluster))
+    set_configuration(configured, "backend(), after configure(),", start_system=bool(cluster))
     return choose(kind, folder, max_checkpoints, cluster_config)
 
 

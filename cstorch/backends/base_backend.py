@@ -18,10 +18,10 @@ from cstorch.job import leave_to_chief
 from cstorch.program import Program, configuration
 from cstorch.tracing.device import DEVICE, is_tracing
 
+# Names of the first releases.
 _OLD_NAMES = {"WSE_WS": "CSX", "WSE_PIPELINE": "CSX", "WSE": "CSX"}
-"""Names of the first releases."""
+# The execution mode that a backend's name implies.
 _EXECUTIONS: Mapping[str, ExecutionChoice] = {"WSE_WS": "weight_streaming", "WSE_PIPELINE": "pipelined"}
-"""The execution mode that a backend's name implies."""
 
 
 class Flag(int):

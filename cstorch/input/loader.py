@@ -34,8 +34,8 @@ log = logging.getLogger("cstorch")
 
 _END = object()
 
+# Methods of the original's protocol for loaders that keep their position.
 _RESTARTABLE = ("state_dict", "load_state_dict", "aggregate_state_dict", "deaggregate_state_dict")
-"""Methods of the original's protocol for loaders that keep their position."""
 
 
 class InputLoader:
@@ -215,16 +215,13 @@ class InputLoader:
             InputError: The loader has no batch.
         """
         skip = max(0, skip + self.batches_ahead)
-        why = self._why_made() if skip else ""
+        with RandomState(self.seed), whole_input_on_chief():
+            why = why_made(self._loader) if skip else ""
         with input_source.log_skip(skip, why):
             batches = islice(self._repeat(), skip, None) if why else self._repeat(skip)
             first = next(batches)
         yield first
         yield from batches
-
-    def _why_made(self) -> str:
-        with RandomState(self.seed), whole_input_on_chief():
-            return why_made(self._loader)
 
     def _repeat(self, skip: int = 0) -> Iterator[Any]:
         numbers = RandomState(self.seed)

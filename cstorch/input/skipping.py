@@ -31,7 +31,7 @@ def why_made(loader: Any) -> str:
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         return "a dataset without indices"
     if loader.batch_sampler is None:
-        return "a loader without batches of its own"
+        return "a loader that forms no batches"
     indices = list(next(iter(loader.batch_sampler), []))[:_TESTED_SAMPLES]
     before = _numbers()
     first = _batch(loader, indices)
@@ -92,11 +92,8 @@ def _numbers() -> tuple[Any, bytes, bytes]:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    ours, theirs = pytree.tree_leaves(first), pytree.tree_leaves(second)
-    return len(ours) == len(theirs) and all(map(_same, ours, theirs))
-
-
-def _same(first: Any, second: Any) -> bool:
-    if isinstance(first, torch.Tensor):
-        return torch.equal(first, second)
-    return bool(np.array_equal(first, second))
+    leaves, others = pytree.tree_leaves(first), pytree.tree_leaves(second)
+    return len(leaves) == len(others) and all(
+        torch.equal(x, y) if isinstance(x, torch.Tensor) else bool(np.array_equal(x, y))
+        for x, y in zip(leaves, others, strict=True)
+    )

@@ -99,7 +99,7 @@ class InputFiles:
         path = self._path(run)
         if path.stat().st_uid != os.geteuid():
             raise InputTransferError(
-                f"{path}: belongs to another user, and is not read; expected what the chief of this job wrote"
+                f"{path}: belongs to another user, and is not read; expected a file of this job's chief"
             )
         data = path.read_bytes()
         digest, content = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
@@ -180,7 +180,7 @@ def find_unpicklable(function: Callable[..., Any], args: Sequence[Any], kwargs: 
     for name, value in [*parts, (getattr(function, "__qualname__", "the input function"), function)]:
         if not _can_pickle(value):
             return _find_innermost(name, value, _MAX_DEPTH)
-    return "what it refers to"
+    return "an object that it refers to"
 
 
 def _can_pickle(value: Any) -> bool:

@@ -1,8 +1,8 @@
-"""What a worker of a PyTorch program does: it serves the inputs of the chief's runs, one after the other.
+"""Workers of a PyTorch program: serving the inputs of the chief's runs, and starting local workers.
 
-A worker runs the same program up to where that configures the run, and no further: it builds no model. The
-chief writes a file with the input function for each of its runs (`handed_input`). One that was killed and
-is started again goes on with the newest.
+A worker runs the same program up to the call that configures the run, and creates no model. The chief writes
+a file with the input function of each of its runs (`input.transfer`), which the worker serves in sequence. A
+worker that was killed and restarted continues with the newest.
 """
 
 from __future__ import annotations

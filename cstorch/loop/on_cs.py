@@ -105,7 +105,8 @@ class Loop(ProgramLoop):
 
         models = Program.current().models
         state = {name: tensor for model in models for name, tensor in model_state(model).items()}
-        self._recording = _Recording(StepTracing(self._inputs(), state, models, self._latest))
+        inputs = [x for x in pytree.tree_leaves(self.batch) if isinstance(x, DeviceTensor)]
+        self._recording = _Recording(StepTracing(inputs, state, models, self._latest))
         self._latest = self._recording.tracing.recording
 
     def end_recording(self, returned: Any) -> RecordedStep:
@@ -134,9 +135,6 @@ class Loop(ProgramLoop):
     def _the_recording(self) -> _Recording:
         assert self._recording is not None, "begin_recording comes first"
         return self._recording
-
-    def _inputs(self) -> list[DeviceTensor]:
-        return [x for x in pytree.tree_leaves(self.batch) if isinstance(x, DeviceTensor)]
 
     # Running
 
@@ -562,14 +560,14 @@ def _require_same_numbers(step: TracedStep) -> None:
 def _require_batch(args: Any, kwargs: Any) -> None:
     if any(isinstance(x, InputLoader) for x in (*args, *kwargs.values())):
         raise StepError(
-            "the step gets the DataLoader instead of the batch of the loop; pass what the loop over it "
-            "gives, as in `for batch in dataloader: step(batch)`"
+            "the step gets the DataLoader instead of the batch of the loop; pass the batches of the loop "
+            "over it, as in `for batch in dataloader: step(batch)`"
         )
     tensors = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     if tensors and not any(isinstance(x, DeviceTensor) for x in tensors):
         raise StepError(
             "the step gets tensors of this CPU instead of the batch of the loop, which would be the same in "
-            "every step; pass what the loop over the cstorch DataLoader gives"
+            "every step; pass the batches of the loop over the cstorch DataLoader"
         )
 
 

@@ -21,8 +21,8 @@ _EVENT_FILES = "*events.out.tfevents.*"
 
 _NO_TENSORFLOW = "tensorboard.compat.notf"
 
-# TensorBoard takes its own stand-in for TensorFlow's file system where this module is there, and imports all
-# of TensorFlow, in seconds, where it is not.
+# If this module exists, TensorBoard uses its own replacement for TensorFlow's file system. Otherwise it
+# imports all of TensorFlow, which takes seconds.
 if "tensorflow" not in sys.modules:
     sys.modules.setdefault(_NO_TENSORFLOW, ModuleType(_NO_TENSORFLOW))
 
@@ -33,10 +33,10 @@ class SummaryWriter(TorchWriter):
     """PyTorch's writer of event files.
 
     Args:
-        log_dir: Folder of the files; `runs/<date>_<host>` when None.
-        base_step: What `summarize_scalar` and `summarize_tensor` count their steps from; the number of steps
-            that the state had behind it before the loop when None.
-        arguments: Of PyTorch's writer.
+        log_dir: Directory for the files; `runs/<date>_<host>` if None.
+        base_step: First step of `summarize_scalar` and `summarize_tensor`; None for the steps that the state
+            had completed before the loop.
+        arguments: Arguments of PyTorch's writer.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class TensorDescriptor:
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> TensorDescriptor:
-        """Return the descriptor of which `to_dict` has made a dictionary."""
+        """Return the descriptor of a dictionary from `to_dict`."""
         return TensorDescriptor(**values)
 
 
 class SummaryReader:
-    """What event files of folders have, also of folders below them.
+    """Reads the event files in directories and below them.
 
     Args:
-        log_dirs: The folder, or several.
-        filter: Only names of groups that begin with it, as `FILTER_2/loss`; all names when None.
-        keywords: Of TensorBoard's `EventAccumulator`.
+        log_dirs: One directory, or several.
+        filter: Prefix of the groups to read, as `FILTER_2/loss`; None for all names.
+        keywords: Arguments of TensorBoard's `EventAccumulator`.
 
     Raises:
         RuntimeError: There is no event file.
@@ -125,7 +125,7 @@ class SummaryReader:
         self.reload()
 
     def reload(self) -> None:
-        """Read what was written since the last time."""
+        """Read events that were written since the last call."""
         for run in self._runs:
             run.Reload()
 
@@ -138,7 +138,7 @@ class SummaryReader:
         return self._names("scalars")
 
     def scalar_groups(self) -> set[str]:
-        """Return what stands before the first slash in the names of the scalars."""
+        """Return the parts before the first slash in the names of the scalars."""
         return {name.partition("/")[0] for name in self.scalar_names()}
 
     def tensor_names(self) -> set[str]:

@@ -142,7 +142,7 @@ class RunConfig:
             )
         if given.get("log_steps") is None:
             raise CallError(
-                "runconfig has no log_steps, expected a number of steps; 0 logs the last one alone"
+                "runconfig has no log_steps, expected a number of steps; 0 logs only the last one"
             )
         given["model_dir"] = Path(given.get("model_dir") or "model_dir")
         config = cls(**{name: value for name, value in given.items() if value is not None})

@@ -54,11 +54,11 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 
 
 def module(model: Model, device: Any = None) -> Model:
-    """The same model, whose parameters and buffers are on the CS system's device from here on.
+    """Move a model to the device of the CS system, and return it.
 
     Args:
-        model: make its optimizer behind this call.
-        device: where it goes where this process computes on its own CPU; None leaves it.
+        model: The model; create its optimizer after this call.
+        device: Device without a CS system; None leaves the model where it is.
     """
     if use_cs():
         prepare(model)
@@ -69,4 +69,4 @@ def module(model: Model, device: Any = None) -> Model:
 
 
 def enable_debug_name_scope() -> None:
-    """Nothing: reports and errors always have the names of modules."""
+    """Do nothing: reports and errors always have the names of modules."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def optimizer(given: torch.optim.Optimizer) -> torch.optim.Optimizer:
     if use_cs():
         _check_parameters(given)
         _make_state(given)
-    given.__class__ = _prepared(type(given))
+    given.__class__ = _prepared_class(type(given))  # type: ignore[arg-type] # mypy: no class is hashable
     state().optimizers.append(given)
     return given
 
@@ -116,6 +117,7 @@ class _Prepared:
         follow_steps(self, rates if all(isinstance(x, torch.Tensor) for x in rates) else None)
 
 
+# Optimizers of PyTorch whose steps can be recorded once their state exists.
 _OF_TORCH = (
     torch.optim.SGD,
     torch.optim.Adam,
@@ -127,19 +129,15 @@ _OF_TORCH = (
     torch.optim.RMSprop,
     torch.optim.Rprop,
 )
-"""Optimizers of PyTorch whose steps can be recorded once their state exists."""
-
-_classes: dict[type, type] = {}
 
 
-def _prepared(kind: type) -> type:
-    made = _classes.get(kind)
-    if made is None:
-        made = type(kind.__name__, (_Prepared, kind), {"__module__": kind.__module__})
-        if not issubclass(kind, optim.Optimizer):
-            optim.Optimizer.register(made)
-        _classes[kind] = made
-    return made
+@cache
+def _prepared_class(kind: type) -> type:
+    """Return the class of an optimizer with the mixin; the same one for every optimizer of a class."""
+    prepared = type(kind.__name__, (_Prepared, kind), {"__module__": kind.__module__})
+    if not issubclass(kind, optim.Optimizer):
+        optim.Optimizer.register(prepared)
+    return prepared
 
 
 def _check_parameters(given: torch.optim.Optimizer) -> None:
@@ -147,7 +145,7 @@ def _check_parameters(given: torch.optim.Optimizer) -> None:
     if not all(isinstance(p, DeviceTensor) for p in parameters):
         raise OptimizerArgumentError(
             f"{type(given).__name__} has parameters of this CPU, expected those of a model that was passed "
-            "to cbtorch.module() before: make the optimizer behind that"
+            "to cbtorch.module() before: create the optimizer after that"
         )
 
 

@@ -35,8 +35,8 @@ from cstorch.v1.session.steps import Steps, count_figures, current_steps, enter,
 
 log = logging.getLogger("cstorch")
 
+# Of an epoch whose end is not known; the program's loop ends where its own loader does.
 _MANY_STEPS = 1 << 20
-"""Of an epoch whose end is not known; the program's loop ends where its own loader does."""
 
 GLOBAL_STEP = "global_step"
 """Name of the number of steps in the state of a program."""
@@ -51,8 +51,8 @@ class DataLoader(loaders.DataLoader):
     Where this process computes on its own CPU its batches are those of the loader.
 
     Args:
-        loader: a `torch.utils.data.DataLoader`, or what gives batches each time it is iterated over.
-        use_parallel_loader: workers always stream beside the steps; kept for the program, without effect.
+        loader: A `torch.utils.data.DataLoader`, or another iterable of batches.
+        use_parallel_loader: Without effect: workers always stream while steps run.
     """
 
     sends_function = False

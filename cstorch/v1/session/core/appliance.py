@@ -24,6 +24,7 @@ from cstorch.v1.session.environment import Tracker, env, state
 from cstorch.v1.session.session import ApplianceSteps, appliance_steps, end_steps
 from cstorch.v1.session.steps import run_queued_closures
 
+# Settings of servers of the original's cluster.
 _WITHOUT_EFFECT = (
     "mgmt_namespace",
     "credentials_path",
@@ -34,7 +35,6 @@ _WITHOUT_EFFECT = (
     "job_time_sec",
     "disable_version_check",
 )
-"""Settings of servers of the original's cluster."""
 
 ORIGINAL_ADDRESS = "cluster-server.cerebras.com:443"
 """The default of programs of the original, which names no system of this toolkit."""
@@ -143,7 +143,8 @@ class ApplianceMode:
             arguments, rest = tuple(given[0][0]), given[1:]
         _, total_steps, *more = rest
         every = checkpoint_steps if checkpoint_steps is not None else more[0] if more else 0
-        mode = more[1] if len(more) > 1 else self._mode()
+        default_mode = self._params.get("runconfig", {}).get("mode", modes.TRAIN)
+        mode = str(more[1] if len(more) > 1 else default_mode)
         initial = initial_checkpoint_file if initial_checkpoint_file is not None else (more[2:3] or [None])[0]
         steps = _steps("execute()")
         steps.load_state(self._initial_values(initial), mode, send_weights_grouper)
@@ -205,9 +206,6 @@ class ApplianceMode:
     def done(self) -> None:
         """End the run."""
         end_steps(None)
-
-    def _mode(self) -> str:
-        return str(self._params.get("runconfig", {}).get("mode", modes.TRAIN))
 
     def _initial_values(self, file_name: Any) -> dict[str, Any]:
         if file_name is not None:

@@ -1,8 +1,8 @@
 """Schedules as releases 1.x name them, mostly without `LR`; those of later releases have their names too.
 
-The learning rate of a program of these releases is a function of the step, which the program declares:
-schedules count the steps of their optimizer, whether the program calls their `step` or not. One that is made
-behind another one for the same optimizer begins where that ends.
+In programs of these releases the learning rate is a function of the step: schedules count the steps of their
+optimizer, whether or not the program calls their `step`. A schedule that is created after another one for the
+same optimizer begins where that one ends.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ __all__ = [
     "StepLR",
 ]
 
+# Attribute of an optimizer: the schedules that follow each other, in the order of creation.
 _SCHEDULES = "_declared_schedules"
-"""Attribute of an optimizer: the schedules that follow each other, in the order of creation."""
+# Attribute of an optimizer: all schedules that were created for it.
 _DECLARED = "_all_declared_schedules"
-"""Attribute of an optimizer: all schedules that were created for it."""
+# Attribute of an optimizer: the schedule that its steps advance, which may be a sequence of all.
 _SCHEDULE = "_schedule_of_steps"
-"""Attribute of an optimizer: the schedule that its steps advance, which may be a sequence of all."""
 
 
 class _Declared(LRScheduler):

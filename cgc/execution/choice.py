@@ -63,13 +63,17 @@ def compile_for(
         return stages, weight_streaming.compile_streamed(
             optimized, fabric, stages, options.streaming, notices, options.precision
         )
+    # Pipelined, or auto: weight streaming is only tried when the kernels do not fit the wafer.
     graph = pipelined.match_step(optimized, stages)
     try:
         copies, tried = pipelined.place_replicas(graph, fabric, stages, options.replicas)
     except PlacementError as error:
         if options.replicas not in (1, AUTO):
-            raise ReplicaError(f"num_replicas is {options.replicas}, but {_not_once(error)}") from None
-        if loop is not None:
+            raise ReplicaError(
+                f"num_replicas is {options.replicas}, "
+                f"but one copy of the model does not fit the wafer: {error}"
+            ) from None
+        if loop is not None:  # weight streaming cannot run it
             raise
         if options.execution == "pipelined":
             stages.expect(weight_streaming.ESTIMATE_STAGES)
@@ -134,10 +138,6 @@ def _check_replicas(replicas: ReplicaChoice) -> tuple[str, ...]:
             "of a whole model on one wafer; leave one of the two out"
         )
     return ()
-
-
-def _not_once(error: PlacementError) -> str:
-    return f"one copy of the model does not fit the wafer: {error}"
 
 
 def _replica_notice(best: Replicated, tried: Sequence[Replicated]) -> str:

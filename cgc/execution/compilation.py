@@ -102,7 +102,7 @@ def rewrite_step(module: ModuleOp, scanned: OpTable | None, pipeline: str, stage
     from cgc.repeats.rewrite import rewrite
 
     with stages.stage("Checking the graph"):
-        # Ops check themselves where they are made and where they are parsed.
+        # Ops verify themselves when they are created and when they are parsed.
         if should_verify():
             verify_module(module)
         step_mode(module)

@@ -100,6 +100,7 @@ def estimate_streamed(
         limit = memory_limit(room, streaming)
         choice = choose_step(module, step, limit, streaming)
         step = choice.step
+        # Micro-batches change the batch size that kernels are placed for.
         if step.micro is not None:
             layers = placed_layers(step, wafer)
     with stages.stage("Estimating performance"):
@@ -217,6 +218,7 @@ def _fit_micro_batches(module: ModuleOp, choice: Choice, limit: MemoryLimit, str
     for count in range(2, samples + 1):
         if choice.peak_bytes <= limit.room_bytes:
             break
+        # The peak shrinks at most in proportion to the number: smaller numbers cannot fit.
         if samples % count or (count < needed and count < samples):
             continue
         try:

@@ -158,7 +158,7 @@ class Assignment:
         """Return the positions of all ops without a kernel, ascending."""
         return [index for index, owner in enumerate(self._owner) if owner is None]
 
-    def stands_alone(self, index: int, others: Collection[int] = ()) -> bool:
+    def is_isolated(self, index: int, others: Collection[int] = ()) -> bool:
         """Return True if an op's neighbors all have kernels or are among `others`; casts and such do not
         count."""
         pending, seen = [index], {index}

@@ -127,7 +127,7 @@ class Configurations:
         )
 
 
-def pooled_memory(working: Floats, held: Floats, area: Ints) -> tuple[Ints, Ints]:
+def pool_memory(working: Floats, held: Floats, area: Ints) -> tuple[Ints, Ints]:
     """Return the bytes of the fullest PE and of all PEs, if some of the data may be stored on any PE.
 
     Args:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from xdsl.ir.affine import AffineMap
@@ -78,6 +79,11 @@ class Timed:
     nest: LoopNest
     time: frozenset[int]
     runs: float
+
+    @property
+    def sample_loops(self) -> frozenset[int]:
+        """The outermost loop in time, that over samples; empty for work that is done once a step."""
+        return frozenset({min(self.time)} if self.time else ())
 
     @property
     def spatial(self) -> tuple[int, ...]:
@@ -151,7 +157,7 @@ def loop_changes(kernel: GeneratedKernel, slowest: LoopNest) -> Iterator[tuple[s
         yield "16-bit elements", 0.5, _in_16_bits(kernel)
     nest = next(one for one in schedule_nests(kernel) if one.nest == slowest)
     for words, loops in (
-        ("rows a sample", set(nest.time) - _sample_loops_of(nest)),
+        ("rows a sample", nest.time - nest.sample_loops),
         ("elements", nest.spatial),
     ):
         size = max((slowest.extents[loop] for loop in loops), default=1)
@@ -175,11 +181,11 @@ def _halve(kernel: GeneratedKernel, size: int) -> GeneratedKernel:
     """Halve a size wherever it occurs, except in dimensions of samples."""
     half, program = -(-size // 2), kernel.program
 
-    def smaller(sizes: tuple[int, ...], kept: set[int]) -> tuple[int, ...]:
+    def smaller(sizes: tuple[int, ...], kept: AbstractSet[int]) -> tuple[int, ...]:
         return tuple(half if n == size and at not in kept else n for at, n in enumerate(sizes))
 
     nests = tuple(
-        replace(one.nest, extents=smaller(one.nest.extents, _sample_loops_of(one)))
+        replace(one.nest, extents=smaller(one.nest.extents, one.sample_loops))
         for one in schedule_nests(kernel)
     )
     values = tuple(replace(value, shape=smaller(value.shape, {0})) for value in program.values)
@@ -197,7 +203,3 @@ def _remove(kernel: GeneratedKernel, slowest: Timed) -> GeneratedKernel:
     )
     samples = kernel.samples | written if slowest.time else kernel.samples
     return replace(kernel, program=replace(program, nests=nests, values=values), samples=frozenset(samples))
-
-
-def _sample_loops_of(nest: Timed) -> set[int]:
-    return {min(nest.time)} if nest.time else set()

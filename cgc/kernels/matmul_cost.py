@@ -17,7 +17,7 @@ from cgc.kernels.configurations import (
     Floats,
     Ints,
     ceil_div,
-    pooled_memory,
+    pool_memory,
     useful_splits,
     whole_cycles,
 )
@@ -166,7 +166,7 @@ def _memory(
     worked = parameters["resident_bytes"] - parameters.get("update_bytes", 0)
     buffers = coefficient("row_buffers") * parameters["element_bytes"] * (tile_in + tile_out)
     held = coefficient("code_bytes") * area + copies * (parameters["resident_bytes"] + pes * buffers)
-    return pooled_memory(coefficient("code_bytes") + worked * share + buffers, held, area)
+    return pool_memory(coefficient("code_bytes") + worked * share + buffers, held, area)
 
 
 def product_family(

@@ -64,6 +64,7 @@ def nest_shares(
     layouts = _layouts(kernel, list(schedule_nests(kernel)), parameters["stash_bytes"])
     same = (layouts.width == layout.width) & (layouts.height * layouts.copies == layout.height)
     nests, _ = _schedule(kernel, layouts)
+    # Layouts that differ only in copies may have the same rectangle: the fastest was chosen.
     at = min(np.flatnonzero(same), key=lambda index: sum(cycles[index] for _, cycles in nests))
     total = sum(float(cycles[at]) for _, cycles in nests)
     return [(nest.nest, float(cycles[at]) / total) for nest, cycles in nests]
@@ -192,16 +193,17 @@ class _State:
         """Return the bytes of the fullest PE: code, resident tensors, and the peak of live ones."""
         zero = np.zeros(len(self.layouts.width))
         base = zero + coefficient("code_bytes")
-        alive: list[Floats] = [zero.copy() for _ in range(1 + max(self.last.values(), default=0))]
+        live: list[Floats] = [zero.copy() for _ in range(1 + max(self.last.values(), default=0))]
         for value, elements in self.held.items():
             size = elements * self.kernel.program.values[value].element_bytes
             if value in self.kernel.resident:
                 base = base + size
                 continue
+            # A tensor that enters or leaves is buffered: one row is computed while another arrives.
             copies = coefficient("row_buffers") if self.kernel.crosses(value) else 1.0
             for number in range(self.first[value], self.last[value] + 1):
-                alive[number] += copies * size
-        total: Floats = base + np.max(alive, axis=0)
+                live[number] += copies * size
+        total: Floats = base + np.max(live, axis=0)
         return total
 
 
@@ -211,6 +213,7 @@ def _best_spread(nest: Timed, state: _State) -> _Spread:
 
 
 def _pairs(nest: Timed) -> Iterator[tuple[int | None, int | None]]:
+    """Yield pairs of loops for lines and columns; a pair of the same loop is folded over both."""
     loops = nest.spatial[:_CANDIDATES]
     if not loops:
         yield None, None
@@ -222,6 +225,7 @@ def _pairs(nest: Timed) -> Iterator[tuple[int | None, int | None]]:
 
 
 def _spread(timed_nest: Timed, pair: tuple[int | None, int | None], state: _State) -> _Spread:
+    """Return the cost of a nest with a pair of loops over lines and columns."""
     nest, (lines, columns) = timed_nest.nest, pair
     tiles = _tiles(timed_nest, lines, columns, state.layouts)
     points = np.prod(np.array(tiles), axis=0) if tiles else np.ones(len(state.layouts.width))
@@ -284,8 +288,8 @@ def _traffic(spread: _Spread, state: _State) -> Floats:
     for access, elements in zip(spread.nest.accesses, spread.footprints, strict=True):
         value = state.kernel.program.values[access.value]
         arrives = state.kernel.crosses(access.value) and access.value not in state.placement
-        lies = state.placement.get(access.value)
-        elsewhere = lies is not None and lies != spread.placement(access) and value.elements > 1
+        placed = state.placement.get(access.value)
+        elsewhere = placed is not None and placed != spread.placement(access) and value.elements > 1
         resident = access.value in state.kernel.resident
         if arrives or (elsewhere and not resident):
             wide = coefficient("wide_element_factor") if value.element_bytes > 2 else 1.0

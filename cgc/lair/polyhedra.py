@@ -115,7 +115,7 @@ def footprint(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> i
     begins = _alignments(sizes, mapping, number_of_tiles)
     if reached * len(begins) > _IMAGE_LIMIT or is_injective(extents, mapping):
         return reached
-    return max(_touched_elements(sizes, mapping, begin) for begin in begins)
+    return max(_count_touched(sizes, mapping, begin) for begin in begins)
 
 
 @lru_cache(maxsize=4096)
@@ -134,7 +134,7 @@ def _image(sizes: Extents, expr: AffineExpr, number_of_tiles: Extents) -> int:
     used = mapping.used_dims()
     shown = tuple(size if loop in used else 1 for loop, size in enumerate(sizes))
     begins = _alignments(sizes, mapping, number_of_tiles)
-    return max(_touched_elements(shown, mapping, begin) for begin in begins)
+    return max(_count_touched(shown, mapping, begin) for begin in begins)
 
 
 def _alignments(sizes: Extents, mapping: AffineMap, number_of_tiles: Extents) -> list[list[int]]:
@@ -157,7 +157,7 @@ def _along_each(numbers: Sequence[range]) -> Iterator[tuple[int, ...]]:
             yield tuple(number if other == loop else 0 for other in range(len(numbers)))
 
 
-def _touched_elements(sizes: Sequence[int], mapping: AffineMap, begins: Sequence[int]) -> int:
+def _count_touched(sizes: Sequence[int], mapping: AffineMap, begins: Sequence[int]) -> int:
     """Return the elements that one tile touches."""
     if len(mapping.results) == 1 and math.prod(sizes) <= _ENUMERATED_LIMIT:
         loops = np.ix_(*(np.arange(begin, begin + size) for begin, size in zip(begins, sizes, strict=True)))

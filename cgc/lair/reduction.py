@@ -93,7 +93,7 @@ def scan(combine: Callable[[Scalar, Scalar], Scalar], start: Callable[[str], flo
             return (so_far if op.exclusive else new), new
 
         # A reverse scan runs forward over reversed x, and its result is reversed again.
-        places = _reversed_map(x, op.axis) if op.reverse else identity(x.rank)
+        places = _reverse_map(x, op.axis) if op.reverse else identity(x.rank)
         scanned = builder.loops(x.rank, [op.axis], [Read(x, places)], writes, body)[0]
         if not op.reverse:
             return scanned
@@ -102,7 +102,7 @@ def scan(combine: Callable[[Scalar, Scalar], Scalar], start: Callable[[str], flo
     return rule
 
 
-def _reversed_map(x: Array, axis: int) -> AffineMap:
+def _reverse_map(x: Array, axis: int) -> AffineMap:
     """Return the map that reverses dimension `axis`."""
     return affine_map(x.rank, [dim(d) * -1 + (n - 1) if d == axis else dim(d) for d, n in enumerate(x.shape)])
 

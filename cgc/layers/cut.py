@@ -54,24 +54,25 @@ class Cut:
 
 def cut(graph: StepGraph) -> Cut:
     """Cut a step into layers; a step without repeats and cheap places is one layer."""
-    found = roles(graph)
-    reads = Reads(graph, found)
-    forward = _forward_layers(graph, found, reads)
+    op_roles = roles(graph)
+    reads = Reads(graph, op_roles)
+    forward = _forward_layers(graph, op_roles, reads)
     count = max(forward.values(), default=0) + 1
-    backward = _backward_layers(graph, found, reads, forward, count)
+    backward = _backward_layers(graph, op_roles, reads, forward, count)
     parts: list[tuple[list[int], list[int]]] = [([], []) for _ in range(count)]
     for half, layer_of in enumerate((forward, backward)):
         for op, layer in layer_of.items():
             parts[layer][half].append(op)
     layers = tuple(Layer(tuple(ahead), tuple(back)) for ahead, back in parts)
-    return Cut(graph, tuple(found), layers)
+    return Cut(graph, tuple(op_roles), layers)
 
 
-def _forward_layers(graph: StepGraph, found: Sequence[Role], reads: Reads) -> dict[int, int]:
+def _forward_layers(graph: StepGraph, op_roles: Sequence[Role], reads: Reads) -> dict[int, int]:
     """Return the layer of each op of the forward pass, by ascending op."""
-    order = sequence(graph, frozenset(op for op, role in enumerate(found) if role is Role.FORWARD))
+    order = sequence(graph, frozenset(op for op, role in enumerate(op_roles) if role is Role.FORWARD))
     seen: set[int] = set()
     weight_bytes = []
+    # A tied weight counts for the first op that reads it.
     for op in order:
         new = reads.weights(op) - seen
         seen |= new
@@ -81,7 +82,7 @@ def _forward_layers(graph: StepGraph, found: Sequence[Role], reads: Reads) -> di
     layer_of: dict[int, int] = {}
     for layer, (start, end) in enumerate(pairwise(places)):
         layer_of.update(dict.fromkeys(order[start:end], layer))
-    penalties = [op for op, role in enumerate(found) if role is Role.PENALTY]
+    penalties = [op for op, role in enumerate(op_roles) if role is Role.PENALTY]
     if penalties:
         _add_penalties(graph, reads, penalties, layer_of)
     return dict(sorted(layer_of.items()))
@@ -100,14 +101,16 @@ def _add_penalties(graph: StepGraph, reads: Reads, ops: Iterable[int], layer_of:
 
 
 def _backward_layers(
-    graph: StepGraph, found: Sequence[Role], reads: Reads, forward: dict[int, int], count: int
+    graph: StepGraph, op_roles: Sequence[Role], reads: Reads, forward: dict[int, int], count: int
 ) -> dict[int, int]:
     """Return the layer of each backward op: that of the latest values and weights that it reads."""
     homes = _homes(graph, reads, forward)
     layer_of: dict[int, int] = {}
-    for op, role in enumerate(found):
+    for op, role in enumerate(op_roles):
         if role is not Role.BACKWARD:
             continue
+        # Backward parts run from the last layer to the first: an op cannot be in a later layer than its
+        # producers, and belongs to the latest remaining layer that has its forward values anyway.
         latest = min(
             (layer_of[producer] for producer in graph.producers(op) if producer in layer_of),
             default=count - 1,
@@ -142,21 +145,21 @@ def sequence(graph: StepGraph, ops: frozenset[int]) -> list[int]:
     # 1970): an encoder is complete before its decoder begins, and few values are live at a time.
     depth = _ancestor_counts(graph, ops)
     last = [op for op in sorted(ops) if not any(reader in ops for reader in graph.readers(op))]
-    found: dict[int, None] = {}
+    ordered: dict[int, None] = {}
     pending = [(op, False) for op in sorted(last, key=lambda op: (depth[op], -op))]
     while pending:
         op, is_ready = pending.pop()
-        if op in found:
+        if op in ordered:
             continue
         if is_ready:
-            found[op] = None
+            ordered[op] = None
             continue
         pending.append((op, True))
-        before = [near for near in graph.producers(op) if near in ops and near not in found]
+        before = [near for near in graph.producers(op) if near in ops and near not in ordered]
         # The last one pushed comes first: of equals the first operand.
         before.reverse()
         pending += [(producer, False) for producer in sorted(before, key=depth.__getitem__)]
-    return list(found)
+    return list(ordered)
 
 
 def live_bytes(graph: StepGraph, order: Sequence[int]) -> list[int]:
@@ -170,15 +173,16 @@ def live_bytes(graph: StepGraph, order: Sequence[int]) -> list[int]:
             if readers and not graph.is_small(value):
                 changes[index + 1] += graph.size_bytes[value]
                 changes[max(readers) + 1] -= graph.size_bytes[value]
-    found, total = [], 0
+    live, total = [], 0
     for change in changes:
         total += change
-        found.append(total)
-    return found
+        live.append(total)
+    return live
 
 
 def _ancestor_counts(graph: StepGraph, ops: frozenset[int]) -> dict[int, int]:
     """Return for each op the number of ops that it depends on, itself included."""
+    # Sets of ops as bits of integers: unions are single operations, and shared ancestors count once.
     above: dict[int, int] = {}
     for bit, op in enumerate(sorted(ops)):
         mask = 1 << bit

@@ -80,6 +80,8 @@ def micro_step(module: ModuleOp, count: int) -> MicroStep:
 
 
 class _Rewriter:
+    """Rewrites a step in three passes: parts of all values, needed forms of all values, copies of all ops."""
+
     def __init__(self, module: ModuleOp, count: int) -> None:
         self._function = graph_function(module)
         self._program, self._count = Program(module), count
@@ -141,6 +143,7 @@ class _Rewriter:
         if made is not None and not (is_early and set(made[1]) & set(_SHARES)):
             self._wanted_parts[op] = made[0]
             return made[1]
+        # Values that follow from the batch only can be computed whole, from the whole inputs.
         if is_early:
             return same_part("whole", op)
         pairs = zip(op.operands, parts, strict=True)
@@ -207,6 +210,7 @@ class _Rewriter:
                         self._need(value, wanted)
 
     def _need(self, value: SSAValue, form: Form) -> None:
+        """Record that a form of a value is needed, and the forms that it is made from."""
         forms = self._needed.setdefault(value, set())
         forms.add(form)
         if form == TOTAL:
@@ -224,6 +228,7 @@ class _Rewriter:
         return TOTAL if self._parts[value] in _SHARES else WHOLE
 
     def _operand_forms(self, op: CirhOp, form: Form) -> Sequence[Form | None]:
+        """Return the forms of the operands that make a form of an op's results."""
         if form == SOME:
             pairs = zip(op.operands, self._wanted_parts[op], strict=True)
             return [self._some(value, part) for value, part in pairs]
@@ -281,6 +286,7 @@ class _Rewriter:
         return tuple(whole)
 
     def _emit(self, op: CirhOp) -> None:
+        """Copy an op once for each form of its results, and combine shares into totals."""
         for form in self._forms(op):
             if isinstance(form, int) and self._cut_rule(op, form) is None:
                 continue
@@ -312,6 +318,7 @@ class _Rewriter:
         copy.attributes.update(op.attributes)
         self._block.add_op(copy)
         self._made.update(((old, form), new) for old, new in zip(op.results, copy.results, strict=True))
+        # A rule may admit an op whose shape does not follow from the cut operands.
         if tuple(types) != copy._infer_results():
             raise NotSplitError(f"{op.name}{_place(op)} has no form for some of the samples")
         if form == SOME and isinstance(op, cirh.ReduceOp) and self._is_mean_of_samples(op):
@@ -322,6 +329,7 @@ class _Rewriter:
         return sums_samples and op.reduce_kind == "MEAN"
 
     def _share_of_mean(self, op: CirhOp, mean: SSAValue) -> SSAValue:
+        # Means of equal micro-batches add up to the mean of the batch if each is divided by their number.
         share = cirh.ConstOp.splat(1 / self._count, tensor_of(mean)).take_origin(op)
         return self._add(cirh.MulOp(mean, self._add(share)).take_origin(op))
 

@@ -85,12 +85,14 @@ def _argument_kind(graph: StepGraph, value: int) -> int:
 
 def _role(graph: StepGraph, op: int, depends: list[int], updated: frozenset[int], is_early: bool) -> Role:
     kinds, small = depends[op], graph.makes_small(op)
+    # Optimizer state never leaves MemoryX; schedules and constants are needed on both sides.
     if (op in updated and kinds not in (0, _CONTROL)) or kinds & _OPTIMIZER:
         return Role.UPDATE
     if kinds == 0:
         return Role.REPEATED
     if kinds == _CONTROL and small and is_early:
         return Role.CONTROL
+    # An op of weights only, such as a cast, is cheaper to repeat than to send.
     flows = bool(kinds & _DATA and kinds & (_WEIGHT | _CONTROL))
     if op not in graph.forward:
         return Role.BACKWARD if flows else Role.REPEATED
@@ -102,12 +104,12 @@ def _role(graph: StepGraph, op: int, depends: list[int], updated: frozenset[int]
 class Reads:
     """Arguments, and values of ops that are computed once, that each op of a step reads."""
 
-    def __init__(self, graph: StepGraph, found: Sequence[Role]) -> None:
+    def __init__(self, graph: StepGraph, op_roles: Sequence[Role]) -> None:
         self._graph = graph
-        self._behind: dict[int, frozenset[int]] = {}
-        for op, role in enumerate(found):  # in order: the operands of an op are known
+        self._repeated_reads: dict[int, frozenset[int]] = {}
+        for op, role in enumerate(op_roles):  # in order: the operands of an op are known
             if role is Role.REPEATED:
-                self._behind[op] = self.values(op)
+                self._repeated_reads[op] = self.values(op)
 
     def values(self, op: int) -> frozenset[int]:
         """Return the arguments that an op reads, and the values of ops that are computed once."""
@@ -115,9 +117,9 @@ class Reads:
 
     def _sources(self, value: int) -> frozenset[int]:
         producer = self._graph.producer.get(value)
-        if producer is None or producer not in self._behind:
+        if producer is None or producer not in self._repeated_reads:
             return frozenset((value,))
-        return self._behind[producer]
+        return self._repeated_reads[producer]
 
     def weights(self, op: int) -> frozenset[int]:
         """Return the state that an op reads and that comes with a layer."""

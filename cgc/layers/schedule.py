@@ -57,6 +57,8 @@ def schedule(
 
 
 class _Scheduler:
+    """Builds calls and functions of a step; functions of equal structure are one executable."""
+
     def __init__(
         self, step: Cut, program: Program, recomputed: frozenset[int], micro: MicroStep | None
     ) -> None:
@@ -105,6 +107,8 @@ class _Scheduler:
         )
 
     def _values(self, plan: Schedule) -> dict[int, TensorSpec]:
+        # Types repeat, and reading a tensor type is slow: once per type.
+        """Return shapes and types of all values that calls pass."""
         used = {number for call in plan.calls() for number in (*call.arguments, *call.results)}
         used |= {*plan.arguments, *plan.state.values()}
         values, types = self._program.values, self._graph.types
@@ -113,6 +117,7 @@ class _Scheduler:
         return {number: TensorSpec(str(number), *kinds[types[number]]) for number in sorted(used)}
 
     def _layer(self, index: int) -> LayerCalls:
+        """Return the calls of a layer and its update."""
         forward = frozenset(self._cut.layers[index].forward)
         backward = frozenset(self._cut.layers[index].backward)
         whole = forward | backward
@@ -120,9 +125,11 @@ class _Scheduler:
         whole_states = [value for value in self._plan.states[index] if value not in swept]
         update = self._call(self._large_updates, whole_states)
         sweeps = tuple(map(self._sweep, self._swept[index]))
+        # The backward part of the last layer follows its forward part: one call, and no stored activations.
         if index == len(self._cut.layers) - 1:
             kept = (*self._results(whole, whole), *self._unmade_results())
             return LayerCalls(self._call(whole, kept), None, update, sweeps)
+        # A recomputed backward part contains the forward part, so it reads only the input of the layer.
         again = index in self._recomputed
         return LayerCalls(
             self._call(forward, self._results(forward, whole if again else forward)),
@@ -165,6 +172,7 @@ class _Scheduler:
 
     @cached_property
     def _large_updates(self) -> frozenset[int]:
+        """Ops of the update with large results, which are computed by each call that reads them."""
         return frozenset(
             op
             for op, role in enumerate(self._cut.roles)
@@ -191,6 +199,7 @@ class _Scheduler:
         ]
 
     def _call(self, inside: frozenset[int], results: Sequence[int]) -> Call | None:
+        """Return a call that computes some results, or None for no results."""
         if not results:
             return None
         part = function(self._graph, lambda op: op in inside or self._cut.roles[op] is Role.REPEATED, results)
@@ -205,6 +214,7 @@ class _Scheduler:
         return dict(zip(seeds, op_keys(seeds), strict=True))
 
     def _function(self, shape: Hashable, part: Function) -> int:
+        """Return the number of a function, added unless one of this shape is known."""
         number = self._known.setdefault(shape, len(self._functions))
         if number == len(self._functions):
             self._functions.append(part)
@@ -243,6 +253,8 @@ def update_plan(step: Cut) -> UpdatePlan:
 
 
 class _Planner:
+    """Assigns ops of the update to rounds and layers."""
+
     def __init__(self, step: Cut) -> None:
         self._graph, self._roles, self._count = step.graph, step.roles, len(step.layers)
         self._layers: dict[int, int] = {}

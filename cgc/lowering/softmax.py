@@ -133,13 +133,13 @@ def _minus_log_likelihood(
     before = jnp.pad(labels, ((0, 0), (2, 0)), constant_values=blank)[:, :size]
     skips = (labels != blank) & (labels != before) & (place >= 2)
 
-    def moved(alpha: jax.Array, places: int) -> jax.Array:
+    def shift(alpha: jax.Array, places: int) -> jax.Array:
         return jnp.pad(alpha, ((0, 0), (places, 0)), constant_values=_IMPOSSIBLE)[:, :size]
 
     def advance(alpha: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         number, here = step
-        skipped = jnp.where(skips, moved(alpha, 2), _IMPOSSIBLE)
-        total = jnp.logaddexp(jnp.logaddexp(alpha, moved(alpha, 1)), skipped) + here
+        skipped = jnp.where(skips, shift(alpha, 2), _IMPOSSIBLE)
+        total = jnp.logaddexp(jnp.logaddexp(alpha, shift(alpha, 1)), skipped) + here
         return jnp.where((number < input_lengths)[:, None], total, alpha), None
 
     first = jnp.where(place < 2, emitted[0], _IMPOSSIBLE)

@@ -42,7 +42,7 @@ from cgc.kernels.configurations import (
     Ints,
     ceil_div,
     line_ladder,
-    pooled_memory,
+    pool_memory,
     useful_splits,
     whole_cycles,
 )
@@ -91,14 +91,14 @@ def match_attention(assignment: Assignment) -> None:
             continue
         core = None
         if kind is ops.AttentionOp:
-            core = _fused_core(program, index)
+            core = _core_of_op(program, index)
         elif kind is ops.SoftmaxOp:
             core = _match_unfused(assignment, index)
         if core is not None:
             _claim_layer(assignment, core)
 
 
-def _fused_core(program: Program, index: int) -> _Core:
+def _core_of_op(program: Program, index: int) -> _Core:
     op = program.ops[index]
     assert isinstance(op, AttentionOp)
     members = {index}
@@ -452,7 +452,7 @@ def _memory(
     buffers = coefficient("row_buffers") * parameters["element_bytes"] * (tile_in + tile_out)
     held = coefficient("code_bytes") * area + np.float64(parameters["resident_bytes"]) + pes * buffers
     projecting: Ints = np.where(weights > 0, weights, pes)
-    return pooled_memory(coefficient("code_bytes") + worked / projecting + buffers, held, area)
+    return pool_memory(coefficient("code_bytes") + worked / projecting + buffers, held, area)
 
 
 def _figures(assignment: Assignment, group: Group) -> dict[str, int]:

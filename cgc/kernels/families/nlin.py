@@ -48,7 +48,7 @@ def match_activations(assignment: Assignment) -> None:
     for index, op in enumerate(program.ops):
         if program.kinds[index] not in _ACTIVATIONS or not assignment.is_free(index):
             continue
-        if not program.is_per_sample(index) or not assignment.stands_alone(index):
+        if not program.is_per_sample(index) or not assignment.is_isolated(index):
             continue
         group = assignment.open(NLIN, index)
         for value in (op.operands[0], op.results[0]):
@@ -95,7 +95,7 @@ def _formula(assignment: Assignment, curve: int) -> set[int] | None:
     free = assignment.free()
     sums = {index for index in free if assignment.program.kinds[index] in _SUMS}
     others = region.members | sums
-    return region.members if all(assignment.stands_alone(index, others) for index in region.members) else None
+    return region.members if all(assignment.is_isolated(index, others) for index in region.members) else None
 
 
 def _stream(assignment: Assignment, curve: int) -> SSAValue | None:

@@ -58,7 +58,7 @@ def match_sums(assignment: Assignment) -> None:
         if (
             assignment.is_free(index)
             and _joins_streams(program, index)
-            and assignment.stands_alone(index, others)
+            and assignment.is_isolated(index, others)
         ):
             assignment.open(ADD, index)
 

@@ -189,12 +189,15 @@ class CSRunConfig(RunConfig):
         if cs_ip is None and os.environ.get("CSRUN_ROLE"):
             # A job of csrun_wse exists to train on the CS system of the site.
             cs_ip = os.environ.get("CS_IP") or None
+        if precision is None:
+            get = cs_config.get if isinstance(cs_config, Mapping) else partial(getattr, cs_config)
+            precision = "cbfloat16" if get("use_cbfloat16", False) else "float32"
         super().__init__(
             cs_ip=cs_ip,
             system_name=system_name,
             cs_config=cs_config,
             stack_params=stack_params,
-            precision=_default_precision(cs_config) if precision is None else precision,
+            precision=precision,
             execution=default_execution() if execution is None else execution,
             num_csx=num_csx,
             num_replicas=_choose_replicas(num_replicas, stack_params),
@@ -233,11 +236,6 @@ def one_shot_session_config(config: CSRunConfig) -> Any:
     # Optimizing a graph takes longer than running it once.
     found.graph_options.rewrite_options.disable_meta_optimizer = True
     return found
-
-
-def _default_precision(cs_config: Any) -> str:
-    get = cs_config.get if isinstance(cs_config, Mapping) else partial(getattr, cs_config)
-    return "cbfloat16" if get("use_cbfloat16", False) else "float32"
 
 
 def _choose_replicas(given: Any, stack_params: Any) -> ReplicaChoice:

@@ -54,7 +54,7 @@ class EstimatorFacade(ABC):
         params: Mapping[str, Any] | None,
     ) -> None:
         self._config = as_cs_config(config)
-        self._model_dir = _model_dir(model_dir, self._config)
+        self._model_dir = _choose_model_dir(model_dir, self._config)
         self._compile_dir = None if compile_dir is None else Path(compile_dir)
         self._params: Any = copy_params(params if params is not None else {})
         terminal.configure_logging("estimator")
@@ -253,7 +253,7 @@ class EstimatorFacade(ABC):
         export_to_analyzer(setup.whole_input(input_fn, mode), (setup.artifact_dir,), compiles=compiles)
 
 
-def _model_dir(given: str | Path | None, config: CSRunConfig) -> Path:
+def _choose_model_dir(given: str | Path | None, config: CSRunConfig) -> Path:
     if given is not None and config.model_dir is not None and str(given) != str(config.model_dir):
         raise CallError(
             f"model_dir is '{given}', but the config has '{config.model_dir}'; set one of them, or "

@@ -209,7 +209,7 @@ class _KerasGraph:
     def spec(self) -> EstimatorSpec:
         """Build the step and return its EstimatorSpec."""
         if self._mode == ModeKeys.PREDICT:
-            outputs = self._call(self._model.predict_step, self._batch)
+            outputs = self._call_step(self._model.predict_step, self._batch)
             # A single tensor, or several by name or position.
             several = {name.removeprefix(f"{_PREDICTION}/"): tensor for name, tensor in outputs.items()}
             return EstimatorSpec(self._mode, predictions=outputs.get(_PREDICTION, several))
@@ -218,13 +218,13 @@ class _KerasGraph:
                 f"the Keras model '{self._model.name}' is not compiled; to train or evaluate it call "
                 "model.compile(optimizer, loss) first"
             )
-        return self._training() if self._mode == ModeKeys.TRAIN else self._evaluation()
+        return self._build_training_spec() if self._mode == ModeKeys.TRAIN else self._build_evaluation_spec()
 
-    def _training(self) -> EstimatorSpec:
+    def _build_training_spec(self) -> EstimatorSpec:
         import tensorflow as tf
 
-        logs = self._call(_after_reset(self._model, "train_step"), self._batch)
-        loss = _loss(logs, "train_step")
+        logs = self._call_step(_reset_metrics_first(self._model, "train_step"), self._batch)
+        loss = _require_loss(logs, "train_step")
         for name, value in logs.items():
             if name != _LOSS and value.shape.rank == 0:
                 tf.compat.v1.summary.scalar(name, value)
@@ -232,19 +232,21 @@ class _KerasGraph:
             train_op = tf.compat.v1.train.get_or_create_global_step().assign_add(1, read_value=False)
         return EstimatorSpec(self._mode, loss=loss, train_op=train_op)
 
-    def _evaluation(self) -> EstimatorSpec:
+    def _build_evaluation_spec(self) -> EstimatorSpec:
         import tensorflow as tf
 
         with tf.__internal__.eager_context.eager_mode():
             # Otherwise the totals of the model's last call would be the initial values.
             self._model.reset_metrics()
-        loss = _loss(self._call(_after_reset(self._model, "test_step"), self._batch), "test_step")
-        values = self._call(lambda _: self._model.get_metrics_result(), ())
+        loss = _require_loss(
+            self._call_step(_reset_metrics_first(self._model, "test_step"), self._batch), "test_step"
+        )
+        values = self._call_step(lambda _: self._model.get_metrics_result(), ())
         # The loss is an output of the call that runs the whole step.
         metrics = {name: (value, loss.op) for name, value in values.items() if name != _LOSS}
         return EstimatorSpec(self._mode, loss=loss, eval_metric_ops=metrics)
 
-    def _call(self, step: Callable[[Any], Any], batch: Any) -> dict[str, Any]:
+    def _call_step(self, step: Callable[[Any], Any], batch: Any) -> dict[str, Any]:
         """Call a step of the model in the default graph, on variables of that graph; return its results."""
         import tensorflow as tf
 
@@ -276,7 +278,7 @@ class _KerasGraph:
 
         if inner.op.name in variables:
             variable, holder = variables[inner.op.name]
-            return self._variable(variable.name, variable.resource_name, holder).handle
+            return self._make_variable(variable.name, variable.resource_name, holder).handle
         if inner.name in constants:
             return tf.constant(constants[inner.name])
         raise ModelFnError(
@@ -284,7 +286,7 @@ class _KerasGraph:
             "look strings up in input_fn"
         )
 
-    def _variable(self, name: str, resource_name: str, holder: Any) -> Any:
+    def _make_variable(self, name: str, resource_name: str, holder: Any) -> Any:
         """Return the variable of the default graph that starts from the value of a model variable."""
         import tensorflow as tf
 
@@ -299,12 +301,18 @@ class _KerasGraph:
         if resource_name.startswith(OPTIMIZER_STATE):
             collections.append(OPTIMIZER_VARIABLES)
         dtype = holder.dtype.base_dtype
+
+        def read_value(shape: Any, dtype: Any, partition_info: Any = None) -> Any:
+            value = tf.numpy_function(lambda: holder.numpy(), [], dtype)
+            value.set_shape(shape)
+            return value
+
         self._variables[id(holder)] = v1.get_variable(
             name,
             holder.shape,
             dtype,
             # Read at initialization: as constants, the values of all weights would be part of the graph.
-            lambda shape, dtype, partition_info=None: _read_value(holder, shape, dtype),
+            read_value,
             trainable=holder.trainable and resource_name.startswith(MODEL_STATE),
             collections=collections,
             use_resource=True,
@@ -312,15 +320,7 @@ class _KerasGraph:
         return self._variables[id(holder)]
 
 
-def _read_value(holder: Any, shape: Any, dtype: Any) -> Any:
-    import tensorflow as tf
-
-    value = tf.numpy_function(lambda: holder.numpy(), [], dtype)
-    value.set_shape(shape)
-    return value
-
-
-def _after_reset(model: Any, step: str) -> Callable[[Any], Any]:
+def _reset_metrics_first(model: Any, step: str) -> Callable[[Any], Any]:
     """Return a step that first resets the metrics that it reports per batch.
 
     In training these are all metrics. In evaluation it is the loss only: the estimator averages it itself.
@@ -340,7 +340,7 @@ def _is_compiled(model: Any) -> bool:
     return bool(getattr(model, "compiled", getattr(model, "_is_compiled", True)))
 
 
-def _loss(logs: Mapping[str, Any], step: str) -> Any:
+def _require_loss(logs: Mapping[str, Any], step: str) -> Any:
     if _LOSS not in logs:
         raise ModelFnError(
             f"{step} of the Keras model returns {', '.join(logs) or 'nothing'}, "
@@ -368,8 +368,11 @@ def load_checkpoint_into(model: Any, prefix: str) -> None:
             if name in shapes:
                 variable.assign(reader.get_tensor(name))
         iterations = getattr(getattr(model, "optimizer", None), "iterations", None)
-        if iterations is not None and _STEP in shapes and not _has_own_count(variables, iterations, shapes):
-            iterations.assign(reader.get_tensor(_STEP))
+        if iterations is not None and _STEP in shapes:
+            # Unless the checkpoint has the optimizer's own step count besides the global step.
+            holder = iterations if hasattr(iterations, "handle") else iterations.value
+            if not any(v.handle is holder.handle and name in shapes for name, v in variables.items()):
+                iterations.assign(reader.get_tensor(_STEP))
     log.info("Restoring parameters from %s", prefix)
 
 
@@ -392,9 +395,3 @@ def _check(model: Any, prefix: str, variables: dict[str, Any], shapes: dict[str,
                 f"variable '{name}' has the shape {tuple(shapes[name])} in it, "
                 f"but {tuple(variable.shape.as_list())} in the model",
             )
-
-
-def _has_own_count(variables: dict[str, Any], iterations: Any, shapes: dict[str, Any]) -> bool:
-    """Return True if the checkpoint has the optimizer's own step count besides the global step."""
-    holder = iterations if hasattr(iterations, "handle") else iterations.value
-    return any(v.handle is holder.handle and name in shapes for name, v in variables.items())

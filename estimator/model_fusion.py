@@ -245,25 +245,20 @@ def _split_features_and_labels(elements: Mapping[str, Any]) -> Any:
 
 def _check_lengths(datasets: Mapping[str, Any]) -> None:
     """Refuse datasets of different known lengths: the last batches of the longer ones would be lost."""
-    lengths = {name: length for name, length in _count_batches(datasets).items() if length >= 0}
+    import tensorflow as tf
+
+    counts = {name: dataset.cardinality() for name, dataset in datasets.items()}
+    if not tf.executing_eagerly():
+        with tf.compat.v1.Session(graph=tf.compat.v1.get_default_graph()) as session:
+            counts = session.run(counts)
+    # A negative number means unknown or infinite.
+    lengths = {name: int(count) for name, count in counts.items() if int(count) >= 0}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{length} of '{name}'" for name, length in lengths.items())
         raise InputFnError(
             f"the inputs of a fused program have different numbers of batches: {found}. Every step takes "
             "a batch for each model: repeat() the shorter inputs, or take() fewer batches of the longer ones"
         )
-
-
-def _count_batches(datasets: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of elements of datasets; negative if it is infinite or unknown."""
-    import tensorflow as tf
-
-    counts = {name: dataset.cardinality() for name, dataset in datasets.items()}
-    if tf.executing_eagerly():
-        return {name: int(count) for name, count in counts.items()}
-    with tf.compat.v1.Session(graph=tf.compat.v1.get_default_graph()) as session:
-        found: dict[str, int] = session.run(counts)
-    return found
 
 
 def _make_part(spec: EstimatorSpec, mode: str, counter: Any) -> _Part:

@@ -23,7 +23,7 @@ _START_UP_LINES = (b"All log messages before absl::InitializeLog()", b"oneDNN cu
 _KERAS = frozenset(["keras", "tf_keras"])
 
 # Modules that import large packages and that few programs use.
-_LATE_MODULES = frozenset(
+_LAZY_MODULES = frozenset(
     [
         *(f"{keras}.wrappers" for keras in ("keras", "keras._tf_keras.keras")),  # for scikit-learn and SciPy
         *(f"tensorflow._api.v2.{version}lite" for version in ("", "compat.v1.", "compat.v2.")),  # for JAX
@@ -44,9 +44,9 @@ def lazy_submodules() -> Iterator[None]:
     Keras, its wrappers for scikit-learn, and TensorFlow Lite with JAX are imported on first use.
     """
     # TensorFlow imports Keras last, to register Keras' optimizers for SavedModels, and works without it.
-    finder = next((found for found in sys.meta_path if isinstance(found, _LateFinder)), None)
+    finder = next((found for found in sys.meta_path if isinstance(found, _LazyFinder)), None)
     if finder is None:
-        finder = _LateFinder()
+        finder = _LazyFinder()
         sys.meta_path.insert(0, finder)
         # Importing Keras draws random numbers, and the program may have seeded the generators before.
         on_import({}, dict.fromkeys(_KERAS, lambda module: preserve_random_state()))
@@ -80,7 +80,7 @@ def suppress_start_up_lines() -> Iterator[None]:
             os.write(2, b"".join(kept))
 
 
-class _LateFinder(MetaPathFinder):
+class _LazyFinder(MetaPathFinder):
     """Finds modules that are imported on first use of an attribute, and refuses packages.
 
     Attributes:
@@ -89,20 +89,20 @@ class _LateFinder(MetaPathFinder):
 
     def __init__(self) -> None:
         self.refused: frozenset[str] = frozenset()
-        self._late = set(_LATE_MODULES)
+        self._lazy = set(_LAZY_MODULES)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec of a lazy or refused module; None for all other modules."""
-        if fullname not in self._late and fullname not in self.refused:
+        if fullname not in self._lazy and fullname not in self.refused:
             return None
         if fullname == "tensorflow._api.v2.lite":
             # Otherwise its later import would rebind the name `tf.lite`.
             import_module("tensorflow.lite")
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None:
-            spec.loader = _Refusal() if fullname in self.refused else _LateLoader(self._late)
+            spec.loader = _Refusal() if fullname in self.refused else _LazyLoader(self._lazy)
         return spec
 
 
@@ -111,26 +111,26 @@ class _Refusal(Loader):
         raise ImportError(f"{spec.name} is imported on first use", name=spec.name)
 
 
-class _LateLoader(Loader):
-    def __init__(self, late: set[str]) -> None:
-        self._late = late
+class _LazyLoader(Loader):
+    def __init__(self, lazy: set[str]) -> None:
+        self._lazy = lazy
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _LateModule(spec.name, self._late)
+        return _LazyModule(spec.name, self._lazy)
 
     def exec_module(self, module: ModuleType) -> None:
         pass
 
 
-class _LateModule(ModuleType):
+class _LazyModule(ModuleType):
     """A proxy of a module, which imports the module on first use of an attribute."""
 
     # Not importlib.util.LazyLoader: modules of TensorFlow replace themselves in sys.modules, and `inspect`,
     # which asks every module for its file, would import them all.
 
-    def __init__(self, name: str, late: set[str]) -> None:
+    def __init__(self, name: str, lazy: set[str]) -> None:
         super().__init__(name)
-        self._late = late
+        self._lazy = lazy
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -141,7 +141,7 @@ class _LateModule(ModuleType):
         return dir(self._module())
 
     def _module(self) -> ModuleType:
-        if self.__name__ in self._late:
-            self._late.discard(self.__name__)
+        if self.__name__ in self._lazy:
+            self._lazy.discard(self.__name__)
             sys.modules.pop(self.__name__, None)
         return import_module(self.__name__)

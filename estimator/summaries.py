@@ -144,7 +144,7 @@ class Summaries:
                 ", ".join(refused),
             )
 
-    def leave_out(self, nodes: Sequence[str]) -> list[str]:
+    def drop_dependents(self, nodes: Sequence[str]) -> list[str]:
         """Drop the summaries that depend on given operations.
 
         Args:

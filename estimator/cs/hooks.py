@@ -11,6 +11,7 @@ import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +149,11 @@ class StepHooks:
                 context = _context(self._session)
                 # As in a session, before_run sees the global step before the step, after_run the one after.
                 self._step, self._values = step - 1, values
-                results = self._results(hook, hook.before_run(context))
+                asked = hook.before_run(context)
+                _requested_fetches(hook, asked)  # refuses a hook that feeds tensors
+                results = None
+                if asked is not None:
+                    results = tf.nest.map_structure(partial(self._fetched_value, hook), asked.fetches)
                 self._step = step
                 hook.after_run(context, tf.compat.v1.train.SessionRunValues(results, None, None))
                 if context.stop_requested and self._stop_requested_by is None:
@@ -216,13 +221,8 @@ class StepHooks:
                 raise _refusal(hook, f"It looks at '{tensor.name}', but the outputs of the step are {names}")
             self.outputs[f"hook/{len(self.outputs)}"] = tensor
 
-    def _results(self, hook: Any, asked: Any) -> Any:
-        import tensorflow as tf
-
-        if asked is None:
-            return None
-        _requested_fetches(hook, asked)  # checks that it feeds nothing
-        return tf.nest.map_structure(lambda leaf: self._value(self._resolve_fetch(hook, leaf)), asked.fetches)
+    def _fetched_value(self, hook: Any, fetch: Any) -> np.ndarray:
+        return self._value(self._resolve_fetch(hook, fetch))
 
     def _value(self, tensor: Any) -> np.ndarray:
         """Return the value of a tensor in the current step.

@@ -229,18 +229,18 @@ class TensorFlowFrontEnd(ProgramInput):
 
     def _drop_unsupported(self, error: GraphImportError) -> bool:
         """Drop summaries, or move metrics to this host, that cannot be imported; return True to try again."""
-        faults = error.details
+        details = error.details
         if self._source.mode == ModeKeys.TRAIN:
-            left_out = self.summaries.leave_out([fault.node for fault in faults if fault.node])
-            if left_out:
+            dropped = self.summaries.drop_dependents([detail.node for detail in details if detail.node])
+            if dropped:
                 log.warning(
-                    "the CS system cannot compute the summaries %s: they are not written", ", ".join(left_out)
+                    "the CS system cannot compute the summaries %s: they are not written", ", ".join(dropped)
                 )
-            return bool(left_out)
+            return bool(dropped)
         if self._source.mode != ModeKeys.EVAL or not self._model.spec.host_call or self._host_metrics:
             return False
         self._host_metrics = HostMetrics(self._model.spec)
-        ops = ", ".join(sorted({fault.op for fault in faults if fault.op}))
+        ops = ", ".join(sorted({detail.op for detail in details if detail.op}))
         log.info("computing the metrics of host_call on this host: the CS system does not support %s", ops)
         return True
 
@@ -255,9 +255,15 @@ class TensorFlowFrontEnd(ProgramInput):
         return {prediction_output(name): tensor for name, tensor in predictions_by_name(spec).items()}
 
     def _import(self) -> ImportedStep:
-        from cgc.importers.tensorflow import import_step
+        from cgc.importers.tensorflow import import_step, variable_writes
 
         model, mode = self._model, self._source.mode
+        updates: Sequence[Any] = [model.spec.train_op]
+        if self._host_metrics is not None:
+            updates = []
+        elif mode != ModeKeys.TRAIN:
+            # Only the writes of an update: its value may need ops that the system does not support.
+            updates = variable_writes([update for _, update in model.metrics.values()])
         return import_step(
             model.graph,
             inputs=model.inputs,
@@ -267,7 +273,7 @@ class TensorFlowFrontEnd(ProgramInput):
                 **(self._host_metrics.outputs if self._host_metrics is not None else {}),
                 **self.hooks.outputs,
             },
-            updates=_updates(model, mode) if self._host_metrics is None else [],
+            updates=updates,
             mode=PROGRAM_MODES[mode],
             # Without a seed, initial weights differ from run to run, but dropout masks do not: a random seed
             # would make another program, which would have to be compiled for every run.
@@ -333,15 +339,6 @@ def prediction_name(output_name: str) -> str | None:
     """Return the prediction that a step output has, or None: the inverse of `prediction_output`."""
     kind, _, name = output_name.removeprefix("output_").partition("/")
     return name if kind == PREDICTION else None
-
-
-def _updates(model: TracedModel, mode: str) -> Sequence[Any]:
-    if mode == ModeKeys.TRAIN:
-        return [model.spec.train_op]
-    from cgc.importers.tensorflow import variable_writes
-
-    # Only the writes of an update: its value may need ops that the system does not support.
-    return variable_writes([update for _, update in model.metrics.values()])
 
 
 def _keys(variables: Mapping[str, str]) -> dict[str, str]:

@@ -202,7 +202,11 @@ class LargeState:
                 self._writer.write(values, 0)
             self._keep(0)
         else:
-            self._check(checkpoint)
+            check_shapes(checkpoint, self._variables.values())
+            with open_checkpoint(checkpoint) as reader:
+                lacking = [name for name in self._variables if not reader.has_tensor(name)]
+            if lacking:
+                raise CheckpointReadError(checkpoint, f"it lacks the variables {', '.join(lacking)}")
             log.info("Restoring parameters from %s", checkpoint)
             self._stored = StoredTensors(checkpoint, self._variables)
         return RenamedTensors(self._stored, keys)
@@ -234,13 +238,6 @@ class LargeState:
     def _keep(self, step: int) -> None:
         prefix = str(self._model_dir / f"{CHECKPOINT_PREFIX}-{step}")
         self._stored = StoredTensors(prefix, self._variables)
-
-    def _check(self, checkpoint: str) -> None:
-        check_shapes(checkpoint, self._variables.values())
-        with open_checkpoint(checkpoint) as reader:
-            lacking = [name for name in self._variables if not reader.has_tensor(name)]
-        if lacking:
-            raise CheckpointReadError(checkpoint, f"it lacks the variables {', '.join(lacking)}")
 
 
 def can_be_held_in_parts(graph: Any, keys: Iterable[str]) -> bool:

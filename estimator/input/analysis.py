@@ -81,9 +81,16 @@ def log_report(source: InputSource, *, shared: bool = True) -> None:
     """
     from input_rules.tf.inspection import inspect
 
+    def call_as_worker(workers: int, index: int) -> Any:
+        if workers == 1:
+            return source.call()  # in this process, with its own environment
+        config = worker_config(workers, index)
+        with environment_variables(worker_variables(os.environ, workers, index)):
+            return replace(source, tf_config=config, num_shards=workers, shard=index).call()
+
     cs_runtime.input_source.log_report(
         lambda: inspect(
-            lambda workers, index: _call_as_worker(source, workers, index),
+            call_as_worker,
             workers=source.num_shards,
             training=source.mode == ModeKeys.TRAIN,
             shared=shared,
@@ -92,12 +99,3 @@ def log_report(source: InputSource, *, shared: bool = True) -> None:
             patience_s=PATIENCE_S,
         )
     )
-
-
-def _call_as_worker(source: InputSource, workers: int, index: int) -> Any:
-    """Return the result of the input function for one of several workers; for one worker, in this process."""
-    if workers == 1:
-        return source.call()
-    config = worker_config(workers, index)
-    with environment_variables(worker_variables(os.environ, workers, index)):
-        return replace(source, tf_config=config, num_shards=workers, shard=index).call()

@@ -285,15 +285,15 @@ class _DeferredSessions:
         """Close the sessions in a background thread."""
         with self._lock:
             sessions, self._sessions = self._sessions, []
+
+        def close() -> None:
+            for session in sessions:
+                session.close()
+                ctypes.pythonapi.Py_DecRef(ctypes.py_object(session))
+
         if sessions:
             # Not a daemon: TensorFlow aborts a process whose interpreter ends during such a call.
-            threading.Thread(target=_close, args=(sessions,), name="close-sessions").start()
-
-
-def _close(sessions: list[Any]) -> None:
-    for session in sessions:
-        session.close()
-        ctypes.pythonapi.Py_DecRef(ctypes.py_object(session))
+            threading.Thread(target=close, name="close-sessions").start()
 
 
 @cache

@@ -178,15 +178,12 @@ class IteratorStates:
         except OSError as error:
             self._remove([partial])
             return f"cannot write its state ({error})"
-        self._remove(self._find_superseded())
-        return None
-
-    def _find_superseded(self) -> list[Path]:
-        """Return all states except the newest ones and the one that serves the newest checkpoint."""
+        # Keep the newest states, and the one from which a run would resume at the newest checkpoint.
         paths = sorted(self._files(), key=self._position)
         used = self._folder.batches_of_checkpoint()
         kept = [path for path in paths if self._position(path) <= used][-1:] + paths[-_NEWEST:]
-        return [path for path in paths if path not in kept]
+        self._remove(path for path in paths if path not in kept)
+        return None
 
     def _files(self) -> list[Path]:
         return list(self._folder.path.glob("[!.]*.index"))

@@ -138,7 +138,12 @@ def skip_elements(dataset: Any, count: Any) -> SkippedDataset:
         return SkippedDataset(dataset.skip(count), plan.why)
     for consumer, index, make in plan.edges:
         consumer._update_input(index, make())
-    return SkippedDataset(dataset if end is None else _dataset(end(), dataset), plan.why)
+    if end is not None:
+        from tensorflow.python.data.ops.dataset_ops import _VariantDataset
+
+        # This keeps the options of the dataset, which are an operation in its graph.
+        dataset = _VariantDataset(end(), dataset.element_spec)
+    return SkippedDataset(dataset, plan.why)
 
 
 @dataclass
@@ -250,14 +255,6 @@ def _length(variant: Any) -> int:
 
     with tf.compat.v1.Session(graph=variant.graph) as session:
         return int(session.run(tf.raw_ops.DatasetCardinality(input_dataset=variant)))
-
-
-def _dataset(variant: Any, like: Any) -> Any:
-    """Make a Dataset of a variant tensor with elements like those of another one."""
-    # Options are an operation of their own in the graph, so they are kept.
-    from tensorflow.python.data.ops.dataset_ops import _VariantDataset
-
-    return _VariantDataset(variant, like.element_spec)
 
 
 def _structure(variant: Any) -> dict[str, Any]:

@@ -105,8 +105,8 @@ class _Writer:
             self._described[key] = self._describe(key, leaf)
         except (ValueError, TypeError) as error:  # of h5py, for names that it does not accept
             raise CheckpointError(
-                f"entry {key!r} cannot be stored ({error}); expected a name that is not empty, and no other "
-                "entry under its part before a slash; rename it"
+                f"entry {key!r} cannot be stored ({error}); expected a nonempty name, and no other entry "
+                "that is named like its part before a slash; rename it"
             ) from error
 
     def put_descriptions(self) -> None:
@@ -133,7 +133,7 @@ class _Writer:
             return {"__TYPE__": OBJECT, BYTES: True}
         raise CheckpointError(
             f"entry {key} is a {type(leaf).__name__}, expected a tensor, an array, a number, a string or "
-            "None; save its state_dict() or such values of it"
+            "None; save its state_dict(), or values of these types"
         )
 
     def _put_tensor(self, key: str, tensor: torch.Tensor) -> dict[str, Any]:

@@ -299,7 +299,7 @@ def reshape_like(labels: torch.Tensor, name: str, tensor: torch.Tensor) -> torch
     shapes = _list_shapes(**{"labels": tuple(labels.shape), name: tuple(tensor.shape)})
     if tensor.numel() != labels.numel():
         raise ValueError(f"got {shapes}; expected an entry of {name} for each label")
-    warnings.warn(f"got {shapes}: {name} are taken in the shape of the labels", stacklevel=4)
+    warnings.warn(f"got {shapes}: {name} are reshaped to the shape of the labels", stacklevel=4)
     return tensor.reshape(labels.shape)
 
 

@@ -64,7 +64,7 @@ def configure_optimizer_params(
     taken = inspect.signature(made).parameters.keys() - {"params"}
     unused = sorted(given.keys() - taken)
     if unused:
-        log.debug("%s takes no %s", made.__name__, ", ".join(unused))
+        log.debug("%s has no arguments %s: ignoring them", made.__name__, ", ".join(unused))
     return made, {name: value for name, value in given.items() if name in taken}
 
 
@@ -256,7 +256,7 @@ def _class_and_arguments(
         if name in accepted and name != "optimizer":
             arguments[name] = value
         elif given not in ("scheduler", "main_scheduler") and not (in_turn and name == "total_iters"):
-            warnings.warn(f"{cls.__name__} has no argument {given!r}: it is not used", stacklevel=4)
+            warnings.warn(f"{cls.__name__} has no argument {given!r}: it is ignored", stacklevel=4)
     required = [n for n, p in accepted.items() if p.default is p.empty and n != "optimizer"]
     missing = [name for name in required if name not in arguments]
     if missing:

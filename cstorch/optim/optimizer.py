@@ -85,7 +85,7 @@ class Optimizer(torch.optim.Optimizer, ABC):
         """
         if not self.enable_global_step:
             raise OptimizerStateError(
-                f"{type(self).__name__} counts no steps; give enable_global_step=True to its base"
+                f"{type(self).__name__} does not count steps; pass enable_global_step=True to its base class"
             )
         count: Tensor = self.state[p][STEP]
         return count.add_(1)
@@ -310,7 +310,7 @@ def _check_names(optimizer: str, index: int, state: Mapping[str, Any], saved: Ma
     if state.keys() != saved.keys():
         raise OptimizerStateError(
             f"parameter {index} has the saved states {sorted(saved)}, expected {sorted(state)}; "
-            f"load what {optimizer} saved with the same arguments"
+            f"load a state that {optimizer} saved with the same arguments"
         )
     for name, value in state.items():
         if isinstance(value, torch.Tensor) and tuple(value.shape) != tuple(

@@ -68,7 +68,7 @@ def check_optimizer(optimizer: Any) -> None:
             else "choose one of cstorch.optim, or derive one from cstorch.optim.Optimizer"
         )
         raise OptimizerInStepError(
-            f"torch.optim.{kind.__name__} cannot be in a recorded step: it makes state while it steps and "
+            f"torch.optim.{kind.__name__} cannot be in a recorded step: it creates state in its step and "
             f"counts steps in Python; {cure}",
             user_line(),
         )

@@ -262,8 +262,8 @@ class CosineAnnealingWarmRestartsScheduler(Scheduler):
     ) -> None:
         if T_mult != 1:
             raise ScheduleError(
-                f"{type(self).__name__}: T_mult is {T_mult}, expected 1; for periods that grow give a list "
-                "of CosineDecay schedules, one a period"
+                f"{type(self).__name__}: T_mult is {T_mult}, expected 1; for growing periods give a list "
+                "of CosineDecay schedules, one for each period"
             )
         self.initial_val = initial_val
         self.T_0 = T_0

@@ -57,7 +57,7 @@ def index_by_values(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> A
         outer = rows_of(target)
         within = rows_of(mask)
         if outer is not None and (within is None or (value and within.key != outer.key)):
-            raise SelectionError("a selection of which a mask selects again", user_line())
+            raise SelectionError("a mask that selects from a selection", user_line())
         rows = Rows(mask.reshape(-1) if outer is None else mask.logical_and(outer.mask), key(mask))
         if value:
             _write(
@@ -79,10 +79,10 @@ def index_by_values(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> A
         if whole.inner and not value and is_first:
             return tag(func(target, index), whole.transpose() if isinstance(index[0], int) else whole)
         if whole.inner or value or index[0] != slice(None) or not all(isinstance(i, _BASIC) for i in index):
-            raise SelectionError("rows of a selection by number", user_line())
+            raise SelectionError("an index of a selection by row number", user_line())
         return tag(target[index], whole)
     if any(rows_of(x) is not None for x in value):
-        raise SelectionError("a write of a selection by an index without its mask", user_line())
+        raise SelectionError("a write of a selection with an index other than its mask", user_line())
     return func(target, index if isinstance(given, tuple) or len(index) > 1 else index[0], *value)
 
 
@@ -162,11 +162,11 @@ def _write(target: torch.Tensor, rows: Rows, dimensions: int, value: Any) -> Non
     other = rows_of(value)
     if other is not None:
         if other.key != rows.key:
-            raise SelectionError("a write of a selection by another mask", user_line())
+            raise SelectionError("a write of a selection with another mask", user_line())
         value = value.reshape(target.shape)
     elif value.dim() > target.dim() - dimensions and value.size(0) != 1:
         lines = math.prod(target.shape[:dimensions])
-        error = f"shape mismatch: the value has {value.size(0)} rows, and the mask selects another number"
+        error = f"shape mismatch: the value has {value.size(0)} rows, and the mask selects a different number"
         require(rows.count() == value.size(0), ValueError(error))
         value = scatter_rows(mask.expand(target.shape), value, lines, math.prod(target.shape[dimensions:]))
     target.copy_(torch.where(mask, value.to(target.dtype), target))
@@ -194,9 +194,9 @@ def find_places(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], rea
         known = elements.nonzero().to(tensor.device)
         return known.unbind(1) if as_tuple else known
     if rows_of(tensor) is not None:
-        raise SelectionError("places in a selection", user_line())
+        raise SelectionError("nonzero() of a selection", user_line())
     if not tensor.dim():
-        raise SelectionError("places in a number", user_line())
+        raise SelectionError("nonzero() of a scalar", user_line())
     rows = Rows((tensor != 0).reshape(-1), key(tensor))
     found = places(rows, tensor.shape, tensor.device)
     return tuple(found) if as_tuple else tag(torch.stack(found, 1), rows)
@@ -207,7 +207,7 @@ def _scatter(
 ) -> torch.Tensor:
     rows = rows_of(source)
     if rows_of(target) is not None or (rows is not None and rows.key != key(mask)):
-        raise SelectionError("masked_scatter() of a selection by another mask", user_line())
+        raise SelectionError("masked_scatter() of a selection with another mask", user_line())
     shape = torch.broadcast_shapes(target.shape, mask.shape)
     aligned = mask.reshape(*(1,) * (len(shape) - mask.dim()), *mask.shape)
     inner = len(shape)

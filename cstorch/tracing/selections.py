@@ -362,7 +362,7 @@ def _scatter(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, in_p
     target, dim, index, source, *others = (*args, *named)
     rows = rows_of(source) or rows_of(index)
     if rows is None or rows_of(target) is not None or dim % target.dim():
-        raise SelectionError(f"{name}() along another dimension than the first", user_line())
+        raise SelectionError(f"{name}() along a dimension other than the first", user_line())
     if any(rows_of(x) is not None and rows_of(x).key != rows.key for x in (index, source)):  # type: ignore[union-attr]
         raise SelectionError(f"{name}() of selections by different masks", user_line())
     if rows_of(index) is None or (rows_of(source) is None and isinstance(source, torch.Tensor)):
@@ -404,7 +404,7 @@ def _fill(value: Callable[[torch.dtype], Any], indices: bool = True) -> Any:
 
     def reduce(func: Any, rows: Rows, args: Any, kwargs: Any, dims: set[int]) -> Any:
         if not indices and (len(args) > 1 or "dim" in kwargs):
-            raise SelectionError(f"{func.__name__}() of places in a selection", user_line())
+            raise SelectionError(f"{func.__name__}() with indices of a selection", user_line())
         return func(rows.fill(args[0], value(args[0].dtype)), *args[1:], **kwargs)
 
     return reduce

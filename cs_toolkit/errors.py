@@ -82,7 +82,7 @@ class ProgramFault:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the exit status of a process that ends with an error: 1 for the user's code, 3 for a bug."""
+    """Return the exit status for an error: its own, 1 if the user's code has raised it, 3 for a bug."""
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):
         return code

@@ -23,9 +23,9 @@ USER_PATHS_VARIABLE = "CSRUN_PYTHONPATH"
 def append_user_paths() -> None:
     """Append the user's PYTHONPATH to `sys.path`.
 
-    Its modules come last, because those of a site's `module load` would otherwise replace packages that the
-    toolkit needs. Folders of another version of Python are left out: their extensions cannot be loaded.
+    Folders of another version of Python are omitted: their extensions cannot be loaded.
     """
+    # Last, because modules of a site's `module load` could replace packages that the toolkit needs.
     own = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for entry in os.environ.get(USER_PATHS_VARIABLE, "").split(os.pathsep):
         path = os.path.abspath(entry)  # noqa: PTH100 - pathlib is slow to import

@@ -26,7 +26,7 @@ def _foreign() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def is_users_file(path: str) -> bool:
+def is_user_file(path: str) -> bool:
     """Return True if a file of a traceback is not of Python, an installed package or the toolkit."""
     if "/site-packages/" in path or "/dist-packages/" in path or path.startswith("<"):
         return False
@@ -46,6 +46,6 @@ def library_file(path: str) -> str | None:
 def innermost_user_line(frames: Sequence[Any]) -> str | None:
     """Return `file:line` of the last frame in a user's file; the frames start with the outermost one."""
     for frame in reversed(frames):
-        if is_users_file(frame.filename):
+        if is_user_file(frame.filename):
             return f"{frame.filename}:{frame.lineno}"
     return None

@@ -32,7 +32,7 @@ def retrieve_all_subclasses(
 def find_program_class(
     cls: type[Any], name: str, plain: Callable[[str], str] = str.lower
 ) -> type[Any] | None:
-    """Return the subclass of one of our classes that a program defines, by its name; None if there is none.
+    """Find the subclass of a class of the toolkit that a program defines, by its name; None for none.
 
     Args:
         cls: The class.

@@ -28,7 +28,8 @@ def write_text(descriptor: int, text: str) -> None:
 
 
 def occupy_closed_descriptors() -> None:
-    """Open /dev/null for each closed one of 0, 1 and 2: otherwise a pipe could get that number."""
+    """Open /dev/null for each closed one of 0, 1 and 2."""
+    # Otherwise a pipe of the launcher could get that number, and its messages with it.
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

@@ -105,11 +105,10 @@ class SystemQueryError(CsrunError):
 def ask_system(address: str, toolkit: Toolkit) -> Mapping[str, Any]:
     """Return the status of the system at an address from `cs_system status --json`.
 
-    A separate process, so that a launcher does not import the client.
-
     Raises:
         SystemQueryError: the address is invalid, nothing answers there, or another service does.
     """
+    # A separate process: importing the client with gRPC would slow every launcher down.
     command = [str(toolkit.python), "-m", "cs_system", "status", "--json", f"--cs_ip={address}"]
     # -m searches the current directory first, so it must be the toolkit's.
     cwd = toolkit.import_root or toolkit.bin_dir

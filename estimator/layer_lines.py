@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from cs_toolkit.import_hooks import on_import
-from cs_toolkit.source_files import is_users_file
+from cs_toolkit.source_files import is_user_file
 
 # Modules with the base class `Layer` of Keras 3 and of Keras 2.
 _BASES = ("keras.src.layers.layer", "tf_keras.src.engine.base_layer")
@@ -43,7 +43,7 @@ def line_of(layer: Any) -> str | None:
 
 def _is_in_users_file(kind: Any) -> bool:
     try:
-        return is_users_file(inspect.getfile(kind))
+        return is_user_file(inspect.getfile(kind))
     except (OSError, TypeError):  # defined in a console
         return True
 
@@ -65,7 +65,7 @@ def _watch(module: ModuleType) -> None:
 def _users_line(frame: FrameType | None) -> str | None:
     """Return the innermost line in a file of the user."""
     while frame is not None:
-        if is_users_file(frame.f_code.co_filename):
+        if is_user_file(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return None

@@ -8,7 +8,7 @@ import traceback
 from itertools import zip_longest
 
 from cs_toolkit.errors import EXIT_BUG, EXIT_FAILURE, ToolkitError
-from cs_toolkit.source_files import is_users_file, toolkit_folders
+from cs_toolkit.source_files import is_user_file, toolkit_folders
 
 
 class InputAnalyzerError(ToolkitError):
@@ -112,7 +112,7 @@ def users_traceback(error: BaseException) -> str:
         kept = [frame for frame in one.stack if not is_ours(frame.filename)]
         one.stack = traceback.StackSummary.from_list(kept)
         if one.__context__ is not None and not any(
-            is_users_file(frame.filename) for frame in one.__context__.stack
+            is_user_file(frame.filename) for frame in one.__context__.stack
         ):
             one.__context__ = None  # the same error as a framework has seen it on its way
         waiting += [one.__cause__, one.__context__]
@@ -178,7 +178,7 @@ def users_stack(dump: str) -> str:
     best: list[re.Match[str]] = []
     for thread in re.split(r"\n(?=(?:Current thread|Thread) )", dump):
         frames = [match for line in thread.splitlines() if (match := _FRAME.match(line))]
-        own = [frame for frame in frames if is_users_file(frame["file"])]
+        own = [frame for frame in frames if is_user_file(frame["file"])]
         if own and (not best or "Current thread" in thread):
             best = own
     return "\n".join(_format_frame(frame) for frame in reversed(best))

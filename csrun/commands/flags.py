@@ -259,8 +259,7 @@ def use_site_config_option(function: Function) -> Function:
 def command_site(build: Callable[[Site], click.Command], arguments: Sequence[str]) -> LoadedSite:
     """Load the site of a command before its command line is built, which depends on the site (the help does).
 
-    The file of --site-config goes into the environment of this process, so that processes that the command
-    starts use the same one.
+    The file of --site-config is set in the environment, for processes that the command starts.
 
     Args:
         build: builds the command for a site.

@@ -122,8 +122,8 @@ def time_text(seconds: float) -> str:
 
 
 def write_progress(log_dir: Path, progress: TrainingProgress) -> None:
-    """Replace the file; errors are ignored, since training must not stop for them."""
-    with suppress(OSError):
+    """Replace the file; errors are ignored."""
+    with suppress(OSError):  # training must not stop for them
         replace_file(log_dir / FILE_NAME, json.dumps(asdict(progress)) + "\n")
 
 

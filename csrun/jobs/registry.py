@@ -50,14 +50,14 @@ def registry_dir(environment: Mapping[str, str]) -> Path:
 
 
 def register(job: KnownJob, environment: Mapping[str, str]) -> None:
-    """Write the entry of a new job; errors are ignored, since a job can run without an entry."""
+    """Write the entry of a new job; errors are ignored."""
     folder = registry_dir(environment)
     submitted = _read(folder / f"{job.job_id}.json")
     if submitted is not None:  # this is the start of a batch job that was registered when it was submitted
         number = job.scheduler_job_id or submitted.scheduler_job_id
         job = replace(job, scheduler_job_id=number, created_s=submitted.created_s)
     entry = {**asdict(job), "created_s": job.created_s or time.time()}
-    with suppress(OSError):
+    with suppress(OSError):  # a job can run without an entry
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / f"{job.job_id}.json", json.dumps(entry) + "\n")
         _forget_old(folder)

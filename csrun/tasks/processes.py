@@ -42,7 +42,7 @@ def start_task(
     file: str,
     environment: Mapping[str, str],
     cpus: Collection[int] = (),
-    dies_with_us: bool = True,
+    dies_with_parent: bool = True,
     output: int = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
     """Start a task in a new session, with empty stdin and one pipe for stdout and stderr.
@@ -54,7 +54,7 @@ def start_task(
         file: path of the program that is executed.
         environment: the complete environment of the task.
         cpus: CPUs that the task is pinned to; empty for none.
-        dies_with_us: the kernel kills the task when this process dies.
+        dies_with_parent: the kernel kills the task when this process dies.
         output: descriptor for its stdout and stderr instead of a pipe.
 
     Raises:
@@ -71,13 +71,13 @@ def start_task(
             stderr=subprocess.STDOUT,
             bufsize=0,
             start_new_session=True,
-            preexec_fn=_before_exec(cpus, dies_with_us),
+            preexec_fn=_before_exec(cpus, dies_with_parent),
         )
     except OSError as error:
         raise start_error(command[0], error) from error
 
 
-def signal_child_on_our_death(signum: int) -> Callable[[], None]:
+def signal_child_on_parent_death(signum: int) -> Callable[[], None]:
     """Return a `preexec_fn` with which the kernel sends the child a signal when the calling thread dies."""
     libc = ctypes.CDLL(None, use_errno=True)
     launcher = os.getpid()
@@ -98,14 +98,14 @@ def signal_on_parent_death(signum: int) -> None:
         os.kill(os.getpid(), signum)
 
 
-def _before_exec(cpus: Collection[int], dies_with_us: bool) -> Callable[[], None]:
-    die = signal_child_on_our_death(signal.SIGKILL) if dies_with_us else None
+def _before_exec(cpus: Collection[int], dies_with_parent: bool) -> Callable[[], None]:
+    die = signal_child_on_parent_death(signal.SIGKILL) if dies_with_parent else None
 
     def prepare() -> None:
         if die:
             die()
         if cpus:
-            with suppress(OSError):  # a CPU is no longer ours: better unpinned than not at all
+            with suppress(OSError):  # a CPU has been revoked: better unpinned than not at all
                 os.sched_setaffinity(0, cpus)
 
     return prepare
@@ -172,8 +172,7 @@ def _children() -> dict[int, list[int]]:
 def find_signal_handlers(signum: int, branches: Iterable[int]) -> dict[int, list[int]]:
     """Find processes with a handler for a signal among `branches` and their descendants.
 
-    Descendants of a process with a handler are not searched: a forked child inherits the handlers of its
-    program, which passes the signal on itself if the child needs it.
+    Descendants of a process with a handler are not searched.
 
     Returns:
         The processes found, by living branch. The signal would end most others.
@@ -189,6 +188,7 @@ def _catching(signum: int, branch: int, children: Mapping[int, list[int]]) -> li
     while queue:
         pid = queue.pop()
         if _handles(signum, pid):
+            # A forked child inherits the handlers of its program, which passes the signal on if necessary.
             found.append(pid)
         else:
             queue.extend(children.get(pid, ()))

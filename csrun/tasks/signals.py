@@ -60,16 +60,17 @@ class SignalPipe:
 
 
 def _note(signum: int, frame: FrameType | None) -> None:
-    """Do nothing: the interpreter writes the number to the pipe only if a handler exists."""
+    pass  # the interpreter writes the number to the pipe only if a handler exists
 
 
 class SignalRelay:
     """Passes signals on to the programs below this process that have a handler for them.
 
-    A program without a handler, because it is starting or compiling, gets the signal as soon as it has one:
-    earlier, the signal would end it; never, the job would lose its checkpoint. Each child of this process is
-    one program, together with its descendants.
+    A program without a handler, because it is starting or compiling, gets the signal as soon as it has one.
+    Each child of this process is one program, together with its descendants.
     """
+
+    # Earlier, the signal would end such a program; if it were dropped, the job would lose its checkpoint.
 
     def __init__(self, guard_pid: int) -> None:
         """Create the relay; `guard_pid` is a child that is not a program."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from cs_toolkit.source_files import is_users_file
+from cs_toolkit.source_files import is_user_file
 from cstorch.input.analysis import export_input_function
 from cstorch.input.loader import InputLoader
 from cstorch.iterations import Schedule, checkpoint_steps_of
@@ -119,7 +119,7 @@ def record_unfinished(report: Callable[[BaseException], None]) -> None:
         report: Called with the error if the program ends with one that has come through this place.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_users_file(frame.f_code.co_filename):
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is not None:
         Program.current().unfinished_loops.append((frame.f_code, frame.f_lasti, report))

@@ -16,7 +16,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
-from cs_toolkit.source_files import is_users_file, library_file
+from cs_toolkit.source_files import is_user_file, library_file
 
 DEBUG_NAME = "_cstorch_debug_name"
 """Attribute of modules that are part of no compiled model, with the name that a program gives them."""
@@ -140,7 +140,7 @@ def _lines() -> tuple[str | None, str | None]:
     library: str | None = None
     while frame is not None:
         path = frame.f_code.co_filename
-        if is_users_file(path):
+        if is_user_file(path):
             return f"{path}:{frame.f_lineno}", library
         if library is None:
             file = library_file(path)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow.core.framework import dataset_options_pb2
 from tensorflow.python.framework import op_def_registry
 
-from cs_toolkit.source_files import is_users_file
+from cs_toolkit.source_files import is_user_file
 from input_rules.formatting import display_path
 from input_rules.pipeline import Value
 
@@ -304,7 +304,7 @@ def source_of(frames: Frames) -> str | None:
 
 
 def _origin_of_frames(frames: Frames, name: str) -> Origin:
-    own = [index for index, frame in enumerate(frames) if is_users_file(frame[0])]
+    own = [index for index, frame in enumerate(frames) if is_user_file(frame[0])]
     if not own:
         return Origin(None, None, frames, (name,))
     last = own[-1]

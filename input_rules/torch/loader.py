@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from cs_toolkit.source_files import is_users_file
+from cs_toolkit.source_files import is_user_file
 from input_rules.batches import SampleCounter, batch_bytes
 from input_rules.formatting import display_path
 from input_rules.pipeline import Pipeline, Stage, Tensor, Value
@@ -324,7 +324,7 @@ def _users_line(frame: FrameType | None, made: Any) -> str | None:
     while frame is not None:
         # A class derived from DataLoader calls it in its own __init__: return the line that made that object.
         by_itself = any(value is made for value in frame.f_locals.values())
-        if not by_itself and is_users_file(frame.f_code.co_filename):
+        if not by_itself and is_user_file(frame.f_code.co_filename):
             return f"{display_path(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back
     return None
@@ -341,4 +341,4 @@ def definition_line(function: Any) -> str | None:
         line = inspect.getsourcelines(target)[1]
     except (TypeError, OSError):
         return None
-    return f"{display_path(path)}:{line}" if path is not None and is_users_file(path) else None
+    return f"{display_path(path)}:{line}" if path is not None and is_user_file(path) else None

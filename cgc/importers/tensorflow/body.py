@@ -54,7 +54,7 @@ from cgc.importers.tensorflow.origin import (
     user_line,
 )
 from cgc.importers.tensorflow.plan import function_body, plan_function
-from cs_toolkit.source_files import is_users_file
+from cs_toolkit.source_files import is_user_file
 
 _HOST_TYPES = frozenset({"resource", "variant"})
 # Ops whose results are no values on the device, whatever their element type.
@@ -321,7 +321,7 @@ def dropped_call(op: Any) -> str | None:
         return None
     frames = [frame for frame in op.traceback or () if not any(w in frame.filename for w in _WRAPPERS)]
     for position in reversed(range(len(frames))):
-        if is_users_file(frames[position].filename):
+        if is_user_file(frames[position].filename):
             called = frames[position + 1 : position + 2]
             if called and PurePath(called[0].filename).name in _HOMES:
                 return f"{WORDS[op.type]} at {frames[position].filename}:{frames[position].lineno}"

@@ -22,7 +22,7 @@ from csrun.schedulers.slurm.client import SlurmClient, SlurmError, submission_en
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.schedulers.slurm.survey import survey_cluster, whole_node_cpus
 from csrun.tasks.command import find_command, start_error
-from csrun.tasks.processes import signal_child_on_our_death
+from csrun.tasks.processes import signal_child_on_parent_death
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe
 
 ASK_LIMIT_S = 5.0  # of the controller's answer when the user wants to end the program
@@ -134,7 +134,7 @@ def run_srun(
                 start_new_session=True,
                 # srun passes on only SIGINT: a program that cleans up gets it, and others are killed, as they
                 # would be instead of this process.
-                preexec_fn=signal_child_on_our_death(signal.SIGTERM if limit_s is None else signal.SIGINT),
+                preexec_fn=signal_child_on_parent_death(signal.SIGTERM if limit_s is None else signal.SIGINT),
             )
         except OSError as error:
             raise start_error(arguments[0], error) from error

@@ -83,7 +83,7 @@ def _run_once(plan: SlurmPlan, environment: Mapping[str, str]) -> int:
         if plan.host_file:
             own["SLURM_HOSTFILE"] = str(plan.log_dir / HOST_FILE_NAME)
             Path(own["SLURM_HOSTFILE"]).write_text(plan.host_file, encoding="ascii")
-        process = start_task(plan.srun, srun, own, dies_with_us=False)
+        process = start_task(plan.srun, srun, own, dies_with_parent=False)
         guard = SrunGuard(process.pid, [listener.fileno()])
         try:
             _allow_open_files(connections)  # not earlier: srun would pass the limit on to the tasks

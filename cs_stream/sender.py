@@ -31,8 +31,8 @@ __all__ = ["SendSummary", "Sender", "WorkerIdentity"]
 
 _log = logging.getLogger(__name__)
 
+# Reason of a stream that was stopped by its own process.
 STOPPED_HERE = "stopped by this process"
-"""Reason of a stream that was stopped by its own process."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _LINE_EVERY_S = 10.0

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 
+# Commands that query a system, whose address is --cs_ip or CS_IP.
 ASKING = ("status",)
-"""Commands that query a system, whose address is --cs_ip or CS_IP."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

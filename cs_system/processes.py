@@ -33,8 +33,8 @@ log = logging.getLogger("cs_system")
 
 END_TIMEOUT_S = 5.0
 
+# Size of the two messages of a child process, its pid and its exit code: signed, little-endian.
 NUMBER_BYTES = 4
-"""Size of the two messages of a child process, its pid and its exit code: signed, little-endian."""
 
 Json = str | int
 _PRELOADED = ("cs_system.memoryx.server", "cs_system.swarmx.member")

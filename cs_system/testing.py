@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 START_TIMEOUT_S = 60.0
+# Environment variable with a directory in which all systems of `running_system` store compiled programs.
 CACHE_VARIABLE = "CS_SYSTEM_TESTING_CACHE"
-"""Environment variable with a directory in which all systems of `running_system` store compiled programs."""
 _PARTS = ("cs_memoryx", "cs_wafer_")
 _STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.02

@@ -28,8 +28,8 @@ from cs_system.proto import cs_system_pb2_grpc
 from cs_system.transport import CLIENT_OPTIONS, PROTOCOL_VERSION, client_metadata, error_from_metadata
 from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
+# Status codes of calls that arrive while a system is shutting down, or later.
 ENDING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-"""Status codes of calls that arrive while a system is shutting down, or later."""
 
 
 class Connection:

@@ -33,8 +33,8 @@ _RELEASE_TIMEOUT_S = 15.0
 # For a single call that programs the device or moves a state; longer than the largest ones take.
 _CALL_TIMEOUT_S = 4 * 3600.0
 
+# A larger state is fetched tensor by tensor, a smaller one in a single call.
 LARGE_STATE_BYTES = 1 << 30
-"""A larger state is fetched tensor by tensor, a smaller one in a single call."""
 
 OnWait = Callable[[str], object]
 

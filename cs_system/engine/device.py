@@ -20,8 +20,8 @@ from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 log = logging.getLogger("cs_system.engine")
 
+# The ops that XLA for CPUs gives to YNN by default, except for convolutions.
 _YNN = ("LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT", "LIBRARY_FUSION_TYPE_REDUCE")
-"""The ops that XLA for CPUs gives to YNN by default, except for convolutions."""
 
 
 def limit_threads(threads: int | None) -> int:

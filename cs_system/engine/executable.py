@@ -22,16 +22,16 @@ from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
 _ShapeDtypeStruct: Callable[..., Any] = jax.ShapeDtypeStruct
 
+# Collective ops of XLA, in which devices wait for each other.
 _EXCHANGES = re.compile(r"\b(all-reduce|all-gather|all-to-all|collective-permute|reduce-scatter)")
-"""Collective ops of XLA, in which devices wait for each other."""
 
+# A function (state, inputs) -> (new state, outputs), as `load_step` returns it.
 StepCallable = Callable[
     [Sequence[jax.Array], Sequence[jax.Array]], tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]
 ]
-"""A function (state, inputs) -> (new state, outputs), as `load_step` returns it."""
 
+# By function number: the bytes written by `cgc.executable.export_step`, and the interface.
 Executables = Mapping[int, tuple[bytes, StepInterface]]
-"""By function number: the bytes written by `cgc.executable.export_step`, and the interface."""
 
 
 class ExecutableError(ToolkitError):

@@ -44,15 +44,15 @@ from cs_system.memoryx.weights import (
 from cs_toolkit.layered_step import Schedule, Shard, owner, shards, traffic
 from cs_toolkit.step import StepInterface, TensorSpec
 
+# Capacity of the queue of frames to send.
 _WAITING = 8
-"""Capacity of the queue of frames to send."""
 
 Address = tuple[str, int]
 S = TypeVar("S", bound=WeightStream)
 OnPartial = Callable[[int, Arrays], None]
 
+# Waits for the device and returns the values that it has computed.
 Results = Callable[[], Arrays]
-"""Waits for the device and returns the values that it has computed."""
 
 
 class MemoryxClient(WeightStream):

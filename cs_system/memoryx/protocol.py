@@ -60,11 +60,11 @@ from cs_toolkit.errors import ToolkitError
 from cs_toolkit.layered_step import Schedule, schedule_from_json
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
 
+# Arrays at multiples of this address, in bytes, are used by XLA without a copy.
 ALIGNMENT = 64
-"""Arrays at multiples of this address, in bytes, are used by XLA without a copy."""
 
+# Limit of a JSON payload.
 MAX_TEXT_BYTES = 64 << 20
-"""Limit of a JSON payload."""
 
 MAX_TOKEN_BYTES = 256
 _MAGIC = b"CSMX"
@@ -73,11 +73,11 @@ _FORMAT = struct.Struct("<4sBBHIIQ")
 _PADDING = bytes(ALIGNMENT)
 HEARTBEAT_INTERVAL_S = 1.0
 
+# A process that has been silent for this long is reported.
 UNRESPONSIVE_S = 5.0
-"""A process that has been silent for this long is reported."""
 
+# A process that has been silent for this long is ended. Less than the 100 s after which JAX aborts a group.
 HEARTBEAT_TIMEOUT_S = 60.0
-# Less than the 100 s after which JAX aborts a whole group.
 
 
 class FrameType(IntEnum):

@@ -29,22 +29,22 @@ from cs_system.messages import dtype_named
 from cs_toolkit.layered_step import Schedule, Shard, Sweep, is_small
 from cs_toolkit.step import TensorSpec, device_dtype
 
+# Limit for the copies of a snapshot; a single update may exceed it by the tensors that it changes.
 COPIED_BYTES = 1 << 30
-"""Limit for the copies of a snapshot; a single update may exceed it by the tensors that it changes."""
 
+# MADV_POPULATE_READ of Linux 5.14, for which Python has no constant.
 _POPULATE_READ = 22
-"""MADV_POPULATE_READ of Linux 5.14, for which Python has no constant."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
+# Start and end of ranges of a file in bytes, all multiples of the page size.
 Pages = Sequence[tuple[int, int]]
-"""Start and end of ranges of a file in bytes, all multiples of the page size."""
 
 Arrays = Sequence[np.ndarray]
 Combine = Callable[[np.ndarray, np.ndarray, np.ndarray], object]
 
+# Functions that combine the contributions of two micro-batches, with the output as third argument.
 _COMBINE: Mapping[str, Combine] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
-"""Functions that combine the contributions of two micro-batches, with the output as third argument."""
 
 _madvise: Any = ctypes.CDLL(None).madvise
 

@@ -42,14 +42,14 @@ from cs_toolkit.layered_step import Schedule, Shard
 
 log = logging.getLogger("cs_system.server")
 
+# Number of calls whose weights are on the wafer: one is being computed, the other is arriving.
 SLOTS = 2
-"""Number of calls whose weights are on the wafer: one is being computed, the other is arriving."""
 
 _CONNECT_TIMEOUT_S = 10.0
 _WATCH_INTERVAL_S = 0.5
 
+# Field of Linux's `tcp_info`: milliseconds since data was last received.
 _LAST_DATA_RECEIVED = struct.Struct("@52xI")
-"""Field of Linux's `tcp_info`: milliseconds since data was last received."""
 
 Arrays = list[np.ndarray]
 OnFailure = Callable[[CsSystemError], None]

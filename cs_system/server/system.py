@@ -31,8 +31,8 @@ from cs_system.swarmx.hosts import HostPool
 
 log = logging.getLogger("cs_system.server")
 
+# Interval of the messages to a waiting caller, sent even when nothing has changed, as a heartbeat.
 STATUS_EVERY_S = 2.0
-"""Interval of the messages to a waiting caller, sent even when nothing has changed, as a heartbeat."""
 
 # Number of ended reservations whose reason is remembered, for clients that find out late.
 _REMEMBERED = 64

@@ -53,18 +53,18 @@ from cs_toolkit.step import CompiledStep
 log = logging.getLogger("cs_system.server")
 
 _WATCH_INTERVAL_S = 0.5
+# Extra backlog for connections of peers that have not proved to be wafers.
 _MAX_UNAUTHENTICATED_PEERS = 64
-"""Extra backlog for connections of peers that have not proved to be wafers."""
+# How long to wait for the cause of a failure: when a wafer dies, others may fail before its death shows.
 _CAUSE_TIMEOUT_S = 1.0
-"""How long to wait for the cause of a failure: when a wafer dies, others may fail before its death shows."""
 
+# How long to wait for the exit code of a wafer that has disconnected.
 _EXIT_CODE_TIMEOUT_S = 0.5
-"""How long to wait for the exit code of a wafer that has disconnected."""
 
 _ACCEPT_TIMEOUT_S = 0.2
 
+# A peer that connects and sends nothing holds up the others for this long.
 _TOKEN_TIMEOUT_S = 1.0
-"""A peer that connects and sends nothing holds up the others for this long."""
 
 Arrays = list[np.ndarray]
 _Arrivals = queue.SimpleQueue[Arrays | CsSystemError]

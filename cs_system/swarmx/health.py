@@ -20,19 +20,18 @@ from cs_system.memoryx.protocol import UNRESPONSIVE_S
 
 log = logging.getLogger("cs_system.server")
 
+# The reports of this many seconds are compared, and at least of this many.
 WINDOW_S, LEAST_S = 10.0, 4.0
-"""The reports of this many seconds are compared, and at least of this many."""
 
+# A straggler is reported after this time: a wafer that shares its CPU is slow now and then.
 CONFIRMED_S = 2.0
-"""A straggler is reported after this time: a wafer that shares its CPU is slow now and then."""
 
 NOT_SLOW = "no CS system of the group is slow any more"
 
+# A straggler takes this many times as long as the median of the others, and longer by this part of the time.
+#
+# The part is small because only computing without sums over wafers is measured, a third or less of a step.
 SLOWER, SHARE = 1.5, 0.05
-"""A straggler takes this many times as long as the median of the others, and longer by this part of the time.
-
-The part is small because only computing without sums over wafers is measured, a third or less of a step.
-"""
 
 
 class HeartbeatMonitor:

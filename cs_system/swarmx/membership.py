@@ -25,11 +25,11 @@ log = logging.getLogger("cs_system.server")
 
 _BACKLOG = 64
 
+# How long a run waits for a lost member to come back.
 _REJOIN_TIMEOUT_S = 5.0
-"""How long a run waits for a lost member to come back."""
 
+# More than the 5 s that a member may take to end a wafer.
 _END_TIMEOUT_S = 7.0
-"""More than the 5 s that a member may take to end a wafer."""
 
 JOIN_TIMEOUT_S = 120.0
 _POLL_S = 0.1

@@ -34,8 +34,8 @@ from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
 HANDSHAKE_S = 5.0
 _MAX_LINE_BYTES = 4096
+# A host that has been silent for this long, in seconds, counts as lost.
 _LOST_S = 6
-"""A host that has been silent for this long, in seconds, counts as lost."""
 
 
 class Channel:

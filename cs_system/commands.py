@@ -151,9 +151,9 @@ def serve(
     from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_addresses
     from cs_system.processes import set_up_logging
     from cs_system.server.artifacts import default_cache_dir
+    from cs_system.server.process import ServerOptions
+    from cs_system.server.process import serve as run_server
     from cs_system.server.run import RunLimits
-    from cs_system.server.serve import ServerOptions
-    from cs_system.server.serve import serve as run_server
     from cs_system.server.system import SystemOptions
     from cs_system.swarmx.membership import find_group
     from cs_toolkit.fabric import FabricError, load_fabric

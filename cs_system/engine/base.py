@@ -150,7 +150,7 @@ def make_engine(
     chunk_batches: int,
     memoryx: MemoryxConfig,
     num_csx: int = 1,
-    machines: HostPool | None = None,
+    host_pool: HostPool | None = None,
 ) -> Engine:
     """Make the engine for the execution mode of a step; imports JAX, which takes a second.
 
@@ -160,7 +160,7 @@ def make_engine(
         chunk_batches: Maximum number of batches stacked in a chunk.
         memoryx: Where the weights of weight streaming are stored.
         num_csx: Number of wafers that share a batch.
-        machines: Where these are started; None: on this machine.
+        host_pool: Where these are started; None: on this machine.
 
     Raises:
         ArtifactRefusedError: this system has no engine for the mode, or the engine needs other executables.
@@ -171,7 +171,7 @@ def make_engine(
             f"the artifact is compiled for execution {step.execution!r}, this system has "
             f"{', '.join(_ENGINES)}; compile it for one of them"
         )
-    return make(step, data, chunk_batches, memoryx, num_csx, machines)
+    return make(step, data, chunk_batches, memoryx, num_csx, host_pool)
 
 
 def _make_pipelined(
@@ -180,7 +180,7 @@ def _make_pipelined(
     chunk_batches: int,
     memoryx: MemoryxConfig,
     num_csx: int,
-    machines: HostPool | None,
+    host_pool: HostPool | None,
 ) -> Engine:
     if num_csx != 1:
         raise ArtifactRefusedError(
@@ -204,7 +204,7 @@ def _make_weight_streaming(
     chunk_batches: int,
     memoryx: MemoryxConfig,
     num_csx: int,
-    machines: HostPool | None,
+    host_pool: HostPool | None,
 ) -> Engine:
     try:
         schedule = schedule_from_json(step.schedule)
@@ -220,7 +220,7 @@ def _make_weight_streaming(
     if num_csx != 1:
         from cs_system.swarmx.group import GroupEngine
 
-        return GroupEngine(step, schedule, data, memoryx, num_csx, machines)
+        return GroupEngine(step, schedule, data, memoryx, num_csx, host_pool)
     from cs_system.engine.streamed import StreamedEngine
 
     return StreamedEngine(step, schedule, data, memoryx)

@@ -83,7 +83,7 @@ class Run:
         receiver: The data plane.
         limits: Limits of memory and waiting times.
         memoryx: Where the weights of weight streaming are stored.
-        machines: Where wafers that share a batch are started; None: on this machine.
+        host_pool: Where wafers that share a batch are started; None: on this machine.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Run:
         receiver: Receiver,
         limits: RunLimits,
         memoryx: MemoryxConfig,
-        machines: HostPool | None,
+        host_pool: HostPool | None,
     ) -> None:
         self.job = job
         self._reported_straggler: str | None = None
@@ -107,7 +107,7 @@ class Run:
         self._receiver = receiver
         self._limits = limits
         self._memoryx = memoryx
-        self._machines = machines
+        self._host_pool = host_pool
         self._log = logging.LoggerAdapter(logging.getLogger("cs_system.server"), {"job": job})
         self._engine: Engine | None = None
         self._chunks = 0
@@ -411,7 +411,7 @@ class Run:
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)
         memoryx = self._memoryx.limit_servers(max_wgt_servers)
-        self._engine = make_engine(program, data, size.chunk_batches, memoryx, num_csx, self._machines)
+        self._engine = make_engine(program, data, size.chunk_batches, memoryx, num_csx, self._host_pool)
         self._chunks = size.chunks
 
     def _free(self) -> None:

@@ -86,7 +86,7 @@ class System:
         device: The executor with the single thread that uses the device.
         receiver: The data plane.
         executables: Cache of executables that were sent before.
-        machines: Where wafers that share a batch are started; None: on this machine.
+        host_pool: Where wafers that share a batch are started; None: on this machine.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class System:
         device: Executor,
         receiver: Receiver,
         executables: ExecutableStore,
-        machines: HostPool | None = None,
+        host_pool: HostPool | None = None,
     ) -> None:
         self.options = options
         self.receiver = receiver
@@ -106,7 +106,7 @@ class System:
         self.started_s = time.monotonic()
         self._changes = Changes()
         self._device = device
-        self._machines = machines
+        self._host_pool = host_pool
         self._releases: dict[str, asyncio.Task[None]] = {}
 
     def state(self) -> str:
@@ -153,7 +153,7 @@ class System:
             self.receiver,
             options.limits,
             options.memoryx,
-            self._machines,
+            self._host_pool,
         )
         log.info("reserved", extra={"job": ticket.job})
 

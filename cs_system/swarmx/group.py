@@ -96,7 +96,7 @@ class GroupEngine(LayeredEngine):
         data: Bytes of its executables, by their names.
         memoryx: Where weights and optimizer state are stored.
         count: Number of wafers.
-        machines: Where they are started.
+        host_pool: Where they are started.
         heartbeat_timeout_s: Silence after which a wafer is ended.
 
     Raises:
@@ -110,7 +110,7 @@ class GroupEngine(LayeredEngine):
         data: Mapping[str, bytes],
         memoryx: MemoryxConfig,
         count: int,
-        machines: HostPool | None = None,
+        host_pool: HostPool | None = None,
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         samples = samples_per_step(step.interface)
@@ -127,7 +127,7 @@ class GroupEngine(LayeredEngine):
         self._heartbeats: HeartbeatMonitor | None = None
         self._stragglers: StragglerMonitor | None = None
         self._stop_watching = threading.Event()
-        self._machines = machines or LocalHost()
+        self._host_pool = host_pool or LocalHost()
         self._is_split = split_inputs(step)
         self._traffic = traffic(schedule)
         self._started_processes: list[MemoryxProcess] = []
@@ -212,7 +212,7 @@ class GroupEngine(LayeredEngine):
             memoryx.end()
 
     def _start(self) -> None:
-        hosts = self._machines.gather(self._count)
+        hosts = self._host_pool.gather(self._count)
         addresses, self._started_processes = start_memoryx(
             self._config, self._schedule, hosts.listen, hosts.address
         )

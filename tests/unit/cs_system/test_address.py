@@ -4,7 +4,7 @@ import pytest
 
 from cs_system.address import SystemAddress, parse_address
 from cs_system.errors import BadAddressError
-from cs_system.server.serve import advertised_host
+from cs_system.server.process import advertised_host
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ class Loaded:
     chunk_batches: int
     memoryx: MemoryxConfig
     num_csx: int
-    machines: HostPool | None
+    host_pool: HostPool | None
     interface: StepInterface = field(init=False)
 
     def __post_init__(self) -> None:

@@ -131,8 +131,8 @@ def test_a_wafer_that_dies_at_its_start(stack: Streamed, tmp_path: Path) -> None
         processes[-1].kill()
         processes[-1].wait()
 
-    place, machines = MemoryxConfig((), tmp_path), Disturbed(act=kill)
-    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, machines)
+    place, host_pool = MemoryxConfig((), tmp_path), Disturbed(act=kill)
+    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, host_pool)
     began_s = time.monotonic()
     with pytest.raises(WaferLostError, match=r"CS system 2 of 2 has ended .*signal 9"):
         engine.program()
@@ -152,8 +152,8 @@ def test_strangers_do_not_disturb_the_start(stack: Streamed, memoryx: tuple[str,
             send_frame(guessing, FrameType.JOIN, 1, b"0" * 32)
             leaving.close()
 
-    place, machines = MemoryxConfig((memoryx,)), Disturbed(act=disturb)
-    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, machines)
+    place, host_pool = MemoryxConfig((memoryx,)), Disturbed(act=disturb)
+    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, host_pool)
     try:
         engine.put_state(stack.state)
         assert len(strangers) == 8

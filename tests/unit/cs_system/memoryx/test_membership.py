@@ -60,9 +60,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def group(stack: Streamed, machines: HostPool | None, tmp_path: Path) -> Iterator[GroupEngine]:
+def group(stack: Streamed, host_pool: HostPool | None, tmp_path: Path) -> Iterator[GroupEngine]:
     place = MemoryxConfig(None, tmp_path)
-    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, machines)
+    engine = GroupEngine(stack.compiled, stack.schedule, stack.data, place, 2, host_pool)
     try:
         engine.put_state(stack.state)
         yield engine

@@ -118,7 +118,11 @@ class SystemClient:
                     if time.monotonic() > deadline:
                         raise SystemBusyError.held(event.queued.held_by, event.queued.since, timeout_s)
                     if on_wait is not None:
-                        on_wait(_queue_text(self.address, event.queued))
+                        queued = event.queued
+                        on_wait(
+                            f"waiting for the CS system at {self.address}: held by {queued.held_by} since "
+                            f"{clock_text(queued.since)}, place {queued.position} in the queue"
+                        )
         except BaseException:
             lease.cancel()
             raise
@@ -186,10 +190,3 @@ def join_run(
             return RunTicket(reply.data_host or address.host, reply.data_port, reply.first_position)
     finally:
         connection.close()
-
-
-def _queue_text(address: SystemAddress, queued: pb.Queued) -> str:
-    return (
-        f"waiting for the CS system at {address}: held by {queued.held_by} since {clock_text(queued.since)}, "
-        f"place {queued.position} in the queue"
-    )

@@ -67,7 +67,6 @@ _ACCEPT_TIMEOUT_S = 0.2
 _TOKEN_TIMEOUT_S = 1.0
 
 Arrays = list[np.ndarray]
-_Arrivals = queue.SimpleQueue[Arrays | CsSystemError]
 
 
 class GroupSteps:
@@ -137,7 +136,7 @@ class GroupEngine(LayeredEngine):
         self._failures: list[tuple[int, CsSystemError]] = []
         self._ready: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._reader: ShardedReader | None = None
-        self._outputs: _Arrivals = queue.SimpleQueue()
+        self._outputs: queue.SimpleQueue[Arrays | CsSystemError] = queue.SimpleQueue()
 
     def program(self) -> float:
         """Start the wafers, which compile their calls; return the seconds that it took."""
@@ -171,7 +170,14 @@ class GroupEngine(LayeredEngine):
     def outputs(self) -> dict[str, np.ndarray]:
         """Wait for the outputs of the oldest step."""
         numbers = dict.fromkeys(self._schedule.outputs)
-        values = dict(zip(numbers, self._wait_for(self._outputs), strict=True)) if numbers else {}
+        values = {}
+        if numbers:
+            arrays = self._outputs.get()
+            if isinstance(arrays, CsSystemError):
+                self._outputs.put(arrays)  # for the next caller
+                self._lose_state()
+                raise arrays
+            values = dict(zip(numbers, arrays, strict=True))
         return {
             spec.name: from_device(values[number][None], spec)
             for spec, number in zip(self.interface.outputs, self._schedule.outputs, strict=True)
@@ -298,7 +304,7 @@ class GroupEngine(LayeredEngine):
 
     def _record_failure(self, error: CsSystemError, has_aborted: bool = False) -> None:
         with self._failures_changed:
-            self._failures.append((_rank_cause(error, has_aborted), error))
+            self._failures.append((_cause_priority(error, has_aborted), error))
             self._failures_changed.notify_all()
         reader = self._reader
         if reader is not None:
@@ -308,7 +314,7 @@ class GroupEngine(LayeredEngine):
         """Return the failure that most likely caused the others; of several the first."""
         with self._failures_changed:
             self._failures_changed.wait_for(
-                lambda: any(rank_of_cause == 0 for rank_of_cause, _ in self._failures), _CAUSE_TIMEOUT_S
+                lambda: any(priority == 0 for priority, _ in self._failures), _CAUSE_TIMEOUT_S
             )
             if not self._failures:
                 return ExecutionError("the wafers do not answer")
@@ -332,17 +338,9 @@ class GroupEngine(LayeredEngine):
         assert self._reader is not None
         return self._reader
 
-    def _wait_for(self, arrived: _Arrivals) -> Arrays:
-        found = arrived.get()
-        if isinstance(found, CsSystemError):
-            arrived.put(found)  # for the next caller
-            self._lose_state()
-            raise found
-        return found
 
-
-def _rank_cause(error: CsSystemError, has_aborted: bool) -> int:
-    """Rank how likely a failure is only the consequence of another one; 0: it is not.
+def _cause_priority(error: CsSystemError, has_aborted: bool) -> int:
+    """Return how likely a failure is only the consequence of another one, from 0 (it is not) to 3.
 
     When a wafer ends, sums fail on the others, MemoryX disconnects, and JAX aborts their processes.
     """
@@ -384,34 +382,34 @@ def accept_wafers(
     Raises:
         WaferLostError: one has ended, or does not connect.
     """
-    found: dict[int, socket.socket] = {}
+    connected: dict[int, socket.socket] = {}
     listener.settimeout(_ACCEPT_TIMEOUT_S)
     try:
-        while len(found) < len(wafers):
-            _check_wafers(wafers, found, heartbeats)
+        while len(connected) < len(wafers):
+            _check_wafers(wafers, connected, heartbeats)
             try:
                 sock, address = listener.accept()
             except TimeoutError:
                 continue
             rank = _authenticate(sock, name_of(address), token)
-            if rank is None or rank in found or rank >= len(wafers):
+            if rank is None or rank in connected or rank >= len(wafers):
                 sock.close()
             else:
-                found[rank] = sock
+                connected[rank] = sock
     except BaseException:
-        for sock in found.values():
+        for sock in connected.values():
             sock.close()
         raise
-    return [found[rank] for rank in range(len(wafers))]
+    return [connected[rank] for rank in range(len(wafers))]
 
 
 def _check_wafers(
-    wafers: Sequence[Wafer], found: dict[int, socket.socket], heartbeats: HeartbeatMonitor
+    wafers: Sequence[Wafer], connected: dict[int, socket.socket], heartbeats: HeartbeatMonitor
 ) -> None:
     for rank, wafer in enumerate(wafers):
         if wafer.has_ended:
             raise WaferLostError.at_start(rank, len(wafers), wafer.exit_code, wafer.host)
-        if rank in found:
+        if rank in connected:
             heartbeats.record(rank)  # nobody reads its heartbeats before all have connected
     overdue = heartbeats.overdue()
     if overdue is not None:

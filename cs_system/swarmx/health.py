@@ -168,7 +168,13 @@ class StragglerMonitor:
         with self._lock:
             if any(not reports or reports[-1][0] - reports[0][0] < LEAST_S for reports in self._reports):
                 return None
-            return [_utilization(reports[0], reports[-1]) for reports in self._reports]
+            found = []
+            for reports in self._reports:
+                (first_s, first), (last_s, last) = reports[0], reports[-1]
+                seconds = last_s - first_s
+                computing = (last.computing_s - first.computing_s) / seconds
+                found.append(Utilization(computing, (last.receiving_s - first.receiving_s) / seconds))
+            return found
 
     def straggler(self) -> str | None:
         """Describe the straggler; None if there is none, or there are too few reports."""
@@ -198,11 +204,3 @@ class StragglerMonitor:
         elif now_s - self._changed_s >= CONFIRMED_S:
             self._named, self._changed_s, self.report = name, None, slow
             log.log(logging.WARNING if slow else logging.INFO, "%s", slow or NOT_SLOW)
-
-
-def _utilization(first: tuple[float, WorkReport], last: tuple[float, WorkReport]) -> Utilization:
-    seconds = last[0] - first[0]
-    before, now = first[1], last[1]
-    return Utilization(
-        (now.computing_s - before.computing_s) / seconds, (now.receiving_s - before.receiving_s) / seconds
-    )

@@ -176,6 +176,7 @@ class FrameBuffer:
         """
         if len(data) > self.wanted:
             raise ValueError(f"got {len(data)} bytes, expected at most {self.wanted}")
+        # The common case, a whole header, needs no copy.
         if len(data) == HEADER_BYTES and not self._data and self._header is None:
             return self._take_header(decode_header(data))
         self._data += data

@@ -198,6 +198,7 @@ class ServerLink:
                 sent = self._sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             except OSError:
                 sent = 0
+            # The peer does not read even these few bytes, so it has stopped.
             if sent < len(data):
                 self.abort()
 

@@ -117,6 +117,7 @@ class Receiver:
                 return
             self._is_closed = True
             rings = list(self._runs.values())
+        # Wakes the thread that accepts connections.
         self._wake.close()
         self._thread.join()
         for ring in rings:

@@ -186,6 +186,7 @@ class BatchRing:
                         "see the logs of these workers",
                         min(missing),
                     )
+                # While it is set, the batches of all workers wake this thread.
                 self._priming = True
                 if missing:
                     self._changed.wait(min(every_s, deadline_s - now_s))
@@ -255,6 +256,7 @@ class BatchRing:
             name = self._state.describe(hello.worker)
             self._changed.notify_all()
         if old is not None:
+            # Without the lock, which the old link's thread may need before it is idle.
             old.replace(name)
         with self._changed:
             if self._links.get(hello.worker) is link and self._end is None:

@@ -286,6 +286,7 @@ class Sender:
             try:
                 self._send_all(session, iterator, tally)
             finally:
+                # Runs the cleanup of a generator now, instead of when it is collected.
                 if isinstance(iterator, Generator):
                     iterator.close()
         session.finish_input()

@@ -50,7 +50,7 @@ def receive_some(sock: socket.socket, buffer: memoryview) -> int:
     """
     try:
         count = sock.recv_into(buffer)
-    except BlockingIOError:
+    except BlockingIOError:  # EAGAIN: SO_RCVTIMEO has passed
         raise PeerSilentError("nothing was heard within the time limit") from None
     except OSError as error:
         raise PeerGoneError(f"the connection broke ({error.strerror})") from None

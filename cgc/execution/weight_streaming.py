@@ -90,6 +90,7 @@ def estimate_streamed(
         PlacementError: a layer does not fit on the wafer by itself.
         CompileError: the step cannot be executed.
     """
+    # Weight streaming may use more PEs of the same wafer.
     wafer = fabric.for_execution("weight_streaming")
     with stages.stage("Cutting the step into layers"):
         split_norms(module)

@@ -41,6 +41,7 @@ _GENERATED = {family.name: family for family in (ELEMENTWISE, REDUCTION, DATA_MO
 KERNELS = "cs.kernels"
 
 _LAIR_PASSES = (LairFusePass(), LairCsePass(), LairDcePass())
+# Layers of a model repeat, and lowering a group takes much longer than its key.
 _CACHE_SIZE = 512
 _cache: OrderedDict[Hashable, tuple[ModuleOp, LoopProgram]] = OrderedDict()
 
@@ -50,6 +51,7 @@ def match_rest(assignment: Assignment) -> None:
     _follow_producers(assignment)
     _follow_users(assignment)
     _open_fused(assignment)
+    # Once more: constants and broadcasts of the new kernels.
     _follow_users(assignment)
     # Assign shared scalars, and constants that only the step returns, to the kernel of scalars.
     group = next((found for found in assignment.groups if found.family is CONTROL), None)
@@ -92,6 +94,7 @@ def _follow_users(assignment: Assignment) -> None:
     A scalar that several kernels read remains for the kernel of the step's scalars.
     """
     program = assignment.program
+    # From the last to the first, so that chains of such ops follow their last user.
     for index in reversed(assignment.free()):
         if program.kinds[index] in FREE | RELABELS:
             owners = [owner for user in program.user_indices(index) if (owner := assignment.owner(user))]
@@ -101,6 +104,7 @@ def _follow_users(assignment: Assignment) -> None:
 
 
 def _open_fused(assignment: Assignment) -> None:
+    """Open generated kernels for groups of adjacent ops of a layer, and kernels of updates."""
     program = assignment.program
     working = [index for index in assignment.free() if program.kinds[index] not in FREE]
     clusters = _Clusters(working)
@@ -122,6 +126,7 @@ def _open_fused(assignment: Assignment) -> None:
             for member in members:
                 assignment.claim(joined, member)
             continue
+        # An optimizer op by itself has a library kernel; with other ops it is generated.
         updates_only = all(isinstance(program.ops[index], OptimizerOp) for index in members)
         family = OPTIMIZER if updates_only else ELEMENTWISE  # `generate_all` decides by the loop nests
         group = assignment.open(family, members[0], generated=not updates_only)
@@ -216,6 +221,7 @@ def lair_text(module: ModuleOp, graph: KernelGraph) -> str:
         graph: its kernels.
     """
     program = Program(module)
+    # Modules are cached by computation, so the identity of a module identifies the function.
     users: dict[int, list[str]] = {}
     found: dict[int, ModuleOp] = {}
     for kernel in graph.kernels:
@@ -299,6 +305,7 @@ def _leaves(program: Program, result: SSAValue, inside: AbstractSet[int]) -> boo
 def _lower(
     program: Program, members: Sequence[int], inputs: Sequence[SSAValue], outputs: Sequence[SSAValue]
 ) -> tuple[ModuleOp, LoopProgram]:
+    """Lower a group to LAIR; groups that compute the same share the result."""
     ops = [program.ops[index] for index in members]
     # A key that is equal for groups that compute the same, whatever the names of their values.
     numbers: dict[SSAValue, int] = {value: number for number, value in enumerate(inputs)}

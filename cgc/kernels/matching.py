@@ -42,7 +42,9 @@ def match_kernels(module: ModuleOp, part: PartOfStep | None = None) -> KernelGra
     assignment = Assignment(program)
     for match in RULES:
         match(assignment)
+    # Data-flow order; rules open kernels family by family.
     assignment.groups.sort(key=lambda group: _first_op(program, group))
+    # Before the parameters: loop nests decide the families of generated kernels.
     generated = generate_all(assignment)
     values = edge_values(assignment)
     in_flight = samples_in_flight(assignment, values)

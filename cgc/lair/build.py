@@ -251,7 +251,8 @@ def highest(dtype: str) -> float:
     return 1 if dtype == "bool" else int(np.iinfo(dtype).max)
 
 
-# Names of the functions of two scalars that compute the remainder of floats.
+# xDSL's `math` has no remainder of floats. Names of the functions of two scalars that compute the remainder
+# of floats.
 FMOD = {"float32": "fmod_f32", "float16": "fmod_f16", "bfloat16": "fmod_bf16"}
 
 

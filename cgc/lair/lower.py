@@ -125,6 +125,7 @@ class _Lowering:
         dtype, number = dtype_of(tensor_of(op.result)), op.splat_value()
         if number is not None:
             return self._builder.fill(shape_of(op.result), dtype, number)
+        # A constant with distinct elements is a tensor of the function; unsigned integers become signless.
         values = narrow_to_device(op.to_array(), op.name)
         signless = values.view(numpy_dtype(scalar_type(dtype))) if dtype.startswith("u") else values
         made = ConstantOp(dense_attr(signless))
@@ -132,6 +133,7 @@ class _Lowering:
         return Array(made.result, dtype)
 
     def _lower(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
+        # Loops need extents, so ops on empty tensors are calls.
         if all(0 not in shape_of(value) for value in (*op.operands, *op.results)):
             if type(op) in FORMULAS and _is_pointwise(op):
                 dtypes = [dtype_of(tensor_of(result)) for result in op.results]

@@ -15,9 +15,17 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import AffineMap
 
 from cgc.cirh.types import numpy_dtype, tensor_of
-from cgc.lair import dialect
 from cgc.lair.affine import identity
-from cgc.lair.dialect import GenericOp, loop_extents, reads_outputs
+from cgc.lair.dialect import (
+    DOMAIN,
+    OP,
+    WORK,
+    WORK_OF_A_POINT,
+    GenericOp,
+    dependent_loops,
+    loop_extents,
+    reads_outputs,
+)
 from cgc.lair.polyhedra import carried_loops
 
 _LETTERS = "ijklmnopqrstuvwxyz"
@@ -134,6 +142,8 @@ def loop_program(module: ModuleOp) -> LoopProgram:
 
 
 class _Reader:
+    """Reads a function op by op, and numbers its tensors."""
+
     def __init__(self, functions: Mapping[str, FuncOp], block: Block) -> None:
         self._functions = functions
         self._block = block
@@ -142,6 +152,7 @@ class _Reader:
         self._nests: list[LoopNest] = []
 
     def program(self) -> LoopProgram:
+        """Return the nests of the function."""
         returned: tuple[int, ...] = ()
         for argument in self._block.args:
             self._number(argument, argument=argument.index)
@@ -169,6 +180,7 @@ class _Reader:
 
     def _result(self, initial: SSAValue, result: SSAValue) -> int:
         """Return the tensor of a result: that of its initial value if this has contents."""
+        # Only with one user is the initial value overwritten in place.
         holds = isinstance(initial.owner, GenericOp) or initial in self._numbers
         if holds and len(list(initial.uses)) == 1:
             self._numbers[result] = self._number(initial)
@@ -179,6 +191,7 @@ class _Reader:
         reads = [
             Access(self._number(operand), mapping) for operand, mapping in zip(op.inputs, maps, strict=False)
         ]
+        # Reads by computed index: any element may be touched.
         captured = [
             Access(self._number(inner.tensor), None)
             for inner in op.body.block.ops
@@ -216,8 +229,8 @@ class _Reader:
         reads = [Access(self._number(operand), None) for operand in op.operands]
         writes = [Access(self._number(result), None, writes=True) for result in op.results]
         wide = any(self._values[access.value].element_bytes > 2 for access in writes)
-        work = dialect.WORK_OF_A_POINT[kind]
-        carried = dialect.dependent_loops(kind, len(extents))
+        work = WORK_OF_A_POINT[kind]
+        carried = dependent_loops(kind, len(extents))
         return LoopNest(
             extents, carried, (), (*reads, *writes), work, sum(times for _, times in work), wide, name
         )
@@ -234,8 +247,8 @@ def _is_start_of_sum(op: FillOp) -> bool:
 
 def _extern(function: FuncOp) -> tuple[tuple[int, ...], str, str]:
     """Return loops, kind of work and mnemonic of a declaration."""
-    extents, work = function.attributes[dialect.DOMAIN], function.attributes[dialect.WORK]
-    name = function.attributes[dialect.OP]
+    extents, work = function.attributes[DOMAIN], function.attributes[WORK]
+    name = function.attributes[OP]
     assert isinstance(extents, DenseArrayBase)
     assert isinstance(work, StringAttr)
     assert isinstance(name, StringAttr)

@@ -59,6 +59,7 @@ class LairFusePass(ModulePass):
 
 
 def _fuse(block: Block) -> None:
+    """Fuse every input of every nest, repeatedly: a fused producer brings its inputs."""
     for op in list(block.ops):
         if not isinstance(op, GenericOp):
             continue
@@ -96,6 +97,7 @@ def _places(consumer: GenericOp, position: int, producer: GenericOp) -> AffineMa
 
 
 def _is_worth_it(consumer: GenericOp, producer: GenericOp) -> bool:
+    """Return True if the producer moves elements only, or would not be computed more often."""
     if is_move(producer):
         return True
     readers = [use.operation for use in producer.results[0].uses]
@@ -105,6 +107,7 @@ def _is_worth_it(consumer: GenericOp, producer: GenericOp) -> bool:
 def _fuse_producer(
     consumer: GenericOp, position: int, producer: GenericOp, places: AffineMap
 ) -> GenericOp | None:
+    """Build the fused nest; None if no operand would determine the extent of a loop."""
     extents = loop_extents(consumer)
     inner = [
         partial(compose(mapping, places), extents, shape_of(operand))
@@ -115,6 +118,7 @@ def _fuse_producer(
         return None
     inputs = [*consumer.inputs[:position], *producer.inputs, *consumer.inputs[position + 1 :]]
     is_last_reader = producer.results[0].has_one_use()
+    # The producer keeps its body while others read its result.
     first = _detach_body(producer) if is_last_reader else producer.body.clone().detach_block(0)
     _at_places(first, places)
     body = _join(first, _detach_body(consumer), position)
@@ -204,6 +208,7 @@ def _with_constant(consumer: GenericOp, position: int, fill: FillOp) -> GenericO
 
 
 def _exchange(old: GenericOp, new: GenericOp) -> GenericOp:
+    """Replace a nest by another one."""
     for before, after in zip(old.results, new.results, strict=True):
         before.replace_all_uses_with(after)
     Rewriter.erase_op(old)
@@ -241,6 +246,7 @@ class LairCsePass(ModulePass):
 
 
 def _eliminate(block: Block) -> None:
+    """Merge equal ops of a block, nests and their bodies included."""
     known: dict[Hashable, Operation] = {}
     for op in list(block.ops):
         if isinstance(op, GenericOp):
@@ -298,6 +304,7 @@ class LairDcePass(ModulePass):
 
 
 def _clean(block: Block) -> None:
+    """Remove ops without users, from the last to the first, so that one pass is enough."""
     for op in reversed(list(block.ops)):
         if op.has_trait(IsTerminator):
             continue
@@ -308,6 +315,7 @@ def _clean(block: Block) -> None:
 
 
 def _clean_nest(op: GenericOp) -> None:
+    """Remove inputs and outputs that the body and other ops do not use."""
     _clean(op.body.block)
     arguments = op.body.block.args
     first = len(op.inputs)

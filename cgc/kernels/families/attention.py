@@ -99,6 +99,7 @@ def match_attention(assignment: Assignment) -> None:
 
 
 def _core_of_op(program: Program, index: int) -> _Core:
+    """Return the core of a fused attention: the op, its gradient, and the ops of its random mask."""
     op = program.ops[index]
     assert isinstance(op, AttentionOp)
     members = {index}
@@ -130,6 +131,7 @@ def _match_unfused(assignment: Assignment, index: int) -> _Core | None:
     """Match a softmax whose operand comes from a product of two activations and whose result enters one."""
     program = assignment.program
     scores = shape_of(program.ops[index].results[0])
+    # A softmax of a matrix is a classifier: scores have queries, keys, and heads or samples.
     if len(scores) < 3:
         return None
     before = _walk(assignment, index, scores, forward=False)
@@ -189,8 +191,10 @@ def _of_these_scores(assignment: Assignment, core: set[int], scores: tuple[int, 
 
 
 def _claim_layer(assignment: Assignment, core: _Core) -> None:
+    """Open a kernel for a core, and claim projections, masks, gradients and updates."""
     group = assignment.open(ATTENTION, core.anchor)
     read = [operand for index in core.members for operand in assignment.program.ops[index].operands]
+    # A constant mask is part of the kernel that reads it first, and no stream.
     masks = assignment.program.constants_of(read)
     for index in sorted(core.members | masks):
         assignment.claim(group, index)
@@ -245,6 +249,7 @@ def _claim_projection(assignment: Assignment, group: Group, value: SSAValue) -> 
         return None
     for on_the_way in path:
         assignment.claim(group, on_the_way)
+    # One product may compute several of the three, as slices of its result.
     if assignment.claim(group, index):
         _claim_weights(assignment, group, index, position, path)
     return index

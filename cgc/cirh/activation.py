@@ -283,6 +283,7 @@ def _require_finite(op: CirhOp, alpha: float) -> None:
         op.fail(f"alpha is {alpha}, expected a finite number")
 
 
+# Name of a composite -> its activation, and the approximation of that.
 COMPOSITES: dict[str, tuple[type[CirhOp], str]] = {
     "BiasRelu": (ReluOp, "NONE"),
     "BiasGelu": (GeluOp, "NONE"),
@@ -293,7 +294,6 @@ COMPOSITES: dict[str, tuple[type[CirhOp], str]] = {
     "BiasSoftplus": (SoftplusOp, "NONE"),
     "BiasHardSigmoid": (HardSigmoidOp, "NONE"),
 }
-"""Name of a chain -> the activation in it, and how that is approximated."""
 
 
 @irdl_op_definition

@@ -31,28 +31,28 @@ from cgc.cirh.traits import Elements, OpTraits, Order, Samples, Work
 from cgc.cirh.types import Tensor, dtype_name, element_count, require_tensor, shape_of, tensor_of
 from cgc.errors import InvalidOpError
 
+# An operand of a constructor: a value, or an op with a single result.
 Value: TypeAlias = SSAValue | Operation
-"""An operand of a constructor: a value, or an op with a single result."""
 
+# Names of the layers around an op from the outermost in, such as ("encoder", "0", "dense"); () for none.
 LayerPath: TypeAlias = tuple[str, ...]
-"""Names of the layers around an op from the outermost in, such as ("encoder", "0", "dense"); () for none."""
 
 NODE_NAME = "cs.name"
 SOURCE = "cs.source"
 LAYER = "cs.layer"
+# Discardable attributes with the origin of an op; they never change what a module computes.
 ORIGIN = frozenset({NODE_NAME, SOURCE, LAYER})
-"""Discardable attributes with the origin of an op; they never change what a module computes."""
 
+# Attribute of an op that stays in float32 in a program with 16-bit precision.
 FLOAT32 = "cs.float32"
-"""Attribute of an op that stays in float32 in a program with 16-bit precision."""
 
 
+# Constraints and defaults for the attributes of ops.
 INT = IntegerAttr.constr(i64)
 BOOLEAN = IntegerAttr.constr(i1)
 FLOAT = FloatAttr.constr(f32)
 INTS = DenseArrayBase.constr(i64)
 FALSE = IntegerAttr(0, i1)
-"""Constraints and defaults for the attributes of ops."""
 
 
 @lru_cache(maxsize=4096)

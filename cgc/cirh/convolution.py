@@ -26,11 +26,9 @@ from cgc.cirh.base import (
 from cgc.cirh.traits import Fp16, OpTraits, Work, mixes
 from cgc.cirh.types import FLOATS, Tensor, element_count, tensor_of, tensor_type
 
-NHWC = "NHWC"
-"""The only order of dimensions of images: batch, height, width, channels."""
+NHWC = "NHWC"  # the only order of dimensions of images: batch, height, width, channels
 
-NDHWC = "NDHWC"
-"""The only order of dimensions of volumes: batch, depth, height, width, channels."""
+NDHWC = "NDHWC"  # the only order of dimensions of volumes: batch, depth, height, width, channels
 
 _NUMBERS = {2: "two", 3: "three"}
 _DIMENSIONS = {2: "height and width", 3: "depth, height and width"}

@@ -18,11 +18,11 @@ from xdsl.printer import Printer
 from cgc.cirh.types import AnyArray, Tensor, element_count, numpy_dtype, require_tensor, tensor_type
 from cgc.errors import InvalidOpError
 
+# Constants of more elements than this, unless all are equal, print as the hex form of their bytes.
 LITERAL_LIMIT = 64
-"""Constants of more elements than this, unless all are equal, print as the hex form of their bytes."""
 
+# Limit of a constant, which takes its full size in memory even for one repeated number; as in TensorFlow.
 LARGEST_BYTES = 2**31
-"""Limit of a constant, which takes its full size in memory even for one repeated number; as in TensorFlow."""
 
 _BOOL = IntegerType(1)
 

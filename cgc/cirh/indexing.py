@@ -443,8 +443,8 @@ class SliceOp(CirhOp):
         return (self.infer(tensor_of(self.x), self.start_indices, self.limit_indices, self.strides),)
 
 
+# The index of no row: the largest that the device has, where int64 is computed as int32.
 PADDING_INDEX = 2**31 - 1
-"""The index of no row: the largest that the device has, where int64 is computed as int32."""
 
 INDEX_DTYPES = frozenset({"int32", "int64"})
 SCATTER_KINDS = ("SET", "ADD", "MUL", "MAX", "MIN")

@@ -20,8 +20,8 @@ from cgc.cirh.interface import graph_function
 from cgc.cirh.random import SeededRandomOp
 from cgc.cirh.text import CanonicalPrinter, canonical_text
 
+# The only attribute in which copies of an op differ: the seed of random numbers.
 OP_SEED = "op_seed"
-"""The only attribute in which copies of an op differ: the seed of random numbers."""
 
 
 class OpLabels:

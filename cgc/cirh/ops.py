@@ -48,5 +48,5 @@ def ops_where(holds: Callable[[type[CirhOp]], bool]) -> frozenset[type[CirhOp]]:
     return frozenset(op for op in ALL_OPS if holds(op))
 
 
+# Ops of two operands whose order does not matter.
 COMMUTATIVE = ops_where(lambda op: op.has_trait(Commutative))
-"""Ops of two operands whose order does not matter."""

@@ -22,8 +22,7 @@ from cgc.cirh.types import FLOATS, INTEGERS, Tensor, shape_of, tensor_of, tensor
 
 _FLOAT32 = frozenset({"float32"})
 
-KEY = tensor_type([2], "int32")
-"""The type of a key."""
+KEY = tensor_type([2], "int32")  # the type of a key
 
 
 def _check_part(op: CirhOp, first: Sequence[SSAValue], elements: int | None) -> None:

@@ -200,6 +200,7 @@ class TopKOp(CirhOp):
         return self.infer(tensor_of(self.x), self.k)
 
 
+# reduce_kind -> element types it is defined for.
 REDUCE_DTYPES = {
     "ADD": NUMBERS,
     "MUL": NUMBERS,
@@ -209,7 +210,6 @@ REDUCE_DTYPES = {
     "OR": BOOL | INTEGERS,
     "MEAN": FLOATS,
 }
-"""reduce_kind -> element types it is defined for."""
 
 
 @irdl_op_definition

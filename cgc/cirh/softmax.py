@@ -27,8 +27,8 @@ from cgc.cirh.base import (
 from cgc.cirh.traits import Fp16, OpTraits, Work, mixes
 from cgc.cirh.types import FLOATS, INTEGERS, Tensor, tensor_of, tensor_type
 
+# The class number of positions that are padding; sequences of variable length are filled up with it.
 PADDING_LABEL = -1
-"""The class number of positions that are padding; sequences of variable length are filled up with it."""
 
 
 class AxisOp(CirhOp):

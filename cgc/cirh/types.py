@@ -170,8 +170,7 @@ def size_bytes(tensor: Tensor) -> int:
 
 HalfFormat = Literal["float16", "bfloat16", "cbfloat16"]
 
-HALF_FORMAT = "cs.fp16_type"
-"""Attribute of a function that states the format of f16."""
+HALF_FORMAT = "cs.fp16_type"  # attribute of a function that states the format of f16
 
 
 def half_format(function: FuncOp) -> HalfFormat:

@@ -18,12 +18,11 @@ from cgc.importers.diagnostics import Kind, RefusedError
 
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
-Maker: TypeAlias = Callable[..., CirhOp]
-"""The constructor of an op."""
+Maker: TypeAlias = Callable[..., CirhOp]  # the constructor of an op
 
+# Types that are narrowed on the device where precision allows: for numbers that depend only on the step
+# number, and for metrics.
 NARROWED = {"float64": "float32"}
-"""Types that are narrowed on the device where precision allows: for numbers that depend only on the step
-number, and for metrics."""
 
 _SHARED_CONSTANT_BYTES = 256
 _INT32 = np.iinfo(np.int32)

@@ -436,6 +436,7 @@ def _as_vector(value: SSAValue, made: list[CirhOp]) -> SSAValue | None:
 
 Rule: TypeAlias = Callable[[Any], Replacement]
 
+# Op class -> its rules. They are looked up by class, so their number does not slow down the walk.
 RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.AddOp: (add, on_vectors),
     ops.SubOp: (sub, on_vectors),
@@ -473,7 +474,6 @@ RULES: dict[type[CirhOp], tuple[Rule, ...]] = {
     ops.SoftmaxGradOp: (softmax_of_merged_batches,),
     ops.MatMulOp: (matmul, matmul_of_one_matrix, matmul_of_merged_batches),
 }
-"""Op class -> its rules. They are looked up by class, so their number does not slow down the walk."""
 
 
 def simplify(op: CirhOp) -> Replacement:

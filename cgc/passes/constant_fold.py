@@ -100,8 +100,8 @@ def _replace(op: CirhOp, value: AnyArray) -> None:
     drop(op)
 
 
+# Takes an op and its operands; returns the result, still unrounded, or None if numpy is not to say.
 Evaluator: TypeAlias = Callable[[Any, Sequence[AnyArray]], Any]
-"""Takes an op and its operands; returns the result, still unrounded, or None if numpy is not to say."""
 
 
 def evaluate(op: CirhOp, operands: Sequence[AnyArray]) -> AnyArray | None:
@@ -336,6 +336,7 @@ def _matmul(op: ops.MatMulOp, a: AnyArray, b: AnyArray) -> Any:
     return np.matmul(left, right)
 
 
+# Op class -> evaluator. Random ops, optimizers, losses and gradients are left to the device.
 EVALUATORS: dict[type[CirhOp], Evaluator] = {
     ops.AddOp: _elementwise(np.add),
     ops.SubOp: _elementwise(np.subtract),
@@ -404,7 +405,6 @@ EVALUATORS: dict[type[CirhOp], Evaluator] = {
     ops.BiasAddOp: _elementwise(np.add),
     ops.BiasAddGradOp: lambda _, arrays: np.sum(_wide(arrays[0]), tuple(range(arrays[0].ndim - 1))),
 }
-"""Op class -> evaluator. Random ops, optimizers, losses and gradients are left to the device."""
 
 
 def constant_splat(value: SSAValue) -> Any | None:

@@ -333,6 +333,7 @@ def _insert(rewriter: PatternRewriter, op: CirhOp) -> SSAValue:
     return op.results[0]
 
 
+# By the name in patterns.
 CONSTRAINTS: Mapping[str, Constraint] = {
     function.__name__: function
     for function in (
@@ -370,8 +371,8 @@ CONSTRAINTS: Mapping[str, Constraint] = {
         *SUM_CONSTRAINTS,
     )
 }
-"""By the name in patterns."""
 
+# By the name in patterns.
 REWRITES: Mapping[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
@@ -392,4 +393,3 @@ REWRITES: Mapping[str, Callable[..., Any]] = {
         *SUM_REWRITES,
     )
 }
-"""By the name in patterns."""

@@ -41,6 +41,7 @@ from cgc.passes.cse import merge_equal_ops
 from cgc.passes.matching import CompiledPattern, Matched, Matcher, compile_pattern
 from cgc.passes.rewriting import Worklist, erase_unused, is_read, replace_op, replace_uses
 
+# Files by stage. The patterns of a stage are applied until none fits, then those of the next stage.
 STAGES = (
     ("signs", "rows_in_order", "roots", "means"),
     (
@@ -50,11 +51,10 @@ STAGES = (
     ("layer_norm_grad", "batch_norm_grad", "attention_grad", "cross_entropy"),
     ("composite", "batch_norm_half"),
 )
-"""Files by stage. The patterns of a stage are applied until none fits, then those of the next stage."""
 
+# Files that are used only where they are named, after all stages. GELU has its own kernel, which would take
+# the bias away from its layer.
 OPTIONAL = ("composite_gelu",)
-"""Files that are used only where they are named, after all stages. GELU has its own kernel, which would take
-the bias away from its layer."""
 
 _CHOICES = re.compile(r"\[([\w|]+)\]|\(([\w|]+)\)")
 _OP_NAME = re.compile(r'pdl\.operation "(cirh\.\w+)"')
@@ -67,6 +67,7 @@ _CONDITION = re.compile(r"\s*// if ([!\w|, ]+)$")
 # Distance from the root up to which names of ops are compared before a pattern is parsed.
 _STEPS = 3
 
+# Ops that may come up in any program, because simplification makes them.
 ALWAYS = frozenset(
     op.name
     for op in (
@@ -82,7 +83,6 @@ ALWAYS = frozenset(
         ops.SelectOp,
     )
 )
-"""Ops that may come up in any program, because simplification makes them."""
 
 
 class Shape(NamedTuple):

@@ -20,10 +20,9 @@ from xdsl.dialects import pdl
 from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 from xdsl.traits import Commutative
 
-Matched: TypeAlias = Operation | SSAValue | Attribute
-"""A match of a value of a pattern."""
+Matched: TypeAlias = Operation | SSAValue | Attribute  # a match of a value of a pattern
+# A native constraint: takes the matches of its operands; returns a truth value, or its result or None.
 Constraint: TypeAlias = Callable[..., Any]
-"""A native constraint: takes the matches of its operands; returns a truth value, or its result or None."""
 
 
 @dataclass(eq=False)

@@ -43,8 +43,8 @@ PASSES: dict[str, type[ModulePass]] = {
 # Passes that notify a watch of all rewrites; removing an unused op is no rewrite.
 _NOTIFYING = (CanonicalizePass, ConstantFoldPass, CsePass, DcePass, FusePass)
 
+# Environment variable; unless it is empty or 0, modules are verified before the passes and between them.
 VERIFY_VARIABLE = "CGC_VERIFY"
-"""Environment variable; unless it is empty or 0, modules are verified before the passes and between them."""
 
 
 def should_verify() -> bool:

@@ -48,8 +48,8 @@ from cgc.errors import InvalidModuleError, PipelineError
 from cgc.precision import rounded_to_cb16
 
 PRODUCTS = ops_where(lambda op: op.TRAITS.fp16 is Fp16.STARTS)
+# Ops that only move elements; not lookups, which read few elements of the table that would be narrowed.
 MOVES = ops_where(lambda op: op.TRAITS.elements.only_moves and op.TRAITS.elements is not Elements.LOOKED_UP)
-"""Ops that only move elements; not lookups, which read few elements of the table that would be narrowed."""
 
 FOLLOWERS = ops_where(lambda op: op.TRAITS.fp16 is Fp16.FOLLOWS)
 _LOOKUPS = ops_where(lambda op: op.TRAITS.elements is Elements.LOOKED_UP)

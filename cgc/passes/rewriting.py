@@ -13,9 +13,9 @@ from xdsl.ir import Operation, OpResult, SSAValue, SSAValues
 
 from cgc.cirh.base import CirhOp
 
+# The result of a rule for a single-result op: an equivalent value or op, or several ops of which the last is
+# equivalent and the others are its operands; None where the rule does not apply.
 Replacement: TypeAlias = SSAValue | CirhOp | tuple[CirhOp, ...] | None
-"""The result of a rule for a single-result op: an equivalent value or op, or several ops of which the last is
-equivalent and the others are its operands; None where the rule does not apply."""
 
 
 class Worklist:

@@ -209,8 +209,8 @@ def _is_mean(op: ops.DivOp | ops.MulOp, value: SSAValue, total: SSAValue) -> boo
     return math.isclose(float(splat), size if isinstance(op, ops.DivOp) else 1 / size, rel_tol=1e-6)
 
 
+# Finds the ops that add up the rows, or the channels, of a tensor.
 Totals: TypeAlias = Callable[[SSAValue], list[Operation]]
-"""Finds the ops that add up the rows, or the channels, of a tensor."""
 
 _Place: TypeAlias = tuple[Operation, int] | None
 

@@ -92,11 +92,9 @@ def _between(
     return [Item(family, kept[family] + step) for step in steps for family in families]
 
 
-Key = tuple[int, int | None]
-"""An item as a key."""
+Key = tuple[int, int | None]  # an item as a key
 
-Values = dict[int | None, SSAValue]
-"""The values of a family, by copy."""
+Values = dict[int | None, SSAValue]  # the values of a family, by copy
 
 
 def expand_step(short: ModuleOp, source: ShortStep) -> ModuleOp:

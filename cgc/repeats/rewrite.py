@@ -24,8 +24,8 @@ from cgc.repeats.shorten import ShortStep, shorten_step
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+# (family, copy) of the repeating ops that an op was made from.
 Origins: TypeAlias = frozenset[tuple[int, int]]
-"""(family, copy) of the repeating ops that an op was made from."""
 
 _NOWHERE: Origins = frozenset()
 

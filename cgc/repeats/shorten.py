@@ -24,8 +24,8 @@ FIRST_OMITTED = 1  # index of the first copy that is left out
 # To leave copies out and to restore them takes a sixth of the time that passes take on the whole step.
 LEAST_GAIN = 1.25
 
+# Ops that take any number of values, for instance one of each copy.
 COLLECTORS = (ConcatOp, L2NormOp)
-"""Ops that take any number of values, for instance one of each copy."""
 
 
 @dataclass(frozen=True)

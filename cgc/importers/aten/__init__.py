@@ -4,10 +4,10 @@ from cgc.importers.aten.graph import Check, Constant, Graph, Node, Tensor, check
 from cgc.importers.aten.handlers.table import COMPLEX_HANDLERS, HANDLERS
 from cgc.importers.aten.step import import_step, refused
 
+# Names of the operations that can be imported, such as "aten.addmm.default".
 SUPPORTED = frozenset(HANDLERS) | frozenset(COMPLEX_HANDLERS)
-"""Names of the operations that can be imported, such as "aten.addmm.default"."""
+# Names of the operations that can read complex tensors.
 SUPPORTED_COMPLEX = frozenset(COMPLEX_HANDLERS)
-"""Names of the operations that can read complex tensors."""
 
 __all__ = [
     "SUPPORTED",

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+# The element type of complex tensors, which a step computes as pairs of float32.
 COMPLEX = "complex64"
-"""The element type of complex tensors, which a step computes as pairs of float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Tensor:
         return ("float32", (*self.shape, 2)) if self.dtype == COMPLEX else (self.dtype, self.shape)
 
 
+# A Tensor, a Python value, None, an element type by its name, or a list of these.
 Argument: TypeAlias = Any
-"""A Tensor, a Python value, None, an element type by its name, or a list of these."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class _Poison:
 _POISON = _Poison()
 
 
-class _BehindFaultError(Exception):
+class _AfterProblemError(Exception):
     """An operation reads what could not be imported."""
 
 
@@ -134,7 +134,7 @@ class _Body:
                     require_dtype(result.dtype, "its result")
             found = handler(NodeContext(node, self._emit, self._step, self._value_of))
             self._keep(node, found if isinstance(found, tuple | list) else (found,))
-        except _BehindFaultError:
+        except _AfterProblemError:
             pass
         except RefusedError as refusal:
             self.problems.append(operation(node).problem(refusal.kind, str(refusal), REMEDIES))
@@ -145,7 +145,7 @@ class _Body:
     def _require_whole(self, node: Node) -> None:
         """Check the element types of results; a type that CIRH lacks is reported once, at its source."""
         if any(isinstance(self._values.get(tensor.id), _Poison) for tensor in node.tensors()):
-            raise _BehindFaultError
+            raise _AfterProblemError
 
     def _keep(self, node: Node, found: tuple[Value, ...] | list[Value]) -> None:
         """Results must have the types that PyTorch inferred; anything else is an error of the handler."""
@@ -172,7 +172,7 @@ class _Body:
         if tensor.dtype == COMPLEX and isinstance(found, SSAValue):  # of the state, or of the batch
             found = self._values[tensor.id] = Complex.split(self._emit, found)
         if isinstance(found, _Poison):
-            raise _BehindFaultError
+            raise _AfterProblemError
         return found
 
     def _constant(self, tensor: Tensor) -> Value:
@@ -210,6 +210,7 @@ def _input_types(graph: Graph) -> list[TensorType]:
 
 _SIZES = "its result has a size that depends on the data; use torch.where(condition, x, y) or a mask"
 _COMPLEX = "it has no rule for complex numbers; write it with their real and imaginary parts"
+# Suggestions for operations that have no handler.
 ADVICE = {
     **dict.fromkeys(
         (
@@ -222,7 +223,6 @@ ADVICE = {
         _SIZES,
     ),
 }
-"""Suggestions for operations that have no handler."""
 
 REMEDIES = {
     Kind.UNKNOWN_OP: "write the step with operations that the CS system has, or compute this in the input "

@@ -129,6 +129,7 @@ def _mitchell(distance: NDArray[Any]) -> NDArray[Any]:
     return np.where(distance < 1, near, np.where(distance < 2, far, 0))
 
 
+# Radius and weights by distance, by TensorFlow's names.
 KERNELS: Mapping[str, tuple[float, Callable[[NDArray[Any]], NDArray[Any]]]] = {
     "box": (0.5, lambda d: np.where(d < 0.5, 1.0, np.where(d == 0.5, 0.5, 0.0))),
     "gaussian": (1.5, lambda d: np.where(d < 1.5, np.exp(-2 * d**2), 0)),
@@ -139,7 +140,6 @@ KERNELS: Mapping[str, tuple[float, Callable[[NDArray[Any]], NDArray[Any]]]] = {
     "mitchellcubic": (2, _mitchell),
     "triangle": (1, lambda d: np.maximum(1 - d, 0)),
 }
-"""Radius and weights by distance, by TensorFlow's names."""
 
 
 def scale_and_translate(

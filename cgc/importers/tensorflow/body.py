@@ -144,7 +144,7 @@ class BodyImporter:
         known = handler_of(op) is not None or is_foldable(op) or constant is not None
         if not known or any(value is POISON for value in inputs):
             if known:
-                self._check_type_behind_a_fault(op)
+                self._check_type_after_problem(op)
             return known
         self._label(op)
         try:
@@ -246,7 +246,7 @@ class BodyImporter:
             if not _has_known_type(tensor) and tensor.dtype.name not in besides:
                 raise RefusedError(Kind.TYPE, f"its result is {describe_tensor(tensor)}")
 
-    def _check_type_behind_a_fault(self, op: Any) -> None:
+    def _check_type_after_problem(self, op: Any) -> None:
         """Reports a float that becomes another type; sizes, which are integers, may yet be folded."""
         if all(_has_known_type(tensor) for tensor in op.inputs) and any(
             t.dtype.is_floating for t in op.inputs
@@ -289,6 +289,7 @@ def _as_tuple(result: Result, count: int) -> tuple[Value, ...]:
 
 
 _CHECK, _PRINT = "an assert", "tf.print"
+# Names of operations for users. Summaries of TensorFlow 1 are not among them: they are outputs.
 WORDS: Mapping[str, str] = {
     "Assert": _CHECK,
     "CheckNumerics": "check_numerics",
@@ -300,7 +301,6 @@ WORDS: Mapping[str, str] = {
     "WriteScalarSummary": "tf.summary",
     "WriteSummary": "tf.summary",
 }
-"""Names of operations for users. Summaries of TensorFlow 1 are not among them: they are outputs."""
 
 # Files of TensorFlow, and of TensorBoard's summaries, with the functions that users call for these.
 _HOMES = frozenset(

@@ -23,8 +23,7 @@ from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import NARROWED, Array
 from cgc.importers.tensorflow.origin import describe_tensor
 
-MOST_ELEMENTS = 1 << 27
-"""A tensor of more is not computed here: 1 GiB in float64."""
+MOST_ELEMENTS = 1 << 27  # limit of a tensor that is computed here: 1 GiB in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,8 +217,8 @@ class _Copy:
 # the compiler's passes.
 Folder: TypeAlias = Callable[[Any, Sequence[Array]], Any]
 
+# Results with more elements than this stay in the graph, where a splat takes no space.
 FOLD_LIMIT = 4096
-"""Results with more elements than this stay in the graph, where a splat takes no space."""
 
 
 def fold(op: Any, arrays: Sequence[Array]) -> tuple[Array, ...] | None:

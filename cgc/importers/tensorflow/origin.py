@@ -17,8 +17,7 @@ from cs_toolkit.source_files import innermost_user_line, toolkit_folders
 
 _LINES = "_cs_layer_lines"  # attribute of the graph of a traced Keras model
 
-TAPE = "gradient_tape/"
-"""Scope of all that `tf.GradientTape` makes."""
+TAPE = "gradient_tape/"  # scope of all that `tf.GradientTape` makes
 
 
 def forward_op(op: Any) -> Any:
@@ -37,8 +36,8 @@ def forward_op(op: Any) -> Any:
     return None
 
 
+# Returns the line of a program that made a layer of Keras; None for a class of the user.
 LayerLine = Callable[[Any], str | None]
-"""The line of a program at which a layer of Keras was made; None for one whose class is the user's own."""
 
 
 @contextmanager
@@ -156,8 +155,7 @@ _BRANCHES = (
     "call tf.compat.v1.enable_control_flow_v2() before the graph is built, use tf.where, or decide in Python "
     "while the graph is built"
 )
-CHOOSE = "use tf.where(condition, x, y) or a mask"
-"""Suggestion for a selection of rows."""
+CHOOSE = "use tf.where(condition, x, y) or a mask"  # suggestion for a selection of rows
 _SIZES = f"its result has a size that depends on the data; {CHOOSE}"
 _REF_VARIABLES = "call tf.compat.v1.enable_resource_variables() before the graph is built"
 _CANDIDATES = (

@@ -32,8 +32,8 @@ _KERAS_LAYERS = "/keras/src/layers/"
 _KERAS_OPTIMIZERS = "/keras/src/optimizers/"
 
 
+# Collection of a graph for variables of optimizers that the graph does not show as such.
 OPTIMIZER_VARIABLES = "optimizer_variables"
-"""Collection of a graph for variables of optimizers that the graph does not show as such."""
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from cgc.cirh.types import shape_of
 from cgc.importers.aten.node import Handler, NodeContext, Table
 from cgc.importers.emit import Emitter
 
+# `[out, in]`: what each element of the result takes of each element of an axis.
 Matrix: TypeAlias = NDArray[np.float32]
-"""`[out, in]`: what each element of the result takes of each element of an axis."""
+# Makes the map of an axis of its size, the size of the result, the scale, and `align_corners`.
 Kind: TypeAlias = Callable[[int, int, float, bool], Matrix]
-"""Makes the map of an axis of its size, the size of the result, the scale, and `align_corners`."""
 
 _CUBIC = -0.75
 

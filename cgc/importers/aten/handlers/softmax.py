@@ -14,8 +14,7 @@ from cgc.cirh.types import shape_of
 from cgc.importers.aten.node import ClassGrad, NodeContext, Table, Value
 from cgc.importers.emit import Emitter, dtype_of
 
-MEAN = 1
-"""ATen's number of the reduction "mean"; 0 is "none", 2 is "sum"."""
+MEAN = 1  # ATen's number of the reduction "mean"; 0 is "none", 2 is "sum"
 
 
 def _softmax(node: NodeContext) -> SSAValue:

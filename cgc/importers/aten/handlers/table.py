@@ -37,8 +37,8 @@ for _module in (
         raise AssertionError(f"two handlers for {sorted(_twice)}")
     HANDLERS.update(_module.TABLE)
 
+# Handlers of operations that read or make complex tensors.
 COMPLEX_HANDLERS: Table = complex_numbers.TABLE
-"""Handlers of operations that read or make complex tensors."""
 
 
 def handler_of(node: Node) -> Handler | None:

@@ -169,8 +169,8 @@ def _same_constant(a: Value, b: Value) -> bool:
     return a.dtype == b.dtype and np.array_equal(a, b)
 
 
+# A loop of more iterations is refused: each iteration is a copy of its body in the program.
 TURNS_LIMIT = 1024
-"""A loop of more turns is refused: each turn is a copy of its body in the program."""
 
 # The first two values of a loop of tf.while_loop: its turns so far, and its maximum_iterations or -1.
 _COUNTER, _MAXIMUM = 0, 1

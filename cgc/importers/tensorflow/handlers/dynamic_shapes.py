@@ -273,6 +273,7 @@ _BY_ROW = (
 )
 
 TABLE: Table = {"Where": _where, "CTCLoss": _ctc_loss}
+# Operations on rows that a mask selects.
 ON_SELECTED: Table = {
     **{name: _elementwise_selected(elementwise.TABLE[name]) for name in _BY_ROW},
     **{name: variables.TABLE[name] for name in ("Identity", "IdentityN", "StopGradient")},
@@ -280,4 +281,3 @@ ON_SELECTED: Table = {
     "GatherNd": _gather_nd,
     "CTCLoss": _ctc_loss,
 }
-"""Operations on rows that a mask selects."""

@@ -308,8 +308,7 @@ def _no_bits() -> RefusedError:
     return RefusedError(Kind.USAGE, "of the bits of a float only that of the sign can be taken")
 
 
-ON_BITS: Table = {"BitwiseAnd": _and}
-"""Operations on integers that take the bits of floats as well."""
+ON_BITS: Table = {"BitwiseAnd": _and}  # operations on integers that take the bits of floats as well
 
 
 TABLE: Table = {

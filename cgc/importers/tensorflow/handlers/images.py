@@ -27,8 +27,7 @@ from cgc.importers.emit import Emitter, dtype_of
 from cgc.importers.tensorflow.handlers.convolution import to_channels_last, to_own_format
 from cgc.importers.tensorflow.node import Handler, NodeContext, Table
 
-SPACE = (1, 2)
-"""Height and width of NHWC."""
+SPACE = (1, 2)  # height and width of NHWC
 
 
 def _taps(node: NodeContext, kind: Any, sizes: Sequence[int], results: Sequence[int]) -> list[Taps]:

@@ -217,6 +217,7 @@ def _ftrl_power(node: NodeContext, accum: SSAValue, lr_power: SSAValue) -> SSAVa
     return e.binary(ops.PowOp, accum, e.unary(ops.NegOp, lr_power))
 
 
+# Name of a training op without "ResourceApply" -> its rule.
 RULES: dict[str, Rule] = {
     "GradientDescent": gradient_descent,
     "Momentum": momentum,
@@ -235,7 +236,6 @@ RULES: dict[str, Rule] = {
     "Ftrl": ftrl,
     "FtrlV2": ftrl,
 }
-"""Name of a training op without "ResourceApply" -> its rule."""
 
 # For sparse gradients TensorFlow composes these of other operations.
 _DENSE_ONLY = frozenset({"GradientDescent", "Adam", "AdamWithAmsgrad", "AdaMax"})

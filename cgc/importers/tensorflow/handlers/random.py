@@ -21,15 +21,15 @@ from cgc.importers.diagnostics import Kind, RefusedError
 from cgc.importers.emit import Array, Emitter, dtype_of
 from cgc.importers.tensorflow.node import Handler, NodeContext, SeedKey, Table, Value
 
+# Turns numbers that are uniform in [0, 1) into those of another distribution.
 Distribution: TypeAlias = Callable[[Emitter, SSAValue], SSAValue]
-"""Turns numbers that are uniform in [0, 1) into those of another distribution."""
 
 _DIFFERENT_UNIFORM = 2**23  # as many different float32 numbers are drawn from [0, 1)
 
+# Op types whose numbers change with the global step.
 STEP_DEPENDENT = frozenset(
     {"RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt", "Multinomial"}
 )
-"""Op types whose numbers change with the global step."""
 
 
 def node_seed(name: str) -> int:

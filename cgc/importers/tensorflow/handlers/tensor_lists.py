@@ -275,5 +275,5 @@ TABLE: Table = {
     "FakeParam": _missing,
 }
 
+# Operations on tensors that take lists of them as well.
 ON_LISTS: Table = {"ZerosLike": _zeros_like, "AddN": _add_n}
-"""Operations on tensors that take lists of them as well."""

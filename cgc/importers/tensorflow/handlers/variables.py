@@ -16,6 +16,7 @@ from cgc.importers.emit import Array, Maker
 from cgc.importers.tensorflow.node import Handle, Handler, NodeContext, Table, Value
 from cgc.importers.tensorflow.variables import key_of
 
+# Op types that act on the host only; they and what only they need are left out of a step.
 DROPPED = frozenset(
     {
         "Assert",
@@ -32,7 +33,6 @@ DROPPED = frozenset(
         "WriteHistogramSummary",
     }
 )
-"""Op types that act on the host only; they and what only they need are left out of a step."""
 
 
 def _identity(node: NodeContext) -> Value:

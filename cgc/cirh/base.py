@@ -312,8 +312,7 @@ class CirhOp(IRDLOperation, ABC):
         """Return the number of elements that the work is done on.
 
         This is the size of the largest result, and of the largest operand where an element comes from many. A
-        sort
-        visits the elements once for each doubling of the sorted runs, a scatter visits its updates.
+        sort visits the elements once for each doubling of the sorted runs, a scatter visits its updates.
         """
         if self.TRAITS.order is Order.SCATTERS:
             return element_count(tensor_of(self.operands[-1]))

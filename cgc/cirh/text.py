@@ -152,8 +152,7 @@ def canonical_text(module: ModuleOp) -> str:
     """Return the text that depends only on what the module computes.
 
     Values are numbered in order of definition whatever their names, attributes are sorted, and origins are
-    left
-    out.
+    left out.
     """
     return _print(module, CanonicalPrinter)
 

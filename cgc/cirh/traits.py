@@ -150,8 +150,7 @@ class OpTraits:
         samples: results that have samples.
         exact: its results are elements of its operands, their negatives, or zeros: nothing is rounded.
         activations: number of operands of a normalization that are activations; the others are vectors, which
-            stay
-            in float32 with all results but the first. None for other ops.
+            stay in float32 with all results but the first. None for other ops.
         product: a product of matrices or a convolution, whose second operand may stay while rows stream by.
         ends_update: it makes a gradient of many elements: the update of a parameter reaches back to it.
         activation: it is an activation of a layer.

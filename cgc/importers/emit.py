@@ -1,4 +1,4 @@
-"""Building the body of a step: constants shared, implicit broadcasting made explicit."""
+"""Build the body of a step: constants are shared, and implicit broadcasting becomes explicit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dtype_of(value: SSAValue) -> str:
 
 
 def narrow_dtype(dtype: str) -> str:
-    """Return the type in whose place the device has another one, else the type itself."""
+    """Return the type that replaces an element type on the device."""
     return NARROWED.get(dtype, dtype)
 
 
@@ -48,7 +48,7 @@ def broadcast_shape(*shapes: Sequence[int]) -> Shape:
 
 
 def require_dtype(dtype: str, what: str) -> str:
-    """Returns the dtype if CIRH has it, else refuses `what`."""
+    """Return the dtype if CIRH has it, else refuse `what`."""
     if dtype not in DTYPE_NAMES:
         raise RefusedError(
             Kind.TYPE, f"{what} has element type {dtype}, expected one of {', '.join(sorted(DTYPE_NAMES))}"
@@ -81,11 +81,11 @@ class Emitter:
         self._node, self._source, self._layer = node, source, layer
 
     def emit(self, op: CirhOp) -> SSAValue:
-        """Appends an op and returns its first result."""
+        """Append an op and return its first result."""
         return self.emit_all(op)[0]
 
     def emit_all(self, op: CirhOp) -> tuple[SSAValue, ...]:
-        """Appends an op and returns its results."""
+        """Append an op and return its results."""
         op.set_origin(self._node, self._source, self._layer)
         if self._float32:
             op.attributes[FLOAT32] = UnitAttr()
@@ -145,11 +145,11 @@ class Emitter:
         return self.broadcast(self.scalar(value, dtype), shape)
 
     def like(self, value: float, x: SSAValue) -> SSAValue:
-        """`full` with the shape and element type of `x`."""
+        """Return `full` with the shape and element type of `x`."""
         return self.full(value, shape_of(x), dtype_of(x))
 
     def reshape(self, x: SSAValue, shape: Sequence[int]) -> SSAValue:
-        """Reshapes; one size may be -1."""
+        """Reshape; one size may be -1."""
         shape = self._complete(x, shape)
         return x if shape == shape_of(x) else self.emit(ops.ReshapeOp(x, shape))
 
@@ -165,12 +165,12 @@ class Emitter:
         return full
 
     def transpose(self, x: SSAValue, permutation: Sequence[int]) -> SSAValue:
-        """Permutes axes: axis `i` of the result is axis `permutation[i]` of `x`."""
+        """Permute axes: axis `i` of the result is axis `permutation[i]` of `x`."""
         order = tuple(permutation)
         return x if order == tuple(range(len(order))) else self.emit(ops.TransposeOp(x, order))
 
     def broadcast(self, x: SSAValue, shape: Sequence[int]) -> SSAValue:
-        """Broadcasts by numpy's rule, axes matched from the last backwards; each exists once in a step."""
+        """Broadcast by numpy's rule, last axes matched first; each result exists once in a step."""
         shape, own = tuple(shape), shape_of(x)
         if own == shape:
             return x
@@ -181,57 +181,57 @@ class Emitter:
         return self._broadcasts[key]
 
     def cast(self, x: SSAValue, dtype: str) -> SSAValue:
-        """Converts the element type; the same type is no op."""
+        """Convert the element type, if it differs."""
         return x if dtype_of(x) == dtype else self.emit(ops.CastOp(x, dtype))
 
     def binary(self, op_type: Maker, a: SSAValue, b: SSAValue) -> SSAValue:
-        """Return an elementwise op of two operands, broadcast to one shape."""
+        """Emit an elementwise op of two operands, broadcast to one shape."""
         shape = broadcast_shape(shape_of(a), shape_of(b))
         return self.emit(op_type(self.broadcast(a, shape), self.broadcast(b, shape)))
 
     def unary(self, op_type: Maker, x: SSAValue) -> SSAValue:
-        """Return an elementwise op of one operand."""
+        """Emit an elementwise op of one operand."""
         return self.emit(op_type(x))
 
     def add(self, a: SSAValue, b: SSAValue) -> SSAValue:
-        """`a + b`, broadcast."""
+        """Return `a + b`, broadcast."""
         return self.binary(ops.AddOp, a, b)
 
     def sub(self, a: SSAValue, b: SSAValue) -> SSAValue:
-        """`a - b`, broadcast."""
+        """Return `a - b`, broadcast."""
         return self.binary(ops.SubOp, a, b)
 
     def mul(self, a: SSAValue, b: SSAValue) -> SSAValue:
-        """`a * b`, broadcast."""
+        """Return `a * b`, broadcast."""
         return self.binary(ops.MulOp, a, b)
 
     def div(self, a: SSAValue, b: SSAValue) -> SSAValue:
-        """`a / b`, broadcast."""
+        """Return `a / b`, broadcast."""
         return self.binary(ops.DivOp, a, b)
 
     def scale(self, x: SSAValue, factor: float) -> SSAValue:
-        """`x * factor`."""
+        """Return `x * factor`."""
         return self.mul(x, self.scalar(factor, dtype_of(x)))
 
     def compare(self, direction: str, a: SSAValue, b: SSAValue) -> SSAValue:
-        """Elementwise comparison, broadcast; direction is EQ, NE, LT, LE, GT or GE."""
+        """Compare elementwise, broadcast; direction is EQ, NE, LT, LE, GT or GE."""
         shape = broadcast_shape(shape_of(a), shape_of(b))
         return self.emit(ops.CompareOp(self.broadcast(a, shape), self.broadcast(b, shape), direction))
 
     def select(self, condition: SSAValue, on_true: SSAValue, on_false: SSAValue) -> SSAValue:
-        """Elementwise choice, all three broadcast."""
+        """Choose elementwise, all three operands broadcast."""
         operands = (condition, on_true, on_false)
         shape = broadcast_shape(*(shape_of(x) for x in operands))
         return self.emit(ops.SelectOp(*(self.broadcast(x, shape) for x in operands)))
 
     def reduce(self, kind: str, x: SSAValue, axes: Sequence[int], keep_dims: bool = False) -> SSAValue:
-        """Reduces over axes; over none it is the identity."""
+        """Reduce over axes; over none it is the identity."""
         return self.emit(ops.ReduceOp(x, kind, tuple(axes), keep_dims)) if axes else x
 
     def slice(
         self, x: SSAValue, start: Sequence[int], limit: Sequence[int], steps: Sequence[int]
     ) -> SSAValue:
-        """Takes `start[i] <= position < limit[i]`, `steps[i] > 0` apart, of every axis."""
+        """Take `start[i] <= position < limit[i]`, `steps[i] > 0` apart, of every axis."""
         shape = shape_of(x)
         if tuple(limit) == shape and not any(start) and all(step == 1 for step in steps):
             return x
@@ -240,14 +240,14 @@ class Emitter:
     def pad(
         self, x: SSAValue, low: Sequence[int], high: Sequence[int], value: SSAValue | None = None
     ) -> SSAValue:
-        """Pads with a rank-0 value, zero by default."""
+        """Pad with a rank-0 value, zero by default."""
         if not any(low) and not any(high):
             return x
         filler = self.scalar(0, dtype_of(x)) if value is None else value
         return self.emit(ops.PadOp(x, filler, tuple(low), tuple(high)))
 
     def take(self, x: SSAValue, indices: SSAValue, axis: int) -> SSAValue:
-        """Slices of x along an axis by their numbers; `indices` takes the place of the axis."""
+        """Take slices of x along an axis by index; the shape of `indices` replaces the axis."""
         return self.emit(ops.GatherOp(x, indices, axis))
 
 

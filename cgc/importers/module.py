@@ -64,7 +64,7 @@ def state_types(state: Iterable[StateTensor], remedies: Mapping[Kind, str]) -> l
         remedies: see `raise_if_any`.
 
     Raises:
-        GraphImportError: all of types that CIRH lacks, at once.
+        GraphImportError: lists all tensors of types that CIRH lacks.
     """
     problems: list[Problem] = []
     types: list[Tensor] = []

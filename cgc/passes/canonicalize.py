@@ -1,9 +1,8 @@
 """Canonicalization: one simple form for expressions that can be written in several ways.
 
 Every rule keeps the result bit for bit, also for NaN, infinities and signed zeros (only which NaN an
-operation
-on NaN returns is left open, as in IEEE 754). Hence `x + 0.0` stays, because -0.0 + 0.0 is 0.0, but `x + -0.0`
-and `x - 0.0` are x; `x * 0` and `x - x` stay. Sums are never reordered.
+operation on NaN returns is left open, as in IEEE 754). Hence `x + 0.0` stays, because -0.0 + 0.0 is 0.0, but
+`x + -0.0` and `x - 0.0` are x; `x * 0` and `x - x` stay. Sums are never reordered.
 """
 
 from __future__ import annotations
@@ -325,8 +324,7 @@ def reshape_of_reduce(op: ops.ReshapeOp) -> Replacement:
     """Let a reduction drop or keep the dimensions that a reshape of its result drops or adds.
 
     If only the last dimension is left, the reduction is over all dimensions before it, also those of size 1,
-    and
-    drops them: statistics of channels are vectors.
+    and drops them: statistics of channels are vectors.
     """
     inner = op.x.owner
     if not isinstance(inner, ops.ReduceOp) or not inner.dimensions:

@@ -2,11 +2,9 @@
 
 PyTorch has images as `[samples, channels, height, width]`, convolutions and normalizations of CIRH have the
 channels last. An importer puts transposes around these, and the ops between two of them (activations, sums
-with
-a shortcut, concatenations) are left with channels first. The rule here moves the transposes to channels first
-after such ops, where they meet their inverses. Without it each activation costs XLA two copies of an image,
-and
-a tiny EfficientNet has 600 more ops.
+with a shortcut, concatenations) are left with channels first. The rule here moves the transposes to channels
+first after such ops, where they meet their inverses. Without it each activation costs XLA two copies of an
+image, and a tiny EfficientNet has 600 more ops.
 """
 
 from __future__ import annotations

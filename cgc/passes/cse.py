@@ -24,8 +24,7 @@ def _key(op: CirhOp) -> Hashable:
     """Return a key that is equal for all ops that compute the same, and for few others: class and operands.
 
     Ops without operands have their attributes in it, too; hashing those of all ops would take longer than the
-    rest
-    of the pass.
+    rest of the pass.
     """
     operands = [id(operand) for operand in op.operand_values]
     if not operands:

@@ -182,8 +182,7 @@ def load_patterns(
     Args:
         groups: names of files.
         present: names of the ops of a program; patterns that cannot fit it, even after others have, are left
-            out.
-            By default all patterns are loaded.
+            out. By default all patterns are loaded.
     """
     texts = [text for group in groups for text in pattern_texts(group)]
     if present is not None:

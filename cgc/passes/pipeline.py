@@ -99,8 +99,7 @@ def run_pipeline(module: ModuleOp, text: str = DEFAULT_PIPELINE, verify: bool | 
         module: the module.
         text: names and options of the passes, in order.
         verify: verify after every pass; a failure names the pass. By default the environment variable
-            CGC_VERIFY
-            decides: a debugging aid, which takes about as long as the passes.
+            CGC_VERIFY decides: a debugging aid, which takes about as long as the passes.
 
     Raises:
         PipelineError: `text` is wrong.

@@ -216,10 +216,8 @@ class PrecisionPass(ModulePass):
     """Computes the ops of `fp16_region` in 16 bits.
 
     Values of the region get the type f16, or bf16, and the attribute `cs.fp16_type` of the function says
-    which
-    format that is. Casts are inserted where a value enters or leaves the region, one for each value. Ops that
-    are
-    in 16 bits already stay as they are, so a second run changes nothing.
+    which format that is. Casts are inserted where a value enters or leaves the region, one for each value.
+    Ops that are in 16 bits already stay as they are, so a second run changes nothing.
 
     Attributes:
         mode: mixed_float16, mixed_bfloat16 or cbfloat16.

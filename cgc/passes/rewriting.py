@@ -60,8 +60,7 @@ def rewrite_greedily(module: ModuleOp, rule: Callable[[CirhOp], Replacement]) ->
     """Apply a rule to every op, then to new ops and their users, until nothing changes.
 
     New ops take the position and the origin of the op that they replace. Ops that only replaced ops have read
-    are
-    removed with them; ops that had no readers from the start stay.
+    are removed with them; ops that had no readers from the start stay.
     """
     worklist = Worklist()
     for op in module.walk():

@@ -91,8 +91,7 @@ def centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation 
 
     The two are added and the mean is subtracted (or all three with opposite signs) in one sum, each once, and
     nothing else reads them or the ops that make the mean. The mean may be that of the direct term only, since
-    that
-    of the other is 0.
+    that of the other is 0.
     """
     return _centring(direct_op, by_variance_op, 1, _row_totals)
 

@@ -1,8 +1,7 @@
 """The context of a handler of an ATen operation.
 
 A handler takes a `NodeContext` and returns the value of its result, or a tuple of values. `handlers.table`
-holds
-all handlers. Element types follow ATen's own promotion, which the recorded results show.
+holds all handlers. Element types follow ATen's own promotion, which the recorded results show.
 """
 
 from __future__ import annotations

@@ -183,8 +183,7 @@ def _spread(e: Emitter, x: SSAValue, axis: int, entry: AxisRange, size: int) -> 
     """Place the elements along an axis `entry.step` apart from `entry.start` in an axis of `size`.
 
     CIRH pads only at the ends, so gaps come from an extra axis: [n] becomes [n, 1], is padded to [n, step]
-    and read
-    as [n * step].
+    and read as [n * step].
     """
     shape = shape_of(x)
     rank = len(shape)

@@ -67,8 +67,7 @@ class BodyImporter:
     Attributes:
         values: the value of each tensor so far, by tensor name.
         problems: problems in graph order; of operations after a failed one only conversions to element types
-            that
-            CIRH does not have.
+            that CIRH does not have.
     """
 
     def __init__(
@@ -77,8 +76,7 @@ class BodyImporter:
         """Create an importer.
 
         `scope` is the prefix of node names in a function that is inlined; `forward` is the prefix of the
-        names by
-        which `layer_of` finds layers.
+        names by which `layer_of` finds layers.
         """
         self.values = values
         self.problems: list[Problem] = []
@@ -88,7 +86,7 @@ class BodyImporter:
         self._forward = forward
 
     def run(self, ops: Sequence[Any]) -> None:
-        """Imports operations; inputs come first."""
+        """Import operations; inputs come first."""
         unknown = [op for op in ops if not self._is_fed(op) and not self._import(op)]
         self.problems += unknown_operations(map(describe_operation, unknown), REMEDIES)
 
@@ -124,7 +122,7 @@ class BodyImporter:
         )
 
     def _is_fed(self, op: Any) -> bool:
-        """Return whether a batch gives results of an operation; those that it does not give have no value."""
+        """Return whether a batch feeds results of an operation; its other results have no value."""
         if not any(tensor.name in self.values for tensor in op.outputs):
             return False
         for tensor in op.outputs:
@@ -132,7 +130,7 @@ class BodyImporter:
         return True
 
     def _import(self, op: Any) -> bool:
-        """Imports one operation; False if its type is unknown."""
+        """Import one operation; return False if its type is unknown."""
         for tensor in op.outputs:
             self.values[tensor.name] = None if op.type in DROPPED else POISON
         if (text := dropped_call(op)) is not None:
@@ -247,7 +245,7 @@ class BodyImporter:
                 raise RefusedError(Kind.TYPE, f"its result is {describe_tensor(tensor)}")
 
     def _check_type_after_problem(self, op: Any) -> None:
-        """Reports a float that becomes another type; sizes, which are integers, may yet be folded."""
+        """Report a float that becomes another type; sizes, which are integers, may yet be folded."""
         if all(_has_known_type(tensor) for tensor in op.inputs) and any(
             t.dtype.is_floating for t in op.inputs
         ):
@@ -258,7 +256,7 @@ class BodyImporter:
 
     @staticmethod
     def _check(op: Any, results: Sequence[Value]) -> None:
-        """A result must have the type that TensorFlow inferred; anything else is an error of the handler."""
+        """Check the types of results against TensorFlow's; a difference is an error of the handler."""
         for tensor, value in zip(op.outputs, results, strict=True):
             if isinstance(value, PaddedRows):
                 value = value.value
@@ -277,7 +275,7 @@ class BodyImporter:
 
 
 def _has_known_type(tensor: Any) -> bool:
-    """Return whether values of the tensor's element type are on the device, or need not be."""
+    """Return whether the device has the tensor's element type, or the host keeps the value."""
     name = tensor.dtype.base_dtype.name
     return name in DTYPE_NAMES or name in _HOST_TYPES
 
@@ -316,7 +314,7 @@ _WRAPPERS = ("/tensorflow/python/util/", "/tensorflow/python/ops/weak_tensor_ops
 
 
 def dropped_call(op: Any) -> str | None:
-    """`tf.print at FILE:LINE` for an operation that the user has asked for; None for one of a library."""
+    """Return `tf.print at FILE:LINE` for an operation that the user called; None for one of a library."""
     if op.type not in WORDS:
         return None
     frames = [frame for frame in op.traceback or () if not any(w in frame.filename for w in _WRAPPERS)]

@@ -3,8 +3,7 @@
 The device has no float64, and no division of integers that gives a float64. Operations that depend on no data
 are run by TensorFlow in their own types while the graph is imported. Until an operation gives a type that the
 device has, they are only recorded: an operation that no such result needs is never computed. Constants in
-types
-of the device stay in the graph, where a sequence of numbers or a broadcast takes no space.
+types of the device stay in the graph, where a sequence of numbers or a broadcast takes no space.
 """
 
 from __future__ import annotations

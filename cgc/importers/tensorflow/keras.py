@@ -54,7 +54,7 @@ class ImportedKerasStep(ImportedStep):
         return {name: state.get(name, np.zeros((), np.int64)) for name in self.variables}
 
     def assign(self, state: Mapping[str, Array]) -> None:
-        """Puts values into the model's variables; names that the model has no variable for are left out."""
+        """Set the model's variables; names without a variable are ignored."""
         for name, value in state.items():
             if name in self.holders:
                 holder = self.holders[name]
@@ -84,13 +84,11 @@ class TracedKerasStep:
         return self.function.graph
 
     def named(self, results: Any) -> dict[str, tf.Tensor]:
-        """Tensors of the function's result by name: logs, or predictions as `prediction` or
-        `prediction/<name>`."""
+        """Return the results by name: logs, or predictions as `prediction` or `prediction/<name>`."""
         return _outputs(results, self.mode)
 
     def constants(self) -> dict[str, Value]:
-        """Values of eager tensors that the step captures, tables and numbers of the user's program, by the
-        name of the tensor in the body."""
+        """Return captured eager tensors, tables and numbers of the user's program, by name in the body."""
         return {
             inner.name: np.asarray(outer.numpy())
             for outer, inner in self.body.captures
@@ -106,17 +104,17 @@ def trace_keras_step(
     step: Callable[[Any], Any] | None = None,
     layer_line: LayerLine = _unknown_line,
 ) -> TracedKerasStep:
-    """Traces a Keras model's step.
+    """Trace a Keras model's step.
 
     Args:
         model: see `import_keras_step`.
         input_specs: see there.
         mode: see there.
-        step: what to trace instead of the model's own step of that mode; it may do more.
-        layer_line: where a layer of the model was made.
+        step: the function to trace instead of the model's own step of that mode.
+        layer_line: returns the line that made a layer of the model.
 
     Raises:
-        GraphImportError: eager execution is off, or the mode is none.
+        GraphImportError: eager execution is off, or the mode is unknown.
     """
     require_mode(mode)
     with record_layer_lines(model, layer_line):
@@ -136,14 +134,10 @@ def import_keras_step(
     """Import one call of a compiled Keras model's step, including updates of its state.
 
     State is named by the part of the model that it belongs to: `state.model.<path>` (weights, moving
-    averages,
-    seeds), `state.optimizer.<path>`, `state.metric.<path>`. `state.global_step` is the optimizer's iteration
-    counter
-    if every step adds one to it; otherwise (loss scaling skips steps, gradients are accumulated, there are
-    two
-    optimizers) it is a separate counter. Outputs are the logs of the step as `fit` shows them, which are
-    means since
-    the metrics were reset.
+    averages, seeds), `state.optimizer.<path>`, `state.metric.<path>`. `state.global_step` is the optimizer's
+    iteration counter if every step adds one to it; otherwise (loss scaling skips steps, gradients are
+    accumulated, there are two optimizers) it is a separate counter. Outputs are the logs of the step as `fit`
+    shows them, which are means since the metrics were reset.
 
     Args:
         model: a Keras 3 or tf_keras model; compiled for the modes "train" and "eval".
@@ -180,8 +174,8 @@ def keras_variables(model: Any) -> dict[str, Any]:
     """Return the tf.Variables of a Keras model without metrics, by their names in a training checkpoint.
 
     These are the model's variables and, if it is compiled, the optimizer's, which are created if they do not
-    exist.
-    Variables that share a name, which a checkpoint tells apart by the order of use in the step, are left out.
+    exist. Variables that share a name, which a checkpoint tells apart by the order of use in the step, are
+    left out.
     """
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and not getattr(optimizer, "built", getattr(optimizer, "_built", True)):
@@ -204,19 +198,19 @@ def _trace(step: Callable[[Any], Any], input_specs: Any) -> Any:
             "a Keras model can only be traced with eager execution, which is off; import it outside of any "
             "tf.Graph and without tf.compat.v1.disable_v2_behavior()"
         )
-    with quotients_of_known_shape():
+    with static_sparse_quotients():
         return tf.function(step).get_concrete_function(input_specs)
 
 
 def _optimizers(model: Any) -> list[Any]:
-    """Return those among the attributes of a model, and in lists and dicts there."""
+    """Return the optimizers among the attributes of a model, also in lists and dicts."""
     return [value for _, value in _leaves(vars(model)) if hasattr(value, "apply_gradients")]
 
 
 def _capture_variables(body: Any, model: Any) -> dict[str, tuple[Variable, Any]]:
-    """Return the variables that a traced step captures, and their holders, by the name of the placeholder.
+    """Return captured variables of a traced step, and their holders, by the name of the placeholder.
 
-    The order is that in which the step uses them first; it is the same for the same program.
+    The order is that of the first use in the step; it is the same for the same program.
     """
     holders = {id(holder.handle): holder for holder in chain(_optimizer_variables(model), body.variables)}
     names = _state_names(model)
@@ -235,7 +229,7 @@ def _capture_variables(body: Any, model: Any) -> dict[str, tuple[Variable, Any]]
 
 
 def _optimizer_variables(model: Any) -> Iterator[Any]:
-    """The tf.Variables of all optimizers that a model has; training ops take some of them without a read."""
+    """Return the tf.Variables of all optimizers; training ops take some of them without a read."""
     for optimizer in _optimizers(model):
         variables = optimizer.variables
         for variable in variables() if callable(variables) else variables:
@@ -243,7 +237,7 @@ def _optimizer_variables(model: Any) -> Iterator[Any]:
 
 
 def _state_names(model: Any) -> dict[int, tuple[str, str]]:
-    """Identity of a handle -> kind of state and path, for metrics and the model; optimizers have the rest."""
+    """Map identities of handles to kind of state and path, for metrics and the model; not for optimizers."""
     names: dict[int, tuple[str, str]] = {}
     for metric in model.metrics:
         for variable in metric.variables:
@@ -256,7 +250,7 @@ def _state_names(model: Any) -> dict[int, tuple[str, str]]:
 
 
 def _handle(variable: Any) -> Any:
-    """The resource of a tf.Variable, or of a Keras 3 variable, which holds one; None of anything else."""
+    """Return the resource of a tf.Variable, or of the one in a Keras 3 variable; None for anything else."""
     holder = variable if hasattr(variable, "handle") else getattr(variable, "value", None)
     return getattr(holder, "handle", None)
 
@@ -266,7 +260,7 @@ def _path(variable: Any) -> str:
 
 
 def _unique(path: str, taken: set[str]) -> str:
-    """Paths are keys of a checkpoint, but Keras lets variables have equal ones: the second gets a number."""
+    """Make paths unique, as they are keys of a checkpoint: Keras lets variables have equal ones."""
     candidates = chain([path], (f"{path}_{number}" for number in count(1)))
     free = next(candidate for candidate in candidates if candidate not in taken)
     taken.add(free)
@@ -285,7 +279,7 @@ def _global_step(
 
 
 def _every_step_adds_one(body: Any, key: str) -> bool:
-    """Return whether a variable is written once, outside of any branch, and that adds one."""
+    """Return whether a variable is written once, outside of any branch, by adding one."""
     writes = [op for op in body.get_operations() if key in accesses(op).writes]
     if len(writes) != 1:
         return False
@@ -309,7 +303,7 @@ def _outputs(structured: Any, mode: str) -> dict[str, tf.Tensor]:
 
 
 def _leaves(structure: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Return the tensors of nested dicts and lists, with the keys and positions that lead to them."""
+    """Yield the tensors of nested dicts and lists, with the path to each."""
     if isinstance(structure, Mapping):
         for key, value in structure.items():
             yield from _leaves(value, (*path, str(key)))
@@ -324,13 +318,13 @@ _BACKEND = "keras.src.backend.tensorflow.numpy"
 
 
 @contextmanager
-def quotients_of_known_shape() -> Iterator[None]:
-    """Within it, the quotient of a sparse gradient and a tensor has the rows of the gradient, in Keras 3.
+def static_sparse_quotients() -> Iterator[None]:
+    """Give the quotient of a sparse gradient and a tensor the rows of the gradient, in Keras 3, in the block.
 
     RMSprop, Adagrad, Adadelta and Adafactor divide the gradient of an embedding by the root of a sum of
-    squares and an epsilon. Keras adds the rows in which the divisor has a zero or a NaN, as many as the data
-    make. The root is above zero; a NaN in it comes of one in the same row of an earlier gradient, which has
-    made the row of the weights NaN as well.
+    squares and an epsilon. Keras adds the rows in which the divisor has a zero or a NaN, whose number depends
+    on the data. The root is above zero; a NaN in it comes from one in the same row of an earlier gradient,
+    which has made the row of the weights NaN as well.
     """
     numpy: Any = sys.modules.get(_BACKEND)
     if numpy is None:

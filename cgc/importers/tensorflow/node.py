@@ -60,8 +60,7 @@ class Either:
     Attributes:
         selector: the value that chooses the branch.
         options: the value of each branch; it is read only where the same selector chooses again, in the
-            gradient of
-            the condition.
+            gradient of the condition.
     """
 
     selector: Any

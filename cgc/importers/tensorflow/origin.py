@@ -21,9 +21,9 @@ TAPE = "gradient_tape/"  # scope of all that `tf.GradientTape` makes
 
 
 def forward_op(op: Any) -> Any:
-    """Return the operation that an operation is the gradient of, or a part of that; None where it is of none.
+    """Return the operation that an operation is the gradient of, or part of the gradient of; or None.
 
-    `tf.gradients` notes it. `tf.GradientTape` opens a scope of the name of the forward operation.
+    `tf.gradients` records it. `tf.GradientTape` opens a scope with the name of the forward operation.
     """
     record_line = getattr(op, "_original_op", None)
     if record_line is not None or not op.name.startswith(TAPE):
@@ -42,13 +42,13 @@ LayerLine = Callable[[Any], str | None]
 
 @contextmanager
 def record_layer_lines(model: Any, line_of: LayerLine) -> Iterator[None]:
-    """Notes in the body which line made the layer that an operation of a Keras model is of.
+    """Record in the body which line made the layer of each operation of a Keras model.
 
     Keras gives the operations of a layer a scope, whose name may also be that of another layer.
 
     Args:
-        model: is traced in the body.
-        line_of: where each of its layers was made.
+        model: the model, which is traced in the body.
+        line_of: returns the line that made a layer.
     """
     base: Any = next(kind for kind in type(model).__mro__ if kind.__name__ == "Layer")
     own = base.__call__
@@ -72,7 +72,7 @@ def record_layer_lines(model: Any, line_of: LayerLine) -> Iterator[None]:
 
 
 def _lines_in(graph: Any) -> dict[str, str | None]:
-    """Line of the layer by the name of an operation."""
+    """Return the lines of layers by the name of an operation."""
     if not hasattr(graph, _LINES):
         setattr(graph, _LINES, {})
     lines: dict[str, str | None] = getattr(graph, _LINES)
@@ -80,10 +80,10 @@ def _lines_in(graph: Any) -> dict[str, str | None]:
 
 
 def user_line(op: Any) -> str | None:
-    """Return the user's line for an operation; for one of a gradient, the line of its forward operation.
+    """Return the user's line for an operation; for a gradient, the line of its forward operation.
 
-    In a traced Keras model that is where the layer was made, or a line of the user's own layer or step; the
-    lines that led to the tracing made none of it.
+    In a traced Keras model that is the line that made the layer, or a line of the user's own layer or step;
+    the lines that led to the tracing made none of it.
     """
     forward = forward_op(op)
     made = forward if forward is not None else op
@@ -102,7 +102,7 @@ def _line_in_step(op: Any) -> str | None:
 
 
 # TensorFlow and Keras open a scope for each layer, and further scopes inside it for the parts of the layer.
-# What stands before the names of all that `tf.gradients` and `tf.GradientTape` make.
+# Prefix of the names of all operations that `tf.gradients` and `tf.GradientTape` make.
 _TO_GRADIENTS = re.compile(r"^(.*/)?(gradients(_\d+)?|gradient_tape)/")
 
 # Scopes inside a layer.
@@ -115,14 +115,14 @@ _INNER = frozenset(
 
 
 def layer_of(op: Any, scope: str = "") -> LayerPath:
-    """Return the layer of an operation; of one of a gradient that of its forward operation.
+    """Return the layer of an operation; for a gradient that of its forward operation.
 
-    "ln/batchnorm/sub" and "train/gradients/ln/moments/mean_grad/Mul" are of ("ln",). A scope that stands
-    twice in a row counts once: Keras opens that of a layer again for its call.
+    "ln/batchnorm/sub" and "train/gradients/ln/moments/mean_grad/Mul" are of ("ln",). A scope that occurs
+    twice in a row counts once: Keras opens the scope of a layer again for its call.
 
     Args:
         op: the tf.Operation.
-        scope: what names begin with in a function that is imported in place, see `forward_name`.
+        scope: prefix of names in a function that is inlined, see `forward_name`.
     """
     return _layer_of_scopes((scope + forward_name(op)).rpartition("/")[0])
 
@@ -139,8 +139,7 @@ def forward_name(op: Any) -> str:
     """Return the name of the forward operation of a gradient operation, of others their own name.
 
     The gradient of a loop keeps its own name: it runs from the last iteration to the first, so that its
-    iterations
-    are not iterations of the loop.
+    iterations are not iterations of the loop.
     """
     forward = None if op.type.endswith("While") else forward_op(op)
     name = str((forward or op).name)

@@ -35,10 +35,10 @@ class StepPlan:
 
     Attributes:
         ops: in an order that respects data, control and variables.
-        variables: those that are read or written, by key, in the order in which they were created.
-        global_step: the key of the global step, whether used or not; None where the graph has none.
+        variables: the variables that are read or written, by key, in the order in which they were created.
+        global_step: the key of the global step, whether used or not; None if the graph has none.
         advances_global_step: whether the step writes it.
-        counts_steps: whether the global step is none of the graph's, so that one has to be added to it.
+        counts_steps: whether the graph has no global step, so that one has to be added to it.
     """
 
     ops: tuple[Any, ...]
@@ -51,12 +51,12 @@ class StepPlan:
 def plan_step(
     graph: tf.Graph, roots: Iterable[Any], fed: Collection[str], global_step: Any = None
 ) -> StepPlan:
-    """Collects and orders what `roots` need.
+    """Collect and order the operations that `roots` need.
 
     Args:
         graph: the graph.
         roots: operations that must run.
-        fed: names of the tensors that a batch gives; what makes them is left out.
+        fed: names of the tensors that a batch feeds; operations that make them are left out.
         global_step: the step number's variable; by default the graph's own.
 
     Raises:
@@ -75,7 +75,7 @@ def plan_step(
         Node(i, tuple(_indices(_needs(op, fed), index)), a.reads, a.writes)
         for i, (op, a) in enumerate(zip(ops, used, strict=True))
     ]
-    ordered = tuple(ops[i] for i in schedule(nodes))
+    ordered = tuple(ops[i] for i in order_nodes(nodes))
     return StepPlan(ordered, variables, step_key, step_key in written)
 
 
@@ -88,8 +88,7 @@ def plan_traced(
         body: its FuncGraph.
         variables: the variables that it captures, by key; unused ones are left out.
         global_step: the variable of the step number, among `variables` or, if the function does not count
-            steps, a
-            separate one; None if steps are not counted.
+            steps, a separate one; None if steps are not counted.
         counts_steps: whether it is a separate one.
     """
     ops = plan_function(body)
@@ -103,7 +102,7 @@ def plan_traced(
 
 
 def plan_function(body: Any) -> tuple[Any, ...]:
-    """Return the operations of a function in order: what its results need and what changes variables.
+    """Return the operations of a function in order: those that results need and those that change variables.
 
     TensorFlow traces a function in the order of the program, so creation order decides where edges do not.
     """
@@ -112,7 +111,7 @@ def plan_function(body: Any) -> tuple[Any, ...]:
     ops = _needed(body, roots, frozenset())
     index = {op.name: i for i, op in enumerate(ops)}
     nodes = [Node(i, tuple(_indices(_needs(op, ()), index))) for i, op in enumerate(ops)]
-    return tuple(ops[i] for i in schedule(nodes))
+    return tuple(ops[i] for i in order_nodes(nodes))
 
 
 def _draws_by_step(ops: Iterable[Any]) -> bool:
@@ -124,7 +123,7 @@ def _draws_by_step(ops: Iterable[Any]) -> bool:
 
 
 def _functions(op: Any) -> list[Any]:
-    """The bodies of the functions that an operation calls; those without one are refused at their call."""
+    """Return the bodies of the functions that an operation calls; others are refused at their call."""
     found = [op.graph._get_function(name) for name in function_names(op)]
     return [function.graph for function in found if hasattr(function, "graph")]
 
@@ -193,7 +192,7 @@ class Node:
     """One operation as the scheduler sees it.
 
     Attributes:
-        index: its place in creation order, unique in a graph; ties are broken by it.
+        index: its position in creation order, unique in a graph, which breaks ties.
         predecessors: indices of the operations whose data or control outputs it needs.
         reads: keys of the variables whose current value it takes.
         writes: keys of the variables that it replaces (an update in place is a write).
@@ -206,7 +205,7 @@ class Node:
 
 
 def reachable(roots: Iterable[Item], predecessors: Callable[[Item], Iterable[Item]]) -> set[Item]:
-    """Returns the roots and everything that they need, each visited once."""
+    """Return the roots and everything that they need, each visited once."""
     seen = set(roots)
     stack = list(seen)
     while stack:
@@ -217,8 +216,8 @@ def reachable(roots: Iterable[Item], predecessors: Callable[[Item], Iterable[Ite
     return seen
 
 
-def schedule(nodes: Sequence[Node]) -> list[int]:
-    """Orders nodes: edges first, then unordered reads before writes, then creation order.
+def order_nodes(nodes: Sequence[Node]) -> list[int]:
+    """Order nodes: edges first, then unordered reads before writes, then creation order.
 
     The work is linear in edges plus, per variable, its reads times its writes.
 
@@ -229,7 +228,7 @@ def schedule(nodes: Sequence[Node]) -> list[int]:
     """
     hard = {node.index: tuple(p for p in dict.fromkeys(node.predecessors)) for node in nodes}
     hard = {index: tuple(p for p in sources if p in hard) for index, sources in hard.items()}
-    return _kahn(hard, _unordered_reads(nodes, hard))
+    return _topological_order(hard, _unordered_reads(nodes, hard))
 
 
 def _unordered_reads(nodes: Sequence[Node], hard: dict[int, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
@@ -243,7 +242,7 @@ def _unordered_reads(nodes: Sequence[Node], hard: dict[int, tuple[int, ...]]) ->
     # One integer per node holds the set of writes before it: 10,000 operations with 200 variables take
     # milliseconds.
     before: dict[int, int] = {}
-    for index in _kahn(hard, {}):
+    for index in _topological_order(hard, {}):
         mask = 0
         for source in hard[index]:
             mask |= before.get(source, 0) | bit.get(source, 0)
@@ -257,12 +256,12 @@ def _unordered_reads(nodes: Sequence[Node], hard: dict[int, tuple[int, ...]]) ->
     return soft
 
 
-def _kahn(hard: dict[int, tuple[int, ...]], soft: dict[int, tuple[int, ...]]) -> list[int]:
-    """Topological order over hard and soft edges; soft ones give way where they close a cycle."""
+def _topological_order(hard: dict[int, tuple[int, ...]], soft: dict[int, tuple[int, ...]]) -> list[int]:
+    """Sort topologically by hard and soft edges; soft edges that close a cycle are dropped."""
     if all(
         source < index for edges in (hard, soft) for index, sources in edges.items() for source in sources
     ):
-        return sorted(hard)  # creation order, which the rest would give as well, in ten times the time
+        return sorted(hard)  # creation order; the general case gives the same in ten times the time
     successors: dict[int, list[tuple[int, bool]]] = defaultdict(list)
     open_hard: dict[int, int] = {}
     open_soft: dict[int, int] = {}

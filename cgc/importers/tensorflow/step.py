@@ -49,8 +49,7 @@ def import_step(
     """Import one step of a graph: the operations that outputs and updates need.
 
     Reads of a variable that no edge of the graph puts after a write see the value before the step. Keras
-    layers of
-    the step update their own state (see `keras_layer_updates`).
+    layers of the step update their own state (see `keras_layer_updates`).
 
     Args:
         graph: a tf.compat.v1 graph with resource variables.

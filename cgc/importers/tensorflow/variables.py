@@ -50,7 +50,7 @@ class Variable(StateTensor):
 
 @dataclass(frozen=True)
 class Accesses:
-    """Keys of the variables whose value an operation takes, and of those that it replaces."""
+    """Keys of the variables that an operation reads, and of those that it replaces."""
 
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
@@ -80,14 +80,14 @@ def key_of(handle: Any) -> str:
 
 
 def is_write(op: Any) -> bool:
-    """Return whether an operation is one of those that change a variable."""
+    """Return whether an operation changes a variable."""
     return bool(op.type.startswith(_WRITE_PREFIXES))
 
 
 def accesses(op: Any) -> Accesses:
-    """Which variables an operation reads and writes.
+    """Return the variables that an operation reads and writes.
 
-    An update in place counts as a write only: it takes the value that stands when it is its turn.
+    An update in place counts only as a write: it takes the value that is current when it runs.
     """
     if op.type in _NO_ACCESS or op.type in _PASSES_HANDLE_ON:
         return Accesses()
@@ -105,11 +105,11 @@ def _keys(op: Any) -> Iterator[str]:
             try:
                 yield key_of(handle_of(tensor))
             except RefusedError:
-                continue  # the op itself is reported when it is its turn to be imported
+                continue  # the op itself is reported when it is imported
 
 
 def global_step_key(graph: tf.Graph, global_step: Any = None) -> str | None:
-    """The key of the global step: the given variable's, else that of the graph's own, if it has one."""
+    """Return the key of the global step: that of the given variable, or of the graph's own; or None."""
     variable = global_step
     if variable is None:
         variable = next(iter(graph.get_collection(tf.compat.v1.GraphKeys.GLOBAL_STEP)), None)
@@ -120,10 +120,10 @@ def global_step_key(graph: tf.Graph, global_step: Any = None) -> str | None:
 def name_variables(
     graph: tf.Graph, ops: Sequence[Any], used: Collection[str], global_step: str | None
 ) -> dict[str, Variable]:
-    """Names the variables that a step uses.
+    """Name the variables that a step uses.
 
     Args:
-        graph: its collections say which variables are trainable and which belong to metrics or optimizers.
+        graph: its collections list trainable variables, and those of metrics and optimizers.
         ops: the operations of the step.
         used: keys of the variables that they read or write.
         global_step: the key of the global step.
@@ -157,7 +157,7 @@ def name_variables(
 
 
 def variable_writes(roots: Iterable[tf.Tensor | tf.Operation]) -> list[tf.Operation]:
-    """Return the operations that change a variable among all that running `roots` runs, by name."""
+    """Return the operations that change a variable among those that `roots` need, by name."""
     waiting = [getattr(root, "op", root) for root in roots]
     seen: dict[str, Any] = {}
     while waiting:
@@ -172,10 +172,8 @@ def keras_layer_updates(graph: tf.Graph) -> list[Any]:
     """Return the assignments with which Keras 3 layers update their state: seeds of Dropout, moving averages.
 
     Nothing in a v1 graph depends on them, so a session that runs only the train op draws the same mask every
-    step
-    and never moves an average: its caller must run these operations as well. `import_step` adds those that
-    belong
-    to a step.
+    step and never moves an average: its caller must run these operations as well. `import_step` adds those
+    that belong to a step.
     """
     return [op for op in graph.get_operations() if is_write(op) and _is_of_layer(op)]
 
@@ -190,7 +188,7 @@ def _is_of_layer(op: Any) -> bool:
 
 
 def _slots(ops: Iterable[Any]) -> Iterator[str]:
-    """Variables in the place of an optimizer slot, and Adam's running powers of beta."""
+    """Yield variables of optimizer slots, and Adam's running powers of beta."""
     for op in ops:
         if not op.type.startswith(("ResourceApply", "ResourceSparseApply")):
             continue

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 # The algorithms need no TensorFlow, but their package loads it.
-from cgc.importers.tensorflow.plan import Node, reachable, schedule
+from cgc.importers.tensorflow.plan import Node, order_nodes, reachable
 
 VARIABLES = "abc"
 
@@ -66,7 +66,7 @@ def has_cycle(edges: dict[int, set[int]]) -> bool:
 @settings(max_examples=examples(12))
 @given(graphs())
 def test_every_node_comes_once_behind_what_it_needs(nodes: list[Node]) -> None:
-    order = schedule(nodes)
+    order = order_nodes(nodes)
     assert sorted(order) == [node.index for node in nodes]
     place = {index: i for i, index in enumerate(order)}
     assert all(place[p] < place[node.index] for node in nodes for p in node.predecessors)
@@ -81,7 +81,7 @@ def test_unordered_reads_come_before_writes_wherever_that_can_be(nodes: list[Nod
         edges[write].add(read)
     if has_cycle(edges):
         return
-    place = {index: i for i, index in enumerate(schedule(nodes))}
+    place = {index: i for i, index in enumerate(order_nodes(nodes))}
     assert all(place[read] < place[write] for read, write in pairs)
 
 
@@ -90,7 +90,7 @@ def test_unordered_reads_come_before_writes_wherever_that_can_be(nodes: list[Nod
 def test_the_order_does_not_depend_on_how_nodes_are_listed(nodes: list[Node], rng: random.Random) -> None:
     shuffled = list(nodes)
     rng.shuffle(shuffled)
-    assert schedule(shuffled) == schedule(nodes)
+    assert order_nodes(shuffled) == order_nodes(nodes)
 
 
 def test_crossing_races_are_resolved_by_creation_order() -> None:
@@ -101,19 +101,19 @@ def test_crossing_races_are_resolved_by_creation_order() -> None:
         Node(2, (), writes=frozenset("b")),
         Node(3, (2,), reads=frozenset("a")),
     ]
-    assert schedule(nodes) == [0, 1, 2, 3]
+    assert order_nodes(nodes) == [0, 1, 2, 3]
 
 
 def test_nodes_of_a_loop_come_last() -> None:
     nodes = [Node(0, (2,)), Node(1, ()), Node(2, (0,)), Node(3, (1,))]
-    assert schedule(nodes) == [1, 3, 0, 2]
+    assert order_nodes(nodes) == [1, 3, 0, 2]
 
 
 @pytest.mark.parametrize("length", [5_000])
 def test_long_chains_are_walked_without_recursion(length: int) -> None:
     nodes = [Node(i, (i - 1,) if i else (), reads=frozenset("a")) for i in range(length)]
     nodes.append(Node(length, (), writes=frozenset("a")))
-    assert schedule(nodes)[-1] == length
+    assert order_nodes(nodes)[-1] == length
     assert len(reachable([length - 1], lambda i: [i - 1] if i else [])) == length
 
 

@@ -138,7 +138,7 @@ def _rates(model: str) -> list[tuple[float, float]]:
         with Copies(launch, [Order(purpose="copy", socket="")]) as copies:
             while copies.all[0].link is None:
                 list(copies.messages())
-            copies.all[0].tell(RUN)
+            copies.all[0].send_command(RUN)
             lines: list[str] = []
             while len(lines) < WARM_UP_ROUNDS + ROUNDS:
                 list(copies.messages())

@@ -148,7 +148,7 @@ def _cpu_candidates(request: Request) -> tuple[int, ...]:
 
 def _usable_memory(request: Request) -> int:
     """Return the bytes that all tasks of the node together may use."""
-    usable = int(USABLE_MEMORY * node.memory().available_bytes)
+    usable = int(USABLE_MEMORY * node.read_memory().available_bytes)
     allowed = request.launch.memory_bytes
     return usable if allowed is None else min(usable, allowed)
 
@@ -185,7 +185,7 @@ def examine(request: Request, say: ReportProgress, *, source_only: bool = False)
                     doing = message["doing"]
                 elif message["event"] == "examined":
                     facts = message
-                    copies.all[0].waited_for = False  # it exits, or continues with its compile
+                    copies.all[0].must_report = False  # it exits, or continues with its compile
         if facts["compiles"]:
             _wait_for_compile(copies, copies.all[0], say)
             facts["notes"] += _failed_compile_notes(copies.all[0])
@@ -237,7 +237,7 @@ def conclude(request: Request, examined: ExaminedInput, say: ReportProgress) -> 
     Raises:
         InputAnalyzerError: the input fails while it is measured.
     """
-    memory, usable = node.memory(), _usable_memory(request)
+    memory, usable = node.read_memory(), _usable_memory(request)
     candidates = _cpu_candidates(request)
     gains = measure_change_gains(request, examined, say)
     stages = examined.stages

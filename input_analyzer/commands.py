@@ -214,10 +214,10 @@ def build_command(site: Site) -> click.Command:
         with _analysis(site) as workspace:
             from input_analyzer.analysis import Target
             from input_analyzer.analyze import Request
-            from input_analyzer.measure.node import check_folders
+            from input_analyzer.measure.node import check_has_files
             from input_analyzer.measure.rates import Effort
 
-            check_folders("--cold", cold)
+            check_has_files("--cold", cold)
             memory_bytes = None if memory is None else int(memory * 2**30)
             wanted = target_samples_per_s
             request = Request(
@@ -440,11 +440,11 @@ def _analysis(site: Site) -> AbstractContextManager[Workspace]:
     """What an analysis happens in."""
     import tempfile
 
-    from input_analyzer.measure.cleanup import nothing_left
+    from input_analyzer.measure.cleanup import analysis_workspace
 
     occupy_closed_descriptors()
     # An image has /tmp; what TMPDIR names here, it may lack.
-    return nothing_left(Path(tempfile.gettempdir()) if site.container == "none" else Path("/tmp"))
+    return analysis_workspace(Path(tempfile.gettempdir()) if site.container == "none" else Path("/tmp"))
 
 
 def _again(nodes: int) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What can go wrong in an analysis: what was got, what was expected, what to do."""
+"""Errors of an analysis, and tracebacks of the user's code without the frames of the toolkit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class InputAnalyzerError(ToolkitError):
 
 
 class ProcessBugError(ToolkitError):
-    """A bug of the toolkit in a process of the analysis, which has ended the analysis."""
+    """A bug of the toolkit in a process of the analysis."""
 
     exit_code = EXIT_BUG
 
@@ -36,23 +36,23 @@ class InputFailedError(InputAnalyzerError):
 
 
 class VaryingShapesError(InputAnalyzerError):
-    """Batches that differ in what the accelerator is programmed for."""
+    """Batches differ in types or shapes, for which the accelerator is programmed."""
 
     def __init__(self, name: str, first: str, other: str, number: int) -> None:
         super().__init__(
             f"the input function yields varying shapes: '{name}' of the first batch is {first}, of batch "
             f"{number} it is {other}; expected all batches alike, as the accelerator is programmed for one "
             "shape: make all records of one type, and pad (padded_batch with padded_shapes, or a collate_fn "
-            "that pads) or crop them to one size; a collate_fn that leaves records out has to put others in "
-            "their place"
+            "that pads) or crop them to one size; a collate_fn that drops records has to replace them by "
+            "others"
         )
 
 
-_ALL_STEPS = "batches for all steps of a training"
+_FOR_ALL_STEPS = "batches for all steps"
 
 
 class InputEndedError(InputAnalyzerError):
-    """The input gave too few batches to be measured, or to train with."""
+    """The input delivered too few batches to be measured, or to train with."""
 
     def __init__(
         self,
@@ -62,37 +62,39 @@ class InputEndedError(InputAnalyzerError):
         fewest: int = 0,
         framework: str = "tensorflow",
     ) -> None:
-        """What there was of an input, and in which shard.
+        """Describe how much the input delivered, and in which shard.
 
         Args:
-            batches: Of an epoch.
-            samples: In them.
+            batches: Batches of an epoch.
+            samples: Samples in them.
             shard: " in shard 0 of 2", or nothing.
-            fewest: Batches that an epoch has to have; 0: as many as there are steps.
-            framework: Of the input.
+            fewest: Batches that an epoch must have; 0: as many as there are steps.
+            framework: Framework of the input.
         """
         in_torch = framework == "torch"
         few = (
             "give it more records, or smaller batches (drop_last leaves out those that are not whole)"
             if in_torch
-            else "add repeat(), or look why there are so few records"
+            else "add repeat(), or check why there are so few records"
         )
-        expected = f"at least {fewest}, in an epoch that is read again and again" if in_torch else _ALL_STEPS
+        expected = (
+            f"at least {fewest}, in an epoch that is read again and again" if in_torch else _FOR_ALL_STEPS
+        )
         super().__init__(
             f"the input ended after {batches} batches ({samples} samples){shard}; expected {expected}: {few}"
         )
 
 
 class HangingInputError(InputAnalyzerError):
-    """No batch came within the time limit."""
+    """No batch arrived within the time limit."""
 
 
 class MemoryLimitError(InputAnalyzerError):
-    """The copies of the input function fill the memory of the node."""
+    """The copies of the input function would fill the memory of the node."""
 
 
 class ProgramError(InputAnalyzerError):
-    """The program ended by itself without handing over an input function."""
+    """The program exited by itself without exporting an input function."""
 
 
 _OURS = tuple(f"{folder}/" for folder in toolkit_folders())
@@ -100,7 +102,7 @@ _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<funct
 
 
 def users_traceback(error: BaseException) -> str:
-    """The traceback of an error and of its causes without the toolkit's own frames."""
+    """Format the traceback of an error and of its causes without the toolkit's own frames."""
     whole = traceback.TracebackException.from_exception(error)
     seen: set[int] = set()
     waiting: list[traceback.TracebackException | None] = [whole]
@@ -114,19 +116,19 @@ def users_traceback(error: BaseException) -> str:
         if one.__context__ is not None and not any(
             is_user_file(frame.filename) for frame in one.__context__.stack
         ):
-            one.__context__ = None  # the same error as a framework has seen it on its way
+            one.__context__ = None  # the same error, raised again by a framework
         waiting += [one.__cause__, one.__context__]
-    return _without_framework(_without_operations("".join(whole.format())).rstrip())
+    return _strip_packages(_strip_tensorflow("".join(whole.format())).rstrip())
 
 
 def lost_a_worker(error: BaseException) -> bool:
-    """Whether the queue of a torch DataLoader failed, as it may when a worker process is gone."""
+    """Return True if the queue of a torch DataLoader failed, as it does when a worker process dies."""
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
     return "/multiprocessing/" in "".join(files[-1:]) and any("/torch/utils/data/" in file for file in files)
 
 
-def _without_operations(text: str) -> str:
-    """Without what TensorFlow says of its own operation that reads a dataset; with the one that failed."""
+def _strip_tensorflow(text: str) -> str:
+    """Remove TensorFlow's description of its own operation that reads a dataset; keep the one that failed."""
     text = _FAILED.sub(r" (operation \1)", text)
     for noise in _NOISE:
         text = noise.sub("", text)
@@ -146,11 +148,11 @@ _NOISE = (
 )
 
 
-def _without_framework(text: str) -> str:
-    """Without the frames of installed packages, which an error in a Python function of tf.data brings along.
+def _strip_packages(text: str) -> str:
+    """Remove frames of installed packages from the text of an error in a Python function of tf.data.
 
-    The message of such an error holds a traceback as text: of a frame a line with its file, then lines that
-    are indented further.
+    The message of such an error contains a traceback as text: each frame is a line with its file, followed by
+    lines with more indentation.
     """
     kept: list[str] = []
     dropping = False
@@ -162,18 +164,18 @@ def _without_framework(text: str) -> str:
             dropping = dropping and not line.strip()
         if not dropping:
             kept.append(line)
-    return "\n".join(line for line, after in zip_longest(kept, kept[1:]) if not _is_empty(line, after))
+    return "\n".join(line for line, after in zip_longest(kept, kept[1:]) if not _is_empty_header(line, after))
 
 
-def _is_empty(line: str, after: str | None) -> bool:
-    """Whether a line begins a traceback of which no frame is left."""
+def _is_empty_header(line: str, after: str | None) -> bool:
+    """Return True if a line begins a traceback of which no frame is left."""
     return line == "Traceback (most recent call last):" and not (after or "").startswith("  ")
 
 
 def users_stack(dump: str) -> str:
-    """Where the user's code stands, of what faulthandler has written of all threads; "" if nowhere.
+    """Return the frames of the user's code in a dump of all threads by faulthandler; "" if there are none.
 
-    Frames come innermost first there, and outermost first here, as in a traceback.
+    The dump has the innermost frame first, the result the outermost, as a traceback does.
     """
     best: list[re.Match[str]] = []
     for thread in re.split(r"\n(?=(?:Current thread|Thread) )", dump):
@@ -185,7 +187,7 @@ def users_stack(dump: str) -> str:
 
 
 def is_ours(file: str) -> bool:
-    """Whether a file belongs to the toolkit."""
+    """Return True if a file belongs to the toolkit."""
     return file.startswith(_OURS)
 
 

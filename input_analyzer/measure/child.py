@@ -239,14 +239,14 @@ class _Counts:
 
 
 def _wait_for(link: Link) -> str:
-    told = _last_of(link.received(None))
+    told = _last_of(link.receive(None))
     while told in (None, PAUSE):
-        told = _last_of(link.received(None))
+        told = _last_of(link.receive(None))
     return told or END
 
 
 def _latest(link: Link) -> str | None:
-    told = _last_of(link.received())
+    told = _last_of(link.receive())
     return None if told == RUN else told
 
 

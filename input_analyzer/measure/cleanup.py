@@ -1,4 +1,4 @@
-"""Nothing of an analysis outlives it, whatever ends it: an error, Ctrl-C, a signal, even SIGKILL."""
+"""Clean up after an analysis, whatever ends it: an error, Ctrl-C, a signal, even SIGKILL."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from csrun.tasks.processes import (
     signal_processes,
 )
 from csrun.tasks.signals import INTERRUPTS
-from input_analyzer.measure.node import remove_segments, resource_trackers
+from input_analyzer.measure.node import find_resource_trackers, remove_torch_segments
 
+# Variable with a unique value in the environment of every process of an analysis.
 MARK = "CSRUN_INPUT_ANALYSIS_ID"
-"""In the environment of every process of an analysis, with a value of its own."""
 
+# In a Slurm batch script, the process of the script itself.
 BATCH_SHELL = "SLURM_TASK_PID"
-"""In a batch script the process of the script itself."""
 
 _PREFIX = "csia-"
 _END_WAIT_S = 5.0
@@ -39,14 +39,14 @@ _TIDY_WAIT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """What all processes of an analysis get: variables for the environment, a folder for files."""
+    """Shared by all processes of an analysis: variables for the environment, and a folder for files."""
 
     variables: dict[str, str]
     folder: Path
 
 
 class _SignalledError(BaseException):
-    """Not an Exception, so that nothing on the way takes it for a failure of its own."""
+    """Not an Exception, so that no code on the way handles it as its own failure."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -54,16 +54,17 @@ class _SignalledError(BaseException):
 
 
 @contextmanager
-def nothing_left(parent: Path) -> Iterator[Workspace]:
-    """Yields what every process gets that is started inside; ends all processes below at the end.
+def analysis_workspace(parent: Path) -> Iterator[Workspace]:
+    """Provide a workspace, and kill all descendants of this process at the end.
 
-    For a command's own process only: whatever runs below it counts. The caller must have no other threads.
+    Only for a command's own process, as all its descendants are killed. The caller must have no other
+    threads.
 
     Args:
-        parent: where the folder is made.
+        parent: where the folder is created.
 
     Raises:
-        CsrunError: SIGINT, SIGTERM or SIGHUP has come; its exit code is 128 and the signal's number.
+        CsrunError: SIGINT, SIGTERM or SIGHUP was received; its exit code is 128 plus the signal's number.
     """
     adopt_orphans()
     marks = {MARK: uuid.uuid4().hex}
@@ -72,15 +73,15 @@ def nothing_left(parent: Path) -> Iterator[Workspace]:
     before = {signum: signal.getsignal(signum) for signum in INTERRUPTS}
     for signum in INTERRUPTS:
         if before[signum] is not signal.SIG_IGN:  # a job under nohup survives the hangup
-            signal.signal(signum, _leave)
+            signal.signal(signum, _raise_signalled)
     try:
         _end_with_batch_shell(os.environ)
         yield Workspace(marks, Path(folder.name))
     except _SignalledError as error:
-        raise _ended_by(error.signum) from None
+        raise _signal_error(error.signum) from None
     finally:
         _ignore_interrupts()
-        _end_all({guard.pid})
+        _kill_descendants({guard.pid})
         folder.cleanup()
         guard.dismiss()
         for signum, handler in before.items():
@@ -88,23 +89,23 @@ def nothing_left(parent: Path) -> Iterator[Workspace]:
 
 
 def _end_with_batch_shell(environment: Mapping[str, str]) -> None:
-    """A batch script that is ended takes us with it, while Slurm leaves us the time to tidy up."""
+    """Exit when the batch script is killed, while Slurm still gives us time to clean up."""
     if environment.get(BATCH_SHELL) == str(os.getppid()):
         signal_on_parent_death(signal.SIGTERM)
 
 
-def _leave(signum: int, frame: FrameType | None) -> NoReturn:
+def _raise_signalled(signum: int, frame: FrameType | None) -> NoReturn:
     _ignore_interrupts()
     raise _SignalledError(signum)
 
 
 def _ignore_interrupts() -> None:
-    """An impatient second one must not disturb the tidying up."""
+    """Ignore further signals, as a second Ctrl-C must not interrupt the cleanup."""
     for each in INTERRUPTS:
         signal.signal(each, signal.SIG_IGN)
 
 
-def _ended_by(signum: int) -> CsrunError:
+def _signal_error(signum: int) -> CsrunError:
     key = " (Ctrl-C)" if signum == signal.SIGINT else ""
     name = signal.Signals(signum).name
     error = CsrunError(f"ended by {name}{key} before the analysis was complete")
@@ -112,17 +113,17 @@ def _ended_by(signum: int) -> CsrunError:
     return error
 
 
-def _end_all(spared: set[int]) -> None:
+def _kill_descendants(spared: set[int]) -> None:
     began, killed = time.monotonic(), set[int]()
     while left := descendants(os.getpid()) - spared:
         waited = time.monotonic() - began
         if waited >= _END_WAIT_S:
             break
-        # They end by themselves when they have removed what others have left.
-        tidying = resource_trackers(left) if waited < _TIDY_WAIT_S else set()
+        # Resource trackers exit by themselves after they have removed what others have left.
+        tidying = find_resource_trackers(left) if waited < _TIDY_WAIT_S else set()
         killed |= left - tidying
         signal_processes(left - tidying, signal.SIGKILL)
         time.sleep(0.01)
-        for _ in reap():  # adopted ones are ours to bury
+        for _ in reap():  # adopted orphans are ours to reap
             pass
-    remove_segments(killed)
+    remove_torch_segments(killed)

@@ -1,8 +1,11 @@
-"""Time of work that this process does in other threads, without the time that other programs took.
+"""Measure the time of work without the time for which other programs had the CPUs.
 
-Linux tells of every thread how long it had a CPU and how long it was ready but had none
-(Documentation/scheduler/sched-stats.rst). Where one thread at a time works, the wall clock less the second
-is what the work takes on an idle machine, computing and waiting for files, network or a sleep.
+Linux reports how long each thread had a CPU, and how long it was ready but had none
+(Documentation/scheduler/sched-stats.rst). If one thread works at a time, the wall-clock time minus the latter
+is what the work takes on an idle machine: computing, and waiting for files, network or a sleep.
+
+`start` and `spent_since` time work of other threads of this process. A `Profile` times parts of a program
+that call each other in the calling thread.
 """
 
 from __future__ import annotations
@@ -18,19 +21,20 @@ from pathlib import Path
 from resource import RUSAGE_THREAD, getrusage
 
 _TASKS = Path("/proc/self/task")
-_WORKS = 0.25
-"""Threads work that compute at least so much of what the busiest one does; others spin or watch."""
+# Threads with at least this fraction of the busiest thread's CPU time count as working; others spin or
+# watch.
+_WORKING_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """The clocks at one moment, nanoseconds.
 
     Attributes:
-        wall: Of the wall clock.
-        own_queued: Time in which the calling thread was ready without a CPU.
-        others: Of every other thread: time on a CPU, time ready without one.
-        process: CPU time of the whole process.
+        wall: Wall-clock time.
+        own_queued: Time for which the calling thread was ready without a CPU.
+        others: For every other thread, time on a CPU and time ready without one.
+        process: CPU time of the process.
     """
 
     wall: int
@@ -41,26 +45,26 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What some work took, nanoseconds: computing, and waiting for anything but a CPU."""
+    """The time of some work, nanoseconds: computing, and waiting for anything but a CPU."""
 
     cpu: int
     wait: int
 
 
-def start() -> Reading:
-    """Reads the clocks before the work."""
-    others = _others()
+def start() -> ClockReading:
+    """Read the clocks before the work."""
+    others = _read_other_threads()
     process = time.process_time_ns()
-    own = _queued_of_caller()
-    return Reading(time.perf_counter_ns(), own, others, process)
+    own = _own_queued_ns()
+    return ClockReading(time.perf_counter_ns(), own, others, process)
 
 
-def spent_since(before: Reading) -> Spent:
-    """Reads the clocks after the work, which other threads did while this one waited."""
+def spent_since(before: ClockReading) -> Spent:
+    """Return the time of work that other threads did while this thread waited."""
     wall = time.perf_counter_ns() - before.wall
-    own = _queued_of_caller() - before.own_queued
+    own = _own_queued_ns() - before.own_queued
     process = time.process_time_ns() - before.process
-    after = _others()
+    after = _read_other_threads()
     changes = {
         name: (cpu - before.others.get(name, (0, 0))[0], queued - before.others.get(name, (0, 0))[1])
         for name, (cpu, queued) in after.items()
@@ -69,32 +73,32 @@ def spent_since(before: Reading) -> Spent:
     if not busiest:
         cpu = min(process, wall)
         return Spent(cpu, wall - cpu)
-    working = [change for change in changes.values() if change[0] >= _WORKS * busiest]
+    working = [change for change in changes.values() if change[0] >= _WORKING_SHARE * busiest]
     cpu = min(sum(cpu for cpu, _ in working), wall)
     queued = own + sum(queued for _, queued in working)
     return Spent(cpu, max(0, wall - queued - cpu))
 
 
-def _others() -> dict[str, tuple[int, int]]:
-    """Times of all threads but the calling one; empty where the kernel does not tell."""
+def _read_other_threads() -> dict[str, tuple[int, int]]:
+    """Return the times of all threads except the calling one; empty if the kernel does not report them."""
     own = str(threading.get_native_id())
     found = {}
-    # A thread may end meanwhile.
+    # Threads may exit in the meantime.
     with suppress(OSError):
         for task in _TASKS.iterdir():
             if task.name != own:
                 with suppress(OSError, ValueError):
-                    found[task.name] = _times(task)
+                    found[task.name] = _read_schedstat(task)
     return found
 
 
-def _queued_of_caller() -> int:
+def _own_queued_ns() -> int:
     with suppress(OSError, ValueError):
-        return _times(_TASKS / str(threading.get_native_id()))[1]
+        return _read_schedstat(_TASKS / str(threading.get_native_id()))[1]
     return 0
 
 
-def _times(task: Path) -> tuple[int, int]:
+def _read_schedstat(task: Path) -> tuple[int, int]:
     running, waiting, _ = (task / "schedstat").read_text().split()
     return int(running), int(waiting)
 
@@ -104,38 +108,42 @@ _OUTSIDE = ""
 
 
 class Profile:
-    """A stack of parts; time counts for the uppermost.
+    """A stack of parts; time counts for the top of the stack.
 
-    `enter` and `leave` belong together, in one thread: that which has made the object.
+    A thread that has not given up its CPU voluntarily (`ru_nvcsw` of getrusage(2)) has not waited for
+    anything: other programs, or a limit of its control group, took the time. The overhead of reading the
+    clocks is measured and subtracted.
+
+    `enter` and `leave` must be balanced, in the thread that has made the object.
     """
 
     def __init__(self) -> None:
-        self._file = _schedstat()
+        self._file = _open_schedstat()
         self._stack = [_OUTSIDE]
         self._cpu: dict[str, float] = defaultdict(float)
         self._wait: dict[str, float] = defaultdict(float)
-        self._cost_inside = self._cost_outside = 0.0
+        self._overhead_inside = self._overhead_outside = 0.0
         self._last = (0, 0, 0, 0)
         self._calibrate()
 
     def close(self) -> None:
-        """Closes the file of the kernel."""
+        """Close the file of the kernel."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def enter(self, part: str) -> None:
-        """From now on time is spent in a part, until the `leave` that belongs to it."""
+        """Count the time for a part from now on, until the matching `leave`."""
         stack = self._stack
-        self._charge(stack[-1], self._cost_outside)
+        self._charge(stack[-1], self._overhead_outside)
         stack.append(part)
 
     def leave(self) -> None:
-        """Back to the part that has entered this one."""
-        self._charge(self._stack.pop(), self._cost_inside)
+        """Return to the part that entered the current one."""
+        self._charge(self._stack.pop(), self._overhead_inside)
 
-    def taken(self) -> dict[str, Spent]:
-        """What every part has spent, nanoseconds, since this was asked the last time."""
+    def take_times(self) -> dict[str, Spent]:
+        """Return the time of every part since the last call, nanoseconds."""
         found = {
             part: Spent(round(max(0.0, self._cpu[part])), round(max(0.0, self._wait[part])))
             for part in self._cpu
@@ -161,7 +169,7 @@ class Profile:
         return int(os.pread(self._file, 64, 0).split()[1])
 
     def _calibrate(self) -> None:
-        """Finds out what a pair of `enter` and `leave` adds to the part within and to the one around it."""
+        """Measure what a pair of `enter` and `leave` adds to the inner and to the outer part."""
         inside, outside = [], []
         for _ in range(_CALIBRATIONS):
             self.enter("around")
@@ -173,12 +181,12 @@ class Profile:
             outside.append(self._cpu["around"] / _CALLS)
             self._cpu.clear()
             self._wait.clear()
-        # Other programs only ever add.
-        self._cost_inside, self._cost_outside = min(inside), min(outside)
+        # Other programs can only add to the overhead.
+        self._overhead_inside, self._overhead_outside = min(inside), min(outside)
 
 
-def _schedstat() -> int:
-    """The opened file of this thread; -1 where the kernel does not tell."""
+def _open_schedstat() -> int:
+    """Open the scheduler statistics of this thread; -1 if the kernel does not provide them."""
     with suppress(OSError, IndexError, ValueError):
         file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         int(os.pread(file, 64, 0).split()[1])

@@ -1,4 +1,4 @@
-"""What the analyzer and the processes that it starts say to each other: JSON values, one a line."""
+"""The protocol between the analyzer and the processes that it starts: JSON values, one per line."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+# Commands of the analyzer to a copy.
 RUN, PAUSE, END = "run", "pause", "end"
-"""What the analyzer says to a copy."""
 
 _CHUNK = 1 << 16
 
 
 class Order(BaseModel):
-    """What a process of the user's program is to do instead of training.
+    """The task of a process of the user's program, in place of training.
 
     Attributes:
-        purpose: "examine": look at the input function and time its stages; "copy": read batches as told;
-            "compare": measure what changes give.
+        purpose: "examine": look at the input function and time its stages; "copy": read batches on command;
+            "compare": measure the gains of changes.
         socket: path of the analyzer's socket.
         copy_index: number of this copy; 0 for an examination.
-        copies: number of copies that are started together: the shards of the data.
+        copies: number of copies that are started together, which is the number of shards of the data.
         stacks: file for the stacks of all threads, written on SIGUSR1.
-        compile: go on to a compilation that the program asked for.
-        source_only: only findings are wanted, as for a change of the source: also of an input that no run can
-            use as it is.
-        stage_seconds: time that the examination may take for the stages, or each of the comparisons.
-        cpus_per_task: CPUs that a worker may have, for what is expected of them; 0: those of the process.
-        memory_bytes: that a task may use; 0: all that is free.
-        findings: whose changes are compared, with the numbers that they recommend.
+        compile: continue with a compile that the program asked for.
+        source_only: only findings are needed, to change the source; also for an input that no run can use.
+        stage_seconds: time for timing the stages, or for each of the comparisons.
+        cpus_per_task: CPUs of a worker, from which gains are derived; 0: those of the process.
+        memory_bytes: memory of a task; 0: all that is free.
+        findings: findings whose changes are compared, with the numbers that they recommend.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,13 +53,13 @@ class Order(BaseModel):
 
 
 def read_order(path: Path) -> Order:
-    """The order in a file that the analyzer has written."""
+    """Read an order from a file of the analyzer."""
     return Order.model_validate_json(path.read_bytes())
 
 
 @contextmanager
 def short_name(path: str) -> Iterator[str]:
-    """A name for a socket that is short enough for the kernel, which takes 107 bytes, in any folder."""
+    """Provide a short alias for a socket path, as the kernel limits paths to 107 bytes."""
     folder, name = os.path.split(path)
     descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:
@@ -70,7 +69,7 @@ def short_name(path: str) -> Iterator[str]:
 
 
 class Link:
-    """One end of the connection; messages are JSON objects."""
+    """One end of a connection; messages are JSON objects."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -78,27 +77,27 @@ class Link:
 
     @classmethod
     def connect(cls, path: str) -> Link:
-        """To the analyzer."""
+        """Connect to the analyzer."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with short_name(path) as name:
             connection.connect(name)
         return cls(connection)
 
     def fileno(self) -> int:
-        """For `select`."""
+        """Support `select`."""
         return self._connection.fileno()
 
     def send(self, **message: Any) -> None:
-        """Sends one message."""
+        """Send one message."""
         self._connection.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
-    def received(self, timeout_s: float | None = 0.0) -> list[dict[str, Any]]:
-        """What has come in, in order; waits so long for the first message, None: without limit.
+    def receive(self, timeout_s: float | None = 0.0) -> list[dict[str, Any]]:
+        """Return the messages that have arrived, in order; wait for the first one (None: without a limit).
 
         Raises:
-            ConnectionError: the other end has gone.
+            ConnectionError: the other end has closed the connection.
         """
-        while not self._complete() and select.select([self._connection], [], [], timeout_s)[0]:
+        while b"\n" not in self._received and select.select([self._connection], [], [], timeout_s)[0]:
             chunk = self._connection.recv(_CHUNK)
             if not chunk:
                 raise ConnectionResetError("the other end has closed the connection")
@@ -106,9 +105,6 @@ class Link:
         whole, newline, self._received = self._received.rpartition(b"\n")
         return [json.loads(line) for line in whole.splitlines()] if newline else []
 
-    def _complete(self) -> bool:
-        return b"\n" in self._received
-
     def close(self) -> None:
-        """Ends the connection."""
+        """Close the connection."""
         self._connection.close()

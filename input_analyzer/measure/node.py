@@ -1,4 +1,7 @@
-"""What the node has and what its processes use of it, from /proc and the control group."""
+"""The resources of the node and their use by processes: CPUs, memory, disks, page cache, shared memory.
+
+Read from /proc and from the control group of this process.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes that this process may use together with others: all of them, and those that are left."""
+    """Bytes that this process shares with others: total, and still available."""
 
     total_bytes: int
     available_bytes: int
@@ -29,30 +32,30 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process and all below it use: resident bytes, CPU seconds since they began."""
+    """Resource usage of some processes: resident bytes, and CPU seconds since their start."""
 
     memory_bytes: int
     cpu_s: float
 
 
 def host_name(environment: Mapping[str, str]) -> str:
-    """The name of this machine, as Slurm knows it where Slurm has started us."""
+    """Return the name of this machine, as Slurm knows it if Slurm has started us."""
     return environment.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def usable_cpus(environment: Mapping[str, str]) -> tuple[int, ...]:
-    """Numbers of the CPUs that we may use.
+    """Return the numbers of the CPUs that we may use.
 
-    On a node that Slurm shares among jobs without binding them, as many as our job has there: a training in
-    the same job has no more.
+    On a node that Slurm shares among jobs without binding them, as many as our job has there: a training run
+    in the same job has no more.
     """
     cpus = sorted(os.sched_getaffinity(0))
     granted = environment.get("SLURM_CPUS_ON_NODE", "") if environment.get("SLURMD_NODENAME") else ""
     return tuple(cpus[: int(granted)] if granted.isdigit() and int(granted) else cpus)
 
 
-def memory() -> Memory:
-    """The node's memory, or that of the control group if it is smaller."""
+def read_memory() -> Memory:
+    """Return the node's memory, or that of the control group if it is smaller."""
     fields = {}
     for line in (_PROC / "meminfo").read_text(encoding="ascii").splitlines():
         name, _, rest = line.partition(":")
@@ -64,7 +67,7 @@ def memory() -> Memory:
 
 
 def _group_limits() -> Iterable[tuple[int, int]]:
-    """(limit, used) of the control groups of this process that have a limit; versions 1 and 2."""
+    """Yield (limit, used) of the control groups of this process that have a limit; versions 1 and 2."""
     with suppress(OSError):
         for line in (_PROC / "self/cgroup").read_text(encoding="ascii").splitlines():
             _, kinds, path = line.split(":", 2)
@@ -84,10 +87,10 @@ def _group_limits() -> Iterable[tuple[int, int]]:
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
-def in_sessions(leaders: Collection[int]) -> set[int]:
-    """All living processes of the sessions that these processes have begun, themselves included.
+def processes_in_sessions(leaders: Collection[int]) -> set[int]:
+    """Return all living processes of the sessions that these processes lead, themselves included.
 
-    A process stays in its session when its parent ends, and so does not get lost as a descendant does.
+    Unlike a descendant, a process stays in its session when its parent exits.
     """
     found = set()
     for entry in os.scandir(_PROC):
@@ -100,10 +103,11 @@ def in_sessions(leaders: Collection[int]) -> set[int]:
     return found
 
 
-def resource_trackers(pids: Collection[int]) -> set[int]:
-    """Those of these processes that remove what others leave in /dev/shm, once these have ended.
+def find_resource_trackers(pids: Collection[int]) -> set[int]:
+    """Return those of these processes that remove what others leave in /dev/shm after their exit.
 
-    That is Python's `multiprocessing`, at once, and torch with the sharing strategy "file_system", 2 s later.
+    These are Python's `multiprocessing`, which removes it immediately, and torch with the sharing strategy
+    "file_system", 2 s later.
     """
     found = set()
     for pid in pids:
@@ -115,13 +119,13 @@ def resource_trackers(pids: Collection[int]) -> set[int]:
     return found
 
 
-def usage(pid: int) -> Usage:
-    """Of a process and all below it; nothing where it has ended."""
+def usage_of_tree(pid: int) -> Usage:
+    """Return the usage of a process and all its descendants; zero if it has exited."""
     return usage_of((pid, *descendants(pid)))
 
 
 def usage_of(pids: Iterable[int]) -> Usage:
-    """Of some processes together; nothing of those that have ended."""
+    """Return the usage of some processes together, without those that have exited."""
     memory_bytes, ticks = 0, 0
     for one in pids:
         with suppress(OSError, ValueError, IndexError):
@@ -133,28 +137,28 @@ def usage_of(pids: Iterable[int]) -> Usage:
 
 
 def disk_bytes_of(pids: Iterable[int]) -> int | None:
-    """Bytes that processes, and children of theirs that have ended, have caused to be read from disks.
+    """Return the bytes that processes, and their exited children, have caused to be read from disks.
 
-    `read_bytes` of proc(5): what comes out of the page cache is not in it, nor what many network file systems
-    read. None where the kernel does not tell.
+    This is `read_bytes` of proc(5), without reads from the page cache and from many network file systems.
+    None if the kernel does not report it.
     """
     total = 0
     for pid in pids:
         try:
             lines = (_PROC / str(pid) / "io").read_text(encoding="ascii").splitlines()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended, and counts as its parent's
+            continue  # it has exited, and counts as its parent's
         except OSError:
             return None
         total += next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), 0)
     return total
 
 
-def unshared_part(pids: Iterable[int]) -> float:
-    """Which part of the resident memory of processes they have once what they share is counted once.
+def measure_unshared_part(pids: Iterable[int]) -> float:
+    """Return the fraction of the resident memory of processes that remains if shared pages count once.
 
-    By `smaps_rollup` of proc(5): "proportional" is resident memory with each page divided by its users. 1
-    where the kernel does not tell. Takes about 0.1 ms for each MiB.
+    By `smaps_rollup` of proc(5), whose "proportional" size divides each page by its number of users. 1 if the
+    kernel does not report it. Takes about 0.1 ms per MiB.
     """
     resident = proportional = 0
     for pid in pids:
@@ -166,7 +170,7 @@ def unshared_part(pids: Iterable[int]) -> float:
 
 
 def busy_cpu_s(cpus: Iterable[int]) -> float:
-    """CPU seconds that the given CPUs have worked since the machine started, for whomever."""
+    """Return the CPU seconds that the given CPUs have worked since the machine started."""
     wanted = {f"cpu{cpu}" for cpu in cpus}
     busy = 0
     for line in (_PROC / "stat").read_text(encoding="ascii").splitlines():
@@ -181,7 +185,7 @@ _SAY_EVERY = 1000
 
 
 class ColdFiles:
-    """Files below some folders; `files` and `size_bytes` are of what was dropped last."""
+    """Drops files below some folders from the page cache; `files` and `size_bytes` count the last drop."""
 
     def __init__(self, flag: str, folders: Sequence[Path]) -> None:
         self._flag = flag
@@ -189,58 +193,60 @@ class ColdFiles:
         self.files = self.size_bytes = 0
 
     def drop(self, say: Callable[[str], None]) -> None:
-        """Drops all of them; takes the kernel some 10 us for a file, and more over a network.
+        """Drop all files from the page cache; takes about 10 us per file, and longer over a network.
 
         Args:
-            say: Told now and then what is being done.
+            say: Receives progress.
 
         Raises:
             UsageError: a file cannot be read.
         """
         self.files = self.size_bytes = 0
-        for path in files_below(self.folders):
+        for path in walk_files(self.folders):
             if self.files % _SAY_EVERY == 0:
-                say("dropping files from the memory")
+                say("dropping files from the page cache")
             self._drop(path)
 
     def _drop(self, path: str) -> None:
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # it has gone meanwhile
+            return  # it was removed in the meantime
         except OSError as error:
             raise UsageError(
-                f"{self._flag}: {path!r} cannot be read: {error.strerror}; expected folders whose files we "
-                "may read: name only those of the input"
+                f"{self._flag}: {path!r} cannot be read: {error.strerror}; expected folders with readable "
+                "files: name only those of the input"
             ) from error
         try:
             self.files += 1
             self.size_bytes += os.fstat(descriptor).st_size
-            with suppress(OSError):  # what was written a moment ago can be dropped once it is on the disk
+            with suppress(OSError):  # dirty pages can only be dropped once they are on the disk
                 os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
 
 
-def check_folders(flag: str, folders: Sequence[Path]) -> None:
-    """Whether there are files below each of them.
+def check_has_files(flag: str, folders: Sequence[Path]) -> None:
+    """Check that there are files below each folder.
 
     Raises:
-        UsageError: there are not.
+        UsageError: there are none.
     """
     for folder in folders:
-        if next(files_below([folder]), None) is None:
-            raise UsageError(f"{flag}: there is no file below {str(folder)!r}; expected those of the input")
+        if next(walk_files([folder]), None) is None:
+            raise UsageError(
+                f"{flag}: there is no file below {str(folder)!r}; expected the files of the input"
+            )
 
 
-def files_below(folders: Sequence[Path]) -> Iterator[str]:
-    """Regular files, each folder once; links are followed, as a program does that opens them."""
+def walk_files(folders: Sequence[Path]) -> Iterator[str]:
+    """Yield regular files, each folder once; links are followed, as a program does that opens them."""
     seen: set[tuple[int, int]] = set()
     waiting = [str(folder) for folder in folders]
     while waiting:
         folder = waiting.pop()
-        with suppress(OSError):  # what only others may see is no part of the input
+        with suppress(OSError):  # folders that we may not read are no part of the input
             status = Path(folder).stat()
             if (status.st_dev, status.st_ino) in seen:
                 continue
@@ -254,19 +260,19 @@ def files_below(folders: Sequence[Path]) -> Iterator[str]:
 
 
 _SHARED = Path("/dev/shm")
+# torch_PID_RANDOM_COUNT: `NewProcessWideShmHandle` in torch's aten/src/ATen/MapAllocator.cpp.
 _OF_TORCH = re.compile(r"torch_(\d+)_")
-"""torch_PID_RANDOM_COUNT: `NewProcessWideShmHandle` in torch's aten/src/ATen/MapAllocator.cpp."""
 
 
-def remove_segments(pids: Collection[int]) -> None:
-    """Removes what torch has in /dev/shm of processes that were killed just now.
+def remove_torch_segments(pids: Collection[int]) -> None:
+    """Remove torch's segments in /dev/shm of processes that were just killed.
 
-    A process may be killed between making a segment and removing its name; with torch's sharing strategy
-    "file_system" names stay for as long as a segment is used.
+    A process may be killed between creating a segment and removing its name; with torch's sharing strategy
+    "file_system", names stay as long as a segment is used.
     """
     if not pids:
         return
-    with suppress(OSError):  # there is no such folder, and then no segment
+    with suppress(OSError):  # without this folder there is no segment
         for segment in _SHARED.iterdir():
             match = _OF_TORCH.match(segment.name)
             if match and int(match[1]) in pids:

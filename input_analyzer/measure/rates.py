@@ -230,7 +230,7 @@ class Rates:
             for copy, message in copies.messages():
                 if message["event"] == "ready":
                     ready.add(copy.index)
-                    copy.waited_for = False
+                    copy.must_report = False
             progress("starting the program", 0.3 * len(ready) / len(copies.all))
 
     def _side_by_side(
@@ -240,14 +240,14 @@ class Rates:
         series = {copy.index: _Series(self._epoch_of(copy)) for copy in running}
         read_before = copies.disk_bytes(running[0])
         for copy in running:
-            copy.heard, copy.waited_for = time.monotonic(), True
-            copy.tell(RUN)
+            copy.last_message_at, copy.must_report = time.monotonic(), True
+            copy.send_command(RUN)
         began = time.monotonic()
         rate, start, before = self._until_tight(copies, series, progress)
         batches = _fewest_batches(series.values())
         after = self._clocks(copies, series)
         for copy in running:
-            copy.tell(PAUSE)
+            copy.send_command(PAUSE)
         read = copies.disk_bytes(running[0])
         self._wait_for_pause(copies, running)
         epoch_rate = epoch_bytes = None
@@ -341,4 +341,4 @@ class Rates:
             for copy, message in copies.messages():
                 if message["event"] == "paused":
                     waiting.discard(copy.index)
-                    copy.waited_for = False
+                    copy.must_report = False

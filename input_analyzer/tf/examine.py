@@ -44,7 +44,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         inspection = inspect(
             make,
             seed=program.seed,
-            memory_bytes=order.memory_bytes or node.memory().available_bytes,
+            memory_bytes=order.memory_bytes or node.read_memory().available_bytes,
             in_graph=in_graph if program.eager else call_in_graph,
             names=None if order.source_only else lambda spec: program.component_names(),
         )

@@ -62,7 +62,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     found = _of_tasks(program)
     context = Context(
         sharded={Overlap.SAME: False, Overlap.NONE: True}.get(found) if found else None,
-        memory_bytes=order.memory_bytes or node.memory().available_bytes,
+        memory_bytes=order.memory_bytes or node.read_memory().available_bytes,
         times={time.stage: time for time in times},
         cpus=order.cpus_per_task or len(os.sched_getaffinity(0)),
         seeded=program.seeded,

@@ -79,7 +79,7 @@ def _in_this_process(
                 profile.enter(COLLATE)
                 parts.loader.collate_fn(records)
                 profile.leave()
-                taken = profile.taken()
+                taken = profile.take_times()
                 for part in (SAMPLER, COLLATE, *(layer.name for layer in layers)):
                     spent[part].append(taken.get(part, Spent(0, 0)))
                 enough = number + 1 >= FEWEST_BATCHES and time.monotonic() > end

@@ -28,23 +28,25 @@ def copy(tmp_path: Path) -> Copy:
 
 def test_to_be_loaded_is_a_sign_of_life_for_some_time_and_only_before_others(copy: Copy) -> None:
     now = time.monotonic()
-    copy.heard = now - 30
-    assert copy.silent_s() == pytest.approx(30, abs=1)
-    copy.worked = now - 2
-    assert copy.silent_s() == pytest.approx(2, abs=1), "its imports keep a CPU busy"
-    copy.heard = now - START_GRACE_S - 10
-    assert copy.silent_s() == pytest.approx(10, abs=1), "but not for ever"
-    copy.hears({"event": "alive", "doing": "calling data.py:train_input"})
+    copy.last_message_at = now - 30
+    assert copy.seconds_silent() == pytest.approx(30, abs=1)
+    copy.last_busy_at = now - 2
+    assert copy.seconds_silent() == pytest.approx(2, abs=1), "its imports keep a CPU busy"
+    copy.last_message_at = now - START_GRACE_S - 10
+    assert copy.seconds_silent() == pytest.approx(10, abs=1), "but not for ever"
+    copy.record_message({"event": "alive", "doing": "calling data.py:train_input"})
     assert copy.doing == "calling data.py:train_input"
-    copy.heard = now - 30
-    assert copy.silent_s() == pytest.approx(30, abs=1), "an input function that computes and computes hangs"
+    copy.last_message_at = now - 30
+    assert copy.seconds_silent() == pytest.approx(30, abs=1), (
+        "an input function that computes and computes hangs"
+    )
 
 
 def test_a_killed_process_may_have_lacked_memory(copy: Copy) -> None:
-    error = copies._ended(copy, -signal.SIGKILL, "")
+    error = copies._error_of_exit(copy, -signal.SIGKILL, "")
     assert isinstance(error, MemoryLimitError)
     assert error.exit_code == 137
-    assert "if by nobody else by the kernel for want of memory: it had 3.0 GiB" in str(error)
+    assert "probably by the kernel because memory ran out: it had 3.0 GiB" in str(error)
 
 
 _SPAWNS = """
@@ -87,7 +89,7 @@ def test_shared_memory_of_torch_goes_with_processes_that_are_killed(tmp_path: Pa
         while not (name := one.output.read_text().strip()) and time.monotonic() < end:
             time.sleep(0.01)
         assert Path(name).exists()
-        running._launch.patience.left_s = 0.0
+        running._launch.exit_timeout.left_s = 0.0
     assert not Path(name).exists()
 
 
@@ -95,9 +97,9 @@ _MANAGER = "import os, sys, time; os.read(0, 1); time.sleep(0.3); open(sys.argv[
 _LEAVES_A_MANAGER = """
 import os, subprocess, sys
 from pathlib import Path
-from input_analyzer.measure.cleanup import nothing_left
+from input_analyzer.measure.cleanup import analysis_workspace
 
-with nothing_left(Path(sys.argv[2])):
+with analysis_workspace(Path(sys.argv[2])):
     reader, writer = os.pipe()
     subprocess.Popen(["sleep", "60"], pass_fds=[writer])
     words = ["torch_shm_manager", "-S", "-c", sys.argv[1], sys.argv[2] + "/tidied"]
@@ -115,21 +117,21 @@ def test_who_removes_shared_memory_of_torch_may_do_so_when_its_clients_have_gone
 def test_a_copy_is_a_worker_for_slurm_too() -> None:
     """Only there: elsewhere a program that finds such variables would take itself for a task of Slurm."""
     here = {"SLURM_PROCID": "0", "SLURM_CPUS_PER_TASK": "16"}
-    copy = copies._role(Order(purpose="copy", socket="", copy_index=1, copies=3), here, 2)
+    copy = copies._task_environment(Order(purpose="copy", socket="", copy_index=1, copies=3), here, 2)
     wanted = {"SLURM_PROCID": "2", "SLURM_LOCALID": "2", "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "2"}
     assert wanted.items() <= copy.items()
     assert copy["CSRUN_RANK"] == "2"
-    alone = copies._role(Order(purpose="examine", socket=""), {**here, "SLURM_NTASKS": "8"}, None)
+    alone = copies._task_environment(Order(purpose="examine", socket=""), {**here, "SLURM_NTASKS": "8"}, None)
     assert (alone["SLURM_PROCID"], alone["SLURM_NTASKS"]) == ("0", "1")
-    assert copies._role(Order(purpose="compare", socket=""), {}, 2) == {}
+    assert copies._task_environment(Order(purpose="compare", socket=""), {}, 2) == {}
 
 
 _SAYS_A_LAST_WORD = """
 import os, sys, time
 from pathlib import Path
-from input_rules.input_export import VARIABLE
+from input_rules.input_export import ORDER_VARIABLE
 from input_analyzer.measure.child import begin
-order, link = begin(Path(os.environ[VARIABLE]))
+order, link = begin(Path(os.environ[ORDER_VARIABLE]))
 while not Path(sys.argv[1]).exists():
     time.sleep(0.01)
 link.send(event="examined")
@@ -152,9 +154,9 @@ def test_the_last_word_of_a_process_that_has_ended_is_heard(
             told.touch()
             one.process.wait()
 
-        monkeypatch.setattr(running, "_look_at_memory", meanwhile)
-        monkeypatch.setattr(copies, "LOOK_AROUND_S", 0.0)
+        monkeypatch.setattr(running, "_check_memory", meanwhile)
+        monkeypatch.setattr(copies, "CHECK_S", 0.0)
         for _, message in running.messages():
             assert message["event"] == "examined"
-            one.waited_for = False
-        assert not one.waited_for
+            one.must_report = False
+        assert not one.must_report

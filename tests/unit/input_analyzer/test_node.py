@@ -11,7 +11,7 @@ from resident_files import resident
 
 from cs_toolkit.errors import UsageError
 from input_analyzer.analysis import Measurement
-from input_analyzer.measure.node import ColdFiles, check_folders, files_below
+from input_analyzer.measure.node import ColdFiles, check_has_files, walk_files
 from input_analyzer.report.wording import cold_notes
 
 SIZE = 3 << 20
@@ -56,15 +56,17 @@ def test_links_are_followed_and_every_folder_is_taken_once(tmp_path: Path) -> No
     (tmp_path / "real" / "deep" / "up").symlink_to(tmp_path / "real")
     (tmp_path / "given" / "broken").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "given" / "pipe")
-    found = sorted(os.path.relpath(path, tmp_path) for path in files_below([tmp_path / "given"] * 2))
+    found = sorted(os.path.relpath(path, tmp_path) for path in walk_files([tmp_path / "given"] * 2))
     assert found == ["given/file", "given/link/deep/a"]
 
 
 def test_folders_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"--cold: there is no file below '.*'; expected those of the input"):
-        check_folders("--cold", [tmp_path])
+    with pytest.raises(
+        UsageError, match=r"--cold: there is no file below '.*'; expected the files of the input"
+    ):
+        check_has_files("--cold", [tmp_path])
     (tmp_path / "a").touch()
-    check_folders("--cold", [tmp_path])
+    check_has_files("--cold", [tmp_path])
 
     def refused(path: str, flags: int) -> int:
         raise PermissionError(13, "Permission denied", path)

@@ -16,7 +16,7 @@ from input_analyzer.analyze import default_cpu_candidates
 from input_analyzer.conclusions import read_report_target
 from input_analyzer.errors import (
     VaryingShapesError,
-    _without_framework,
+    _strip_packages,
     is_ours,
     users_stack,
     users_traceback,
@@ -30,7 +30,7 @@ from input_analyzer.measure.examine import (
     may_read_files,
 )
 from input_analyzer.measure.link import Link, short_name
-from input_analyzer.measure.node import host_name, memory, usable_cpus, usage
+from input_analyzer.measure.node import host_name, read_memory, usable_cpus, usage_of_tree
 from input_rules.batches import batch_bytes, count_samples
 from input_rules.errors import WrongTypeError
 from input_rules.formatting import display_path
@@ -82,7 +82,9 @@ def test_a_short_last_batch_is_let_pass_and_everything_else_refused() -> None:
     ):
         with pytest.raises(VaryingShapesError, match=r"'features' of the first batch is float32\[4, 3\]"):
             shapes.check(other)
-    with pytest.raises(VaryingShapesError, match=r"or crop them .* leaves records out has to put others in"):
+    with pytest.raises(
+        VaryingShapesError, match=r"or crop them .* drops records has to replace them by others"
+    ):
         shapes.check((np.zeros([8, 3], np.float32), whole[1]))
     with pytest.raises(VaryingShapesError, match="make all records of one type"):
         shapes.check((whole[0].astype(np.float64), whole[1]))
@@ -117,7 +119,7 @@ def test_without_frames_of_the_user_there_is_no_traceback() -> None:
     assert kept.startswith("Traceback (most recent call last):\n  File ")
     assert bare.startswith("AttributeError: ")
     text = 'Traceback (most recent call last):\n  File "/x/site-packages/a.py", line 1, in f\n    g()\nE: no'
-    assert _without_framework(text) == "E: no"
+    assert _strip_packages(text) == "E: no"
 
 
 def test_a_stack_of_faulthandler_is_shown_like_a_traceback() -> None:
@@ -195,7 +197,7 @@ def test_a_socket_may_be_in_any_folder(tmp_path: Path) -> None:
         listener.listen(1)
         link = Link.connect(str(folder / "link"))
         link.send(event="hello")
-        assert Link(listener.accept()[0]).received(5.0) == [{"event": "hello"}]
+        assert Link(listener.accept()[0]).receive(5.0) == [{"event": "hello"}]
 
 
 def test_candidates_go_up_to_the_whole_node() -> None:
@@ -246,9 +248,9 @@ def test_the_name_and_place_of_a_function() -> None:
 
 
 def test_memory_of_this_node_and_process() -> None:
-    now = memory()
+    now = read_memory()
     assert 0 < now.available_bytes <= now.total_bytes
     held = np.ones(16 << 20)
-    assert usage(os.getpid()).memory_bytes > held.nbytes
-    assert usage(os.getpid()).cpu_s > 0
-    assert usage(2**22 + 1).memory_bytes == 0
+    assert usage_of_tree(os.getpid()).memory_bytes > held.nbytes
+    assert usage_of_tree(os.getpid()).cpu_s > 0
+    assert usage_of_tree(2**22 + 1).memory_bytes == 0

@@ -15,8 +15,8 @@ from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Measurement
 from input_analyzer.errors import InputEndedError, ProcessBugError
 from input_analyzer.measure.child import check_length
-from input_analyzer.measure.copies import Launch, Patience
-from input_analyzer.measure.node import ColdFiles, in_sessions
+from input_analyzer.measure.copies import ExitTimeout, Launch
+from input_analyzer.measure.node import ColdFiles, processes_in_sessions
 from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan, Rates, plans
 from input_analyzer.rate_model import Point, fit
 from input_rules.input_export import Shard
@@ -54,7 +54,7 @@ def measure(
     epoch: int | None = None,
     effort: Effort | None = None,
     head: str = "",
-    patience: Patience | None = None,
+    exit_timeout: ExitTimeout | None = None,
     make_cold: Callable[[Callable[[str], None]], None] | None = None,
 ) -> tuple[list[Measurement], Rates]:
     file = tmp_path / "program.py"
@@ -62,7 +62,7 @@ def measure(
     environment = dict(os.environ)
     environment = program_environment(environment, this_toolkit()).apply(environment)
     words = (sys.executable, str(file))
-    launch = Launch(words, environment, 60.0, None, "here", patience=patience or Patience(20.0))
+    launch = Launch(words, environment, 60.0, None, "here", exit_timeout=exit_timeout or ExitTimeout(20.0))
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     rates = Rates(effort or Effort(1.0, 3.0), epoch, cpus, make_cold)
     return list(rates.measure(launch, plan, lambda doing, part: None)), rates
@@ -246,13 +246,13 @@ while True:
     pace(0.01)
     yield batch()
 """
-    patience = Patience(0.5 if hangs else 20.0)
-    measure(tmp_path, body, Plan(1, (1, 2)), effort=Effort(0.2, 0.4), head=head, patience=patience)
+    exit_timeout = ExitTimeout(0.5 if hangs else 20.0)
+    measure(tmp_path, body, Plan(1, (1, 2)), effort=Effort(0.2, 0.4), head=head, exit_timeout=exit_timeout)
     for folder in (tmp_path / "0", tmp_path / "1"):
         assert (folder / "ended").exists() != hangs
         (leader,) = (int(file.name) for file in folder.iterdir() if file.name.isdigit())
-        assert not in_sessions([leader]), "what it has started is left"
-    assert (patience.left_s == 0) == hangs, "the next ones are not waited for"
+        assert not processes_in_sessions([leader]), "what it has started is left"
+    assert (exit_timeout.left_s == 0) == hangs, "the next ones are not waited for"
 
 
 @pytest.mark.parametrize(
@@ -287,8 +287,8 @@ def test_a_worker_without_records_is_named() -> None:
 
 
 def test_a_bug_of_the_toolkit_in_a_copy_ends_the_analysis_as_one(tmp_path: Path) -> None:
-    head = "from input_rules.batches import size_bytes\n"
+    head = "from input_rules.batches import batch_bytes\n"
     with pytest.raises(ProcessBugError, match="please report it with this traceback") as caught:
-        measure(tmp_path, "\nyield size_bytes(None)\n", Plan(1, (1,)), head=head)
+        measure(tmp_path, "\nyield batch_bytes(None)\n", Plan(1, (1,)), head=head)
     assert caught.value.exit_code == 3
-    assert "in size_bytes" in str(caught.value)
+    assert "in batch_bytes" in str(caught.value)

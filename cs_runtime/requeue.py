@@ -22,6 +22,11 @@ CHECKPOINT_FILE_NAME = ".train_checkpoint.json"
 _calls: Counter[Path] = Counter()
 
 
+def forget_calls() -> None:
+    """Count calls of train from 0 again, for another program in this process."""
+    _calls.clear()
+
+
 def last_step_of_job(
     model_dir: Path, task: TaskInfo, first_step: int, steps: int | None, last_step: int | None
 ) -> int:

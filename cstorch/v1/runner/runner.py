@@ -21,7 +21,7 @@ import torch
 from cs_runtime.checkpoint_requests import leave_for_requeue
 from cs_runtime.errors import NonFiniteLossError, RunError
 from cs_runtime.files import write_json
-from cs_runtime.requeue import checkpoint_of_job, last_step_of_job, record_checkpoint
+from cs_runtime.requeue import checkpoint_of_job, forget_calls, last_step_of_job, record_checkpoint
 from cs_runtime.tasks import current
 from cstorch import optim
 from cstorch.amp.loss_scaling import clip_by_norm, clip_by_value, gradients
@@ -234,6 +234,7 @@ class Runner:
         loader = self._prepare_loader(loader, modes.TRAIN)
         steps = self.config.total_steps(self.global_step, loader.steps)
         first, model_dir = self.global_step, self.config.model_dir
+        Program.current().cleanup.callback(forget_calls)
         self._last_step = last_step_of_job(model_dir, current(), first, steps, None)
         self._measured.clear()
         self.on_train_start()

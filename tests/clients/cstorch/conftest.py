@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cstorch.testing import forget
+from cstorch.program import Program
 
 Run = Callable[..., Any]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -21,9 +21,9 @@ def run_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Runs a program as `__main__` with a command line; returns what it left in `result`."""
 
     def run(name: str, *flags: Any) -> Any:
-        forget()
+        Program.reset()
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, flags)])
         return runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")["result"]
 
     yield run
-    forget()
+    Program.reset()

@@ -9,7 +9,7 @@ import pytest
 
 import cstorch
 from cs_system.testing import RunningSystem
-from cstorch.testing import forget
+from cstorch.program import Program
 
 PAGE = Path(__file__).parents[3] / "docs" / "pytorch.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -30,9 +30,9 @@ def test_a_program_of_the_page_trains(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CS_IP", system.address)
-    forget()
+    Program.reset()
     exec(PROGRAMS[number].replace("127.0.0.1:9000", system.address), {"__name__": "__main__"})
-    forget()
+    Program.reset()
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) == lines
     assert float(printed[-1].split()[-1]) < loss

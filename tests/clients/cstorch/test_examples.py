@@ -13,7 +13,7 @@ import pytest
 
 from cs_system.testing import RunningSystem
 from csrun.schedulers.tasks import worker_variables
-from cstorch.testing import forget
+from cstorch.program import Program
 from input_rules.input_export import ORDER_VARIABLE, InputProgram, Shard
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,7 @@ def run_example(
     """Runs the `run.py` of an example on the system; returns what it printed and logged."""
 
     def run(name: str, *flags: str | Path) -> str:
-        forget()
+        Program.reset()
         caplog.clear()
         program = ROOT / "models" / name / "pytorch" / "run.py"
         params = program.parent / "configs" / PARAMS[name]
@@ -47,7 +47,7 @@ def run_example(
         return capsys.readouterr().out + caplog.text
 
     yield run
-    forget()
+    Program.reset()
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cs_system.testing import RunningSystem
-from cstorch.testing import values_by_step
 from cstorch.utils.tensorboard import SummaryReader
+
+
+def values_by_step(events: Iterable[Any]) -> dict[int, float]:
+    """The values of a scalar that `SummaryReader.read_scalar` has read."""
+    return {event.step: event.value for event in events}
+
 
 Run = Callable[..., Any]
 

@@ -22,7 +22,7 @@ from cgc.repeats.expand import expand_step
 from cgc.repeats.rewrite import rewrite
 from cgc.repeats.shorten import ShortStep
 from cs_toolkit.step import Precision
-from cstorch.testing import forget
+from cstorch.program import Program
 
 pytestmark = pytest.mark.soak
 
@@ -84,9 +84,9 @@ def test_tensorflow(model: str, params: str, omitted: list[int]) -> None:
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    forget()
+    Program.reset()
     yield
-    forget()
+    Program.reset()
 
 
 @pytest.mark.usefixtures("forgotten")

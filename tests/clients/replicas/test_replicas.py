@@ -22,7 +22,7 @@ from cs_system.testing import RunningSystem
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.execution_options import ReplicaChoiceError
 from cs_toolkit.messages import Message
-from cstorch.testing import forget
+from cstorch.program import Program
 from estimator import CerebrasEstimator, CSRunConfig
 
 MODELS = Path(__file__).parents[3] / "models"
@@ -163,7 +163,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(
 
 def trained(model_dir: Path, system: RunningSystem, *flags: str) -> dict[str, torch.Tensor]:
     """The weights that the PyTorch example has after some steps."""
-    forget()
+    Program.reset()
     program = MODELS / "fc_mnist" / "pytorch" / "run.py"
     params = program.parent / "configs" / "params_fc_mnist.yaml"
     words = (f"--cs_ip={system.address}", f"--params={params}", f"--max_steps={STEPS}", *flags)
@@ -184,7 +184,7 @@ def test_a_torch_program_has_the_weights_of_one_copy(
         with pytest.raises((CallError, ReplicaChoiceError), match="cannot be shared equally by 7 replicas"):
             trained(tmp_path / "seven", system, "--num_replicas=7")
     finally:
-        forget()
+        Program.reset()
     replicas = {name: artifact(tmp_path / name)["estimates"]["replicas"] for name in flags}
     assert (replicas["one"], replicas["two"]) == (1, 2)
     assert replicas["auto"] > 1

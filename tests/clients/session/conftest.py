@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cstorch.testing import forget
+from cstorch.program import Program
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -26,9 +26,9 @@ def run_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run
     monkeypatch.chdir(tmp_path)
 
     def run(name: str, *flags: Any) -> dict[str, Any]:
-        forget()
+        Program.reset()
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, flags)])
         return runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")
 
     yield run
-    forget()
+    Program.reset()

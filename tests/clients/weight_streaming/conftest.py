@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cstorch.testing import forget
+from cstorch.program import Program
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def run_torch_program(
     caplog.set_level(logging.INFO)
 
     def run(program: Path, *arguments: str) -> str:
-        forget()
+        Program.reset()
         caplog.clear()
         monkeypatch.setattr(sys, "argv", [str(program), *arguments])
         runpy.run_path(str(program), run_name="__main__")
@@ -28,4 +28,4 @@ def run_torch_program(
         return shown.out + shown.err + caplog.text
 
     yield run
-    forget()
+    Program.reset()

@@ -13,7 +13,7 @@ import torch
 import cerebras_pytorch.experimental as cstorch
 from cs_runtime.options import EXECUTION_VARIABLE
 from cs_system.testing import RunningSystem
-from cstorch.testing import forget
+from cstorch.program import Program
 
 pytestmark = pytest.mark.soak
 
@@ -28,7 +28,7 @@ PARAMS = {
 
 def trained(name: str, model_dir: Path, steps: int, system: RunningSystem) -> dict[str, torch.Tensor]:
     """The weights that an example has after so many steps."""
-    forget()
+    Program.reset()
     program = MODELS / name / "pytorch" / "run.py"
     params = program.parent / "configs" / PARAMS[name]
     flags = (f"--cs_ip={system.address}", f"--params={params}", f"--max_steps={steps}")
@@ -49,7 +49,7 @@ def test_weights_are_those_of_the_pipeline(
         monkeypatch.setenv(EXECUTION_VARIABLE, "weight_streaming")
         streamed = trained(name, tmp_path / "streamed", 20, system)
     finally:
-        forget()
+        Program.reset()
     assert "weight_streaming" in (next(tmp_path.glob("streamed/**/cs_*/manifest.json"))).read_text()
     assert streamed.keys() == pipelined.keys()
     for key, expected in pipelined.items():

@@ -17,7 +17,7 @@ from cgc.cirh.module import verify_module
 from cgc.importers.aten import import_step
 from cgc.lowering.interpret import step_function
 from cs_toolkit.step import GLOBAL_STEP
-from cstorch.testing import forget
+from cstorch.program import Program
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import TracedStep, trace
@@ -106,6 +106,6 @@ def both_ways() -> Callable[..., BothWays]:
 @pytest.fixture
 def fresh_process() -> Iterator[None]:
     """As if no test before had configured, compiled or computed anything."""
-    forget()
+    Program.reset()
     yield
-    forget()
+    Program.reset()

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,13 @@ from cstorch.distributed import ClusterConfig
 from cstorch.errors import ConfigureError, InputError
 from cstorch.loop.steps import _Summary
 from cstorch.program import Program, configuration
-from cstorch.testing import forget, values_by_step
 from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
 from cstorch.utils.tensorboard import SummaryReader, SummaryWriter
+
+
+def values_by_step(events: Iterable[Any]) -> dict[int, float]:
+    """The values of a scalar that `SummaryReader.read_scalar` has read."""
+    return {event.step: event.value for event in events}
 
 
 @pytest.fixture(params=["CSX", "CPU"])
@@ -297,12 +301,12 @@ def test_workers_of_a_loop_are_started_once(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setattr(startup, "LocalWorkers", Workers)
     wanted = ClusterConfig(num_workers_per_csx=3)
     for kind, settings in (("CPU", {}), ("CSX", {"compile_only": True}), ("CSX", {})):
-        forget()
+        Program.reset()
         cstorch.backend(kind, artifact_dir=tmp_path, **settings)
         for _ in range(2):
             with DataExecutor(DataLoader(data), cs_config=wanted)._running():
                 pass
-    forget()
+    Program.reset()
     assert started == [3]
 
 
@@ -322,12 +326,12 @@ def test_a_system_of_the_program_has_as_many_as_share_a_batch(
 
     monkeypatch.setattr(startup, "EmbeddedSystem", System)
     monkeypatch.delenv("CS_IP", raising=False)
-    forget()
+    Program.reset()
     cstorch.backend("CSX", artifact_dir=tmp_path, cluster_config=ClusterConfig(num_csx=2))
     assert startup.system_address() == "127.0.0.1:9002"
     with Program.current().adjusted_configuration(num_csx=1):
         assert startup.system_address() == startup.system_address() == "127.0.0.1:9001"
-    forget()
+    Program.reset()
     assert started == [("cs_system_2.log", 2), ("cs_system.log", 1)]
 
 
@@ -335,21 +339,21 @@ def test_a_system_of_the_program_has_as_many_as_share_a_batch(
 def test_a_loop_has_the_micro_batch_size_of_its_own_or_that_of_the_backend(
     given: Any, size: int, tmp_path: Path
 ) -> None:
-    forget()
+    Program.reset()
     cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, micro_batch_size=2)
     try:
         with DataExecutor(DataLoader(data), micro_batch_size=given)._running():
             assert configuration().streaming().micro_batch_size == size
         assert configuration().streaming().micro_batch_size == 2
     finally:
-        forget()
+        Program.reset()
 
 
 def test_a_loop_has_the_micro_batch_size_of_the_flag_that_is_set_at_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Programs set the flag for a training, and take it back for the validation."""
-    forget()
+    Program.reset()
     caplog.set_level("INFO", "cstorch")
     performance = cstorch.backends.csx.performance
     monkeypatch.setattr(performance, "micro_batch_size", 4)
@@ -365,11 +369,11 @@ def test_a_loop_has_the_micro_batch_size_of_the_flag_that_is_set_at_its_time(
         with DataExecutor(DataLoader(data))._running():
             assert configuration().streaming().micro_batch_size == 2
     finally:
-        forget()
+        Program.reset()
 
 
 def test_without_gradient_accumulation_a_micro_batch_size_does_not_count(tmp_path: Path) -> None:
-    forget()
+    Program.reset()
     cstorch.backend(
         "CSX", artifact_dir=tmp_path, compile_only=True, micro_batch_size=2, use_cs_grad_accum=False
     )
@@ -378,21 +382,21 @@ def test_without_gradient_accumulation_a_micro_batch_size_does_not_count(tmp_pat
         with DataExecutor(DataLoader(data), micro_batch_size=4)._running():
             assert configuration().streaming().micro_batch_size == "auto"
     finally:
-        forget()
+        Program.reset()
 
 
 def test_a_backend_says_how_a_step_is_executed(tmp_path: Path) -> None:
-    forget()
+    Program.reset()
     chosen = {"execution": "weight_streaming", "recompute": "all"}
     cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, **chosen)
     assert configuration().execution == "weight_streaming"
     assert configuration().streaming().recompute == "all"
-    forget()
+    Program.reset()
     with pytest.raises(ConfigureError, match="expected one of auto, pipelined, weight_streaming"):
         cstorch.backend("CSX", artifact_dir=tmp_path, execution="streaming")
     cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, num_replicas="auto")
     assert (configuration().execution, configuration().num_replicas) == ("auto", "auto")
-    forget()
+    Program.reset()
 
 
 def test_a_position_in_the_input_is_saved_and_loaded(model: nn.Module) -> None:

@@ -19,7 +19,6 @@ from cs_system.testing import RunningSystem
 from cstorch import step_count
 from cstorch.optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from cstorch.program import Program
-from cstorch.testing import forget
 from cstorch.utils.data import DataLoader
 from models.bert.pytorch.data import train_dataloader as masked_text
 from models.bert.pytorch.model import Bert
@@ -154,10 +153,10 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _process(system: RunningSystem, artifacts: Path, tmp_path: Path) -> Iterator[None]:
-    forget()
+    Program.reset()
     cstorch.configure(tmp_path, artifacts, checkpoint_steps=STOP, mgmt_address=system.address, seed=1)
     yield
-    forget()
+    Program.reset()
 
 
 @pytest.fixture(params=["mlp", "cnn", "gpt", pytest.param("bert", marks=pytest.mark.soak)])

@@ -19,7 +19,7 @@ from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
 from csrun.tasks.roles import EXIT_REQUEUE
 from cstorch.metrics import AccuracyMetric
-from cstorch.testing import forget
+from cstorch.program import Program
 from cstorch.v1.runner import LossValueError, RunConfig, Runner, run
 from cstorch.v1.runner.runner import newest_checkpoint
 from cstorch.v1.runner.settings import StepsReachedError
@@ -79,7 +79,7 @@ def called(
     *flags: str, params: dict[str, Any] | None = None, runner: type[Runner] = Runner, **run_config: Any
 ) -> Runner:
     """One call of `run` in a process of its own, as it were."""
-    forget()
+    Program.reset()
     given = {**PARAMS, **(params or {})}
     given["runconfig"] = {**given["runconfig"], **run_config}
     Path("params.yaml").write_text(yaml.safe_dump(given))

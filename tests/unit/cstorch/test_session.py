@@ -34,7 +34,6 @@ from cstorch.input.analysis import log_report
 from cstorch.loop.rates import RateTracker
 from cstorch.program import Program, configuration
 from cstorch.step_count import steps_done
-from cstorch.testing import forget
 from cstorch.tracing.device import DeviceTensor
 from cstorch.v1.session import rendezvous, state
 from cstorch.v1.session.core import cb_model as cm
@@ -125,7 +124,7 @@ def test_optimizers_train_as_on_a_cpu(
 ) -> None:
     """Those of torch.optim to PyTorch's numbers, state that only their first step makes included."""
     expected = Training(make, **arguments).losses()
-    forget()
+    Program.reset()
     cbtorch.initialize(cs_ip=system.address)
     ours = Training(make, **arguments)
     assert isinstance(ours.optimizer, cbtorch.optim.Optimizer)
@@ -136,7 +135,7 @@ def test_optimizers_train_as_on_a_cpu(
 def test_the_body_runs_for_fetched_steps_and_decides_by_their_numbers(system: RunningSystem) -> None:
     """Python in it sees the step, which its closures get as an argument; the steps between them run too."""
     expected = Training(torch.optim.SGD, lr=0.1).losses()
-    forget()
+    Program.reset()
     cbtorch.initialize(cs_ip=system.address)
     training = Training(torch.optim.SGD, lr=0.1)
     seen: dict[int, float] = {}
@@ -196,7 +195,7 @@ def test_functions_of_amp_are_those_of_the_scaler() -> None:
     scaler.loss_scale.fill_(4.0)
     saved = cbtorch.amp.state_dict()
     assert saved["loss_scale"] == 4.0
-    forget()
+    Program.reset()
     cbtorch.amp.load_state_dict(saved)
     assert cbtorch.amp.GradScaler("dynamic", init_scale=8.0).loss_scale == 4.0
     cbtorch.amp.GradScaler(16.0, max_gradient_norm=1.0)  # does not clip: the program has to
@@ -214,7 +213,7 @@ def test_an_optimizer_clips_and_has_what_schedules_are_made_on(system: RunningSy
             return super().step(closure)
 
     expected = Training(Clipped, lr=0.5).losses()
-    forget()
+    Program.reset()
     cbtorch.initialize(cs_ip=system.address)
     ours = Training(torch.optim.SGD, lr=0.5)
     ours.optimizer.gradient_clipper = lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.1)
@@ -253,7 +252,7 @@ def test_a_scaler_that_is_called_divides_clips_and_skips(system: RunningSystem) 
         plain.optimizer.step()
         expected.append(loss.item())
     assert ours == pytest.approx(expected, rel=1e-5)
-    forget()
+    Program.reset()
     cbtorch.initialize(cs_ip=system.address)
     assert train() == pytest.approx(expected, rel=1e-5)
 
@@ -291,7 +290,7 @@ def test_declared_schedules_count_the_steps_of_their_optimizer(
     expected = [0.1, 0.05, 0.3, 0.2, 0.1, 0.1]
 
     def prepared() -> tuple[Training, list[Any]]:
-        forget()
+        Program.reset()
         cbtorch.initialize(cs_ip=system.address)
         training = Training(optim.SGD, lr=1.0)
         schedules = [
@@ -401,7 +400,7 @@ def test_a_program_that_loads_its_optimizer_goes_on_bit_for_bit(
     """With a schedule, masks of dropout, and the input of the next step; the optimizer is PyTorch's own."""
 
     def trained(saved: Any, steps: int) -> Any:
-        forget()
+        Program.reset()
         cbtorch.initialize(cs_ip=system.address)
         cm.set_rng_state(5)
         training = Training(make, lr=0.1)

@@ -17,9 +17,9 @@ import cstorch
 from cs_system.testing import RunningSystem
 from cs_toolkit.step import GLOBAL_STEP, OPTIMIZER_STATE
 from cstorch import amp, optim, sparse
+from cstorch.program import Program
 from cstorch.sparse import init, utils
 from cstorch.sparse.utils import checkerboard_mask, from_zeros_mask, kept_count, largest, topk_mask
-from cstorch.testing import forget
 
 from .conftest import run_compiled
 
@@ -307,7 +307,7 @@ def test_a_model_is_sparse_on_the_system_and_continues_there(system: RunningSyst
         losses["eager"].append(float(train(eager, x)))
     found: list[dict[str, Any]] = []
     for steps in (4, 8):  # the second run continues from the checkpoint of the first
-        forget()
+        Program.reset()
         cstorch.configure(model_dir=tmp_path, mgmt_address=system.address, seed=1, checkpoint_steps=4)
         model, algorithm = sparse_model(config)
         model = cstorch.compile(model)

@@ -95,7 +95,7 @@ class profile:  # noqa: N801 - the original name
 
     Args:
         schedule: Which steps.
-        host_activities: Servers of the original's cluster to profile; without effect, as the log says.
+        host_activities: Servers of the original's cluster to profile; without effect, which is logged.
         on_trace_ready: Called with the profiler at the end of the block, such as
             `tensorboard_trace_handler(folder)`.
     """
@@ -190,7 +190,7 @@ def tensorboard_trace_handler(
 
     Args:
         dir_name: Folder, which is made.
-        worker_name: Begins the name of the file; the process where None.
+        worker_name: Prefix of the file name; None for the process id.
         use_gzip: Compress it.
     """
 

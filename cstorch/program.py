@@ -99,10 +99,10 @@ class Program:
         loader_numbers: Counts the data loaders.
         reader_positions: (number of readers, index of this one) of the entered `reading_as` blocks.
         local_workers: Workers that the program has started itself.
-        value_readers: Give values of tensors that are not on this CPU; the last one is asked. A session ends
-            its step to give them.
-        output_readers: Running loops, innermost last: each gives what its last step returned to operations
-            between steps.
+        value_readers: Functions that return values of tensors that are not on this CPU, of which the last one
+            is called. A session ends its step for that.
+        output_readers: Functions of the running loops, innermost last, that return outputs of the last step
+            to operations between steps.
         embedded_systems: Simulated CS systems that were started for the program, by `num_csx`.
         checkpoint_requests: Requests for a checkpoint by SIGUSR1, unless the program handles that itself.
         unfinished_loops: Loops that were left early: code and instruction there, and the function to call if
@@ -193,7 +193,7 @@ class Program:
         self._configuration = replace(self.configuration, **settings)
 
     @contextmanager
-    def adjusted_configuration(self, **settings: Any) -> Iterator[None]:
+    def adjust_configuration(self, **settings: Any) -> Iterator[None]:
         """Change settings within the body, as a `DataExecutor` does for its loop."""
         before = self._configuration
         self.change_configuration(**settings)
@@ -203,7 +203,7 @@ class Program:
             self._configuration = before
 
     def part(self, kind: type[Part]) -> Part:
-        """Return this program's instance of a class, which is made at the first call."""
+        """Return this program's instance of a class, which is created at the first call."""
         if kind not in self._parts:
             self._parts[kind] = kind()
         found: Part = self._parts[kind]

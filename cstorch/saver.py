@@ -19,16 +19,15 @@ PathLike = str | os.PathLike[str]
 
 
 class PyTorchH5Saver:
-    """Writes and reads checkpoints whole, or tensor by tensor.
+    """Writes and reads whole checkpoints, or single tensors of them.
 
     A checkpoint that is written tensor by tensor is kept in memory until `save_spec` has given its nest and
-    all of its tensors have come; it is then written in one step.
+    all tensors are complete. It is then written in one step.
 
     Args:
-        loaded_checkpoint: Checkpoint whose elements `save` writes instead of those of the program, under the
-            same names.
-        is_pretrained_checkpoint: Take only those of the model from it, as far as both have them.
-        kwargs: Other settings of the original, taken without effect.
+        loaded_checkpoint: Checkpoint whose elements `save` writes instead of the program's, by name.
+        is_pretrained_checkpoint: Use only the elements of the model from it that both have.
+        kwargs: Other settings of the original, without effect.
     """
 
     def __init__(
@@ -110,26 +109,26 @@ class PyTorchH5Saver:
         return leaves[tensor_name]
 
     def save_spec(self, checkpoint_file: PathLike, spec: pytree.TreeSpec) -> None:
-        """Take the nest of a checkpoint whose tensors come before or after it by `save_tensor`."""
+        """Set the nest of a checkpoint whose tensors are written by `save_tensor`, before or after it."""
         _Pending.of(checkpoint_file).set_spec(spec)
 
     def save_tensor(self, checkpoint_file: PathLike, tensor_name: str, tensor_value: Any) -> None:
-        """Take one leaf of a checkpoint."""
+        """Add a leaf to a checkpoint."""
         _Pending.of(checkpoint_file).add(tensor_name, tensor_value)
 
 
 @lru_cache(maxsize=1)
 def _leaves_of(checkpoint_file: Path, mtime_ns: int, size: int) -> dict[str, Any]:
-    """Return the leaves of a file as it is now: programs ask for all of them one by one."""
+    """Return the leaves of a file in its present version; cached, because programs read leaf by leaf."""
     return named_leaves(load(checkpoint_file))
 
 
-# Begins the names of weights and buffers in the state of a program.
+# Prefix of weights and buffers in the state of a program.
 _MODEL = "model."
 
 
 class _Pending:
-    """A checkpoint of which leaves are still missing."""
+    """A checkpoint that is not complete yet."""
 
     _all: dict[Path, _Pending] = {}
 
@@ -140,17 +139,17 @@ class _Pending:
 
     @classmethod
     def of(cls, path: PathLike) -> _Pending:
-        """Return the checkpoint that is made for a path."""
+        """Return the pending checkpoint for a path."""
         key = Path(path).absolute()
         return cls._all.setdefault(key, cls(key))
 
     def set_spec(self, spec: pytree.TreeSpec) -> None:
-        """Take the nest."""
+        """Set the nest."""
         self._spec = spec
         self._write_if_complete()
 
     def add(self, name: str, value: Any) -> None:
-        """Take a leaf."""
+        """Add a leaf."""
         self._leaves[name] = value
         self._write_if_complete()
 
@@ -170,8 +169,8 @@ class CheckpointReader:
         checkpoint_file: The file.
 
     Attributes:
-        tensor_names: Names of its leaves.
-        spec: Shape of its nest.
+        tensor_names: Names of the leaves.
+        spec: Structure of the nest.
     """
 
     def __init__(self, checkpoint_file: PathLike) -> None:
@@ -192,7 +191,7 @@ class CerebrasStateDict(dict[str, Any]):
         """Return the state in a checkpoint.
 
         Args:
-            spec: Shape of its nest, which the file has, too.
+            spec: Structure of the nest; ignored, because the file has it.
             checkpoint_file: The file.
         """
         state = load(checkpoint_file)

@@ -278,7 +278,7 @@ def start_process(start_system: bool = True) -> None:
         atexit.register(job_files(task()).end)
     start_workers()
     take_requests()
-    if start_system and _runs() and not _named_system():
+    if start_system and _runs() and not _find_system():
         _own_system(configuration().num_csx)  # it starts while the program creates its model
 
 
@@ -314,13 +314,13 @@ def take_requests() -> None:
 
 def system_address() -> str | None:
     """Return the address of the CS system; None if the program is only compiled and names none."""
-    config, named = configuration(), _named_system()
+    config, named = configuration(), _find_system()
     if named or config.compile_only or config.validate_only:
         return named
     return _own_system(config.num_csx).address
 
 
-def _named_system() -> str | None:
+def _find_system() -> str | None:
     return configuration().mgmt_address or os.environ.get("CS_IP") or None
 
 

@@ -23,8 +23,8 @@ class Settings:
 
     Args:
         group: Full name of the group, for messages.
-        defaults: Values of settings before a program sets them, which programs compute with: the original's.
-            Every other setting is None.
+        defaults: The original's values of settings that programs read before they set them. Every other
+            setting is None.
         effective: Names of the settings that the toolkit reads.
         choices: Allowed values, by name of the setting.
     """

@@ -139,20 +139,20 @@ def device_annotation(
     device: Any, enable_fwd: bool = True, enable_bwd: bool = True
 ) -> Callable[[Function], Function]:
     """Return a decorator that annotates operations with a device of the original's mesh."""
-    return _named("device", device, enable_fwd, enable_bwd)
+    return _annotate("device", device, enable_fwd, enable_bwd)
 
 
 def kernel_annotater(kernel: str | None = None) -> Callable[[Function], Function]:
     """Return a decorator that annotates operations with a kernel of the original's compiler."""
-    return _identity if kernel is None else _named("kernel", kernel)
+    return _identity if kernel is None else _annotate("kernel", kernel)
 
 
 def groups_annotater(num_kv_groups: int | None = None) -> Callable[[Function], Function]:
     """Return a decorator that annotates operations with the groups of keys and values of an attention."""
-    return _identity if num_kv_groups is None else _named("num_kv_groups", num_kv_groups)
+    return _identity if num_kv_groups is None else _annotate("num_kv_groups", num_kv_groups)
 
 
-def _named(
+def _annotate(
     attribute: str, value: Any, enable_fwd: bool = True, enable_bwd: bool = True
 ) -> Callable[[Function], Function]:
     return create_annotation(

@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
 class Compression:
     """Chooses a format in which the original's system keeps parameters: `model.apply(Compression(...))`.
 
-    The system here keeps them as they are, and the numbers are those of the model; the log says so.
+    The system of this toolkit keeps parameters unchanged, which is logged.
 
     Args:
         format: Name of the format, such as "mx8-e3m4".

@@ -184,7 +184,7 @@ class InputLoader:
         """First dimension of the first tensor with dimensions in a batch; 1 if there is none."""
         return next((t.shape[0] for t in self._tensors if t.ndim), 1)
 
-    def described_batch(self) -> Any:
+    def batch_without_values(self) -> Any:
         """Return the nest of a batch, with tensors of the device that have no values."""
         return pytree.tree_map_only(torch.Tensor, DeviceTensor, self.first)
 

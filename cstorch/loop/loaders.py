@@ -76,8 +76,8 @@ class DataLoader(InputLoader):
     Attributes:
         first_batch_s: Seconds until the first batch was available.
         id: Number of this loader in the program, from 0.
-        batches_ahead: Batches that a training skips in addition to one for each step before it; negative
-            where a loaded position is before that of the steps.
+        batches_ahead: Batches that a training run skips in addition to its completed steps; negative if the
+            loaded position is before the step.
 
     Raises:
         InputError: Both `num_steps` and epochs are given, or a number is not positive.
@@ -213,7 +213,7 @@ class DataExecutor:
         running_executors = Program.current().part(_RunningExecutors).stack
         running_executors.append(self)
         try:
-            with Program.current().adjusted_configuration(**changes):
+            with Program.current().adjust_configuration(**changes):
                 if not Program.current().on_cpu:
                     start_workers()
                 yield

@@ -83,7 +83,7 @@ class Loop(ProgramLoop):
         self, loader: InputLoader, steps: int | None = None, checkpoint_steps: int | Schedule | None = None
     ) -> None:
         super().__init__(loader, steps, checkpoint_steps)
-        self.batch = loader.described_batch()
+        self.batch = loader.batch_without_values()
         self.step: RecordedStep | None = None
         self._loader, self._first_step = loader, steps_done()
         self._recording: _Recording | None = None

@@ -70,7 +70,7 @@ class RateTracker:
 
     @_Reading
     def rate(self) -> float:
-        """Samples per second since the previous reading; that one's where none was counted since."""
+        """Samples per second since the previous reading, which is repeated if none was counted since."""
         now = time.perf_counter()
         if self._partial_count:
             newest = self._partial_count / max(now - self._partial_time, 1e-9)

@@ -42,7 +42,7 @@ def compile_step(step_fn: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(step_fn)
     def function(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _hooked(), _listening():
+        with _run_step_hooks(), _listening():
             return step_fn(*args, **kwargs)
 
     @wraps(step_fn)
@@ -89,7 +89,7 @@ def step_closure(closure: Callable[P, T]) -> Callable[P, T | None]:
 
 
 @contextmanager
-def _hooked() -> Iterator[None]:
+def _run_step_hooks() -> Iterator[None]:
     """Call the hooks of `core.compile` around the body, which runs the function of a step."""
     hooks = Program.current().hooks
     for hook in list(hooks.before_step.values()):

@@ -71,7 +71,7 @@ class SparseParameter:
         self.module, self.name = module, name
         self._key = name.rpartition(".")[2]
         self.dense_grad: Tensor | None = None
-        self._hooked: Tensor | None = None
+        self._run_step_hooks: Tensor | None = None
         full = torch.ones_like(self.param, dtype=torch.bool, requires_grad=False)
         module.register_buffer(self.mask_key, full)
         module.register_forward_pre_hook(lambda *_: self.hook_gradient())
@@ -98,9 +98,9 @@ class SparseParameter:
     def hook_gradient(self) -> None:
         """Make gradients of the weight sparse, once for each tensor that has been the weight."""
         parameter = self.param
-        if self._hooked is not parameter and parameter.requires_grad:
+        if self._run_step_hooks is not parameter and parameter.requires_grad:
             parameter.register_hook(self._sparsify_gradient)
-            self._hooked = parameter
+            self._run_step_hooks = parameter
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def prune(self, others: Iterable[Tensor] = ()) -> None:

@@ -69,10 +69,10 @@ def benchmark_dataloader(
 
     Args:
         input_fn: Returns the loader; a `cstorch.utils.data.DataLoader` is measured by its own loader.
-        num_epochs: Epochs; 1 where None.
-        steps_per_epoch: Batches of an epoch; all where None.
-        sampling_frequency: Keep the time of every such batch, and of the first one; 100 where None.
-        profile_activities: Further measurements of the original; without effect, as the log says.
+        num_epochs: Number of epochs; None for 1.
+        steps_per_epoch: Batches of an epoch; None for all.
+        sampling_frequency: Interval of batches whose times are kept, besides the first; None for 100.
+        profile_activities: Further measurements of the original; without effect, which is logged.
         print_metrics: Print the result.
     """
     log_unused("benchmark_dataloader()", {"profile_activities": profile_activities})

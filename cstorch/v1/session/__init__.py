@@ -1,7 +1,7 @@
 """The session API of the first releases: `cerebras_torch`, and `cerebras.framework.torch` in the launchers.
 
-A program says where it computes (`initialize`), wraps its model, its optimizer and its loader, and puts its
-loop into `with Session(...)`. Modules lie where programs import them from.
+A program chooses the system (`initialize`), wraps its model, optimizer and loader, and runs its loop within
+`with Session(...)`. The modules have the paths from which programs import them.
 """
 
 from __future__ import annotations

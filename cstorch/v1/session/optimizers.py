@@ -22,15 +22,15 @@ from cstorch.v1.session.optim.lr_scheduler import chain_schedules, count_step, f
 def optimizer(given: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Prepare an optimizer for a session, and return it; its class then is a `cbtorch.optim.Optimizer`.
 
-    Its state is made now: tensors that only the first step would make are unknown to the second one. The
-    optimizers of `torch.optim` compute as they do in PyTorch; a rule of the program's own makes its state in
-    its constructor or in `preinitialize()`.
+    The optimizers of `torch.optim` compute as they do in PyTorch. An optimizer of the program must create its
+    state in its constructor or in `preinitialize()`.
 
     Raises:
-        CallError: no optimizer.
-        OptimizerArgumentError: it is of parameters that are not on the device, or of a kind whose state
-            depends on its first step.
+        CallError: This is no optimizer.
+        OptimizerArgumentError: Parameters are not on the device, or the kind of optimizer creates its state
+            depending on the first step.
     """
+    # The state is created now, because a recorded step does not have tensors that its own first run creates.
     if not isinstance(given, torch.optim.Optimizer):
         raise CallError(f"optimizer() got a {type(given).__name__}, expected a torch.optim.Optimizer")
     if isinstance(given, _Prepared):
@@ -47,15 +47,15 @@ class _Prepared:
     """The mixin that `optimizer` adds to the class of an optimizer.
 
     Attributes:
-        gradient_clipper: set by the program; it is called with the parameters before they are updated.
-        lr_scheduler: set by `set_main_lr_scheduler`.
+        gradient_clipper: Function of the program, called with the parameters before they are updated.
+        lr_scheduler: Schedule of the program, see `set_main_lr_scheduler`.
     """
 
     is_prepared = True
-    """Its steps can be recorded: see `cstorch.optim.registry`."""
+    """Steps can be recorded (`cstorch.optim.registry`)."""
 
     declares_schedules = True
-    """Its steps count on schedules: see `cstorch.v1.session.optim.lr_scheduler`."""
+    """Steps advance schedules (`cstorch.v1.session.optim.lr_scheduler`)."""
 
     @property
     def _optimizer(self) -> _Prepared:
@@ -63,9 +63,9 @@ class _Prepared:
         return self
 
     def set_main_lr_scheduler(self, lr_scheduler: Any) -> None:
-        """Keep the schedule of the program, which it steps itself.
+        """Keep the schedule of the program, which the program steps itself.
 
-        A chain of PyTorch multiplies the schedules that were made for this optimizer.
+        A `ChainedScheduler` of PyTorch multiplies the schedules of this optimizer.
         """
         self.lr_scheduler = lr_scheduler
         if isinstance(lr_scheduler, torch.optim.lr_scheduler.ChainedScheduler):

@@ -35,14 +35,14 @@ from cstorch.v1.session.steps import Steps, count_figures, current_steps, enter,
 
 log = logging.getLogger("cstorch")
 
-# Of an epoch whose end is not known; the program's loop ends where its own loader does.
+# Length of an epoch of a loader without a length; the program's loop ends with its own loader.
 _MANY_STEPS = 1 << 20
 
 GLOBAL_STEP = "global_step"
 """Name of the number of steps in the state of a program."""
 
 Grouper = Callable[[Iterable[Any]], Iterable[Any]]
-"""Gets the state by name (`fw_name`, `tensor`), and gives groups (`tensors`, `closure`) of it."""
+"""A function that sorts the state (`fw_name`, `tensor`) into groups (`tensors`, `closure`)."""
 
 
 class DataLoader(loaders.DataLoader):
@@ -151,7 +151,7 @@ class Session:
     def __enter__(self) -> Session:
         entered = Program.current().part(_Sessions).entered
         if entered:
-            raise SessionError("a session begins inside another one, expected the first one to end before")
+            raise SessionError("a session begins inside another one, expected that to end before")
         entered.append(self)
         return self
 
@@ -434,7 +434,7 @@ class ApplianceSteps(Steps):
             with torch.no_grad():
                 for tensor, mask in self._masks.values():
                     tensor.mul_(mask)
-        kept = [*self._kept(()), *outputs]
+        kept = [*self._step_outputs(()), *outputs]
         self.recording = False
         self._check_numbers()
         step = self._loop.end_recording(kept)
@@ -536,7 +536,7 @@ class ApplianceSteps(Steps):
             for optimizer in state().optimizers:
                 follow_steps(optimizer)
 
-    def saved(self, name: str, value: Any) -> Any:
+    def checkpoint_value(self, name: str, value: Any) -> Any:
         """Return a value of the state as checkpoints have it: on this CPU, with NaN for pruned elements."""
         if not isinstance(value, DeviceTensor):
             return value

@@ -151,7 +151,7 @@ class Steps:
         first = self._loop.step
         if first is None:
             self._nodes = len(self._loop.tracing.recording.graph.nodes)
-        kept = self._kept(read) if first is None else ()
+        kept = self._step_outputs(read) if first is None else ()
         self.recording = False
         step = self._loop.end_recording(kept)
         self._check_numbers()
@@ -220,7 +220,7 @@ class Steps:
                 "call model.eval() before it, and optimizer.step() only with mode='train'"
             )
 
-    def _kept(self, read: Sequence[DeviceTensor]) -> list[DeviceTensor]:
+    def _step_outputs(self, read: Sequence[DeviceTensor]) -> list[DeviceTensor]:
         """Return the loss and the tensors still in use: outputs of the step besides closures' arguments."""
         own = {id(x) for model in Program.current().models for x in (*model.parameters(), *model.buffers())}
         own |= {id(x.grad) for model in Program.current().models for x in model.parameters()}

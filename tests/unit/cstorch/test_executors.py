@@ -329,7 +329,7 @@ def test_a_system_of_the_program_has_as_many_as_share_a_batch(
     Program.reset()
     cstorch.backend("CSX", artifact_dir=tmp_path, cluster_config=ClusterConfig(num_csx=2))
     assert startup.system_address() == "127.0.0.1:9002"
-    with Program.current().adjusted_configuration(num_csx=1):
+    with Program.current().adjust_configuration(num_csx=1):
         assert startup.system_address() == startup.system_address() == "127.0.0.1:9001"
     Program.reset()
     assert started == [("cs_system_2.log", 2), ("cs_system.log", 1)]

@@ -183,7 +183,7 @@ class ApplianceMode:
         leaves = named_leaves(weights) if isinstance(weights, Mapping) else dict(weights)
         writer, steps = PyTorchH5Saver(), _steps("save_weights()")
         for name, value in leaves.items():
-            writer.save_tensor(file_name, name, steps.saved(name, value))
+            writer.save_tensor(file_name, name, steps.checkpoint_value(name, value))
 
     def save_dataloader_checkpoint(self, step: int) -> None:
         """Do nothing: the number of steps in a checkpoint is the position in the input."""
@@ -197,7 +197,7 @@ class ApplianceMode:
         """Return the state after a step, counted from 0, by names without their first part."""
         steps = _steps("receive_weights()")
         self._weights = {
-            name.partition(".")[2]: steps.saved(name, x)
+            name.partition(".")[2]: steps.checkpoint_value(name, x)
             for name, x in named_leaves(state_dict).items()
             if isinstance(x, DeviceTensor)
         }

@@ -154,8 +154,8 @@ def follow_steps(optimizer: torch.optim.Optimizer, rates: Sequence[Any] | None =
     """Set the schedules of an optimizer to the number of steps of its state.
 
     Args:
-        optimizer: one whose schedules count its steps, or any other.
-        rates: learning rate of each group, as it was saved there; computed where None.
+        optimizer: An optimizer, whose schedules may count its steps.
+        rates: Saved learning rate of each group; computed if None.
     """
     schedule: Scheduler | None = vars(optimizer).get(_SCHEDULE)
     if schedule is not None:

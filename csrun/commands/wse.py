@@ -26,13 +26,13 @@ from csrun.commands.flags import (
     site_config_option,
     working_directory,
 )
-from csrun.commands.scheduler_flags import Where, scheduler_flags
+from csrun.commands.scheduler_flags import Queueing, Where, scheduler_flags
 from csrun.console import STDOUT, say, write_text
 from csrun.errors import LogDirError
 from csrun.jobs.layout import JobLayout, Recommendation, read_recommendation, resolve_layout
 from csrun.jobs.record import known_job, new_job_id, prepare_log_dir
 from csrun.jobs.registry import KnownJob, register
-from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest, Scheduler
+from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest, Scheduler, Survey
 from csrun.site.model import Site
 from csrun.tasks.command import containerize
 from csrun.tasks.environment import SYSTEM_VARIABLE, this_toolkit
@@ -140,20 +140,7 @@ def build_command(site: Site) -> click.Command:
         )
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         launch_context = LaunchContext(job_id, cwd, environment, this_toolkit(), site, cpus)
-        plan = scheduler.plan(request, launch_context, survey)  # refuses a job that can never run
-        _say(plan.notices)
-        if dry_run:
-            if queue.submit:
-                text = scheduler.script(request, launch_context, survey)
-            else:
-                text = scheduler.describe(plan)
-            write_text(STDOUT, text)
-            return 0
-        _check_system(arguments, site, environment, scheduler, submit=queue.submit, wait=job.wait)
-        if not queue.submit:
-            return scheduler.run(plan, environment)
-        script = scheduler.script(request, launch_context, survey)
-        return submit(scheduler, script, plan, environment, follow=queue.follow)
+        return _launch(scheduler, request, launch_context, survey, queue, dry_run=dry_run)
 
     return csrun_wse
 
@@ -292,23 +279,43 @@ def _job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _check_system(
-    arguments: tuple[str, ...],
-    site: Site,
-    environment: Mapping[str, str],
+def _launch(
     scheduler: Scheduler[Any, Any],
+    request: LaunchRequest,
+    context: LaunchContext,
+    survey: Survey,
+    queue: Queueing,
     *,
-    submit: bool,
-    wait: bool,
+    dry_run: bool,
+) -> int:
+    """Plan a job and print, run or submit it; return the exit code."""
+    plan = scheduler.plan(request, context, survey)  # refuses a job that can never run
+    _say(plan.notices)
+    if dry_run:
+        text = scheduler.script(request, context, survey) if queue.submit else scheduler.describe(plan)
+        write_text(STDOUT, text)
+        return 0
+    _check_system(scheduler, request, context, submit=queue.submit)
+    if not queue.submit:
+        return scheduler.run(plan, context.environment)
+    script = scheduler.script(request, context, survey)
+    return submit(scheduler, script, plan, context.environment, follow=queue.follow)
+
+
+def _check_system(
+    scheduler: Scheduler[Any, Any], request: LaunchRequest, context: LaunchContext, *, submit: bool
 ) -> None:
     from csrun.system_status import check_system  # only here: --help starts no process
 
-    here = scheduler.job_here(environment)
-    # The tasks reach the CS system from here only if they start here, now.
-    certain = not submit and (not scheduler.has_nodes or (here is not None and here.on_node))
-    variable = environment.get(SYSTEM_VARIABLE, "")
+    here = scheduler.job_here(context.environment)
     notice = check_system(
-        arguments, site.cs_ip, this_toolkit(), wait=wait, certain=certain, variable=variable
+        request.command,
+        context.site.cs_ip,
+        context.toolkit,
+        wait=request.wait,
+        # The tasks find the system as this process does only if they start here, now.
+        certain=not submit and (not scheduler.has_nodes or (here is not None and here.on_node)),
+        variable=context.environment.get(SYSTEM_VARIABLE, ""),
     )
     _say([notice] if notice else [])
 

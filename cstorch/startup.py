@@ -16,7 +16,7 @@ from cs_runtime.embedded_system import EmbeddedSystem
 from cs_runtime.options import DEFAULT_COMPILE_DIR, default_execution, local_compile_dir
 from cs_toolkit.execution_options import Recompute, ReplicaChoice
 from cs_toolkit.step import ExecutionChoice
-from cstorch.backends.base_backend import (
+from cstorch.backends.current import (
     DEFAULT_ARTIFACT_DIR,
     Backend,
     choose,

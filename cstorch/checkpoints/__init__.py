@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from cs_runtime.progress import report_checkpoint
 from cs_toolkit import object_store
-from cstorch.backends.base_backend import current_backend
+from cstorch.backends.current import current_backend
 from cstorch.checkpoints.reader import SIGNATURE, read
 from cstorch.checkpoints.writer import write
 from cstorch.errors import CheckpointError

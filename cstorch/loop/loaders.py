@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cstorch.backends.base_backend import current_backend
 from cstorch.backends.csx import performance
+from cstorch.backends.current import current_backend
 from cstorch.compatibility import log_unused
 from cstorch.config import MbsSetting as MbsSetting
 from cstorch.config import micro_batch_size_of

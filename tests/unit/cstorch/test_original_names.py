@@ -50,7 +50,8 @@ sparse.utils.make_hyperparam_schedule sparse.utils.make_update_schedule storage.
 utils.data.dataloader.RestartableDataLoader utils.data.dataset.SyntheticDataset utils.pol.pol
 utils.step_closures.step_closure utils.tensorboard.writer.SummaryWriter
 backend.BackendType.from_str backend.current_backend_impl backend.get_backend_args backend.use_cs
-backend.ltc_backend.register_after_tensor_to_cpu backends.csx.cluster.auto_taint
+backend.base_backend.get_backend_args backend.ltc_backend.register_after_tensor_to_cpu
+backends.csx.cluster.auto_taint
 backends.csx.storage.s3.profile
 backends.csx.debug.debug_args.MergeFrom cirh.FusedTopK cirh.FusedTopP core.annotation.create_annotation
 core.cb_model.get_streaming_rank core.compile.register_trace_fn_pre_hook core.modes.EVAL_ALL core.name_scope

@@ -172,6 +172,7 @@ def _stream_instead(error: PlacementError, compiled: Callable[[str], Compiled]) 
 
 
 def _does_not_fit(error: PlacementError) -> str:
+    """Return a notice why auto chose weight streaming."""
     start = "execution auto: weight streaming, because the layers do not fit the wafer together"
     lacks = error.shortage
     if lacks is None:
@@ -183,6 +184,7 @@ def _does_not_fit(error: PlacementError) -> str:
 
 
 def _fits(active_pes: int, fabric: Fabric) -> str:
+    """Return a notice why auto chose pipelined execution."""
     share = 100 * active_pes / fabric.processing_elements
     return (
         f"execution auto: pipelined, because all layers fit the wafer together: they take {active_pes:,} of "

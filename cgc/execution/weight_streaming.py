@@ -115,6 +115,7 @@ def _reports(report: StreamedReport, made: Provenance) -> dict[str, str]:
 
 
 def _estimates(report: StreamedReport) -> StreamedEstimates:
+    """Return the figures of the report for the manifest."""
     performance = report.performance
     return StreamedEstimates(
         samples_per_s=report.samples_per_s,

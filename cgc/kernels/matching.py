@@ -69,6 +69,7 @@ def _first_op(program: Program, group: Group) -> int:
 def _kernel(
     assignment: Assignment, group: Group, name: str, in_flight: float, nests: GeneratedKernel | None
 ) -> Kernel:
+    """Return the plain data of a group."""
     program = assignment.program
     members = tuple(sorted(group.members))
     return Kernel(

@@ -72,6 +72,7 @@ def nest_shares(
 
 @lru_cache(maxsize=1024)
 def _configurations(kernel: GeneratedKernel, stash_bytes: int) -> Configurations:
+    """Return all layouts of a kernel, with compute, traffic and memory of its scheduled nests."""
     layouts = _layouts(kernel, list(schedule_nests(kernel)), stash_bytes)
     nests, state = _schedule(kernel, layouts)
     compute, busy = np.zeros(len(layouts.width)), np.zeros(len(layouts.width))

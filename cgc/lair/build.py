@@ -186,6 +186,7 @@ class Scalar:
         return self._append(arith.IndexCastOp(self.value, scalar_type(dtype)), dtype)
 
     def _float_to(self, dtype: str) -> Scalar:
+        """Convert a float; between two 16-bit formats through float32."""
         target = scalar_type(dtype)
         if isinstance(target, IntegerType):
             op = arith.FPToUIOp if dtype.startswith("u") else arith.FPToSIOp
@@ -197,6 +198,7 @@ class Scalar:
         return self.to("float32").to(dtype)
 
     def _integer_to(self, dtype: str) -> Scalar:
+        """Convert an integer; equal widths only change how the bits are read."""
         target = scalar_type(dtype)
         if not isinstance(target, IntegerType):
             op = arith.UIToFPOp if self.is_unsigned else arith.SIToFPOp

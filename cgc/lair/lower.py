@@ -122,6 +122,7 @@ class _Lowering:
         return self._arrays[value]
 
     def _constant(self, op: ConstOp) -> Array:
+        """Return the tensor of a constant."""
         dtype, number = dtype_of(tensor_of(op.result)), op.splat_value()
         if number is not None:
             return self._builder.fill(shape_of(op.result), dtype, number)
@@ -134,6 +135,7 @@ class _Lowering:
 
     def _lower(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
         # Loops need extents, so ops on empty tensors are calls.
+        """Add the nests of an op: a scalar formula, a rule, or a call."""
         if all(0 not in shape_of(value) for value in (*op.operands, *op.results)):
             if type(op) in FORMULAS and _is_pointwise(op):
                 dtypes = [dtype_of(tensor_of(result)) for result in op.results]

@@ -187,6 +187,7 @@ class _Reader:
         return self._number(result)
 
     def _generic(self, op: GenericOp) -> LoopNest:
+        """Read a `linalg.generic`."""
         extents, maps = loop_extents(op), op.maps
         reads = [
             Access(self._number(operand), mapping) for operand, mapping in zip(op.inputs, maps, strict=False)
@@ -224,6 +225,7 @@ class _Reader:
         return LoopNest(value.shape, (), (), (access,), (("simple", 1),), 0, value.element_bytes > 2)
 
     def _call(self, op: CallOp) -> LoopNest:
+        """Read a call, which touches its tensors at places that depend on data."""
         function = self._functions[op.callee.root_reference.data]
         extents, kind, name = _extern(function)
         reads = [Access(self._number(operand), None) for operand in op.operands]

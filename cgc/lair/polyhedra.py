@@ -190,6 +190,7 @@ def _shrink(extents: Extents, mapping: AffineMap) -> Extents:
 
 
 def _divisors(expr: AffineExpr) -> list[int]:
+    """Return the divisors of divisions and remainders in an expression."""
     return [
         inner.rhs.value
         for inner in expr.dfs()

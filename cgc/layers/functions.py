@@ -119,6 +119,7 @@ def part_module(
 
 
 def _copy(op: CirhOp, operands: Sequence[SSAValue], keys: Any) -> CirhOp:
+    """Copy an op onto other operands; one that draws random numbers gets its key as an argument."""
     if isinstance(op, SeededRandomOp):
         return op.with_key(next(keys), *operands)
     return type(op).create(

@@ -107,6 +107,7 @@ class StepGraph:
 
 
 def _closure(ops: Iterable[int], near: Callable[[int], Iterable[int]]) -> frozenset[int]:
+    """Return all ops that are reached from some."""
     found: set[int] = set()
     pending = list(ops)
     while pending:

@@ -107,6 +107,7 @@ class _Rewriter:
     # Which part of the batch each value is
 
     def _decide(self) -> None:
+        """Decide the part of every value, in program order."""
         program = self._program
         self._parts.update(dict.fromkeys(program.state, "whole"))
         for value in program.inputs:
@@ -117,6 +118,7 @@ class _Rewriter:
             self._decide_op(op)
 
     def _decide_op(self, op: CirhOp) -> None:
+        """Decide the parts of an op's results from those of its operands."""
         parts = tuple(self._parts[value] for value in op.operands)
         is_early = op.TRAITS.elements is not Elements.MADE and all(
             value in self._early or self._is_constant(value) for value in op.operands
@@ -137,6 +139,11 @@ class _Rewriter:
         return index is not None and index in self._program.constant
 
     def _results(self, op: CirhOp, parts: Parts, is_early: bool) -> Parts:
+        """Return the parts of an op's results.
+
+        Raises:
+            NotSplitError: the samples of the batch depend on each other.
+        """
         made = self._of_own_rows(op, parts)
         if made is None and "after" not in parts:
             made = apply_rule(op, parts, self._count)
@@ -167,6 +174,7 @@ class _Rewriter:
         return None
 
     def _of_own_rows(self, op: CirhOp, parts: Parts) -> tuple[Parts, Parts] | None:
+        """Return parts of a lookup or scatter where each sample uses only its own rows; None otherwise."""
         if isinstance(op, cirh.GatherOp):
             rows, part = shape_of(op.x)[0], parts[1]
             is_own = op.axis == 0 and parts[0] == 0 and isinstance(part, int)
@@ -199,6 +207,7 @@ class _Rewriter:
     # Which forms are needed
 
     def _collect(self) -> None:
+        """Collect the needed forms of all values, from the outputs back."""
         for value in (*self._program.outputs, *self._program.replacements.values()):
             if isinstance(self._parts[value], int) and value not in self._early:
                 raise NotSplitError("the step outputs a value for each sample")
@@ -267,6 +276,11 @@ class _Rewriter:
     # The module
 
     def _arguments(self) -> tuple[int, ...]:
+        """Add the arguments of the new function.
+
+        Returns:
+            Positions of the inputs that are needed whole as well.
+        """
         program, count = self._program, self._count
         arguments: list[SSAValue] = list(self._function.body.block.args)
         for value in arguments:
@@ -300,6 +314,7 @@ class _Rewriter:
                 self._made[value, TOTAL] = self._add(total)
 
     def _copy(self, op: CirhOp, form: Form) -> None:
+        """Add a copy of an op for one form of its results."""
         pairs = zip(op.operands, self._operand_forms(op, form), strict=True)
         operands = [self._made[value, wanted] for value, wanted in pairs if wanted is not None]
         if form == SOME and op in self._with_own_rows:
@@ -338,6 +353,7 @@ class _Rewriter:
         return _cut_type(tensor_of(value), axis, self._count) if isinstance(axis, int) else tensor_of(value)
 
     def _properties(self, op: CirhOp, form: Form) -> dict[str, Attribute]:
+        """Return the attributes of a copy, with shapes and bounds for the samples of a micro-batch."""
         properties = dict(op.properties)
         names = SLICED.get(type(op))
         axis = self._wanted_parts[op][0] if form == SOME and names else None
@@ -381,6 +397,7 @@ class _Rewriter:
         return op.results[0]
 
     def _finish(self, whole_inputs: tuple[int, ...]) -> MicroStep:
+        """Build the module of the rewritten step."""
         arguments, results = arguments_and_results(self._function)
         block = self._function.body.block
         assert block.last_op is not None
@@ -449,6 +466,7 @@ def sum_squares_of_samples(module: ModuleOp) -> None:
 
 
 def _root(op: cirh.L2NormOp, value: SSAValue) -> SSAValue:
+    """Return the root of the sum of squares of a value, in float32."""
     block = op.parent_block()
     assert block is not None
     made: list[CirhOp] = []
@@ -486,6 +504,7 @@ def _match_scaled(value: SSAValue, samples: frozenset[SSAValue]) -> tuple[SSAVal
 
 
 def _scale_after(op: cirh.ScatterNdOp, rows: SSAValue, scalar: SSAValue) -> cirh.ScatterNdOp:
+    """Build the scatter of unscaled rows, and scale its result."""
     block = op.parent_block()
     assert block is not None
     shape = shape_of(op.result)

@@ -112,9 +112,11 @@ def apply_rule(op: CirhOp, parts: Parts, count: int) -> Found:
             return parts, same_part("sum", op)
         if given == {"sum"} and isinstance(op, cirh.ReduceOp) and op.reduce_kind in ("ADD", "MEAN"):
             return parts, ("sum",)
+        # A product of two shares is no share of the product.
         once = parts.count("sum") == 1 and given == {"sum", "whole"}
         if once and isinstance(op, cirh.MulOp | cirh.MatMulOp | cirh.DotGeneralOp):
             return parts, ("sum",)
+        # Division of integers rounds, so shares do not add up.
         is_float = dtype_name(tensor_of(op.operands[0])) in FLOATS
         if once and isinstance(op, cirh.DivOp) and parts[0] == "sum" and is_float:
             return parts, ("sum",)
@@ -147,16 +149,19 @@ def pointwise(op: CirhOp, axis: int) -> Parts | None:
 
 
 def _divides(op: CirhOp, made: tuple[Parts, Parts], count: int) -> bool:
+    """Return True if every dimension of samples can be cut into equal micro-batches."""
     pairs = (*zip(op.operands, made[0], strict=True), *zip(op.results, made[1], strict=True))
     return all(not isinstance(part, int) or shape_of(value)[part] % count == 0 for value, part in pairs)
 
 
 def _widens(op: CirhOp) -> bool:
+    """Return True for a cast of floats to float32, which loses no bits of a share."""
     is_cast = isinstance(op, cirh.CastOp) and dtype_name(tensor_of(op.operands[0])) in FLOATS
     return is_cast and dtype_name(tensor_of(op.results[0])) == "float32"
 
 
 def _of_samples(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
+    """Apply the rule of an op whose operands have samples along one dimension."""
     rule = _RULES.get(type(op))
     if rule is not None:
         return rule(op, parts, count)
@@ -196,6 +201,7 @@ def _of_woven(op: CirhOp, parts: Parts, axes: set[int], count: int) -> Found:
 
 
 def _reshape_woven(woven: Woven, before: Sequence[int], after: Sequence[int], count: int) -> Part | None:
+    """Return the part after a reshape: plain samples if groups and samples are apart, else woven rows."""
     rows = math.prod(before[: int(woven)])
     for place, size in enumerate(after):
         if math.prod(after[:place]) == rows * woven.outer and size % count == 0:
@@ -218,6 +224,7 @@ def _by_rows(op: CirhOp, axis: int) -> Parts | None:
 
 
 def _reshape(op: CirhOp, parts: Parts, count: int) -> Found:
+    """Follow the samples through a reshape: to a dimension at the same place, or woven with outer ones."""
     (axis,) = parts
     assert isinstance(axis, int)
     before, after = shape_of(op.operands[0]), shape_of(op.results[0])
@@ -279,6 +286,7 @@ _SHARES: Mapping[str, Part] = {
 
 
 def _reduce(op: Any, parts: Parts, count: int) -> Found:
+    """Reduce samples to shares, or keep their dimension."""
     axis = parts[0]
     assert isinstance(axis, int)
     if axis not in op.dimensions:
@@ -286,7 +294,7 @@ def _reduce(op: Any, parts: Parts, count: int) -> Found:
         return parts, (axis - gone,)
     kind = _SHARES.get(op.reduce_kind)
     if op.reduce_kind in ("AND", "OR") and dtype_name(tensor_of(op.x)) != "bool":
-        return None  # bits of numbers are combined otherwise
+        return None  # bitwise operations on numbers are neither minimum nor maximum
     return None if kind is None else (parts, (kind,))
 
 
@@ -303,6 +311,7 @@ def _matmul(op: Any, parts: Parts, count: int) -> Found:
 
 
 def _dot_general(op: Any, parts: Parts, count: int) -> Found:
+    """Apply the rule of a general product: batching, contracting and remaining dimensions, in this order."""
     both = list(zip(op.lhs_batching_dimensions, op.rhs_batching_dimensions, strict=True))
     contracting = list(zip(op.lhs_contracting_dimensions, op.rhs_contracting_dimensions, strict=True))
     for place, pair in enumerate(both):
@@ -344,6 +353,7 @@ def _agree(parts: Parts, pair: tuple[int, int]) -> bool:
 
 
 def _attention(op: CirhOp, parts: Parts, count: int) -> Found:
+    """Cut attention along leading dimensions: samples and heads are independent, queries and keys not."""
     axes = {part for part in parts if isinstance(part, int)}
     (axis, *others) = axes
     if others or axis >= len(shape_of(op.operands[0])) - 2:
@@ -355,6 +365,7 @@ def _attention(op: CirhOp, parts: Parts, count: int) -> Found:
 
 
 def _gather(op: Any, parts: Parts, count: int) -> Found:
+    """Cut a gather along its indices, or along another dimension of its table."""
     table, index = parts
     if table == "whole" and isinstance(index, int):
         return parts, (op.axis + index,)
@@ -372,10 +383,12 @@ def _one_hot(op: Any, parts: Parts, count: int) -> Found:
 
 
 def _scatter_rows(op: CirhOp, parts: Parts, count: int) -> Found:
+    """Sum the rows that the micro-batches add."""
     return ((0, 0), ("sum",)) if set(parts) <= {0, "whole"} else None
 
 
 def _convolution(op: Any, parts: Parts, count: int) -> Found:
+    """Cut the samples of a convolution; the gradient by the kernel is a sum over samples."""
     if op.conv_pass_direction == "BWD_KERNEL":
         return ((0, 0), ("sum",)) if set(parts) <= {0, "whole"} else None
     return (parts, (0,)) if parts == (0, "whole") else None

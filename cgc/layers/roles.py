@@ -84,6 +84,7 @@ def _argument_kind(graph: StepGraph, value: int) -> int:
 
 
 def _role(graph: StepGraph, op: int, depends: list[int], updated: frozenset[int], is_early: bool) -> Role:
+    """Return the role of an op from its dependences, its size and its pass."""
     kinds, small = depends[op], graph.makes_small(op)
     # Optimizer state never leaves MemoryX; schedules and constants are needed on both sides.
     if (op in updated and kinds not in (0, _CONTROL)) or kinds & _OPTIMIZER:

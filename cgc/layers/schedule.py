@@ -95,6 +95,7 @@ class _Scheduler:
         return ScheduledStep(replace(plan, values=self._values(plan)), tuple(self._functions))
 
     def _micro_batches(self) -> MicroBatches:
+        """Return the inputs and totals of micro-batches."""
         if self._micro is None:
             return MicroBatches()
         graph = self._graph
@@ -139,6 +140,7 @@ class _Scheduler:
         )
 
     def _sweep(self, swept: SweptUpdates) -> Sweep:
+        """Return the sweep over the tensors of equal updates."""
         first = swept.parts[0]
         number = self._function(swept.text, replace(first, in_pieces=True))
         taken = tuple(

@@ -89,6 +89,7 @@ def recomputing(step: StreamedStep, recomputed: frozenset[int]) -> StreamedStep:
 def _schedule(
     module: ModuleOp, program: Program, found: Cut, recomputed: frozenset[int], micro: MicroStep | None
 ) -> StreamedStep:
+    """Schedule a cut, and build the module of each function."""
     values, like = program.values, program.function
     scheduled = schedule(found, program, recomputed, micro)
 

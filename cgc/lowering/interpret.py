@@ -238,6 +238,7 @@ def _run_token_loop(loop: TokenLoop, step: OpTable, half: HalfFormat, values: _C
 
 
 def _run_loop(loop: Loop, step: OpTable, half: HalfFormat, values: _Computed) -> None:
+    """Run the ops of a loop as one scan over its copies."""
     ops = [step.ops[place] for place in loop.places[:, 0].tolist()]
     read_by_all = {read.number for reads in loop.reads for read in reads if read.kind == "shared"}
     shared = {number: values[number] for number in read_by_all}

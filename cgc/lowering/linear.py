@@ -55,6 +55,7 @@ def dot_general(op: DotGeneralOp, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
 
 
 def _product(lhs: jax.Array, rhs: jax.Array, numbers: lax.DotDimensionNumbers) -> jax.Array:
+    """Multiply in full precision; 16-bit floats are summed in float32."""
     floating = jnp.issubdtype(lhs.dtype, jnp.floating)
     return lax.dot_general(
         lhs,

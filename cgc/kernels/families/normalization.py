@@ -32,6 +32,7 @@ def match_layer_norm(assignment: Assignment) -> None:
 
 
 def _claim_layer_norm(assignment: Assignment, group: Group, op: LayerNormOp) -> None:
+    """Claim gradient, scale, offset and their updates of a layer norm."""
     program = assignment.program
     gradients = [at for at in program.users(op.mean) if isinstance(program.ops[at], LayerNormGradOp)]
     for reader in gradients:
@@ -139,6 +140,7 @@ def match_batch_norm(assignment: Assignment) -> None:
 
 
 def _claim_batch_norm(assignment: Assignment, group: Group, op: FusedBatchNormOp) -> None:
+    """Claim activation, gradients, vectors and moving averages of a batch norm."""
     program = assignment.program
     states = [*claim_epilogue(assignment, group, group.anchor)]
     for reader in program.users(op.x):

@@ -88,6 +88,7 @@ def convolution_sizes(op: ConvolutionOp, batch_size: int) -> tuple[int, int, int
 
 
 def _filter(assignment: Assignment, index: int) -> SSAValue | None:
+    """Return the state tensor that is the filter of a convolution; None for other convolutions."""
     program = assignment.program
     op = program.ops[index]
     if not isinstance(op, ConvolutionOp) or op.conv_pass_direction == "BWD_KERNEL":

@@ -135,6 +135,7 @@ def _table(program: Program, code: SSAValue) -> tuple[SSAValue, list[int]]:
 
 
 def _claim_positions(assignment: Assignment, index: int, code: SSAValue) -> None:
+    """Claim a sum with a position code, and the code's slices, gradient and update."""
     program = assignment.program
     group = assignment.open(POS_ENCODING, index)
     for operand in program.ops[index].operands:

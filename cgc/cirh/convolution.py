@@ -36,7 +36,7 @@ _SIDES = {2: "top, bottom, left, right", 3: "front, back, top, bottom, left, rig
 
 
 def data_format_of(tensor: Tensor) -> str:
-    """NHWC of an image, NDHWC of a volume."""
+    """Return NHWC for an image, NDHWC for a volume."""
     return NDHWC if len(tensor.get_shape()) == 5 else NHWC
 
 
@@ -48,7 +48,7 @@ def require_window(
     dilation: Sequence[int] | None = None,
     dimensions: int = 2,
 ) -> None:
-    """Checks the attributes of a window: a size of each dimension of space, and two paddings of each."""
+    """Check the attributes of a window: a size of each dimension of space, and two paddings of each."""
     for what, values in (("window", ksize), ("stride", strides), ("dilation", dilation)):
         if values is not None and (len(values) != dimensions or any(value < 1 for value in values)):
             op.fail(
@@ -60,7 +60,7 @@ def require_window(
 
 
 def require_space(op: type[CirhOp], what: str, tensor: Tensor) -> int:
-    """Checks for rank 4 (images) or 5 (volumes); returns the dimensions of space."""
+    """Check for rank 4 (images) or 5 (volumes); returns the dimensions of space."""
     rank = len(tensor.get_shape())
     if rank not in (4, 5):
         op.fail(
@@ -213,7 +213,7 @@ class ConvolutionOp(CirhOp):
         return result
 
     def sample_operands(self) -> Sequence[SSAValue]:
-        """Both, unless it is the gradient of the kernel, which adds up over samples."""
+        """Return both, unless it is the gradient of the kernel, which adds up over samples."""
         return () if self.conv_pass_direction == "BWD_KERNEL" else self.operands
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -231,7 +231,7 @@ POOL_TYPES = ("MAX", "AVG")
 
 
 def no_padding(ksize: Sequence[int]) -> tuple[int, ...]:
-    """0 on both sides of each dimension of a window."""
+    """Return 0 for both sides of each dimension of a window."""
     return (0,) * 2 * len(ksize)
 
 
@@ -281,7 +281,7 @@ class WindowOp(CirhOp):
         return element_count(tensor_of(pooled)) * math.prod(self.ksize)
 
     def verify_(self) -> None:
-        """Checks the data format, then the types."""
+        """Check the data format, then the types."""
         expected = data_format_of(tensor_of(self.operands[0]))
         if self.data_format != expected:
             self.fail(f"data_format is {self.data_format!r}, expected {expected!r}")

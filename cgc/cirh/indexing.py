@@ -45,7 +45,7 @@ from cgc.cirh.types import (
 def strided_shape(
     op: type[CirhOp], shape: Sequence[int], begin: Sequence[int], end: Sequence[int], strides: Sequence[int]
 ) -> list[int]:
-    """Sizes of the slice from `begin` on, in steps of `strides`, before `end`, of a tensor of that shape."""
+    """Return the sizes of the slice from `begin` to `end`, in steps of `strides`, of a tensor."""
     if {len(begin), len(end), len(strides)} != {len(shape)}:
         op.fail(
             f"got {len(begin)} begin, {len(end)} end and {len(strides)} strides, "

@@ -152,7 +152,7 @@ class DotGeneralOp(CirhOp):
     def _sizes(
         cls, name: str, tensor: Tensor, batching: Sequence[int], contracting: Sequence[int]
     ) -> tuple[list[int], list[int]]:
-        """Sizes of the batching dimensions, and of those that are neither batching nor contracting."""
+        """Return sizes of the batching dimensions, and of those that are neither batching nor contracting."""
         shape, used = tensor.get_shape(), [*batching, *contracting]
         if len(set(used)) != len(used) or not set(used) <= set(range(len(shape))):
             cls.fail(
@@ -161,7 +161,7 @@ class DotGeneralOp(CirhOp):
         return [shape[dim] for dim in batching], [n for dim, n in enumerate(shape) if dim not in used]
 
     def sample_operands(self) -> Sequence[SSAValue]:
-        """lhs, whose first dimension is that of the result, unless it is summed; with batches both."""
+        """Return lhs, if its first dimension is that of the result; with batches both."""
         if self.lhs_batching_dimensions:
             return self.operands
         return () if 0 in self.lhs_contracting_dimensions else (self.lhs,)
@@ -280,7 +280,7 @@ class MatrixOp(CirhOp):
 
     @classmethod
     def require_matrix(cls, what: str, x: Tensor, square: bool = False) -> None:
-        """Checks for float32 matrices that are not empty."""
+        """Check for float32 matrices that are not empty."""
         cls.require_dtype(what, x, _FLOAT32)
         shape = x.get_shape()
         if len(shape) < 2 or 0 in shape[-2:] or (square and shape[-1] != shape[-2]):
@@ -447,7 +447,7 @@ class SvdOp(MatrixOp):
         return u, s, vt
 
     def stages(self) -> int:
-        """Several sweeps over all rows."""
+        """Return the stages of several sweeps over all rows."""
         return _SWEEPS * super().stages()
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -474,7 +474,7 @@ class EighOp(MatrixOp):
         return tensor_type(x.get_shape()[:-1], "float32"), x
 
     def stages(self) -> int:
-        """Several sweeps over all rows."""
+        """Return the stages of several sweeps over all rows."""
         return _SWEEPS * super().stages()
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -499,13 +499,13 @@ class FourierOp(CirhOp):
 
     @classmethod
     def require_pair(cls, re: Tensor, im: Tensor) -> None:
-        """Checks that two operands are the parts of complex numbers."""
+        """Check that two operands are the parts of complex numbers."""
         cls.require_rows("re", re)
         cls.require_same("im", im, "re", re)
 
     @classmethod
     def require_rows(cls, what: str, x: Tensor) -> None:
-        """Checks for float32 and a last dimension that is not empty."""
+        """Check for float32 and a last dimension that is not empty."""
         cls.require_dtype(what, x, _FLOAT32)
         if not x.get_shape() or not x.get_shape()[-1]:
             cls.fail(f"{what} has type {x}, expected rank 1 or more and a last dimension that is not empty")

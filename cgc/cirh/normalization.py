@@ -40,7 +40,7 @@ class BatchNormOp(CirhOp):
 
     @classmethod
     def require_vectors(cls, x: Tensor, **vectors: Tensor) -> Tensor:
-        """Checks for one float vector type over the channels, the last dimension of x; returns it."""
+        """Check for one float vector type over the channels, the last dimension of x; returns it."""
         cls.require_dtype("x", x, FLOATS)
         if len(x.get_shape()) < 2:
             cls.fail(f"x has type {x}, expected rank 2 or more, channels last")
@@ -52,11 +52,11 @@ class BatchNormOp(CirhOp):
         return expected
 
     def row_reductions(self) -> int:
-        """Two sums over the batch in training; outside of it the gradient takes one."""
+        """Return 2 sums over the batch in training, and 1 for the gradient outside of it."""
         return 2 if self.is_training else int(self.TRAITS.gradient_of is not None)
 
     def verify_(self) -> None:
-        """Checks the data format, then the types."""
+        """Check the data format, then the types."""
         if self.data_format != NHWC:
             self.fail(f"data_format is {self.data_format!r}, expected {NHWC!r}, channels last")
         super().verify_()
@@ -190,7 +190,7 @@ class SampleNormOp(CirhOp):
     epsilon = FloatParameter("epsilon")
 
     def row_reductions(self) -> int:
-        """Mean and variance."""
+        """Return 2: mean and variance."""
         return 2
 
 
@@ -223,7 +223,7 @@ def _vector_type(op: type[CirhOp], x: Tensor, scale: Tensor) -> Tensor:
 
 
 def row_moments(x: Tensor) -> Tensor:
-    """The type of the moments of x over its last dimension, which stays with size 1; always float32."""
+    """Return the type of the moments of x over its last dimension, of size 1; always float32."""
     return tensor_type([*x.get_shape()[:-1], 1], "float32")
 
 

@@ -259,11 +259,11 @@ class ReduceOp(CirhOp):
         return tensor_type(sizes, x.element_type)
 
     def row_reductions(self) -> int:
-        """One, unless it reduces over samples alone."""
+        """Return 1, unless it reduces over samples only."""
         return int(any(axis > 0 for axis in self.dimensions))
 
     def sample_operands(self) -> Sequence[SSAValue]:
-        """x, unless it reduces over samples."""
+        """Return x, unless it reduces over samples."""
         return () if 0 in self.dimensions else (self.x,)
 
     def _infer_results(self) -> tuple[Tensor, ...]:

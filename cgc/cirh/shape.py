@@ -80,7 +80,7 @@ class ConstOp(CirhOp):
         return dense_array(self.value)
 
     def splat_value(self) -> Any | None:
-        """The numpy scalar that every element is, bit for bit; None if elements differ or there are none."""
+        """Return the scalar that all elements are, bit for bit; None if they differ or there are none."""
         return dense_splat(self.value)
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -91,14 +91,14 @@ class ConstOp(CirhOp):
         return (tensor,)
 
     def print(self, printer: Printer) -> None:
-        """Prints `{attributes} dense<...> : type`."""
+        """Print `{attributes} dense<...> : type`."""
         printer.print_op_attributes(dict(sorted(self.attributes.items())))
         printer.print_string(" ")
         print_dense(self.value, printer)
 
     @classmethod
     def parse(cls, parser: Parser) -> ConstOp:
-        """Parses the text form; see `CirhOp.parse`."""
+        """Parse the text form; see `CirhOp.parse`."""
         attributes = parser.parse_optional_attr_dict()
         op = cls(parse_dense(parser))
         op.attributes.update(attributes)

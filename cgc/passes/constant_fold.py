@@ -54,7 +54,7 @@ class ConstantFoldPass(ModulePass):
             raise ValueError(f"max-elements is {self.max_elements}, expected 0 or more")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrites the module in place, in one sweep: operands are folded before their users are looked at.
+        """Rewrite the module in place, in one sweep: operands are folded before their users are looked at.
 
         Operands that become unused stay; `dce` removes them.
         """
@@ -146,7 +146,7 @@ def _elementwise(function: Callable[..., Any]) -> Evaluator:
 
 
 def _moved(function: Callable[..., Any]) -> Evaluator:
-    """Evaluator of an op that moves elements: called with the op and the operands as they are."""
+    """Return the evaluator of an op that moves elements: called with the op and its operands."""
     return lambda op, arrays: function(op, *arrays)
 
 

@@ -48,7 +48,7 @@ def _essential(op: CirhOp) -> dict[str, Attribute]:
 
 
 def merge_equal_ops(block: Block) -> None:
-    """Merges equal ops of a block, in one sweep: operands are merged before their users are seen."""
+    """Merge equal ops of a block, in one sweep: operands are merged before their users are seen."""
     known: dict[Hashable, list[CirhOp]] = {}
     watch = current_watch()
     for op in list(block.ops):
@@ -73,6 +73,6 @@ class CsePass(ModulePass):
     name = "cse"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrites the module in place, in one sweep: operands are merged before their users are seen."""
+        """Rewrite the module in place, in one sweep: operands are merged before their users are seen."""
         for block in op.walk_blocks():
             merge_equal_ops(block)

@@ -247,7 +247,7 @@ class Matcher:
         return all(self._check(check) for check in node.checks)
 
     def _check(self, check: Check) -> bool:
-        """Calls a constraint if its arguments are known."""
+        """Call a constraint if its arguments are known."""
         arguments = [self.bindings.get(node, node.constant) for node in check.arguments]
         if any(argument is None for argument in arguments):
             return True
@@ -270,7 +270,7 @@ class Matcher:
         return False
 
     def _solve_next_root(self) -> bool:
-        """Looks for the first op that is not matched yet among the users of a value that is."""
+        """Find the first unmatched op among the users of a matched value."""
         for node in self.pattern.operations:
             if node in self.bindings:
                 continue

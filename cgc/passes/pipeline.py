@@ -53,7 +53,7 @@ def should_verify() -> bool:
 
 
 def parse_passes(text: str) -> tuple[ModulePass, ...]:
-    """The passes of a text like `canonicalize,constant-fold{max-elements=64},dce`; `default` is a pipeline.
+    """Parse passes such as `canonicalize,constant-fold{max-elements=64},dce`; `default` is a pipeline.
 
     Raises:
         PipelineError: bad syntax, an unknown pass, or an option the pass does not have.

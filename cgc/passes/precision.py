@@ -68,7 +68,7 @@ def is_float32(value: SSAValue) -> bool:
 
 
 def narrow_operands(op: CirhOp) -> list[int]:
-    """Positions of the operands that an op of the region takes in 16 bits."""
+    """Return positions of the operands that an op of the region takes in 16 bits."""
     operands = list(op.operands)[: op.TRAITS.activations]
     return [index for index, operand in enumerate(operands) if is_float32(operand)]
 
@@ -93,7 +93,7 @@ def fp16_region(function: FuncOp) -> list[CirhOp]:
 
 
 def _between(ops: Sequence[CirhOp], kept: set[Operation], useful: set[Operation]) -> set[CirhOp]:
-    """Products, and the followers that take a value of the region and lead to a product or a gradient."""
+    """Return products, and followers that read the region and lead to a product or a gradient."""
     region: set[CirhOp] = set()
     narrow: set[SSAValue] = set()
     for op in ops:
@@ -106,7 +106,7 @@ def _between(ops: Sequence[CirhOp], kept: set[Operation], useful: set[Operation]
 
 
 def _add_embeddings(ops: Sequence[CirhOp], kept: set[Operation], region: set[CirhOp]) -> None:
-    """Adds what lies between the lookup of embeddings and the first product."""
+    """Add what lies between the lookup of embeddings and the first product."""
     lookups = [op for op in ops if type(op) in _LOOKUPS and op not in region]
     embedded = _closure(lookups, _users, lambda op: type(op) in FOLLOWERS) - set(lookups)
     for op in reversed(ops):
@@ -130,7 +130,7 @@ def _is_used_in(op: CirhOp, region: set[CirhOp]) -> bool:
 
 
 def _end_of_network(function: FuncOp, ops: Sequence[CirhOp]) -> set[Operation]:
-    """Ops between the last products and the outputs, and from there to the first products after them."""
+    """Return the ops from the last products to the outputs, and from there to the next products."""
     products = {op for op in ops if type(op) in PRODUCTS}
     after_products = _closure(products, _users, lambda _: True) - products
 
@@ -157,7 +157,7 @@ def _makers_of_outputs(function: FuncOp) -> list[Operation]:
 
 
 def _updates(function: FuncOp) -> set[Operation]:
-    """Ops between the gradients of parameters and the new state."""
+    """Return ops between the gradients of parameters and the new state."""
     arguments, _ = arguments_and_results(function)
     returned = function.get_return_op()
     aliases = [index for argument in arguments if (index := alias_of(argument)) is not None]
@@ -168,7 +168,7 @@ def _updates(function: FuncOp) -> set[Operation]:
 
 
 def _leading_to(ops: Sequence[CirhOp], kinds: AbstractSet[type[Operation]]) -> set[Operation]:
-    """Ops with one of these kinds among the users of their results, or the users of those."""
+    """Return ops with one of these kinds among the users of their results, or the users of those."""
     found: set[Operation] = set()
     for op in reversed(ops):
         if any(type(user) in kinds or user in found for user in _users(op)):
@@ -231,7 +231,7 @@ class PrecisionPass(ModulePass):
             raise ValueError(f"mode is {self.mode!r}, expected one of {', '.join(_FORMATS)}")
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Rewrites the module in place.
+        """Rewrite the module in place.
 
         Raises:
             PipelineError: the module is in the other 16-bit format already.
@@ -281,7 +281,7 @@ def _narrow_result(
     narrow_uses: Mapping[tuple[CirhOp, int], bool],
     casts: _Casts,
 ) -> None:
-    """Gives a result its 16-bit type, and a copy in float32 to those that do not take it so."""
+    """Give a result its 16-bit type, and a float32 copy to the users that need float32."""
     value = Rewriter.replace_value_with_new_type(result, tensor_type(shape_of(result), narrow))
     for use in list(value.uses):
         if (use.operation, use.index) not in narrow_uses:
@@ -346,7 +346,7 @@ class _Casts:
         return self._known[key]
 
     def _constant(self, value: SSAValue, is_mask: bool) -> ops.ConstOp | None:
-        """A constant in 16 bits; None for other values, and where float16 cannot hold the cbfloat16."""
+        """Return a constant in 16 bits; None for other values, and where float16 cannot hold cbfloat16."""
         if not isinstance(value.owner, ops.ConstOp):
             return None
         array = value.owner.to_array().astype(np.float32)

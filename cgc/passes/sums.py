@@ -19,7 +19,7 @@ from cgc.passes.constant_fold import constant_splat, splat_value
 
 
 def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | None:
-    """The op that makes `variance_grad * 2 / N * centred`: how a variance reaches the elements that it is of.
+    """Return the op `variance_grad * 2 / N * centred`: the gradient of a variance by its elements.
 
     Args:
         variance_grad: of rows, `[..., 1]`, or of channels, `[channels]`.
@@ -102,7 +102,7 @@ def channel_centring_term(direct_op: Operation, by_variance_op: Operation) -> Op
 
 
 def opposed_centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
-    """The same where one of the two terms is made with the other sign, and so subtracted from the other."""
+    """Return the op as `centring_term` does, where one of the two terms has the opposite sign."""
     return _centring(direct_op, by_variance_op, -1, _row_totals)
 
 
@@ -127,7 +127,7 @@ def _centring(
 def _sums(
     direct: SSAValue, by_variance: SSAValue, relation: int, totals: Totals
 ) -> Iterator[tuple[SSAValue, list[Operation], int]]:
-    """Sums of `direct`, or of both terms; the ops that make them; the sign of `direct` there."""
+    """Return sums of `direct`, or of both terms; the ops that make them; the sign of `direct` there."""
     first, second = totals(direct), totals(by_variance)
     for one in first:
         yield one.results[0], [one], 1
@@ -142,7 +142,7 @@ def _sums(
 
 
 def _combine(first: SSAValue, second: SSAValue, relation: int) -> Iterator[tuple[ops.AddOp | ops.SubOp, int]]:
-    """Sums of two values, or their differences for a relation of -1, with the sign of the first there."""
+    """Return sums of two values, or differences for a relation of -1, with the sign of the first."""
     if relation > 0:
         for addition in _users(first, ops.AddOp):
             if second in (addition.lhs, addition.rhs):
@@ -166,7 +166,7 @@ def _row_totals(value: SSAValue) -> list[Operation]:
 
 
 def _channel_totals(value: SSAValue) -> list[Operation]:
-    """The ops that add up each channel of a tensor; for a repeated factor, it times the sum of the other."""
+    """Return the ops that add up each channel of a tensor; a repeated factor multiplies the sum."""
     found: list[Operation] = _users(value, ops.BiasAddGradOp)
     owner = value.owner
     if isinstance(owner, ops.MulOp):
@@ -182,7 +182,7 @@ def _channel_totals(value: SSAValue) -> list[Operation]:
 
 
 def _spread_means(total: SSAValue, value: SSAValue) -> Iterator[list[Operation]]:
-    """Ops that repeat a total and divide it by its number of elements, in either order, or repeat a mean."""
+    """Return the ops that repeat a total and divide it by its number of elements, or repeat a mean."""
     if _is_row_mean(total):
         spreads = _users(total, ops.BroadcastInDimOp)
         yield from ([spread] for spread in spreads if spread.result.type == value.type)
@@ -220,7 +220,7 @@ def _stand_together(first: _Place, *others: tuple[_Place, int]) -> bool:
 
 
 def _place_in_sum(value: SSAValue, inside: set[Operation]) -> _Place:
-    """(the last op of the sum that a value is a term of, its sign there); None if it is not a term once.
+    """Return (last op of the sum that a value is a term of, its sign); None unless it is a term once.
 
     Readers that are `inside` do not count; a sum ends where it has several readers, or one that is no sum.
     """
@@ -259,7 +259,7 @@ def neutral_term(rewriter: PatternRewriter, op: Operation) -> SSAValue:
 
 
 def squares(root: SSAValue) -> tuple[SSAValue, ...] | None:
-    """The tensors whose squares a rank-0 value adds up: a global norm before its root; None if it is not one.
+    """Return the tensors whose squares a rank-0 value adds up, as in a global norm; or None.
 
     Takes sums of `Reduce(x * x)`, halved ones that are doubled again, in any nesting and stacked or not, but
     no sum that is itself a term twice.
@@ -290,7 +290,7 @@ def squares(root: SSAValue) -> tuple[SSAValue, ...] | None:
 
 
 def _terms(value: SSAValue, factor: float) -> list[tuple[SSAValue, float]] | None:
-    """(term, its factor) of a number that is made of others; None if it is a sum of squares, or no sum."""
+    """Return (term, factor) of a composed number; None if it is a sum of squares, or no sum."""
     owner = value.owner
     match owner:
         case ops.ReshapeOp():

@@ -53,7 +53,7 @@ class Complex:
 
     @classmethod
     def split(cls, e: Emitter, pairs: SSAValue) -> Complex:
-        """Complex numbers of pairs along a last axis."""
+        """Split pairs along a last axis into a complex tensor."""
         shape = shape_of(pairs)
         ones = [1] * len(shape)
         parts = (
@@ -70,7 +70,7 @@ class Complex:
         return cls(value, e.like(0, value))
 
     def join_parts(self, e: Emitter) -> SSAValue:
-        """Pairs along a last axis."""
+        """Return pairs along a last axis."""
         shape = shape_of(self.re)
         return e.emit(ops.ConcatOp([e.reshape(x, (*shape, 1)) for x in (self.re, self.im)], len(shape)))
 
@@ -190,7 +190,7 @@ class NodeContext:
         return self.value(self.node.arguments[name], self.dtype)
 
     def promote(self, *names: str) -> list[SSAValue]:
-        """Tensors and numbers in the element type that they are computed in together."""
+        """Return tensors and numbers in the element type of their computation."""
         dtype = promote([self.node.arguments[name] for name in names])
         return [self.value(self.node.arguments[name], dtype) for name in names]
 
@@ -199,7 +199,7 @@ class NodeContext:
         return self.positive(self.node.arguments[name], len(self.node.arguments[source].shape))
 
     def axes(self, name: str = "dim", source: str = "self") -> tuple[int, ...]:
-        """Axes, counted from the front; all of them where none is given, none of a number's."""
+        """Return axes, counted from the front; all of them where none is given, none of a number's."""
         rank = len(self.node.arguments[source].shape)
         if not rank:
             return ()

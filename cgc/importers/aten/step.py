@@ -77,7 +77,7 @@ def import_step(graph: Graph, *, mode: str, seed: int) -> ModuleOp:
 
 
 def refused(graph: Graph, node: Node, reason: str | None) -> GraphImportError:
-    """The error of an operation at which recording ends, because the shapes of its results are not known.
+    """Return the error of an operation at which recording ends, because its results have no known shapes.
 
     Args:
         graph: the step before it. Its operations without a rule are listed too, needed or not.
@@ -101,7 +101,7 @@ class _Body:
         self._values: dict[int, Value | _Poison] = dict(values)
 
     def run(self) -> None:
-        """Imports the operations that updates and outputs need."""
+        """Import the operations that updates and outputs need."""
         unknown = [node for node in _needed_nodes(self._graph) if not self._import(node)]
         self.problems = unknown_operations(map(operation, unknown), REMEDIES) + self.problems
 
@@ -117,7 +117,7 @@ class _Body:
         return value
 
     def _import(self, node: Node) -> bool:
-        """Imports one operation; False if there is no rule for it."""
+        """Import one operation; False if there is no rule for it."""
         for result in node.results:
             if result is not None:
                 self._values[result.id] = _POISON
@@ -148,7 +148,7 @@ class _Body:
             raise _AfterProblemError
 
     def _keep(self, node: Node, found: tuple[Value, ...] | list[Value]) -> None:
-        """Results must have the types that PyTorch inferred; anything else is an error of the handler."""
+        """Record results, which must have the types that PyTorch inferred."""
         for tensor, value in zip(node.results, found, strict=True):
             if tensor is None:
                 continue
@@ -241,5 +241,5 @@ def operation(node: Node) -> Operation:
 
 
 def describe(tensor: Tensor) -> Described:
-    """Element type and shape."""
+    """Describe element type and shape."""
     return Described(tensor.dtype, tensor.shape)

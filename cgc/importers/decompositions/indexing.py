@@ -17,7 +17,7 @@ from cgc.importers.emit import Emitter, Shape, dtype_of
 
 
 def gather(e: Emitter, x: SSAValue, indices: SSAValue, axis: int, batch_dims: int) -> SSAValue:
-    """Rows of x along an axis by number, for each element of the first `batch_dims` axes its own numbers.
+    """Gather rows of x along an axis, with separate indices for each element of the first axes.
 
     Leading axes that belong together become one axis of rows numbered through.
     """
@@ -92,7 +92,7 @@ def gather_nd(e: Emitter, x: SSAValue, indices: SSAValue) -> SSAValue:
 
 
 def scatter_rows(e: Emitter, indices: SSAValue, updates: SSAValue, shape: Sequence[int]) -> SSAValue:
-    """Rows added into zeros at `indices`, which may have any rank."""
+    """Return rows added into zeros at `indices`, which may have any rank."""
     count = math.prod(shape_of(indices))
     flat = e.reshape(indices, (count,))
     return e.emit(ops.ScatterNdOp(flat, e.reshape(updates, (count, *shape[1:])), tuple(shape)))

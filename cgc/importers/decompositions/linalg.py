@@ -12,7 +12,7 @@ from cgc.importers.emit import Emitter
 
 
 def adjoint(e: Emitter, x: SSAValue) -> SSAValue:
-    """Matrices in the last two axes, transposed."""
+    """Return matrices in the last two axes, transposed."""
     rank = len(shape_of(x))
     return e.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
 
@@ -33,7 +33,7 @@ def diagonal(e: Emitter, x: SSAValue) -> SSAValue:
 def solve_factored(
     e: Emitter, factors: SSAValue, permutation: SSAValue, b: SSAValue, transposed: bool = False
 ) -> SSAValue:
-    """The solution of `x @ result == b` by the factors of x, of `x^T @ result == b` with `transposed`."""
+    """Solve `x @ result == b` by the factors of x, or `x^T @ result == b` with `transposed`."""
     axis = len(shape_of(b)) - 2
     if not transposed:
         exchanged = gather(e, b, permutation, axis, axis)
@@ -110,7 +110,7 @@ def determinant(e: Emitter, lu: ops.LuOp) -> SSAValue:
 
 
 def _parity(e: Emitter, lu: ops.LuOp) -> SSAValue:
-    """1 or -1, by the number of rows that were exchanged."""
+    """Return 1 or -1, by the number of exchanged rows."""
     pivots = lu.pivots
     places = e.emit(ops.ArangeOp(shape_of(pivots)[-1]))
     signs = e.select(e.compare("NE", pivots, places), e.full(-1, (), "float32"), e.full(1, (), "float32"))

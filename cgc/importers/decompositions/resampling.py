@@ -97,7 +97,7 @@ def bilinear(size: int, results: int, align_corners: bool, half_pixel_centers: b
 
 
 def bicubic(size: int, results: int, align_corners: bool, half_pixel_centers: bool) -> Taps:
-    """The four elements that TensorFlow's ResizeBicubic mixes; it rounds distances to 1024 parts of one."""
+    """Return the four taps of TensorFlow's ResizeBicubic, which rounds distances to 1/1024."""
     position = _positions(size, results, align_corners, 0.5 if half_pixel_centers else 0.0)
     if half_pixel_centers:
         position = position - np.float32(0.5)
@@ -113,7 +113,7 @@ def bicubic(size: int, results: int, align_corners: bool, half_pixel_centers: bo
 
 
 def _keys(distance: NDArray[Any], a: float = -0.5) -> NDArray[Any]:
-    """Keys' cubic convolution kernel."""
+    """Return Keys' cubic convolution kernel."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     return np.where(distance <= 1, near, np.where(distance < 2, far, 0))
@@ -182,7 +182,7 @@ def _positions(size: int, results: int, align_corners: bool, offset: float) -> F
 
 
 def resample(e: Emitter, x: SSAValue, axis: int, taps: Taps) -> SSAValue:
-    """x, of which one dimension gets the results of the taps."""
+    """Resample one dimension of x."""
     if taps.factor is not None:
         return _repeat(e, x, axis, taps.factor)
     if len(taps.places) > _FEW:
@@ -269,7 +269,7 @@ def resample_grad(e: Emitter, grad: SSAValue, axis: int, taps: Taps) -> SSAValue
 
 
 def _product(e: Emitter, x: SSAValue, axis: int, matrix: Floats) -> SSAValue:
-    """x, of which one dimension is multiplied by a matrix `[elements, results]`."""
+    """Multiply one dimension of x by a matrix `[elements, results]`."""
     shape = shape_of(x)
     others = [other for other in range(len(shape)) if other != axis]
     rows = e.reshape(e.transpose(x, (*others, axis)), (-1, shape[axis]))

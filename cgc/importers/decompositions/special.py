@@ -23,7 +23,7 @@ _TAIL = (
 
 
 def _exponentials(e: Emitter, x: SSAValue) -> tuple[SSAValue, SSAValue]:
-    """Half of exp(x) - 1 and half of exp(-x) - 1."""
+    """Return half of exp(x) - 1 and half of exp(-x) - 1."""
     return e.scale(e.unary(ops.Expm1Op, x), 0.5), e.scale(e.unary(ops.Expm1Op, e.unary(ops.NegOp, x)), 0.5)
 
 

@@ -62,7 +62,7 @@ class Constants:
         return value if isinstance(value, np.ndarray | Waiting) else None
 
     def note(self, op: Any, inputs: Sequence[Array | Waiting], results: Sequence[object]) -> None:
-        """Remembers what values of the IR were made of."""
+        """Remember the operation and the inputs of values of the IR."""
         for position, result in enumerate(results):
             if isinstance(result, SSAValue):
                 self._behind.setdefault(result, Waiting(op, inputs, position))
@@ -84,7 +84,7 @@ class Constants:
         return any(of_step) and all(self._lookup(value) is not None for value in others) and _is_pure(op)
 
     def note_of_step(self, results: Sequence[object]) -> None:
-        """Remembers results of an operation that `is_of_step`."""
+        """Remember results of an operation that `is_of_step`."""
         self._of_step.update(result for result in results if isinstance(result, SSAValue))
 
 
@@ -221,7 +221,7 @@ FOLD_LIMIT = 4096
 
 
 def fold(op: Any, arrays: Sequence[Array]) -> tuple[Array, ...] | None:
-    """Computes an operation on known inputs.
+    """Compute an operation on known inputs.
 
     Args:
         op: the tf.Operation; its type, attributes and static output shapes are read.
@@ -361,7 +361,7 @@ def _dynamic_partition(op: Any, arrays: Sequence[Array]) -> list[Array]:
 
 
 def _truncated_div(a: Array, b: Array) -> Array:
-    """Division of integers towards zero, as in C."""
+    """Divide integers towards zero, as in C."""
     return np.where((a < 0) != (b < 0), -(np.abs(a) // np.abs(b)), np.abs(a) // np.abs(b))
 
 
@@ -448,7 +448,7 @@ def resolve_slice(
     strides: Sequence[int],
     masks: dict[str, int],
 ) -> Slicing:
-    """Resolves a StridedSlice.
+    """Resolve a StridedSlice.
 
     Args:
         shape: the input's shape.

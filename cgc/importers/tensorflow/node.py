@@ -251,7 +251,7 @@ class NodeContext:
         return value.value if isinstance(value, PaddedRows) else self.x(position)
 
     def all(self, start: int = 0, stop: int | None = None) -> list[SSAValue]:
-        """Several inputs as values of the IR."""
+        """Return several inputs as values of the IR."""
         return [self.x(i) for i in range(len(self.inputs))[start:stop]]
 
     def known(self, position: int) -> Array | None:

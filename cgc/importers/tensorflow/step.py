@@ -80,7 +80,7 @@ def import_step(
 
 
 def check_inputs(inputs: Sequence[tf.Tensor], mode: str) -> None:
-    """Refuses an unknown mode, and tensors that no batch can feed, all at once.
+    """Refuse an unknown mode, and tensors that no batch can feed, all at once.
 
     Raises:
         GraphImportError: see `import_step`.

@@ -77,7 +77,7 @@ def _tensors(argument: Any) -> list[Tensor]:
 
 
 def _in_reals(argument: Any) -> Any:
-    """Complex tensors as tensors of one of their parts."""
+    """Return complex tensors as tensors of one of their parts."""
     if isinstance(argument, list | tuple):
         return [_in_reals(item) for item in argument]
     if argument == COMPLEX:
@@ -87,7 +87,7 @@ def _in_reals(argument: Any) -> Any:
 
 
 def _pair(node: NodeContext, name: str = "self") -> tuple[SSAValue, SSAValue | None]:
-    """Real and imaginary part of a tensor or number; None for that of a real one."""
+    """Return real and imaginary part of a tensor or number; None as imaginary part of a real one."""
     e, argument = node.emit, node.node.arguments[name]
     if not isinstance(argument, Tensor):
         number = complex(argument)
@@ -144,7 +144,7 @@ def quotient(e: Emitter, x: Complex, y: Complex) -> Complex:
 
 
 def _pow(node: NodeContext) -> Complex:
-    """Small whole exponents are products; others are exponentials of a logarithm."""
+    """Raise to a power: small whole exponents are products, others exponentials of a logarithm."""
     e, exponent = node.emit, node.arg("exponent")
     if exponent in (1, 2, 3):
         found = x = _whole(node)
@@ -373,7 +373,7 @@ def _product_along(e: Emitter, x: Complex, axis: int) -> Complex:
 
 
 def _cumprod(node: NodeContext) -> Complex:
-    """Each element times those before it, in steps over 1, 2, 4, ... elements."""
+    """Multiply each element by those before it, in steps over 1, 2, 4, ... elements."""
     e, x = node.emit, _whole(node)
     axis, step = node.axis(), 1
     while node.shape and step < node.shape[axis]:
@@ -473,7 +473,7 @@ def _r2c(node: NodeContext) -> Complex:
 
 
 def _c2r(node: NodeContext) -> SSAValue:
-    """Real numbers of the half of a transform that `onesided` leaves."""
+    """Return real numbers from the half of a transform that `onesided` leaves."""
     e, axes, length = node.emit, _axes(node), node.arg("last_dim_size")
     *others, last = axes
     x = _complex_along(e, Complex.of(e, node.raw("self")), others, inverse=True)

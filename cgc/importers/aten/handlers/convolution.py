@@ -274,7 +274,7 @@ def _equal_windows(space: Shape, pooled: Shape) -> dict[str, Sequence[int]]:
 
 
 def _adaptive_ranges(size: int, count: int) -> list[range]:
-    """The elements that each window takes of an axis; windows overlap unless `count` divides `size`."""
+    """Return the elements of an axis for each window; windows overlap unless `count` divides `size`."""
     return [range(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
 
 
@@ -368,7 +368,7 @@ def _adaptive_max_pool_backward(dimensions: int) -> Handler:
 
 
 def _to_places(node: NodeContext, dimensions: int) -> SSAValue:
-    """Each gradient at the place that its window's largest element had, added up."""
+    """Add each gradient at the position of the largest element of its window."""
     e, x, indices = node.emit, node.x(), node.x("indices")
     shape = shape_of(x)
     places, count = math.prod(shape[-dimensions:]), math.prod(shape[:-dimensions])

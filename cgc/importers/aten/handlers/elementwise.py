@@ -19,7 +19,7 @@ Combine = Callable[[Emitter, SSAValue, SSAValue], SSAValue]
 
 
 def _of_two(combine: Combine, first: str = "self", second: str = "other") -> Handler:
-    """Both in the result's element type."""
+    """Return both operands in the result's element type."""
 
     def handler(node: NodeContext) -> SSAValue:
         return _whole(node, combine(node.emit, node.cast(first), node.cast(second)))
@@ -236,7 +236,7 @@ def hypotenuse(e: Emitter, a: SSAValue, b: SSAValue) -> SSAValue:
 
 
 def _shift(up: bool) -> Handler:
-    """Times, or divided by, a power of two."""
+    """Multiply, or divide, by a power of two."""
 
     def handler(node: NodeContext) -> SSAValue:
         e = node.emit

@@ -26,7 +26,7 @@ def _index_select(node: NodeContext) -> SSAValue:
 
 
 def _gather(node: NodeContext) -> SSAValue:
-    """One element of `self` for each element of `index`, along an axis; whole rows where an index repeats."""
+    """Return one element of `self` per element of `index`, along an axis; whole rows if an index repeats."""
     e, x, index, axis = node.emit, node.x(), node.x("index"), node.axis()
     if not shape_of(x):
         return e.reshape(x, node.shape)
@@ -91,7 +91,7 @@ def _index(node: NodeContext) -> SSAValue:
 
 
 def places(node: NodeContext, shape: tuple[int, ...]) -> tuple[SSAValue, list[int], int]:
-    """Row numbers over the indexed axes, these axes, and how many axes come before the result of them."""
+    """Return row numbers over the indexed axes, these axes, and the number of axes before their result."""
     e, given = node.emit, node.arg("indices")
     axes = [i for i, index in enumerate(given) if index is not None]
     if any(isinstance(given[i], Tensor) and given[i].dtype == "bool" for i in axes):
@@ -142,7 +142,7 @@ def _embedding_backward(node: NodeContext) -> SSAValue:
 
 
 def _scatter(kind: str | None = None) -> Handler:
-    """Elements put at, or combined with, the places that an index along an axis names."""
+    """Return elements put at, or combined with, the places that an index along an axis names."""
 
     def handler(node: NodeContext) -> SSAValue:
         e, x, index, axis = node.emit, node.x(), node.x("index"), node.axis()
@@ -180,7 +180,7 @@ _KINDS = {
 
 
 def _combine(node: NodeContext, table: SSAValue, indices: SSAValue, rows: SSAValue, kind: str) -> SSAValue:
-    """Rows of a table with other rows put in their place or combined with them.
+    """Return rows of a table with other rows put in their place or combined with them.
 
     Without `include_self` the rows of the table that are named do not count.
     """
@@ -210,7 +210,7 @@ def _neutral(kind: str, dtype: str) -> float:
 
 
 def _index_reduce(node: NodeContext) -> SSAValue:
-    """Slices along an axis combined with those of `source`, by their numbers."""
+    """Return slices along an axis combined with those of `source`, by their numbers."""
     e, x, axis = node.emit, node.x(), node.axis()
     order = [axis, *(i for i in range(len(shape_of(x))) if i != axis)]
     table, rows = e.transpose(x, order), e.transpose(node.cast("source"), order)

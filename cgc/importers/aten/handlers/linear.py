@@ -88,13 +88,13 @@ def _trilinear(node: NodeContext) -> SSAValue:
 
 
 def _made(node: NodeContext, position: int) -> SSAValue:
-    """Zeros in the place of a result without a meaning here: codes of errors, vectors that nobody wants."""
+    """Return zeros for a result without a meaning here: error codes, vectors that are not requested."""
     result = node.result(position)
     return node.emit.full(0, result.shape, result.dtype)
 
 
 def _to_batch(e: Emitter, *matrices: SSAValue) -> list[SSAValue]:
-    """Matrices with their leading axes broadcast to one shape."""
+    """Return matrices with their leading axes broadcast to one shape."""
     batch = broadcast_shape(*(shape_of(x)[:-2] for x in matrices))
     return [e.broadcast(x, (*batch, *shape_of(x)[-2:])) for x in matrices]
 
@@ -150,7 +150,7 @@ def _cholesky_inverse(node: NodeContext) -> SSAValue:
 
 
 def _factorize(node: NodeContext, a: SSAValue, of_determinant: bool = False) -> tuple[ops.LuOp, SSAValue]:
-    """The factors of matrices, and their pivots as LAPACK counts them, by which they are known again."""
+    """Factorize matrices, and return the pivots as LAPACK counts them, which identify the factors later."""
     lu = linalg.factorize(node.emit, a)
     pivots = node.emit.add(lu.pivots, node.emit.like(1, lu.pivots))
     node.step.factors[pivots] = Factors(lu.permutation, of_determinant)
@@ -165,7 +165,7 @@ def _factors(node: NodeContext, name: str) -> Factors:
 
 
 def _solve(node: NodeContext) -> Sequence[SSAValue]:
-    """Solution, factors, pivots, code; B may be a vector for each matrix."""
+    """Return solution, factors, pivots, code; B may be a vector for each matrix."""
     e, a, b = node.emit, node.x("A"), node.x("B")
     is_vector = len(shape_of(b)) == 1 or shape_of(b) == shape_of(a)[:-1]
     b = e.reshape(b, (*shape_of(b), 1)) if is_vector else b
@@ -275,7 +275,7 @@ def _eigh(node: NodeContext) -> Sequence[SSAValue]:
 
 
 def _nothing(node: NodeContext) -> Sequence[SSAValue]:
-    """Checks of codes of errors: the device has none; a matrix without factors gives NaN."""
+    """Check of codes of errors: the device has none; a matrix without factors gives NaN."""
     return ()
 
 

@@ -25,7 +25,7 @@ def _channels_vector(node: NodeContext, name: str, default: float) -> SSAValue:
 
 
 def _normalize(node: NodeContext, training: bool) -> tuple[SSAValue, ...]:
-    """y, saved mean, saved 1 / sqrt(variance + eps), new running mean, new running variance."""
+    """Return y, saved mean, saved 1 / sqrt(variance + eps), new running mean, new running variance."""
     e, eps = node.emit, node.arg("eps")
     x = channels_last(e, node.x("input"))
     scale, offset = _channels_vector(node, "weight", 1), _channels_vector(node, "bias", 0)
@@ -69,7 +69,7 @@ def _backward(node: NodeContext) -> Sequence[Value]:
 
 
 def _layer_norm(node: NodeContext) -> tuple[SSAValue, SSAValue, SSAValue]:
-    """y, and mean and 1 / sqrt(variance + eps) of each row."""
+    """Return y, and mean and 1 / sqrt(variance + eps) of each row."""
     e, x = node.emit, node.x("input")
     width = math.prod(node.arg("normalized_shape"))
     rows = e.reshape(x, (-1, width))
@@ -102,7 +102,7 @@ def _vector(node: NodeContext, name: str, width: int, default: float) -> SSAValu
 
 
 def wanted(node: NodeContext, values: Sequence[SSAValue]) -> list[Value]:
-    """Gradients in the shapes of the results; None for those that the operation leaves out."""
+    """Return gradients in the shapes of the results; None for those that the operation leaves out."""
     found: list[Value] = []
     for tensor, value in zip(node.node.results, values, strict=True):
         found.append(None if tensor is None else node.emit.reshape(value, tensor.shape))

@@ -16,7 +16,7 @@ from cgc.importers.emit import Shape
 
 
 def uniform(node: NodeContext, shape: Shape) -> SSAValue:
-    """Numbers in [0, 1), other ones for each operation."""
+    """Return numbers in [0, 1), other ones for each operation."""
     node.step.draws += 1
     op = ops.RandomUniformOp(node.step.global_step, shape, node.step.seed, node.step.draws)
     return node.emit.emit(op)
@@ -29,7 +29,7 @@ def _normal(node: NodeContext, shape: Shape) -> SSAValue:
 
 
 def _below(node: NodeContext, probability: float, shape: Shape) -> SSAValue:
-    """True with a probability."""
+    """Draw truth values with a probability of True."""
     drawn = uniform(node, shape)
     return node.emit.compare("LT", drawn, node.emit.scalar(probability, "float32"))
 
@@ -46,7 +46,7 @@ def _bernoulli_of(node: NodeContext) -> SSAValue:
 
 
 def _native_dropout(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    """X / (1 - p) where it is kept, and the mask."""
+    """Return x / (1 - p) where it is kept, and the mask."""
     e, x, p = node.emit, node.x("input"), node.arg("p")
     if not node.arg("train"):
         return x, e.full(True, node.shape, "bool")

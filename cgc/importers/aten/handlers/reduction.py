@@ -27,7 +27,7 @@ def _reduce(kind: str) -> Handler:
 
 
 def _extremum(kind: str) -> Handler:
-    """Largest or smallest element along an axis, and the position of the first such."""
+    """Return the largest or smallest element along an axis, and the first position of it."""
 
     def handler(node: NodeContext) -> tuple[SSAValue, SSAValue]:
         e, x = node.emit, node.x()
@@ -169,7 +169,7 @@ def _scan(op_type: type[ScanOp]) -> Handler:
 
 
 def _running_extremum(sign: int) -> Handler:
-    """The largest element so far along an axis (the smallest with -1), and the position of the last such."""
+    """Return the running maximum along an axis (minimum with -1), and its last position."""
 
     def handler(node: NodeContext) -> tuple[SSAValue, SSAValue]:
         e, x = node.emit, node.x()
@@ -331,7 +331,7 @@ def _limit_norms(e: Emitter, x: SSAValue, norm: SSAValue, limit: float) -> SSAVa
 
 
 def _renorm(node: NodeContext) -> SSAValue:
-    """Each slice along an axis, with at most a norm."""
+    """Scale each slice along an axis to at most a norm."""
     e, x, axis = node.emit, node.x(), node.axis()
     shape = shape_of(x)
     order = [axis, *(other for other in range(len(shape)) if other != axis)]

@@ -91,14 +91,14 @@ def _cubic(size: int, count: int, scale: float, align: bool) -> Matrix:
 
 
 def _cubic_weight(distance: NDArray[np.float64], a: float = _CUBIC) -> NDArray[np.float64]:
-    """Keys' cubic convolution kernel for distances up to 2."""
+    """Return Keys' cubic convolution kernel for distances up to 2."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
     return np.where(distance <= 1, near, far)
 
 
 def _antialias(reach: int, weight: Callable[[NDArray[Any]], NDArray[np.float64]]) -> Kind:
-    """Means over as much of the axis as an element of the result covers.
+    """Return means over as much of the axis as an element of the result covers.
 
     Args:
         reach: the distance, in elements of the coarser side, from which on a weight is 0.

@@ -75,7 +75,7 @@ def _expand(node: NodeContext) -> SSAValue:
 
 
 def _cat(node: NodeContext) -> SSAValue:
-    """Tensors of shape [0] are left out, as ATen has it."""
+    """Concatenate; tensors of shape [0] are left out, as in ATen."""
     e = node.emit
     parts = [e.cast(x, node.dtype) for x in node.xs("tensors") if shape_of(x) != (0,)]
     axis = node.positive(node.arg("dim", 0), len(node.shape))
@@ -100,7 +100,7 @@ def cut(e: Emitter, x: SSAValue, axis: int, start: int, end: int, step: int = 1)
 
 
 def _bounds(node: NodeContext, size: int) -> tuple[int, int, int]:
-    """Start, end and step of a slice, within the axis."""
+    """Return start, end and step of a slice, within the axis."""
     start, end = node.arg("start"), node.arg("end")
     start, end, step = slice(start, end, node.arg("step", 1)).indices(size)
     return start, max(start, end), step
@@ -133,7 +133,7 @@ def _select_scatter(node: NodeContext) -> SSAValue:
 def _put(
     e: Emitter, x: SSAValue, source: SSAValue, axis: int, start: int, end: int, step: int = 1
 ) -> SSAValue:
-    """X with `source` in the place of a slice."""
+    """Return x with a slice replaced by `source`."""
     size = shape_of(x)[axis]
     if step != 1:
         order = [axis, *(i for i in range(len(shape_of(x))) if i != axis)]

@@ -88,7 +88,7 @@ def _nll_loss_backward(node: NodeContext) -> Value:
 
 
 def _spread(e: Emitter, scale: SSAValue, labels: SSAValue, shape: tuple[int, ...]) -> SSAValue:
-    """Minus the scale at the label of each row, zero elsewhere."""
+    """Return minus the scale at the label of each row, zero elsewhere."""
     axis = 1 if len(shape) > 1 else 0
     dtype = dtype_of(scale)
     hot = ops.OneHotOp(labels, e.scalar(1, dtype), e.scalar(0, dtype), shape[axis], -1)
@@ -97,7 +97,7 @@ def _spread(e: Emitter, scale: SSAValue, labels: SSAValue, shape: tuple[int, ...
 
 
 def _rows(e: Emitter, log_p: SSAValue, target: SSAValue) -> tuple[SSAValue, SSAValue]:
-    """Log probabilities with the classes last, and labels, one for each row."""
+    """Return log probabilities with the classes last, and labels, one for each row."""
     rank = len(shape_of(log_p))
     if rank > 2:
         log_p = e.transpose(log_p, (0, *range(2, rank), 1))
@@ -119,7 +119,7 @@ def _weights(node: NodeContext, labels: SSAValue, kept: SSAValue) -> SSAValue:
 
 
 def _losses(node: NodeContext, log_p: SSAValue, labels: SSAValue, kept: SSAValue) -> SSAValue:
-    """Minus the log probability of each row's label, 0 where it is ignored."""
+    """Return minus the log probability of each row's label, 0 for ignored rows."""
     e = node.emit
     classes = shape_of(log_p)[-1]
     source = node.x()
@@ -150,7 +150,7 @@ def _ctc_loss(node: NodeContext) -> tuple[SSAValue, None]:
 
 
 def _lengths(node: NodeContext, name: str) -> SSAValue:
-    """Lengths as a tensor; a program may give them as numbers."""
+    """Return lengths as a tensor; a program may give them as numbers."""
     given = node.arg(name)
     if isinstance(given, list):
         return node.emit.constant(np.asarray(given, np.int32))

@@ -271,7 +271,7 @@ def _keep_last(node: NodeContext, active: SSAValue, new: Value, old: Value) -> V
 
 
 def _backwards(loop: _Loop, values: list[Value], turns: Sequence[SSAValue]) -> list[Value]:
-    """The gradient of a bounded loop: its turns from the last that there may be, those that took place."""
+    """Import the gradient of a bounded loop: its iterations that took place, from the last possible one."""
     for active in reversed(turns):
         results = _turn(loop, values, active)
         values = [
@@ -291,7 +291,7 @@ def _differ_in_length(new: Value, old: Value) -> bool:
 
 
 def _turns_of_forward_loop(node: NodeContext, goes_on: Value) -> tuple[SSAValue, ...] | None:
-    """Which turns of the forward loop took place, if the condition is that of its gradient.
+    """Return the iterations of the forward loop that took place, if the condition is of its gradient.
 
     That is: as many turns as the forward loop had.
     """

@@ -31,7 +31,7 @@ def _dense(kernel: Shape) -> Shape:
 
 
 def _per_channel(kernel: Shape) -> Shape:
-    """A depthwise kernel `[h, w, channels, multiplier]` as that of a convolution with a group per channel."""
+    """Return a depthwise kernel `[h, w, channels, multiplier]` as one with a group per channel."""
     return (*kernel[:2], 1, kernel[2] * kernel[3])
 
 
@@ -86,7 +86,7 @@ def _by_kernel(as_grouped: Callable[[Shape], Shape]) -> Handler:
 
 
 def _pool_window(node: NodeContext, x: Shape, sizes_at: int | None = None) -> dict[str, Sequence[int]]:
-    """ksize, strides and padding for an input of this shape; `sizes_at`: which inputs give the first two."""
+    """Return ksize, strides and padding for an input shape; `sizes_at`: position of the first two inputs."""
     given: list[Any] = [None, None]
     if sizes_at is not None:
         given = [node.ints(sizes_at, "ksize"), node.ints(sizes_at + 1, "strides")]
@@ -123,7 +123,7 @@ def _avg_pool_grad(node: NodeContext) -> SSAValue:
 
 
 def _max_pool_with_argmax(node: NodeContext) -> tuple[SSAValue, SSAValue]:
-    """The largest elements, and their numbers in an image, or with the attribute in the whole batch."""
+    """Return the largest elements, and their positions in an image, or by attribute in the batch."""
     e, x = node.emit, node.x(0)
     count, height, width, channels = shape_of(x)
     window = _window_of_images(node, shape_of(x))
@@ -186,7 +186,7 @@ def sizes_channels_last(node: NodeContext, sizes: Sequence[Item]) -> tuple[Item,
 
 
 def along_space(node: NodeContext, what: str, given: Sequence[int] | None = None) -> tuple[int, ...]:
-    """The attribute `what`, or values given for it, along the space; 1 is needed for batch and channels."""
+    """Return the attribute `what`, or given values, along the space; batch and channels need 1."""
     values = [int(value) for value in (node.attr(what) if given is None else given)]
     *space, channels = sizes_channels_last(node, values)[1:]
     if values[0] != 1 or channels != 1:

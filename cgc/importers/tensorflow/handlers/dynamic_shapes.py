@@ -49,7 +49,7 @@ def refuse(node: NodeContext) -> RefusedError:
 
 
 def handle_padded(node: NodeContext) -> Result:
-    """Imports an operation of which an input is such a tensor, or a size of one."""
+    """Import an operation of which an input is such a tensor, or a size of one."""
     handler = ON_PADDED.get(node.op.type)
     if handler is None:
         raise refuse(node)
@@ -57,7 +57,7 @@ def handle_padded(node: NodeContext) -> Result:
 
 
 def _origin(node: NodeContext) -> SSAValue:
-    """The values that decide how many rows there are: of all inputs that have padding the same ones."""
+    """Return the distinct values that determine the rows, the same for all inputs with padding."""
     found = [value.unique for value in node.inputs if isinstance(value, PaddedRows | PaddedSize)]
     if any(unique is not found[0] for unique in found):
         raise refuse(node)
@@ -81,7 +81,7 @@ def _shape(node: NodeContext) -> PaddedSize:
 
 
 def _of_sizes(node: NodeContext) -> Value:
-    """Takes or moves sizes; where the number of rows is not among them they are known."""
+    """Take or moves sizes; where the number of rows is not among them they are known."""
     origin = _origin(node)
     sizes = [value.sizes if isinstance(value, PaddedSize) else value for value in node.inputs]
     is_open = [value.is_open if isinstance(value, PaddedSize) else value for value in node.inputs]
@@ -95,7 +95,7 @@ def _of_sizes(node: NodeContext) -> Value:
 
 
 def _segment_sum(node: NodeContext) -> Value:
-    """Rows added up by number: into as many sums as there are different numbers, or into their places."""
+    """Add up rows by number: into as many sums as there are distinct numbers, or in place."""
     data, ids, count = node.inputs
     if isinstance(data, PaddedRows) and isinstance(ids, PaddedRows) and ids.value is ids.unique:
         # The dense form of a sparse gradient: padding has an index beyond the last row, and is dropped.
@@ -113,7 +113,7 @@ def _segment_sum(node: NodeContext) -> Value:
 
 
 def _gather(node: NodeContext) -> PaddedRows:
-    """Rows of a tensor or a variable; those of the padding are any rows of it."""
+    """Return rows of a tensor or a variable; those of the padding are any rows of it."""
     indices = node.inputs[1]
     variable = isinstance(node.inputs[0], Handle)
     first_axis = len(node.inputs) < 3 or node.axis(2, "axis", 2) == 0
@@ -142,7 +142,7 @@ def _elementwise(handler: Handler) -> Handler:
 
 
 def _scatter(handler: Handler) -> Handler:
-    """Rows written to a variable; those of the padding are dropped."""
+    """Return rows written to a variable; those of the padding are dropped."""
 
     def on_rows(node: NodeContext) -> Result:
         indices, updates = node.inputs[1:]

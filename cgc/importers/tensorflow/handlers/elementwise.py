@@ -91,7 +91,7 @@ def _comparison(direction: str) -> Handler:
 
 
 def _logical(op_type: Maker, decides: bool) -> Handler:
-    """And and Or: one known scalar decides, or leaves the other operand; conditions of loops need it."""
+    """Import And and Or, where a known scalar decides or leaves the other operand, as in loops."""
 
     def handler(node: NodeContext) -> SSAValue | Array:
         for position in (0, 1):
@@ -143,7 +143,7 @@ def _square(node: NodeContext) -> SSAValue:
 
 
 def _div_no_nan(node: NodeContext) -> SSAValue:
-    """0 where the divisor is 0, and no division by it, so that no infinity arises on the way."""
+    """Return 0 where the divisor is 0; nothing is divided by it, so that no infinity arises."""
     e, x, y = node.emit, node.x(0), node.x(1)
     is_zero = e.compare("EQ", y, e.scalar(0, dtype_of(y)))
     quotient = e.div(x, e.select(is_zero, e.scalar(1, dtype_of(y)), y))
@@ -236,7 +236,7 @@ def _approximate_equal(node: NodeContext) -> SSAValue:
 
 
 def _filled(value: float) -> Handler:
-    """ZerosLike and OnesLike: only the shape of the input matters."""
+    """Import ZerosLike and OnesLike: only the shape of the input matters."""
 
     def handler(node: NodeContext) -> SSAValue:
         return node.emit.full(value, node.shape(0), node.out_dtype())
@@ -245,7 +245,7 @@ def _filled(value: float) -> Handler:
 
 
 def _shift(up: bool) -> Handler:
-    """Times, or divided by, a power of two."""
+    """Multiply, or divide, by a power of two."""
 
     def handler(node: NodeContext) -> SSAValue:
         e, x = node.emit, node.x(0)

@@ -92,7 +92,7 @@ def _scale_and_translate_grad(node: NodeContext) -> SSAValue:
 
 
 def _mirror_pad(node: NodeContext) -> SSAValue:
-    """Borders that repeat the elements in reverse order; REFLECT leaves the outermost out."""
+    """Return borders that repeat the elements in reverse order; REFLECT leaves the outermost out."""
     e, x = node.emit, node.x(0)
     for axis, (low, high) in enumerate(_mirror_paddings(node)):
         if low or high:
@@ -102,7 +102,7 @@ def _mirror_pad(node: NodeContext) -> SSAValue:
 
 
 def _mirror_pad_grad(node: NodeContext) -> SSAValue:
-    """Each border, reversed, is added to the elements that it repeats."""
+    """Add each border, reversed, to the elements that it repeats."""
     e, grad = node.emit, node.x(0)
     for axis, (low, high) in enumerate(_mirror_paddings(node)):
         if low or high:
@@ -210,7 +210,7 @@ def _extract_patches(node: NodeContext) -> SSAValue:
 
 
 def _projective_transform(node: NodeContext) -> SSAValue:
-    """Images whose pixels are read where a projective transform of their places says.
+    """Return images whose pixels are read where a projective transform of their places says.
 
     Inputs: images `[N, H, W, C]`, eight numbers for each of them or for all, height and width of the result,
     and in the third version the value of pixels outside of the image.
@@ -244,7 +244,7 @@ def _projective_transform(node: NodeContext) -> SSAValue:
 
 
 def _map_pixels(e: Emitter, place: SSAValue, size: int, mode: str) -> SSAValue:
-    """Coordinates outside of an axis, by where the pixels lie that continue it."""
+    """Return coordinates outside of an axis, by where the pixels lie that continue it."""
     if mode == "CONSTANT":
         return place
     last = e.scalar(size - 1, "float32")
@@ -309,7 +309,7 @@ def _interpolate(e: Emitter, read: Callable[..., SSAValue], y: SSAValue, x: SSAV
 
 
 def _adjust_contrast(node: NodeContext) -> SSAValue:
-    """Distances from the mean of each channel of an image, times a factor."""
+    """Return distances from the mean of each channel of an image, times a factor."""
     e, x = node.emit, node.x(0)
     rank = len(shape_of(x))
     mean = e.reduce("MEAN", x, (rank - 3, rank - 2), keep_dims=True)

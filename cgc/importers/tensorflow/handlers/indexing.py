@@ -93,7 +93,7 @@ def _resource_gather_nd(node: NodeContext) -> SSAValue:
 
 
 def _scatter_nd(node: NodeContext) -> SSAValue:
-    """Updates added into zeros."""
+    """Update added into zeros."""
     e, shape = node.emit, node.ints(2, "shape")
     rows = flatten_indices(e, node.x(0), shape)
     return e.reshape(scatter_rows(e, rows.numbers, e.reshape(node.x(1), rows.updates), rows.table), shape)
@@ -126,7 +126,7 @@ def _resource_scatter(kind: str, *, negate: bool = False) -> Handler:
 
 
 def _unique(node: NodeContext) -> tuple[Value, Value]:
-    """The different values, padded to as many as there are values, and the place of each among them."""
+    """Return the distinct values, padded to the number of values, and the position of each value."""
     x = node.x(0)
     if dtype_of(x) not in INDEX_DTYPES or len(shape_of(x)) != 1:
         raise RefusedError(
@@ -144,7 +144,7 @@ def _unsorted_segment_sum(node: NodeContext) -> SSAValue:
 
 
 def _dynamic_stitch(node: NodeContext) -> SSAValue:
-    """Rows of several tensors in one, each at the place that its index names; of two at a place the last."""
+    """Merge rows of several tensors, each at the position of its index; the last of two at one position."""
     e, count = node.emit, len(node.inputs) // 2
     rows: list[SSAValue] = []
     places: list[int] = []
@@ -277,7 +277,7 @@ def _require_main_diagonal(node: NodeContext, position: int) -> None:
 
 
 def _to_dense(node: NodeContext) -> SSAValue:
-    """SparseToDense of (places, shape, values, default)."""
+    """Import SparseToDense of (places, shape, values, default)."""
     e, shape = node.emit, tuple(node.ints(1, "shape"))
     places = node.static(0, "indices").reshape(-1, max(1, len(shape)))
     values, default = node.x(2), node.x(3)
@@ -288,7 +288,7 @@ def _to_dense(node: NodeContext) -> SSAValue:
 
 
 def _matmul(node: NodeContext) -> SSAValue:
-    """SparseTensorDenseMatMul of (places, values, shape of the sparse matrix, dense matrix)."""
+    """Import SparseTensorDenseMatMul of (places, values, shape of the sparse matrix, dense matrix)."""
     e, places = node.emit, node.static(0, "indices").astype(np.int32)
     rows, columns = places[:, 0], places[:, 1]
     height, width = node.ints(2, "shape")

@@ -22,7 +22,7 @@ def _matmul(node: NodeContext) -> SSAValue:
 
 
 def _batch_matmul(node: NodeContext) -> SSAValue:
-    """Products over the last two axes; the leading ones are broadcast (BatchMatMulV2, V3)."""
+    """Return products over the last two axes; the leading ones are broadcast (BatchMatMulV2, V3)."""
     e, (a, b) = node.emit, node.all()
     left, right = shape_of(a), shape_of(b)
     batch = broadcast_shape(left[:-2], right[:-2])
@@ -66,7 +66,7 @@ def _einsum(node: NodeContext) -> SSAValue:
 
 
 def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """One letter for each axis of each operand and of the result; an ellipsis becomes capital letters."""
+    """Return a letter for each axis of operands and result; an ellipsis becomes capital letters."""
     left, _, result = equation.partition("->")
     terms = left.split(",")
     hidden = [
@@ -84,7 +84,7 @@ def _labels(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _diagonals(e: Emitter, x: SSAValue, labels: str) -> tuple[SSAValue, str]:
-    """The operand with one axis for each label: of axes that share one, the elements of equal position."""
+    """Return the operand with one axis per label: the diagonal of axes that share one."""
     for label in labels:
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -128,7 +128,7 @@ def _arrange(e: Emitter, x: SSAValue, labels: str, wanted: str) -> SSAValue:
 
 
 def _product(e: Emitter, operands: Sequence[SSAValue], labels: Sequence[str], result: str) -> SSAValue:
-    """A matrix product over the axes that only the operands share; those in all three are its batch."""
+    """Multiply matrices over the axes that only the operands share; axes in all three are the batch."""
     (a, left), (b, right) = (
         _sum_labels(e, x, own, result + other)
         for x, own, other in zip(operands, labels, reversed(labels), strict=True)
@@ -140,7 +140,7 @@ def _product(e: Emitter, operands: Sequence[SSAValue], labels: Sequence[str], re
     inner = [label for label in left if label in right and label not in result]
 
     def side(x: SSAValue, own: str, *groups: Sequence[str]) -> SSAValue:
-        """An operand as [*batch, *groups], each group one axis; axes of size 1 grow to those of the other."""
+        """Return an operand as [*batch, *groups], each group one axis; axes of size 1 grow to the other's."""
         order = [*batch, *(label for group in groups for label in group)]
         arranged = e.broadcast(_arrange(e, x, own, "".join(order)), [sizes[label] for label in order])
         return e.reshape(
@@ -199,7 +199,7 @@ def _qr(node: NodeContext) -> tuple[SSAValue, ...]:
 
 
 def _svd(node: NodeContext) -> tuple[SSAValue, ...]:
-    """Singular values, left vectors, right vectors as columns."""
+    """Return singular values, left vectors, right vectors as columns."""
     e, compute = node.emit, bool(node.attr("compute_uv"))
     u, s, vt = e.emit_all(ops.SvdOp(node.x(0), bool(node.attr("full_matrices")) and compute))
     return (s, u, linalg.adjoint(e, vt)) if compute else (s, *[e.full(0, (0,), "float32")] * 2)

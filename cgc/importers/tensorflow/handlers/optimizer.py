@@ -131,7 +131,7 @@ def adagrad_v2(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
 
 
 def adadelta(node: NodeContext, v: Operands) -> tuple[SSAValue, ...]:
-    """Running means of the squares of gradients (`accum`) and of steps (`accum_update`), with decay rho."""
+    """Adadelta: running means of squared gradients (`accum`) and steps (`accum_update`), with decay rho."""
     e = node.emit
     accum = _running_mean(e, v["accum"], v["rho"], v["grad"])
     root = e.unary(ops.SqrtOp, e.add(v["accum_update"], v["epsilon"]))
@@ -169,7 +169,7 @@ def _proximal(e: Emitter, x: SSAValue, rate: SSAValue, l1: SSAValue, l2: SSAValu
 
 
 def _shrunk(e: Emitter, x: SSAValue, amount: SSAValue) -> SSAValue:
-    """x, nearer to zero by `amount`."""
+    """Return x, nearer to zero by `amount`."""
     rest = e.binary(ops.MaxOp, e.sub(e.unary(ops.AbsOp, x), amount), e.like(0, x))
     return e.mul(e.unary(ops.SignOp, x), rest)
 
@@ -246,13 +246,13 @@ def _names(node: NodeContext) -> list[str]:
 
 
 def _write(node: NodeContext, values: tuple[SSAValue, ...]) -> None:
-    """Writes the variables, which are the first inputs of each training op."""
+    """Write the variables, which are the first inputs of each training op."""
     for position, value in enumerate(values):
         node.write(position, value)
 
 
 def _dense(rule: Rule) -> Handler:
-    """Applies a rule to whole variables."""
+    """Apply a rule to whole variables."""
 
     def handler(node: NodeContext) -> None:
         operands = {
@@ -265,7 +265,7 @@ def _dense(rule: Rule) -> Handler:
 
 
 def _sparse(rule: Rule) -> Handler:
-    """Takes the rows of the variables that `indices` names, applies a rule to them, and puts them back.
+    """Take the rows of the variables that `indices` names, applies a rule to them, and puts them back.
 
     All other rows stay as they are, those of the optimizer's state as well.
     """

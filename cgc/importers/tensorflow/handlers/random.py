@@ -38,7 +38,7 @@ def node_seed(name: str) -> int:
 
 
 def _seeds(node: NodeContext) -> tuple[int, int]:
-    """TensorFlow's graph seed and op seed; both 0 mean that the program left them open.
+    """Return TensorFlow's graph seed and op seed; both are 0 if the program sets none.
 
     An operation of a function draws other numbers in every call and every turn of a loop.
     """
@@ -104,7 +104,7 @@ def _truncated_normal(e: Emitter, uniform: SSAValue) -> SSAValue:
 
 
 def _whole_numbers(node: NodeContext, uniform: SSAValue, least_at: int) -> SSAValue:
-    """Integers from the input at `least_at` to below the next one."""
+    """Return integers from the input at `least_at` to below the next one."""
     e = node.emit
     least, beyond = (int(node.static(least_at + i, what)) for i, what in enumerate(("minval", "maxval")))
     if not 0 < beyond - least <= _DIFFERENT_UNIFORM:
@@ -129,7 +129,7 @@ def _key_and_counter(node: NodeContext) -> tuple[Value, Value]:
 
 
 def _seed_words(node: NodeContext, position: int) -> SSAValue:
-    """The two seed integers as i32; known ones lose their upper halves, as the others do on the device."""
+    """Return the two seed integers as i32, without the upper halves of known ones."""
     known = node.known(position)
     if known is not None:
         return node.emit.constant(known.astype(np.int64).astype(np.int32))
@@ -145,7 +145,7 @@ def _algorithm(node: NodeContext) -> Array:
 
 
 def _uniform_of(node: NodeContext) -> SSAValue:
-    """Uniform numbers of the key of a V2 op, or of the seed of an older one."""
+    """Draw uniform numbers from the key of a V2 op, or the seed of an older one."""
     key = node.inputs[1]
     if "key" not in (argument.name for argument in node.op.op_def.input_arg):
         words = _seed_words(node, 1)

@@ -74,7 +74,7 @@ def _top_k(node: NodeContext) -> tuple[SSAValue, SSAValue]:
 
 
 def _in_top_k(node: NodeContext) -> SSAValue:
-    """InTopKV2: k is the third input."""
+    """Import InTopKV2: k is the third input."""
     (k,) = node.ints(2, "k")
     return _is_among(node, k)
 
@@ -108,17 +108,17 @@ def _nth_element(node: NodeContext) -> SSAValue:
 
 
 def _bincount(node: NodeContext) -> SSAValue:
-    """Bincount. Inputs: numbers, how many different ones count, weights (of no element: 1 each)."""
+    """Import Bincount. Inputs: numbers, number of bins, weights (empty: 1 each)."""
     return _counts(node, node.x(0), node.x(2), is_binary=False)
 
 
 def _dense_bincount(node: NodeContext) -> SSAValue:
-    """DenseBincount: as Bincount, of one row of numbers or of each row of a matrix."""
+    """Import DenseBincount: as Bincount, of one row of numbers or of each row of a matrix."""
     return _counts(node, node.x(0), node.x(2), is_binary=bool(node.attr("binary_output")))
 
 
 def _counts(node: NodeContext, numbers: SSAValue, weights: SSAValue, *, is_binary: bool) -> SSAValue:
-    """Numbers of `size` and above are left out; `is_binary`: 1 for each number that occurs."""
+    """Count numbers below `size`; with `is_binary`, 1 for each number that occurs."""
     e, dtype, size = node.emit, node.out_dtype(), _size(node)
     shape = shape_of(numbers)
     ones = e.full(1, shape, dtype)
@@ -189,7 +189,7 @@ def _count_reached(e: Emitter, x: SSAValue, bounds: SSAValue, direction: str, dt
 
 
 def _search(direction: str) -> Any:
-    """LowerBound and UpperBound of (rows that rise, values for each row)."""
+    """Import LowerBound and UpperBound of (rising rows, values for each row)."""
 
     def handler(node: NodeContext) -> SSAValue:
         e, ordered, values = node.emit, node.x(0), node.x(1)
@@ -200,7 +200,7 @@ def _search(direction: str) -> Any:
 
 
 def _histogram(node: NodeContext) -> SSAValue:
-    """HistogramFixedWidth of (values, [low, high], number of bins); the outermost bins take all beyond."""
+    """Import HistogramFixedWidth of (values, [low, high], bins); the outermost bins take all beyond."""
     e, x = node.emit, node.x(0)
     low, high = (float(v) for v in node.static(1, "range"))
     (bins,) = node.ints(2, "number of bins")
@@ -221,7 +221,7 @@ _EXTREMES = {"Max": "MAX", "Min": "MIN", "Prod": "MUL"}
 
 
 def _segment(power: float) -> Handler:
-    """SegmentSum and SegmentMean of (data, ids)."""
+    """Import SegmentSum and SegmentMean of (data, ids)."""
 
     def handler(node: NodeContext) -> SSAValue:
         return _combine(node.emit, node.x(0), node.x(1), _segment_count(node, 1), power)
@@ -279,7 +279,7 @@ def _reduce_sorted(kind: str) -> Handler:
 
 
 def _extreme(node: NodeContext, kind: str, count: int) -> SSAValue:
-    """Rows of each segment combined; a segment without a row has the value that `kind` starts from."""
+    """Return rows of each segment combined; a segment without a row has the value that `kind` starts from."""
     e, data, ids = node.emit, node.x(0), node.x(1)
     names, row = math.prod(shape_of(ids)), shape_of(data)[len(shape_of(ids)) :]
     start = e.full(_start(kind, dtype_of(data)), (count, *row), dtype_of(data))

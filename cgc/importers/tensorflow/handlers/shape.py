@@ -74,7 +74,7 @@ def _transpose(node: NodeContext) -> SSAValue:
 
 
 def _concat(node: NodeContext) -> SSAValue:
-    """ConcatV2: the axis is the last input."""
+    """Import ConcatV2: the axis is the last input."""
     return _join(node, node.all(0, -1), len(node.inputs) - 1)
 
 

@@ -205,7 +205,7 @@ def _zeros(node: NodeContext, item: Value) -> Value:
 
 
 def _add_n(node: NodeContext) -> TensorList:
-    """Sums item by item; where nothing was put there is nothing to add."""
+    """Return sums item by item; where nothing was put there is nothing to add."""
     lists = [_list(node, position) for position in range(len(node.inputs))]
     count = max(len(items.items) for items in lists)
     padded = [(*items.items, *[None] * (count - len(items.items))) for items in lists]

@@ -91,7 +91,7 @@ def _gather(node: NodeContext) -> SSAValue:
 
 
 def _scatter(kind: str, *, negate: bool = False) -> Handler:
-    """Rows put in the place of rows of a variable (SET) or combined with them."""
+    """Return rows put in the place of rows of a variable (SET) or combined with them."""
 
     def handler(node: NodeContext) -> None:
         e, current, indices = node.emit, node.read(), node.x(1)

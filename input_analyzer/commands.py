@@ -7,10 +7,12 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -52,16 +54,16 @@ DEFAULT_SECONDS = 4
 LEAVING_LIMIT_S = 20.0
 """Ends the process on the node, should it hang while it tidies up, which takes it 8 s at most."""
 
-_HELP = """Runs COMMAND up to its input function, measures copies of that side by side on one node, and tells
-how fast the input is, which stage bounds it, what to change, and how many nodes, tasks and CPUs a training
+_HELP = """Runs COMMAND up to its input function, measures copies of it side by side on one node, and reports
+the rate of the input, the stage that bounds it, what to change, and how many nodes, tasks and CPUs training
 needs.
 
-COMMAND is a program that trains or compiles with `estimator`; nothing is trained. Or it is one word,
+COMMAND is a program that trains or compiles with `estimator`; nothing is trained. Or it is
 MODULE:FUNCTION or FILE.py:FUNCTION, a function without arguments that returns a tf.data.Dataset or a torch
 DataLoader.
 
-The rate to reach is that of the newest compile report of the program, unless --target-samples-per-s says
-another. With --mode=compile_only in COMMAND the program is compiled for that.
+The rate to reach is that of the newest compile report of the program, unless --target-samples-per-s is
+given. With --mode=compile_only in COMMAND the program is compiled for that.
 
 Flags may be written with _ or -, as --flag VALUE or --flag=VALUE.
 """
@@ -74,95 +76,68 @@ Examples:
   cs_input_analyzer --target-samples-per-s=50000 --html=input.html data.py:train_input
 """
 
+_SECONDS = f"seconds above 0, at most {DAY_S}, for example 10"
+_FILE = click.Path(path_type=Path, allow_dash=True)
+
 
 def main() -> NoReturn:
-    """Entry point."""
+    """Run the command as a console script."""
     run_main(PROGRAM, lambda: build_command(command_site(build_command, sys.argv[1:]).site))
 
 
+@dataclass(frozen=True, slots=True)
+class MeasurementOptions:
+    """What is measured, and how long; None where the command line leaves it open."""
+
+    available_nodes: int | None
+    cpus_per_task: tuple[int, ...]
+    target_samples_per_s: float | None
+    cold: tuple[Path, ...]
+    longest_s: float
+    limit_s: float
+    memory_gib: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFiles:
+    """Files of the analysis in addition to the report on the terminal."""
+
+    json_file: Path | None
+    html_file: Path | None
+
+    def check(self) -> None:
+        """Check that the files differ and can be written.
+
+        Raises:
+            ToolkitError: they are the same file, or one cannot be written.
+        """
+        from input_analyzer.report.files import check_different, check_writable  # only here: --help is light
+
+        check_different(self.json_file, self.html_file)
+        check_writable("--json", self.json_file)
+        check_writable("--html", self.html_file)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceChangeOptions:
+    """Whether and how findings change the source."""
+
+    apply: bool
+    dry_run: bool
+    yes: bool
+    allow_dirty: bool
+
+
 def build_command(site: Site) -> click.Command:
-    """The command line; `site` fills in what the user leaves open."""
+    """Build the command line; the settings of the site replace what the user leaves open."""
 
     @click.command(
         PROGRAM, context_settings=context_settings(), help=_HELP, epilog=_EPILOG, options_metavar="[FLAGS]"
     )
-    @click.option(
-        "--available-nodes",
-        callback=count(),
-        metavar="N",
-        help="Nodes that a training may use, all like the measured one. Default: those of the job of the "
-        f"scheduler that it is called in, else the site's, {site.def_nodes}.",
-    )
+    @_measurement_options(site)
     @mount_dirs_option
-    @click.option(
-        "--cpus-per-task",
-        callback=_counts,
-        metavar="C,C",
-        help="CPUs per task that are tried. Default: powers of two, from a sixteenth of the node to all.",
-    )
-    @click.option(
-        "--target-samples-per-s",
-        callback=_positive("samples per second above 0, for example 50000"),
-        metavar="R",
-        help="Rate to reach. Default: what the compile report of the program estimates.",
-    )
-    @click.option(
-        "--json",
-        "json_file",
-        type=_FILE,
-        metavar="FILE",
-        help="Write the analysis for programs; - for stdout, the report then goes to stderr.",
-    )
-    @click.option(
-        "--html",
-        "html_file",
-        type=_FILE,
-        metavar="FILE",
-        help="Write the analysis for a browser; - likewise.",
-    )
-    @click.option(
-        "--apply",
-        is_flag=True,
-        help="Write what findings recommend into your source, as far as that is mechanical: prints the diff, "
-        "and asks.",
-    )
-    @click.option("--apply-dry-run", is_flag=True, help="Print the diff of --apply, and write nothing.")
-    @click.option("--yes", is_flag=True, help="With --apply: do not ask.")
-    @click.option(
-        "--allow-dirty", is_flag=True, help="With --apply: also files with changes not committed to git."
-    )
-    @click.option(
-        "--cold",
-        callback=directories,
-        multiple=True,
-        metavar="DIR,DIR",
-        help="Folders of the input's files, which are dropped from the memory of the operating system before "
-        "a first epoch is measured. Default: none, and what was read before may still be there.",
-    )
-    @click.option(
-        "--seconds",
-        "longest_s",
-        callback=_positive(_SECONDS, DAY_S),
-        metavar="SECONDS",
-        default=str(DEFAULT_SECONDS),
-        show_default=True,
-        help="Longest time of a measurement; it ends earlier when its interval is within 5 %.",
-    )
-    @click.option(
-        "--time-limit",
-        "limit_s",
-        callback=_positive(_SECONDS, DAY_S),
-        metavar="SECONDS",
-        default=str(DEFAULT_TIME_LIMIT_S),
-        show_default=True,
-        help="So long the program may be without a batch before it counts as hanging.",
-    )
-    @click.option(
-        "--memory",
-        callback=_positive("GiB above 0, for example 16"),
-        metavar="GIB",
-        help="Memory that the tasks of a node may take. Default: what is free on it.",
-    )
+    @_report_options
+    @_source_change_options
     @scheduler_flags("Where it is measured.")
     @site_config_option
     @click.version_option(__version__, prog_name=PROGRAM)
@@ -172,73 +147,164 @@ def build_command(site: Site) -> click.Command:
     @click.pass_context
     def cs_input_analyzer(
         context: click.Context,
-        available_nodes: int | None,
+        measurement: MeasurementOptions,
         mount_dirs: tuple[Path, ...],
-        cpus_per_task: tuple[int, ...],
-        target_samples_per_s: float | None,
-        json_file: Path | None,
-        html_file: Path | None,
-        apply: bool,
-        apply_dry_run: bool,
-        yes: bool,
-        allow_dirty: bool,
-        cold: tuple[Path, ...],
-        longest_s: float,
-        limit_s: float,
-        memory: float | None,
+        reports: ReportFiles,
+        change: SourceChangeOptions,
         where: Where,
         command: tuple[str, ...],
     ) -> int:
-        words = require_command(command, context)
-        given = {"--json": json_file is not None, "--html": html_file is not None, "--cold": bool(cold)}
-        _check_apply(apply, apply_dry_run, given, {"--yes": yes, "--allow-dirty": allow_dirty})
-        # --help does not pay for it.
-        from input_analyzer.report.files import check_different, check_writable
-
-        check_different(json_file, html_file)
-        check_writable("--json", json_file)
-        check_writable("--html", html_file)
-        if apply:
+        arguments = require_command(command, context)
+        _check_apply(change, reports, cold=bool(measurement.cold))
+        reports.check()
+        if change.apply:
             from input_analyzer.source_changes import check_can_confirm
 
-            check_can_confirm(yes=yes)
+            check_can_confirm(yes=change.yes)
         environment = dict(os.environ)
         scheduler = where.scheduler(site, environment)
         job = scheduler.job_here(environment)
-        nodes = available_nodes or (job.nodes if job else None) or site.def_nodes
+        nodes = measurement.available_nodes or (job.nodes if job else None) or site.def_nodes
         if scheduler.has_nodes and not (job and job.on_node):
             again = ProgramRequest(
                 PROGRAM, _again(nodes), environment, inside=True, leaving_s=LEAVING_LIMIT_S
             )
             return scheduler.run_program(scheduler.plan_program(again, where.asked(site, environment)))
         with _analysis(site) as workspace:
-            from input_analyzer.analysis import Target
-            from input_analyzer.analyze import Request
-            from input_analyzer.measure.node import check_has_files
-            from input_analyzer.measure.rates import Effort
-
-            check_has_files("--cold", cold)
-            memory_bytes = None if memory is None else int(memory * 2**30)
-            wanted = target_samples_per_s
-            request = Request(
-                command=words,
-                launch=_launch(site, words, mount_dirs, workspace, limit_s, memory_bytes),
-                cpus=_usable_cpus(cpus_per_task),
-                available_nodes=nodes,
-                cpus_per_task=cpus_per_task,
-                target=None if wanted is None else Target(wanted, "given with --target-samples-per-s"),
-                effort=Effort(shortest_s=min(1.0, longest_s), longest_s=longest_s),
-                cold=cold,
-            )
-            if apply or apply_dry_run:
-                return _change_source(request, write=apply, yes=yes, allow_dirty=allow_dirty)
-            return _report(request, json_file, html_file)
+            request = _make_request(site, arguments, mount_dirs, measurement, nodes, workspace)
+            if change.apply or change.dry_run:
+                return _change_source(
+                    request, write=change.apply, yes=change.yes, allow_dirty=change.allow_dirty
+                )
+            return _report(request, reports.json_file, reports.html_file)
 
     return cs_input_analyzer
 
 
-_SECONDS = f"seconds above 0, at most {DAY_S}, for example 10"
-_FILE = click.Path(path_type=Path, allow_dash=True)
+def _measurement_options(site: Site) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare the options of a measurement; the command gets them as one argument, `measurement`."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @click.option(
+            "--available-nodes",
+            callback=count(),
+            metavar="N",
+            help="Nodes available for training, all like the measured one. Default: those of the scheduler's "
+            f"job that this is called in, otherwise the site's, {site.def_nodes}.",
+        )
+        @click.option(
+            "--cpus-per-task",
+            callback=_counts,
+            metavar="C,C",
+            help="CPUs per task to try. Default: powers of two, from a sixteenth of the node to all.",
+        )
+        @click.option(
+            "--target-samples-per-s",
+            callback=_positive("samples per second above 0, for example 50000"),
+            metavar="R",
+            help="Rate to reach. Default: the estimate in the compile report of the program.",
+        )
+        @click.option(
+            "--cold",
+            callback=directories,
+            multiple=True,
+            metavar="DIR,DIR",
+            help="Folders of the input's files, which are dropped from the page cache before a first epoch "
+            "is measured. Default: none; files that were read before may still be cached.",
+        )
+        @click.option(
+            "--seconds",
+            "longest_s",
+            callback=_positive(_SECONDS, DAY_S),
+            metavar="SECONDS",
+            default=str(DEFAULT_SECONDS),
+            show_default=True,
+            help="Longest time of a measurement; it ends earlier when its interval is within 5 %.",
+        )
+        @click.option(
+            "--time-limit",
+            "limit_s",
+            callback=_positive(_SECONDS, DAY_S),
+            metavar="SECONDS",
+            default=str(DEFAULT_TIME_LIMIT_S),
+            show_default=True,
+            help="Time without a batch after which the program counts as hanging.",
+        )
+        @click.option(
+            "--memory",
+            "memory_gib",
+            callback=_positive("GiB above 0, for example 16"),
+            metavar="GIB",
+            help="Memory for the tasks of a node. Default: its free memory.",
+        )
+        @wraps(function)
+        def command(
+            *arguments: Any,
+            available_nodes: int | None,
+            cpus_per_task: tuple[int, ...],
+            target_samples_per_s: float | None,
+            cold: tuple[Path, ...],
+            longest_s: float,
+            limit_s: float,
+            memory_gib: float | None,
+            **values: Any,
+        ) -> Any:
+            measurement = MeasurementOptions(
+                available_nodes, cpus_per_task, target_samples_per_s, cold, longest_s, limit_s, memory_gib
+            )
+            return function(*arguments, measurement=measurement, **values)
+
+        return command
+
+    return decorate
+
+
+def _report_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare the files of the analysis; the command gets them as one argument, `reports`."""
+
+    @click.option(
+        "--json",
+        "json_file",
+        type=_FILE,
+        metavar="FILE",
+        help="Write the analysis for programs; - for stdout, with the report on stderr.",
+    )
+    @click.option(
+        "--html",
+        "html_file",
+        type=_FILE,
+        metavar="FILE",
+        help="Write the analysis for a browser; - for stdout, with the report on stderr.",
+    )
+    @wraps(function)
+    def command(*arguments: Any, json_file: Path | None, html_file: Path | None, **values: Any) -> Any:
+        return function(*arguments, reports=ReportFiles(json_file, html_file), **values)
+
+    return command
+
+
+def _source_change_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Declare the options of changes to the source; the command gets them as one argument, `change`."""
+
+    @click.option(
+        "--apply",
+        is_flag=True,
+        help="Write mechanical changes that findings recommend into your source, after printing the diff and "
+        "asking.",
+    )
+    @click.option("--apply-dry-run", is_flag=True, help="Print the diff of --apply, and write nothing.")
+    @click.option("--yes", is_flag=True, help="With --apply: do not ask.")
+    @click.option(
+        "--allow-dirty", is_flag=True, help="With --apply: also change files with uncommitted changes."
+    )
+    @wraps(function)
+    def command(
+        *arguments: Any, apply: bool, apply_dry_run: bool, yes: bool, allow_dirty: bool, **values: Any
+    ) -> Any:
+        change = SourceChangeOptions(apply, apply_dry_run, yes, allow_dirty)
+        return function(*arguments, change=change, **values)
+
+    return command
 
 
 def _counts(context: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -288,6 +354,34 @@ def _usable_cpus(cpus_per_task: tuple[int, ...]) -> tuple[int, ...]:
             f"{host_name(os.environ)} that may be used: leave it out, or measure on a larger node"
         )
     return cpus
+
+
+def _make_request(
+    site: Site,
+    arguments: tuple[str, ...],
+    mount_dirs: tuple[Path, ...],
+    measurement: MeasurementOptions,
+    nodes: int,
+    workspace: Workspace,
+) -> Request:
+    from input_analyzer.analysis import Target
+    from input_analyzer.analyze import Request
+    from input_analyzer.measure.node import check_has_files
+    from input_analyzer.measure.rates import Effort
+
+    check_has_files("--cold", measurement.cold)
+    memory_gib, target = measurement.memory_gib, measurement.target_samples_per_s
+    memory_bytes = None if memory_gib is None else int(memory_gib * 2**30)
+    return Request(
+        command=arguments,
+        launch=_launch(site, arguments, mount_dirs, workspace, measurement.limit_s, memory_bytes),
+        cpus=_usable_cpus(measurement.cpus_per_task),
+        available_nodes=nodes,
+        cpus_per_task=measurement.cpus_per_task,
+        target=None if target is None else Target(target, "given with --target-samples-per-s"),
+        effort=Effort(shortest_s=min(1.0, measurement.longest_s), longest_s=measurement.longest_s),
+        cold=measurement.cold,
+    )
 
 
 def _launch(
@@ -355,30 +449,28 @@ def write_reports(analysis: Analysis, json_file: Path | None, html_file: Path | 
         raise CsrunError("\n".join(failures))
 
 
-def _check_apply(
-    apply: bool, dry_run: bool, reports: Mapping[str, bool], of_apply: Mapping[str, bool]
-) -> None:
-    """Whether the flags around --apply go together.
-
-    Args:
-        apply: --apply is given.
-        dry_run: --apply-dry-run is given.
-        reports: By flag whether it is given; those of a report, which is not made with the two.
-        of_apply: By flag whether it is given; those that say how --apply is to write.
+def _check_apply(change: SourceChangeOptions, reports: ReportFiles, *, cold: bool) -> None:
+    """Check that the options of changes to the source fit the others.
 
     Raises:
         UsageError: they do not.
     """
-    flag = "--apply" if apply else "--apply-dry-run"
-    beside = [name for name, given in reports.items() if given and (apply or dry_run)]
-    if beside:
+    flag = "--apply" if change.apply else "--apply-dry-run"
+    of_report = {
+        "--json": reports.json_file is not None,
+        "--html": reports.html_file is not None,
+        "--cold": cold,
+    }
+    conflicts = [name for name, given in of_report.items() if given and (change.apply or change.dry_run)]
+    if conflicts:
         raise UsageError(
-            f"{flag} with {beside[0]}: it only changes the source and makes no report; expected one of the "
-            "two: leave the other out"
+            f"{flag} with {conflicts[0]}: it only changes the source and makes no report; expected one of "
+            "the two: leave the other out"
         )
-    if apply and dry_run:
+    if change.apply and change.dry_run:
         raise UsageError("--apply with --apply-dry-run: expected one of the two: leave the other out")
-    alone = [name for name, given in of_apply.items() if given and not apply]
+    of_apply = {"--yes": change.yes, "--allow-dirty": change.allow_dirty}
+    alone = [name for name, given in of_apply.items() if given and not change.apply]
     if alone:
         raise UsageError(f"{alone[0]} without --apply: expected it with --apply, whose writing it is about")
 

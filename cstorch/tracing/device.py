@@ -241,7 +241,7 @@ def lift(value: Recorded) -> DeviceTensor:
 def set_value(tensor: DeviceTensor, value: Recorded) -> None:
     """Set the value that a device tensor has before the step."""
     tensor.elem = tensor.base = torch._to_functional_tensor(value)
-    value.recording.made.append(ref(tensor))
+    value.recording.live.append(ref(tensor))
 
 
 def value_of(tensor: DeviceTensor) -> Recorded:
@@ -448,14 +448,24 @@ def _run_on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             return readable(x, f"read by {func}") if output is None else output
         return torch.device("cpu") if x == DEVICE else x
 
+    def to_meta(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return x.to(META)
+        return META if isinstance(x, torch.device) else x
+
+    def wrap(host: Any) -> Any:
+        is_foreign = isinstance(host, torch.Tensor) and not isinstance(host, DeviceTensor)
+        return DeviceTensor(host, host) if is_foreign else host
+
     for given in tensors_written(func, args):
         # While the system has the elements of a tensor, only a step may write them.
         if isinstance(given, DeviceTensor) and given.owner is not None and not given.owner.ended:
             raise LostWriteError(str(func), user_line())
     host_args, host_kwargs = map_leaves(unwrap, (args, kwargs))
     if any(isinstance(x, torch.Tensor) and x.is_meta for x in leaves((host_args, host_kwargs))):
-        host_args, host_kwargs = map_leaves(_to_meta, (host_args, host_kwargs))
-    outs = map_leaves(_wrap_host, func(*host_args, **host_kwargs))
+        # Outputs of a step that is only compiled have no elements: operations on them give sizes and types.
+        host_args, host_kwargs = map_leaves(to_meta, (host_args, host_kwargs))
+    outs = map_leaves(wrap, func(*host_args, **host_kwargs))
     if func.is_view and isinstance(args[0], DeviceTensor) and args[0].host is not None:
         for view in leaves(outs):
             view.owner = _BaseOwner(args[0])
@@ -476,18 +486,6 @@ def _output_of(tensor: DeviceTensor) -> torch.Tensor | None:
         return tensor.host if tensor.host.is_meta else None
     found = (read(tensor) for read in reversed(Program.current().output_readers))
     return next((x for x in found if x is not None), None)
-
-
-def _to_meta(x: Any) -> Any:
-    # Outputs of a step that is only compiled have no elements: operations on them give sizes and types.
-    if isinstance(x, torch.Tensor):
-        return x.to(META)
-    return META if isinstance(x, torch.device) else x
-
-
-def _wrap_host(host: Any) -> Any:
-    is_foreign = isinstance(host, torch.Tensor) and not isinstance(host, DeviceTensor)
-    return DeviceTensor(host, host) if is_foreign else host
 
 
 @dataclass(frozen=True)

@@ -127,15 +127,15 @@ def keep_unused(recording: Recording) -> None:
     for numbers, count in recording.bodies:
         used = {t.id for node in recording.graph.nodes[numbers.start : numbers.stop] for t in node.tensors()}
         for number in used - outside:
-            if isinstance(recording.begins.get(number), torch.nn.Parameter):
+            if isinstance(recording.initial_tensors.get(number), torch.nn.Parameter):
                 counts.setdefault(number, []).append(count)
-    numbers_of = {id(tensor): number for number, tensor in recording.begins.items()}
+    numbers_of = {id(tensor): number for number, tensor in recording.initial_tensors.items()}
     for number, found in counts.items():
-        parameter = recording.begins[number]
+        parameter = recording.initial_tensors[number]
         kept = [parameter, *_optimizer_state(parameter)]
         any_counts = torch.stack(found).any()
         for tensor in kept:
-            before = recording.beginning(tensor, numbers_of.get(id(tensor)))
+            before = recording.initial_elements(tensor, numbers_of.get(id(tensor)))
             if before is not None:
                 tensor.copy_(torch.where(any_counts, tensor.clone(), before))
 

@@ -191,7 +191,7 @@ class Recorder(Mode):
         if not self._is_recorded(tensor):
             if tensor.host is None:
                 return None
-            recording.meet(tensor)
+            recording.add_unnamed(tensor)
         return recording.assume(value_of(tensor), TensorReadError(how, user_line()))
 
     def answer(self, method: str, tensor: DeviceTensor) -> Any:
@@ -230,7 +230,7 @@ class Recorder(Mode):
             if not isinstance(mask, DeviceTensor):
                 return id(mask)
             if not self._is_recorded(mask):
-                self.recording.meet(mask)
+                self.recording.add_unnamed(mask)
             return self.recording.key(value_of(mask).value)
 
         def plain(*args: Any, **kwargs: Any) -> Any:
@@ -367,7 +367,7 @@ class Recorder(Mode):
         def unwrap(x: Any) -> Any:
             if isinstance(x, DeviceTensor):
                 if not self._is_recorded(x):
-                    recording.meet(x)
+                    recording.add_unnamed(x)
                 # Strides and offset count in the whole storage, and a view of a view has no such rule.
                 return x.base if is_strided else x.elem
             if isinstance(x, torch.Tensor):
@@ -379,7 +379,7 @@ class Recorder(Mode):
         made = [x for x in leaves(outs) if isinstance(x, DeviceTensor)]
         for loop in recording.loops:
             loop.see(tensors_written(func, args), () if func.is_view else made)
-        recording.made += map(ref, made)
+        recording.live += map(ref, made)
         if func.is_view and isinstance(args[0], DeviceTensor):
             for view in made:
                 view.base = args[0].base

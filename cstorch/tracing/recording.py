@@ -99,43 +99,43 @@ class Recording:
     Attributes:
         graph: the operations recorded so far.
         places: origin of the operation that runs.
-        met: tensors of the device that are not named as state; they begin with their present elements.
-        first_value: the values that these begin with, by the id of the tensor.
+        unnamed: tensors of the device that are not named as state; they begin with their present elements.
+        initial_values: the values that these begin with, by the id of the tensor.
         numbers: entries of Python dicts that the step depends on, with their values.
         roots: tensors of the device whose gradients were computed.
         sees_gradients: True if the program looks at gradients before it computes them, as zero_grad does.
         shapes: operation, arguments and results on the meta device, of every node.
         earlier: those of an earlier recording of the same step, which are not computed again.
-        made: weak references to the tensors of the device that have a value.
+        live: weak references to the tensors of the device that have a value.
         checks: answers the program's checks of values that only a step knows.
         selects: True if there are selections of rows by masks of values.
         loops: loops over places of masks whose bodies are being recorded.
         bodies: the nodes of each iteration of such a loop, and a bool tensor: True if it counts.
         forward_nodes: number of nodes when the first gradients were computed.
-        begins: the tensors of the device that are state, or among `met`, by the number of the value that they
-            begin with.
+        initial_tensors: the tensors of the device that are state, or among `unnamed`, by the number of the
+            value that they begin with.
         assumed: those whose elements the program has read, by number, with the error to raise if the step
             turns out to change them.
-        variable: ids of tensors among `met` that are state even if the step only reads them.
+        variable: ids of tensors among `unnamed` that are state even if the step only reads them.
         is_changing: True if state cannot be assumed any more, because the program is about to change it.
     """
 
     graph: Graph = field(default_factory=Graph)
     places: Places = field(default_factory=Places)
-    met: list[DeviceTensor] = field(default_factory=list)
-    first_value: dict[int, Tensor] = field(default_factory=dict)
+    unnamed: list[DeviceTensor] = field(default_factory=list)
+    initial_values: dict[int, Tensor] = field(default_factory=dict)
     numbers: list[tuple[dict[str, Any], str, float]] = field(default_factory=list)
     roots: list[DeviceTensor] = field(default_factory=list)
     sees_gradients: bool = False
     shapes: list[tuple[Any, dict[str, Any], Any]] = field(default_factory=list)
     earlier: Sequence[tuple[Any, dict[str, Any], Any]] = ()
-    made: list[ref[DeviceTensor]] = field(default_factory=list)
+    live: list[ref[DeviceTensor]] = field(default_factory=list)
     checks: Checks = field(init=False)
     selects: bool = False
     loops: list[Loop] = field(default_factory=list)
     bodies: list[tuple[range, torch.Tensor]] = field(default_factory=list)
     forward_nodes: int = 0
-    begins: dict[int, DeviceTensor] = field(default_factory=dict)
+    initial_tensors: dict[int, DeviceTensor] = field(default_factory=dict)
     assumed: dict[int, TensorReadError] = field(default_factory=dict)
     variable: set[int] = field(default_factory=set)
     is_changing: bool = False
@@ -207,18 +207,18 @@ class Recording:
         self.graph.inputs.append(made.value)
         return made
 
-    def meet(self, tensor: DeviceTensor) -> None:
+    def add_unnamed(self, tensor: DeviceTensor) -> None:
         """Add a tensor of the device that is not named as state: it begins with its present elements."""
         if tensor.host is None:
             raise ValueUnavailableError("used", user_line())
         value = self.new(tensor)
-        self.begins[value.value.id] = tensor
+        self.initial_tensors[value.value.id] = tensor
         self.graph.constants[value.value.id] = Constant(value.value, to_array(tensor.host))
-        self.first_value[id(tensor)] = value.value
+        self.initial_values[id(tensor)] = value.value
         set_value(tensor, value)
-        self.met.append(tensor)
+        self.unnamed.append(tensor)
 
-    def beginning(self, tensor: DeviceTensor, number: int | None) -> DeviceTensor | None:
+    def initial_elements(self, tensor: DeviceTensor, number: int | None) -> DeviceTensor | None:
         """Return the elements with which a tensor begins the step; None if the step has not changed it.
 
         Args:
@@ -249,7 +249,7 @@ class Recording:
             otherwise: raised in the end if the step changes that state.
         """
         read = sources(self.graph, value.value)
-        begins = {number: self.begins[number] for number in read & self.begins.keys()}
+        begins = {number: self.initial_tensors[number] for number in read & self.initial_tensors.keys()}
         given = {number: tensor.to_host().detach() for number, tensor in begins.items()}
         found = static_value(self.graph, value.value, {**self._constant_elements(), **given})
         if found is not None:
@@ -319,10 +319,18 @@ class Recording:
         """Compute the results on the meta device, once for equal arguments."""
         # Layers, time steps and updates of equal parameters repeat. Without this cache PyTorch's shape
         # functions, many of them in Python, took half of the time of a recording.
+
+        def to_meta(x: Any) -> Any:
+            if isinstance(x, Recorded):
+                return x.meta
+            if isinstance(x, torch.Tensor):
+                return x.to(META) if x.shape else x
+            return META if isinstance(x, torch.device) else x
+
         key = _shapes_key((func, args, kwargs))
         outs = None if key is None else self._known_shapes.get(key)
         if outs is None:
-            metas = map_leaves(self._as_meta, (args, kwargs))
+            metas = map_leaves(to_meta, (args, kwargs))
             try:
                 outs = _SHAPES.get(func, func)(*metas[0], **metas[1])
             except ToolkitError:
@@ -361,13 +369,6 @@ class Recording:
                 return composed(*args, **kwargs)
         finally:
             self._composed.pop()
-
-    def _as_meta(self, x: Any) -> Any:
-        if isinstance(x, Recorded):
-            return x.meta
-        if isinstance(x, torch.Tensor):
-            return x.to(META) if x.shape else x
-        return META if isinstance(x, torch.device) else x
 
     def _arguments(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         schema = func._schema

@@ -108,7 +108,7 @@ class StepTracing:
         for name, tensor in self._named.items():
             value = recording.new(tensor)
             recording.graph.state[name] = value.value
-            recording.begins[value.value.id] = tensor
+            recording.initial_tensors[value.value.id] = tensor
             set_value(tensor, value)
         for tensor in inputs:
             set_value(tensor, recording.input(tensor))
@@ -189,7 +189,7 @@ class StepTracing:
         self._forget()
 
     def _forget(self) -> None:
-        for tensor in (*self._named.values(), *self._inputs, *self.recording.met):
+        for tensor in (*self._named.values(), *self._inputs, *self.recording.unnamed):
             tensor.elem = tensor.base = None
 
 
@@ -245,23 +245,23 @@ def _finish(
 ) -> TracedStep:
     graph = recording.graph
     graph.half = _half_of(graph)
-    first = recording.first_value
+    first = recording.initial_values
     changed = [
         tensor
-        for tensor in recording.met
+        for tensor in recording.unnamed
         if value_of(tensor).value != first[id(tensor)] or id(tensor) in recording.variable
     ]
     for number, error in recording.assumed.items():
-        if value_of(recording.begins[number]).value.id != number:
+        if value_of(recording.initial_tensors[number]).value.id != number:
             raise error
-    assumed = {id(recording.begins[number]) for number in recording.assumed}
+    assumed = {id(recording.initial_tensors[number]) for number in recording.assumed}
     names = names_of(changed)
     for tensor in changed:
         name = names.get(id(tensor), f"{UNNAMED_PREFIX}{len(named)}")
         value = graph.state[name] = first[id(tensor)]
         named[name] = tensor
         graph.constants.pop(value.id)
-    read = [tensor for tensor in recording.met if first[id(tensor)].id in graph.constants]
+    read = [tensor for tensor in recording.unnamed if first[id(tensor)].id in graph.constants]
     fixed = [(tensor, graph.constants[first[id(tensor)].id].array) for tensor in read]
     for name, tensor in list(named.items()):
         value = value_of(tensor).value

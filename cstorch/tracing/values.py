@@ -54,7 +54,7 @@ META = torch.device("meta")
 class Graph(Protocol):
     """Keeps the values of a step and the operations between them (`recording.Recording`)."""
 
-    made: list[ref[Any]]
+    live: list[ref[Any]]
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Record an operation on values."""

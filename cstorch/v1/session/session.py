@@ -379,7 +379,7 @@ class ApplianceSteps(Steps):
         leaves = {name: x for name, x in named_leaves(names).items() if isinstance(x, DeviceTensor)}
         # `state_dict` returns views of parameters, which would be outputs of the step if they were kept.
         of_models = (x for model in Program.current().models for x in (*model.parameters(), *model.buffers()))
-        bases = {id(x.base): x for x in (*of_models, *self._loop.tracing.recording.met)}
+        bases = {id(x.base): x for x in (*of_models, *self._loop.tracing.recording.unnamed)}
         for name, x in leaves.items():
             self._names[name] = x if x.elem is None else bases.get(id(x.base), x)
 

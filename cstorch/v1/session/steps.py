@@ -225,7 +225,7 @@ class Steps:
         own = {id(x) for model in Program.current().models for x in (*model.parameters(), *model.buffers())}
         own |= {id(x.grad) for model in Program.current().models for x in model.parameters()}
         recording = self._loop.tracing.recording
-        own |= {id(x) for x in (*recording.met, *pytree.tree_leaves(self._loop.batch))}
+        own |= {id(x) for x in (*recording.unnamed, *pytree.tree_leaves(self._loop.batch))}
         held = [x for x in _recorded_tensors(recording) if id(x) not in own]
         losses = [x for x in recording.roots[:1] if not x.shape]
         return [*losses, *read, *held]
@@ -233,7 +233,7 @@ class Steps:
 
 def _recorded_tensors(recording: Any) -> Iterator[DeviceTensor]:
     """Yield the small tensors of a recording that are still in use."""
-    for x in {id(x): x for made in recording.made if (x := made()) is not None}.values():
+    for x in {id(x): x for made in recording.live if (x := made()) is not None}.values():
         small = type(x) is DeviceTensor and x.elem is not None and x.numel() <= KEPT_ELEMENTS
         if small and value_of(x).recording is recording:
             yield x

@@ -442,7 +442,7 @@ class TrainingLoop:
         first_step, loss = pace.step, math.nan
         if first_step == 0:
             if self._config.save_summary_steps:
-                self.events.graph(self._global_step.graph)
+                self.events.add_graph(self._global_step.graph)
             self._writer.write(keeper.session, 0)  # the initial values
         else:
             log.info("resuming on this CPU: the input starts from its beginning, no batch is skipped")
@@ -484,7 +484,7 @@ class TrainingLoop:
 
     def _write_events(self, pace: _Throughput, loss: float, summary: bytes | None) -> None:
         if summary is not None:
-            self.events.serialized(pace.step, summary)
+            self.events.add_summary(pace.step, summary)
         steps_per_s, samples_per_s = pace.rates()
         values = {"loss": loss, "global_step/sec": steps_per_s, "samples/sec": samples_per_s}
         self.events.scalars(pace.step, values)

@@ -95,7 +95,7 @@ class EstimatorSpec(_SpecFields):
         evaluation_hooks: Sequence[Any] | None = None,
         prediction_hooks: Sequence[Any] | None = None,
     ) -> EstimatorSpec:
-        """Create a spec; check that it has what the mode requires."""
+        """Create a spec, and check it against its mode."""
         return cls._validate(
             mode,
             predictions=predictions,
@@ -142,7 +142,7 @@ class CSEstimatorSpec(EstimatorSpec):
     __slots__ = ()
 
     def __new__(cls, mode: str, host_call: Any = None, **fields: Any) -> CSEstimatorSpec:
-        """Create a spec; check that it has what the mode requires."""
+        """Create a spec, and check it against its mode."""
         known = [name for name in _SpecFields._fields if name not in ("mode", "host_call")]
         unknown = [name for name in fields if name not in known]
         if unknown:

@@ -57,11 +57,11 @@ class EventWriter:
         )
         self._open().add_summary(summary, step)
 
-    def serialized(self, step: int, summary: bytes) -> None:
+    def add_summary(self, step: int, summary: bytes) -> None:
         """Write the output of a summary op."""
         self._open().add_summary(summary, step)
 
-    def graph(self, graph: Any) -> None:
+    def add_graph(self, graph: Any) -> None:
         """Write a graph, for TensorBoard's graph page."""
         self._open().add_graph(graph)
 
@@ -164,7 +164,7 @@ class Summaries:
         scalars = [name.removeprefix(SUMMARY_PREFIX) for name in outputs if name.startswith(SUMMARY_PREFIX)]
         return scalars + gone
 
-    def serialized(self, values: Mapping[str, np.ndarray]) -> list[bytes]:
+    def serialize(self, values: Mapping[str, np.ndarray]) -> list[bytes]:
         """Return the summaries, as TensorBoard reads them, of the outputs of a step, given by name."""
         import tensorflow as tf
 

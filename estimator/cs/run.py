@@ -268,7 +268,7 @@ class _Observer:
         """Return the settings of the run with the last step and the checkpoint interval that hooks set."""
         self._hooks = self._front_end.hooks
         if self._hooks.first_step == 0 and self._every_steps:
-            self._writer.graph(self._front_end.graph)
+            self._writer.add_graph(self._front_end.graph)
         return self._hooks.adjust_settings(settings)
 
     def steps(self, outputs: StepOutputs) -> bool:
@@ -296,8 +296,8 @@ class _Observer:
         first = outputs.first_step - outputs.first_step % self._every_steps + self._every_steps
         for row in range(len(next(iter(shown.values())))):
             values = {name.removeprefix("output_"): rows[row] for name, rows in shown.items()}
-            for summary in summaries.serialized(values):
-                self._writer.serialized(first + row * self._every_steps, summary)
+            for summary in summaries.serialize(values):
+                self._writer.add_summary(first + row * self._every_steps, summary)
 
 
 def warn_of_unused_options(config: CSRunConfig) -> None:

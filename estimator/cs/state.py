@@ -37,7 +37,7 @@ _VARIABLES = ("VarHandleOp", "Variable", "VariableV2")
 
 @dataclass(frozen=True)
 class StateOptions:
-    """Where the state is restored from, and who is called about checkpoints.
+    """The source of the initial state, and the listeners of checkpoints.
 
     Attributes:
         checkpoint: The checkpoint to restore; None for the newest one in `model_dir`.

@@ -113,9 +113,9 @@ class CpuBackend:
         own_hooks = validate_hooks("hooks", hooks)
         with self._build_graph(source) as built:
             loop = self._make_loop(built, newest, tuple(saving_listeners or ()))
-            keeper = RawSessionHook()
+            raw_hook = RawSessionHook()
             spec_hooks = (*built.spec.training_hooks, *built.spec.training_chief_hooks)
-            session = self._open_session(built, newest, loop.saver, (keeper, *own_hooks, *spec_hooks))
+            session = self._open_session(built, newest, loop.saver, (raw_hook, *own_hooks, *spec_hooks))
         write_text(model_dir / "graph.pbtxt", str(built.graph.as_graph_def()))
         requeue = tasks.current().requeue
         in_graph = built.graph.as_default()  # hooks use the default graph
@@ -127,7 +127,7 @@ class CpuBackend:
                 loop.events,
                 explain_cpu_limits(built.graph),
             ):
-                stopped_at = loop.run(session, keeper, last_step, requests, stop_on_request=requeue)
+                stopped_at = loop.run(session, raw_hook, last_step, requests, stop_on_request=requeue)
         except KeyboardInterrupt as error:
             log_how_to_resume(error)
             raise
@@ -151,11 +151,11 @@ class CpuBackend:
         with self._build_graph(self._setup.whole_input(input_fn, ModeKeys.EVAL)) as built:
             metrics = with_mean_loss(built.spec)
             saver = model_saver(built.spec.scaffold)
-            keeper = RawSessionHook()
-            every_hook = (keeper, *own_hooks, *built.spec.evaluation_hooks)
+            raw_hook = RawSessionHook()
+            every_hook = (raw_hook, *own_hooks, *built.spec.evaluation_hooks)
             session = self._open_session(built, checkpoint, saver, every_hook)
         return report_evaluation(
-            self._setup.model_dir, _run_evaluation(built, metrics, session, keeper, steps), name
+            self._setup.model_dir, _run_evaluation(built, metrics, session, raw_hook, steps), name
         )
 
     def predict(
@@ -286,7 +286,7 @@ def runs_in_this_task(command: str) -> bool:
 
 
 def _run_evaluation(
-    built: _ModelGraph, metrics: Mapping[str, Any], session: Any, keeper: RawSessionHook, steps: int | None
+    built: _ModelGraph, metrics: Mapping[str, Any], session: Any, raw_hook: RawSessionHook, steps: int | None
 ) -> dict[str, Any]:
     """Update metrics over the batches of a session; return their values and the global step."""
     import tensorflow as tf
@@ -305,7 +305,7 @@ def _run_evaluation(
             pass
         if done == 0:
             raise CallError("the input of evaluate() has no batch; expected at least one")
-        results = keeper.session.run({**values, "global_step": built.global_step})
+        results = raw_hook.session.run({**values, "global_step": built.global_step})
     if results is None:  # the value read a batch, and the session took the end of the input for its own end
         raise CallError(
             "the value of a metric is computed from a batch, but the input has ended; expected a value "
@@ -358,7 +358,7 @@ class _Throughput:
         seconds = max(time.perf_counter() - self.line_at, 1e-9)
         return (self.step - self.line_step) / seconds, (self.samples - self.line_samples) / seconds
 
-    def new_line(self) -> None:
+    def restart_line(self) -> None:
         """Restart the counts since the last log line."""
         self.line_step, self.line_samples, self.line_at = self.step, self.samples, time.perf_counter()
 
@@ -414,7 +414,7 @@ class TrainingLoop:
     def run(
         self,
         session: Any,
-        keeper: RawSessionHook,
+        raw_hook: RawSessionHook,
         last_step: int | None,
         requests: CheckpointRequests,
         *,
@@ -424,7 +424,7 @@ class TrainingLoop:
 
         Args:
             session: The monitored session.
-            keeper: Holds the raw session.
+            raw_hook: Holds the raw session.
             last_step: The last global step; None to train to the end of the input.
             requests: Requests for a checkpoint, by signal.
             stop_on_request: End the loop after a requested checkpoint.
@@ -438,56 +438,56 @@ class TrainingLoop:
         """
         import tensorflow as tf
 
-        pace = _Throughput(int(keeper.session.run(self._global_step)))
-        first_step, loss = pace.step, math.nan
+        throughput = _Throughput(int(raw_hook.session.run(self._global_step)))
+        first_step, loss = throughput.step, math.nan
         if first_step == 0:
             if self._config.save_summary_steps:
                 self.events.add_graph(self._global_step.graph)
-            self._writer.write(keeper.session, 0)  # the initial values
+            self._writer.write(raw_hook.session, 0)  # the initial values
         else:
             log.info("resuming on this CPU: the input starts from its beginning, no batch is skipped")
         begin_training(self._model_dir, first_step, last_step)
         saved_at = time.perf_counter()
         stop = asked = False
-        while not stop and (last_step is None or pace.step < last_step) and not session.should_stop():
-            with_summary = _is_due(pace.step + 1, self._config.save_summary_steps)
+        while not stop and (last_step is None or throughput.step < last_step) and not session.should_stop():
+            with_summary = _is_due(throughput.step + 1, self._config.save_summary_steps)
             try:
                 result = session.run({**self._fetches, **(self._summary_fetches if with_summary else {})})
             except tf.errors.OutOfRangeError:
                 break
-            pace.step = int(result["step"])
-            pace.samples += int(result["samples"])
+            throughput.step = int(result["step"])
+            throughput.samples += int(result["samples"])
             loss = float(result["loss"])
             if not math.isfinite(loss):
-                raise NonFiniteLossError(pace.step, loss, self._model_dir)
-            record_step(pace.step)
+                raise NonFiniteLossError(throughput.step, loss, self._model_dir)
+            record_step(throughput.step)
             if with_summary:
-                self._write_events(pace, loss, result.get("summary"))
+                self._write_events(throughput, loss, result.get("summary"))
             every = self._config.log_step_count_steps
-            if _is_due(pace.step, every) or (every and pace.step == first_step + 1):
-                report_step(pace.step, loss, *pace.rates())
-                pace.new_line()
+            if _is_due(throughput.step, every) or (every and throughput.step == first_step + 1):
+                report_step(throughput.step, loss, *throughput.rates())
+                throughput.restart_line()
             asked = requests.pending
-            if asked or self._save_is_due(pace.step, time.perf_counter() - saved_at):
-                stop = self._writer.write(keeper.session, pace.step)
+            if asked or self._save_is_due(throughput.step, time.perf_counter() - saved_at):
+                stop = self._writer.write(raw_hook.session, throughput.step)
                 saved_at = time.perf_counter()
             if asked:
-                log.info("wrote a checkpoint at global step %d, requested by SIGUSR1", pace.step)
+                log.info("wrote a checkpoint at global step %d, requested by SIGUSR1", throughput.step)
                 requests.clear()
                 stop = stop or stop_on_request
-        if pace.step > first_step and self._writer.last_step != pace.step:
-            self._writer.write(keeper.session, pace.step)
-        self._writer.end(keeper.session, pace.step)
-        _log_end(pace, loss)
-        end_training(pace.step)
-        return pace.step if asked and stop_on_request and pace.step != last_step else None
+        if throughput.step > first_step and self._writer.last_step != throughput.step:
+            self._writer.write(raw_hook.session, throughput.step)
+        self._writer.end(raw_hook.session, throughput.step)
+        _log_end(throughput, loss)
+        end_training(throughput.step)
+        return throughput.step if asked and stop_on_request and throughput.step != last_step else None
 
-    def _write_events(self, pace: _Throughput, loss: float, summary: bytes | None) -> None:
+    def _write_events(self, throughput: _Throughput, loss: float, summary: bytes | None) -> None:
         if summary is not None:
-            self.events.add_summary(pace.step, summary)
-        steps_per_s, samples_per_s = pace.rates()
+            self.events.add_summary(throughput.step, summary)
+        steps_per_s, samples_per_s = throughput.rates()
         values = {"loss": loss, "global_step/sec": steps_per_s, "samples/sec": samples_per_s}
-        self.events.scalars(pace.step, values)
+        self.events.scalars(throughput.step, values)
 
     def _save_is_due(self, step: int, seconds_since: float) -> bool:
         if self._config.save_checkpoints_steps:
@@ -507,13 +507,13 @@ def batch_size(features: Any) -> Any:
     return tf.shape(dense[0])[0]
 
 
-def _log_end(pace: _Throughput, loss: float) -> None:
-    seconds = time.perf_counter() - pace.started
+def _log_end(throughput: _Throughput, loss: float) -> None:
+    seconds = time.perf_counter() - throughput.started
     log.info(
         "Training finished with %d samples in %.3f seconds, %.2f samples/second.",
-        pace.samples,
+        throughput.samples,
         seconds,
-        pace.samples / max(seconds, 1e-9),
+        throughput.samples / max(seconds, 1e-9),
     )
     if not math.isnan(loss):
         log.info("Loss for final step: %.6g.", loss)

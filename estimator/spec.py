@@ -161,7 +161,7 @@ class CSEstimatorSpec(EstimatorSpec):
 
 
 class TrainSpec(NamedTuple):
-    """How `train_and_evaluate` trains."""
+    """Settings of the training in `train_and_evaluate`."""
 
     input_fn: Callable[..., Any]
     max_steps: int | None = None
@@ -169,7 +169,7 @@ class TrainSpec(NamedTuple):
 
 
 class EvalSpec(NamedTuple):
-    """How `train_and_evaluate` evaluates; `throttle_secs` is the minimum time between two evaluations."""
+    """Settings of the evaluation in `train_and_evaluate`, which runs every `throttle_secs` at most."""
 
     input_fn: Callable[..., Any]
     steps: int | None = 100

@@ -113,8 +113,8 @@ def eval_dir(model_dir: Path, name: str | None) -> Path:
 class Summaries:
     """The summaries in the collection of a model's graph, for a run on the CS system.
 
-    A step outputs the values of a summary. The summary is made of them on the host of the chief, by a copy of
-    the program's own summary operation in a separate graph. Adds its outputs to the model's graph.
+    A step outputs the values of a summary. The host of the chief computes the summary from them, by a copy of
+    the program's own summary operation in a separate graph. This adds ops to the model's graph.
 
     Args:
         graph: The graph of the model.
@@ -133,7 +133,7 @@ class Summaries:
         self.shown: dict[str, Any] = {}
         self._host = tf.Graph()
         # Name of a summary -> its tensor, and its placeholders by step output.
-        self._made: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._host_summaries: dict[str, tuple[Any, dict[str, Any]]] = {}
         self._session: Any = None
         summaries = graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
         refused = [summary.op.name for summary in summaries if not self._add(summary.op)]
@@ -158,9 +158,9 @@ class Summaries:
         for name in outputs:
             self.scalars.pop(name, None)
             self.shown.pop(name, None)
-        gone = [name for name, (_, fed) in self._made.items() if fed.keys() & set(outputs)]
+        gone = [name for name, (_, fed) in self._host_summaries.items() if fed.keys() & set(outputs)]
         for name in gone:
-            del self._made[name]
+            del self._host_summaries[name]
         scalars = [name.removeprefix(SUMMARY_PREFIX) for name in outputs if name.startswith(SUMMARY_PREFIX)]
         return scalars + gone
 
@@ -171,7 +171,7 @@ class Summaries:
         if self._session is None:
             self._session = tf.compat.v1.Session(graph=self._host)
         found = []
-        for tensor, placeholders in self._made.values():
+        for tensor, placeholders in self._host_summaries.values():
             feeds = {
                 placeholder: np.asarray(values[name], placeholder.dtype.as_numpy_dtype)
                 for name, placeholder in placeholders.items()
@@ -185,7 +185,7 @@ class Summaries:
             self._session.close()
 
     def _add(self, op: Any) -> bool:
-        """Add a summary; return False if it cannot be made of outputs of a step."""
+        """Add a summary; return False if it cannot be computed from outputs of a step."""
         import tensorflow as tf
 
         if op.type == "MergeSummary":
@@ -212,10 +212,10 @@ class Summaries:
                 self.shown[name] = _select_shown(op, tensor)
                 placeholders[name] = tf.compat.v1.placeholder(tensor.dtype, self.shown[name].shape)
                 arguments.append(placeholders[name])
-            made = self._host.create_op(
+            copy = self._host.create_op(
                 op.type, arguments, [tf.string], attrs=dict(op.node_def.attr), name=op.name
             )
-        self._made[op.name] = made.outputs[0], placeholders
+        self._host_summaries[op.name] = copy.outputs[0], placeholders
         return True
 
 

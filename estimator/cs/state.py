@@ -100,7 +100,7 @@ class ModelState:
         )
 
     def start(self, checkpoint: str | None) -> None:
-        """Initialize all variables, with the values of a warm start if there is no checkpoint; restore it.
+        """Initialize all variables, then restore a checkpoint; without one, use the warm start, if any.
 
         Raises:
             CheckpointReadError: The checkpoint cannot be read or is of another model.

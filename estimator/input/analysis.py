@@ -17,7 +17,7 @@ from estimator.input.dataset import InputSource, describe, read, spec_component_
 from estimator.spec import ModeKeys
 from input_rules.input_export import InputProgram, Shard, export_input, export_requested
 
-PATIENCE_S = 2.0
+SLOW_CALL_S = 2.0
 """If a call of the input function takes longer, a run does not call it again as other workers would."""
 
 
@@ -96,6 +96,6 @@ def log_report(source: InputSource, *, shared: bool = True) -> None:
             shared=shared,
             seed=source.config.tf_random_seed,
             names=lambda spec: spec_component_names(source, spec),
-            patience_s=PATIENCE_S,
+            patience_s=SLOW_CALL_S,
         )
     )

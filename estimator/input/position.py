@@ -45,7 +45,7 @@ class PositionedTensors:
         self._skip = skip
 
     def read_first(self, session: Any, take: Take) -> Sequence[Any]:
-        """The first batch that is wanted."""
+        """Return the first batch at the position."""
         with input_source.log_skip(self._skip, "tensors that are no dataset"):
             for _ in range(self._skip):
                 take()
@@ -83,7 +83,7 @@ class PositionedDataset:
         self._states = IteratorStates(folder, iterator) if keeps and folder is not None else None
 
     def read_first(self, session: Any, take: Take) -> Sequence[Any]:
-        """The first batch that is wanted."""
+        """Return the first batch at the position."""
         if self._states is not None:
             session.run(self._initializer)
             at = self._states.restore_before(session, self._skip)

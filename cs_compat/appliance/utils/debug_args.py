@@ -33,7 +33,7 @@ class DebugArgs(Message):
 
 
 class ExecutionStrategy:
-    """How a step is executed."""
+    """Execution modes of a step."""
 
     ES_PIPELINE = 1
     ES_WEIGHT_STREAMING = 2

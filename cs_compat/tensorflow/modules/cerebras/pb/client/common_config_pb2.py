@@ -1,4 +1,4 @@
-"""How the appliance of release 1.6 runs a program."""
+"""Debug arguments of the appliance of release 1.6."""
 
 from cs_compat.appliance.utils.debug_args import DebugArgs
 

@@ -1,1 +1,1 @@
-"""See `tensorflow_estimator`."""
+"""Module paths of the removed package tensorflow_estimator."""

@@ -1,4 +1,4 @@
-"""How the appliance runs a program."""
+"""Debug arguments and execution modes of the appliance."""
 
 from cs_compat.appliance.utils.debug_args import DebugArgs, ExecutionStrategy
 

@@ -25,7 +25,7 @@ from cs_system.engine.device import cpu_digest, limit_threads, start_device
 from cs_system.errors import BadOptionError, PortInUseError
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.server.artifacts import ExecutableStore, keep_newest
-from cs_system.server.service import Service
+from cs_system.server.service import CsSystemServicer
 from cs_system.server.system import System, SystemOptions
 from cs_system.swarmx.membership import JOIN_TIMEOUT_S, GroupConfig, GroupLeader
 from cs_system.transport import SERVER_OPTIONS
@@ -122,7 +122,7 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
             stack.callback(leader.close)
         system = System(options.system, device, receiver, store, leader)
         server = grpc.aio.server(options=SERVER_OPTIONS)
-        cs_system_pb2_grpc.add_CsSystemServicer_to_server(Service(system).servicer(), server)
+        cs_system_pb2_grpc.add_CsSystemServicer_to_server(CsSystemServicer(system), server)
         port = _listen_control(server, options)
         await server.start()
         try:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -50,7 +50,7 @@ log = logging.getLogger("cs_system.server")
 
 # gRPC for Python is untyped; contexts and messages are made by generated code.
 Context = Any
-Handler = Callable[[Any, Context], Awaitable[Any]]
+Handler = Callable[[Any, Any, Context], Awaitable[Any]]
 
 SYSTEM_NAME = "CS system simulator"
 # Capacity of the queue of outputs for a slow chief, in messages.
@@ -69,8 +69,32 @@ class _RunningSteps:
     paused: bool = False
 
 
-class Service:
-    """The handlers of the RPCs."""
+def _handle_errors(handler: Handler) -> Handler:
+    """Decorate a handler to check the client's protocol first, and to send its errors to the client."""
+
+    @functools.wraps(handler)
+    async def handle(servicer: CsSystemServicer, request: Any, context: Context) -> Any:
+        try:
+            check_client(dict(context.invocation_metadata()))
+            return await handler(servicer, request, context)
+        except CsSystemError as error:
+            failure = error
+            log.info("%s: %s", type(error).__name__, str(error).partition("\n")[0])
+        except Exception as error:
+            log.exception("internal error in %s", handler.__name__)
+            failure = SystemBugError(
+                f"internal error of the CS system: {type(error).__name__}: {error}; its log has the details"
+            )
+        await context.abort(
+            status_code(failure), shorten(str(failure).replace("\n", " "), 1000), error_metadata(failure)
+        )
+        return None
+
+    return handle
+
+
+class CsSystemServicer:
+    """The gRPC servicer: its methods have the names of the RPCs."""
 
     def __init__(self, system: System) -> None:
         self._system = system
@@ -78,27 +102,11 @@ class Service:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._running: dict[str, _RunningSteps] = {}
 
-    def servicer(self) -> SimpleNamespace:
-        """Return the handlers under their RPCs' names, for `add_CsSystemServicer_to_server`."""
-        return SimpleNamespace(
-            Info=_wrap_handler(self._info),
-            Reserve=_wrap_handler(self._reserve),
-            OfferArtifact=_wrap_handler(self._offer_artifact),
-            UploadArtifact=_wrap_handler(self._upload_artifact),
-            Program=_wrap_handler(self._program),
-            PutState=_wrap_handler(self._put_state),
-            OpenInput=_wrap_handler(self._open_input),
-            WatchInput=_wrap_handler(self._watch_input),
-            RunSteps=_wrap_handler(self._run_steps),
-            PauseSteps=_wrap_handler(self._pause_steps),
-            FetchState=_wrap_handler(self._fetch_state),
-            StopRun=_wrap_handler(self._stop_run),
-            JoinRun=_wrap_handler(self._join_run),
-        )
-
     # Without a reservation
 
-    async def _info(self, request: pb.InfoRequest, context: Context) -> pb.SystemInfo:
+    @_handle_errors
+    async def Info(self, request: pb.InfoRequest, context: Context) -> pb.SystemInfo:
+        """Return the status of the system and of its current run."""
         system = self._system
         info = pb.SystemInfo(
             name=SYSTEM_NAME,
@@ -123,7 +131,9 @@ class Service:
             info.run.CopyFrom(_run_info(holder, run))
         return info
 
-    async def _reserve(self, request: pb.ReserveRequest, context: Context) -> None:
+    @_handle_errors
+    async def Reserve(self, request: pb.ReserveRequest, context: Context) -> None:
+        """Hold the system for a job until the call ends; send the job's place in the queue before."""
         system = self._system
         job = request.job
         # The name is written to logs and terminals.
@@ -147,7 +157,9 @@ class Service:
             # Does nothing if the chief has released the system properly.
             system.release(ticket, f"the chief of job {ticket.job} has gone", "its chief has gone")
 
-    async def _join_run(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
+    @_handle_errors
+    async def JoinRun(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:
+        """Wait, for a worker, until the chief of its job has opened the input."""
         identity = identity_from_wire(request.identity) if request.HasField("identity") else None
         first_position = await self._system.join(
             request.job, request.token, request.timeout_s, identity, request.worker
@@ -160,7 +172,9 @@ class Service:
 
     # The phases of a run
 
-    async def _offer_artifact(self, request: pb.ArtifactOffer, context: Context) -> pb.ArtifactAnswer:
+    @_handle_errors
+    async def OfferArtifact(self, request: pb.ArtifactOffer, context: Context) -> pb.ArtifactAnswer:
+        """Take an artifact; return the digests of the executables that must be uploaded."""
         run = self._run(context)
         system = self._system
         offer = Offer(
@@ -177,9 +191,11 @@ class Service:
             await run.load(offer.step, offer.data(), offer.num_csx, offer.max_wgt_servers)
         return pb.ArtifactAnswer(needed=needed)
 
-    async def _upload_artifact(
+    @_handle_errors
+    async def UploadArtifact(
         self, requests: AsyncIterator[pb.ArtifactChunk], context: Context
     ) -> pb.ArtifactAnswer:
+        """Receive the executables of the offered artifact, and load it."""
         run = self._run(context)
         offer = self._offers.pop(_reservation(context), None)
         if offer is None:
@@ -190,10 +206,14 @@ class Service:
         await run.load(offer.step, offer.data(), offer.num_csx, offer.max_wgt_servers)
         return pb.ArtifactAnswer()
 
-    async def _program(self, request: pb.ProgramRequest, context: Context) -> pb.ProgramReply:
+    @_handle_errors
+    async def Program(self, request: pb.ProgramRequest, context: Context) -> pb.ProgramReply:
+        """Compile the loaded artifact for the device."""
         return pb.ProgramReply(seconds=await self._run(context).program_device())
 
-    async def _put_state(self, requests: AsyncIterator[pb.StateChunk], context: Context) -> pb.PutStateReply:
+    @_handle_errors
+    async def PutState(self, requests: AsyncIterator[pb.StateChunk], context: Context) -> pb.PutStateReply:
+        """Receive the state, in parts."""
         run = self._run(context)
         assembler = TensorAssembler(_state_check(run))
         async for chunk in requests:
@@ -206,13 +226,17 @@ class Service:
         run.end_state()
         return pb.PutStateReply()
 
-    async def _open_input(self, request: pb.OpenInputRequest, context: Context) -> pb.OpenInputReply:
+    @_handle_errors
+    async def OpenInput(self, request: pb.OpenInputRequest, context: Context) -> pb.OpenInputReply:
+        """Let the workers of the run connect."""
         identity = identity_from_wire(request.identity)
         self._run(context).open_input(request.num_workers, identity, request.first_position)
         self._system.input_opened()
         return pb.OpenInputReply()
 
-    async def _watch_input(self, request: pb.WatchInputRequest, context: Context) -> None:
+    @_handle_errors
+    async def WatchInput(self, request: pb.WatchInputRequest, context: Context) -> None:
+        """Send the state of the workers until all are ready."""
         deadline = time.monotonic() + request.timeout_s
         last: str | None = ""
         reported_s = 0.0
@@ -233,7 +257,9 @@ class Service:
             # Polling, as the receiver's threads do not notify the event loop; a check costs microseconds.
             await asyncio.sleep(_WATCH_INTERVAL_S)
 
-    async def _run_steps(self, request: pb.RunStepsRequest, context: Context) -> None:
+    @_handle_errors
+    async def RunSteps(self, request: pb.RunStepsRequest, context: Context) -> None:
+        """Run steps, and send their outputs while they run."""
         run, reservation = self._run(context), _reservation(context)
         batch_size = samples_per_step(run.program.interface) if run.program else 1
         channel: ThreadChannel[StepValues] = ThreadChannel(_OUTPUTS_WAITING)
@@ -267,7 +293,9 @@ class Service:
             raise self._system.why_ended(reservation) or WrongOrderError("the steps were stopped")
         await context.write(pb.RunEvent(end=pb.RunEnd(end_of_input=end_of_input, paused=ended_early)))
 
-    async def _pause_steps(self, request: pb.PauseStepsRequest, context: Context) -> pb.PauseStepsReply:
+    @_handle_errors
+    async def PauseSteps(self, request: pb.PauseStepsRequest, context: Context) -> pb.PauseStepsReply:
+        """End the running steps after those that the device has begun."""
         self._run(context)
         running = self._running.get(_reservation(context))
         if running is not None:
@@ -275,7 +303,9 @@ class Service:
             running.stop.set()
         return pb.PauseStepsReply()
 
-    async def _fetch_state(self, request: pb.FetchStateRequest, context: Context) -> None:
+    @_handle_errors
+    async def FetchState(self, request: pb.FetchStateRequest, context: Context) -> None:
+        """Send the state, or part of it, as it is now, while further steps may run."""
         run = self._run(context)
         wanted = list(request.names) or None
         async with run.snapshot(wanted) as read:
@@ -284,7 +314,9 @@ class Service:
                 for group in pack_tensors(await read(names)):
                     await context.write(pb.StateChunk(tensors=group))
 
-    async def _stop_run(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
+    @_handle_errors
+    async def StopRun(self, request: pb.StopRequest, context: Context) -> pb.StopReply:
+        """Close the input of the run; release the system if requested."""
         run = self._run(context)
         reason = request.reason or None
         if reason is not None:
@@ -325,29 +357,6 @@ async def _stream_values(
         if got is None:
             return
         yield got
-
-
-def _wrap_handler(handler: Handler) -> Handler:
-    """Wrap a handler so that it checks the client's protocol first, and sends its errors to the client."""
-
-    async def handle(request: Any, context: Context) -> Any:
-        try:
-            check_client(dict(context.invocation_metadata()))
-            return await handler(request, context)
-        except CsSystemError as error:
-            failure = error
-            log.info("%s: %s", type(error).__name__, str(error).partition("\n")[0])
-        except Exception as error:
-            log.exception("internal error in %s", handler.__name__)
-            failure = SystemBugError(
-                f"internal error of the CS system: {type(error).__name__}: {error}; its log has the details"
-            )
-        await context.abort(
-            status_code(failure), shorten(str(failure).replace("\n", " "), 1000), error_metadata(failure)
-        )
-        return None
-
-    return handle
 
 
 def _reservation(context: Context) -> str:

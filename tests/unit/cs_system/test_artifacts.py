@@ -32,7 +32,7 @@ from cs_system.errors import ArtifactRefusedError, SystemBugError, WireFormatErr
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.server.artifacts import MAX_ARTIFACT_BYTES, ExecutableStore, Offer, default_cache_dir
-from cs_system.server.service import Service
+from cs_system.server.service import CsSystemServicer
 from cs_system.server.system import System, SystemOptions
 from cs_system.swarmx.hosts import HostPool
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
@@ -117,7 +117,7 @@ def client(tmp_path) -> Iterator[SystemClient]:
         options = SystemOptions("cs2", "{}", memoryx=MemoryxConfig(servers=5))
         system = System(options, device, receiver, ExecutableStore(tmp_path, 1 << 30))
         server = grpc.aio.server()
-        cs_system_pb2_grpc.add_CsSystemServicer_to_server(Service(system).servicer(), server)
+        cs_system_pb2_grpc.add_CsSystemServicer_to_server(CsSystemServicer(system), server)
         end = asyncio.Event()
         started.append((server.add_insecure_port("127.0.0.1:0"), asyncio.get_running_loop(), end))
         await server.start()

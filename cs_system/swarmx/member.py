@@ -28,14 +28,13 @@ from cs_system.memoryx.client import ShardedListener, ShardedMemoryx
 from cs_system.memoryx.protocol import (
     HEARTBEAT_INTERVAL_S,
     MAX_TEXT_BYTES,
+    FrameSender,
     FrameType,
     Header,
     receive_arrays,
     receive_header,
     receive_payload,
     receive_tensors,
-    send_frame,
-    send_tensors,
 )
 from cs_system.swarmx.health import WorkReport
 from cs_system.swarmx.protocol import WaferAssignment, detect_loss, split_inputs
@@ -68,27 +67,26 @@ def serve(address: tuple[str, int], token: str, rank: int) -> int:
     with socket.create_connection(address) as sock:
         tune(sock)
         detect_loss(sock)
-        send_frame(sock, FrameType.JOIN, rank, token.encode())
-        sending = threading.Lock()
-        wafer = _Wafer(sock, sending)
-        threading.Thread(target=_send_heartbeats, args=(sock, sending, wafer.work), daemon=True).start()
+        sender = FrameSender(sock)
+        sender.send(FrameType.JOIN, rank, token.encode())
+        wafer = _Wafer(sender)
+        threading.Thread(target=_send_heartbeats, args=(sender, wafer.work), daemon=True).start()
         try:
             wafer.start()
             wafer.serve()
         except Exception as error:
-            return _fail(sock, sending, error)
+            return _fail(sender, error)
     return 0
 
 
-def _send_heartbeats(sock: socket.socket, sending: threading.Lock, work: Callable[[], WorkReport]) -> None:
+def _send_heartbeats(sender: FrameSender, work: Callable[[], WorkReport]) -> None:
     with contextlib.suppress(ConnectionError):
         while True:
-            with sending:
-                send_frame(sock, FrameType.ALIVE, 0, work().to_json())
+            sender.send(FrameType.ALIVE, 0, work().to_json())
             time.sleep(HEARTBEAT_INTERVAL_S)
 
 
-def _fail(sock: socket.socket, sending: threading.Lock, error: Exception) -> int:
+def _fail(sender: FrameSender, error: Exception) -> int:
     """Send the error to the CS system, if it is still connected; return the exit code of the process."""
     if isinstance(error, ConnectionError):
         return 0
@@ -96,18 +94,17 @@ def _fail(sock: socket.socket, sending: threading.Lock, error: Exception) -> int
         error = SystemBugError(f"internal error of a wafer: {type(error).__name__}: {error}")
     text = json.dumps({"code": error.code, "message": str(error)}).encode()
     try:
-        with sending:
-            send_frame(sock, FrameType.FAILED, 0, text)
-            shut_down(sock)
+        sender.send(FrameType.FAILED, 0, text)
     except ConnectionError:
         return 0
+    shut_down(sender.sock)
     return error.exit_code
 
 
 class _Wafer:
-    def __init__(self, sock: socket.socket, sending: threading.Lock) -> None:
-        self._sock, self._sending = sock, sending
-        self._address = str(sock.getsockname()[0])
+    def __init__(self, sender: FrameSender) -> None:
+        self._sender, self._sock = sender, sender.sock
+        self._address = str(sender.sock.getsockname()[0])
         self._timer = ComputeTimer()
         self._stream: ShardedMemoryx | ShardedListener | None = None
 
@@ -151,8 +148,7 @@ class _Wafer:
         if isinstance(self._stream, ShardedMemoryx):
             self._stream.wait_open()
             threading.Thread(target=self._answer, daemon=True).start()
-        with self._sending:
-            send_frame(self._sock, FrameType.DONE, 0)
+        self._sender.send(FrameType.DONE, 0)
         while True:
             header = receive_header(self._sock)
             if header.type is FrameType.PUT:
@@ -196,8 +192,7 @@ class _Wafer:
         numbers = np.empty(header.index, np.uint32)
         receive_tensors(self._sock, header, [numbers])
         self._stream.snapshot([int(number) for number in numbers])
-        with self._sending:
-            send_frame(self._sock, FrameType.DONE, 0)
+        self._sender.send(FrameType.DONE, 0)
 
     # Steps
 
@@ -230,10 +225,9 @@ class _Wafer:
             while True:
                 found = {**self._outputs.get(), **self._stream.answers()}
                 arrays = [np.asarray(found[number]) for number in dict.fromkeys(self._schedule.outputs)]
-                with self._sending:
-                    send_tensors(self._sock, FrameType.ANSWERS, 0, arrays)
+                self._sender.send_arrays(FrameType.ANSWERS, 0, arrays)
         except Exception as error:
-            _fail(self._sock, self._sending, error)
+            _fail(self._sender, error)
 
 
 def _share_spec(spec: TensorSpec, count: int) -> TensorSpec:

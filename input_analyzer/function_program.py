@@ -1,4 +1,4 @@
-"""The program of an analysis of `module:function`: imports the function and hands it over."""
+"""The program of an analysis of MODULE:FUNCTION: import the function and export its input."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from input_rules.errors import ComponentError, WrongTypeError
 from input_rules.input_export import ORDER_VARIABLE, InputProgram, Shard, export_input
 from input_rules.pipeline import Framework
 
-_NAMED = 10
-"""So many functions of a module are named to somebody who asked for one that is not there."""
+# Functions of a module that are named if the requested one does not exist.
+_MOST_NAMED = 10
 
 
 def looks_like_function(word: str) -> bool:
-    """Whether a word is MODULE:FUNCTION or FILE.py:FUNCTION; a static method is one, too, as CLASS.METHOD."""
+    """Return True for MODULE:FUNCTION or FILE.py:FUNCTION, also with a static method CLASS.METHOD."""
     module, colon, function = word.rpartition(":")
     named = all(part.isidentifier() for part in function.split("."))
     return bool(module and colon and named and "=" not in module)
 
 
 def main() -> None:
-    """Entry point of the process."""
+    """Run the process."""
     order_file = Path(os.environ[ORDER_VARIABLE])
     order, link = begin(order_file)  # from here on the analyzer can tell where this process hangs
     try:
@@ -53,22 +53,22 @@ def main() -> None:
 def called(
     word: str, prepare: Callable[[], None], say: Callable[[str], None]
 ) -> tuple[Callable[[], Any], Any]:
-    """Calls the function that a word names.
+    """Call the function that a word names.
 
-    Its module, and its first call, may make datasets, tables and layers that it uses from then on, and read
-    datasets themselves. So from the import of TensorFlow on it is recorded what is made with it.
+    Its module, and its first call, may create datasets, tables and layers that it uses later, and may read
+    datasets themselves. So everything that they create is recorded from the import of TensorFlow on.
 
     Args:
         word: MODULE:FUNCTION or FILE.py:FUNCTION.
-        prepare: Is called as soon as TensorFlow is there.
-        say: Told when the module has been imported.
+        prepare: Called as soon as TensorFlow is imported.
+        say: Receives progress.
 
     Returns:
-        The function and what it has returned.
+        The function and its result.
 
     Raises:
         UsageError: there is no such function, or it needs arguments.
-        Exception: whatever it raises, unchanged.
+        Exception: anything that it raises, unchanged.
     """
     with ExitStack() as stack:
 
@@ -82,13 +82,13 @@ def called(
         function = load(word)
         check_arguments(word, function)
         say(f"calling {word}")
-        # A copy is told what it is when it is started; it may keep what its first call has made.
+        # The environment of a copy is set when it starts; it may keep the result of its first call.
         with nullcontext() if "TF_CONFIG" in os.environ else _told(Shard(1, 0)):
             return function, function()
 
 
 def load(word: str) -> Callable[[], Any]:
-    """The function that a word names.
+    """Load the function that a word names.
 
     Raises:
         UsageError: there is no such module, file or function.
@@ -97,7 +97,7 @@ def load(word: str) -> Callable[[], Any]:
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = (
-            _from_file(Path(module_name))
+            _import_file(Path(module_name))
             if module_name.endswith(".py")
             else importlib.import_module(module_name)
         )
@@ -110,16 +110,16 @@ def load(word: str) -> Callable[[], Any]:
         ) from None
     function = reduce(lambda owner, part: getattr(owner, part, None), name.split("."), cast("Any", module))
     if not callable(function):
-        known = _functions_of(module)
+        known = _list_functions(module)
         raise UsageError(
             f"{word}: {module_name} has no function '{name}'; expected one that returns a dataset; it has "
-            f"{', '.join(known[:_NAMED]) or 'none'}{', ...' if len(known) > _NAMED else ''}"
+            f"{', '.join(known[:_MOST_NAMED]) or 'none'}{', ...' if len(known) > _MOST_NAMED else ''}"
         )
     return cast("Callable[[], Any]", function)
 
 
-def _functions_of(module: Any) -> list[str]:
-    """Names of the functions that a module defines; of all that it can call where it defines none."""
+def _list_functions(module: Any) -> list[str]:
+    """Return the names of the functions that a module defines, or of all its callables if it defines none."""
     public = {
         key: value for key, value in vars(module).items() if not key.startswith("_") and callable(value)
     }
@@ -132,14 +132,14 @@ def _functions_of(module: Any) -> list[str]:
 
 
 def check_arguments(word: str, function: Callable[..., Any]) -> None:
-    """Whether a function can be called as it is.
+    """Check that a function can be called without arguments.
 
     Raises:
         UsageError: it needs arguments.
     """
     try:
         inspect.signature(function).bind()
-    except ValueError:  # a function without a signature, of C: its call will tell
+    except ValueError:  # a C function without a signature: calling it will show
         return
     except TypeError as error:
         raise UsageError(
@@ -148,7 +148,7 @@ def check_arguments(word: str, function: Callable[..., Any]) -> None:
         ) from None
 
 
-def _from_file(path: Path) -> Any:
+def _import_file(path: Path) -> Any:
     if not path.is_file():
         raise UsageError(f"{path}: no such file; expected FILE.py:FUNCTION with a file that exists")
     sys.path.insert(0, str(path.resolve().parent))
@@ -170,13 +170,13 @@ def _from_file(path: Path) -> Any:
 
 
 def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
-    """The program of a function; the framework is that of what it has returned.
+    """Make the program of a function; its result determines the framework.
 
     Raises:
-        WrongTypeError: that is no dataset.
+        WrongTypeError: the result is no dataset.
     """
     framework = framework_of(example)
-    ended: dict[Shard, Any] = {}  # loaders that have come to the end of an epoch
+    finished_loaders: dict[Shard, Any] = {}  # loaders that have come to the end of an epoch
     names: list[str] = []  # of what a loader delivers, once it has
 
     def build(shard: Shard) -> Any:
@@ -185,7 +185,7 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
 
     def batches(shard: Shard) -> Iterator[tuple[Any, ...]]:
         if framework == "torch":
-            return _next_epoch(build, ended, shard, names)
+            return _read_epoch(build, finished_loaders, shard, names)
         return tensorflow_batches(build(shard), names)
 
     size = _batch_size(example) if framework == "torch" else None
@@ -193,7 +193,7 @@ def program_of(function: Callable[[], Any], example: Any) -> InputProgram:
 
 
 def _told(shard: Shard) -> AbstractContextManager[None]:
-    """What csrun_wse tells a worker, by which functions shard: TF_CONFIG, CSRUN_TASK_INDEX and the like."""
+    """Set the variables of a csrun_wse worker, by which functions shard, such as TF_CONFIG."""
     told = worker_variables(os.environ, shard.count, shard.index)
     if shard.count > 1:
         rank, tasks = worker_place(shard.count, shard.index)
@@ -203,7 +203,7 @@ def _told(shard: Shard) -> AbstractContextManager[None]:
 
 
 def framework_of(made: Any) -> Framework:
-    """Whose dataset something is, without importing a framework that the program has not imported.
+    """Return the framework of a dataset without importing a framework that the program has not imported.
 
     Raises:
         WrongTypeError: it is no dataset.
@@ -217,18 +217,18 @@ def framework_of(made: Any) -> Framework:
 
 
 def tensorflow_batches(dataset: Any, names: list[str] | None = None) -> Iterator[tuple[Any, ...]]:
-    """The elements of a Dataset as arrays.
+    """Yield the elements of a Dataset as arrays.
 
     Args:
         dataset: The Dataset.
         names: Is filled with the names of the arrays.
 
     Raises:
-        ComponentError: there is something in them that cannot be streamed.
+        ComponentError: they hold something that cannot be streamed.
     """
     import tensorflow as tf
 
-    known = _names_by(dataset.element_spec)
+    known = _component_names(dataset.element_spec)
     if names is not None:
         names[:] = known
     for name, spec in zip(known, tf.nest.flatten(dataset.element_spec), strict=True):
@@ -237,40 +237,40 @@ def tensorflow_batches(dataset: Any, names: list[str] | None = None) -> Iterator
             got = f"a tensor of {spec.dtype.name}" if dense else type(spec).__name__.removesuffix("Spec")
             raise ComponentError(name, got, "convert it, or leave it out, in the input function")
     for element in dataset:
-        yield tuple(_array(leaf.numpy()) for leaf in tf.nest.flatten(element))
+        yield tuple(_to_array(leaf.numpy()) for leaf in tf.nest.flatten(element))
 
 
-def _names_by(spec: Any) -> list[str]:
-    """Names of the leaves of an `element_spec` in the order of `tf.nest.flatten`."""
+def _component_names(spec: Any) -> list[str]:
+    """Return names of the leaves of an `element_spec` in the order of `tf.nest.flatten`."""
     import tensorflow as tf
 
     from input_rules.tf.pipeline import named_specs
 
     leaves = tf.nest.flatten(spec)
     names = [name for name, _ in named_specs(spec)]
-    # Classes that only tf.nest knows have their leaves numbered.
+    # Leaves of classes that only tf.nest knows are numbered.
     return names if len(names) == len(leaves) else [f"component {index}" for index in range(len(leaves))]
 
 
-def _array(values: Any) -> Any:
+def _to_array(values: Any) -> Any:
     return as_texts(values) or values
 
 
-def _next_epoch(
-    build: Callable[[Shard], Any], ended: dict[Shard, Any], shard: Shard, names: list[str]
+def _read_epoch(
+    build: Callable[[Shard], Any], finished_loaders: dict[Shard, Any], shard: Shard, names: list[str]
 ) -> Iterator[tuple[Any, ...]]:
-    """An epoch of a DataLoader: of the same one again, as a training reads it, so that its workers stay."""
-    loader = known = ended.pop(shard, None)
+    """Yield an epoch of a DataLoader, which is reused as in training, so that its workers stay alive."""
+    loader = known = finished_loaders.pop(shard, None)
     if known is None:
         loader = build(shard)
     made = 0
     for batch in torch_batches(loader, names):
         made += 1
         yield batch
-    if known is not None and not made:  # it can be read once only
-        yield from _next_epoch(build, {}, shard, names)
+    if known is not None and not made:  # it can only be read once
+        yield from _read_epoch(build, {}, shard, names)
     else:
-        ended[shard] = loader
+        finished_loaders[shard] = loader
 
 
 def _batch_size(loader: Any) -> int | None:
@@ -280,14 +280,14 @@ def _batch_size(loader: Any) -> int | None:
 
 
 def torch_batches(loader: Any, names: list[str] | None = None) -> Iterator[tuple[Any, ...]]:
-    """The batches of a DataLoader as arrays; of lone records batches of 1.
+    """Yield the batches of a DataLoader as arrays; single records become batches of 1.
 
     Args:
         loader: The DataLoader.
         names: Is filled with the names of the arrays.
 
     Raises:
-        ComponentError: there is something in a batch that cannot be streamed.
+        ComponentError: a batch holds something that cannot be streamed.
     """
     from input_rules.torch.batch_parts import flatten_batch
     from input_rules.torch.loader import is_batch
@@ -302,7 +302,7 @@ def torch_batches(loader: Any, names: list[str] | None = None) -> Iterator[tuple
 
 @contextmanager
 def on_import(name: str, action: Callable[[], None]) -> Iterator[None]:
-    """Acts right after the first import of a module meanwhile; at once where it has been imported already."""
+    """Run an action right after the first import of a module, or immediately if it is already imported."""
     if name in sys.modules:
         action()
         yield
@@ -316,17 +316,17 @@ def on_import(name: str, action: Callable[[], None]) -> Iterator[None]:
 
 
 class _Finder(MetaPathFinder):
-    """Finds what the other finders find."""
+    """Finds modules with the other finders."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name
         self._action = action
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """The spec of the module with a loader that acts, once; others are found by the next finder."""
+        """Return the spec of the module with a loader that runs the action once."""
         if name != self._name:
             return None
-        self._name = ""  # the search for it comes by here as well
+        self._name = ""  # find_spec below calls this finder again
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
@@ -340,14 +340,14 @@ class _Finder(MetaPathFinder):
 
 
 def refuse_no_program(words: Sequence[str], path: str) -> None:
-    """Whether a command is the name of a Python file, or a function with words behind it.
+    """Check that a command is a program, and not a Python file or a function with arguments.
 
     Args:
-        words: Of the command.
+        words: The command.
         path: Folders of programs, as in PATH.
 
     Raises:
-        UsageError: so it is.
+        UsageError: it is no program.
     """
 
     word, *behind = words
@@ -360,8 +360,8 @@ def refuse_no_program(words: Sequence[str], path: str) -> None:
         )
     if behind and looks_like_function(word):
         raise UsageError(
-            f"{word} names a function, and behind it stands {join(behind)!r}; expected the function as the "
-            f"last word and flags before it: cs_input_analyzer {join([*behind, word])}"
+            f"{word} names a function and is followed by {join(behind)!r}; expected the function as the "
+            f"last argument and flags before it: cs_input_analyzer {join([*behind, word])}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a process of the user's program does for the analyzer: examine its input, or read it as told."""
+"""Run in a process of the user's program: examine its input, read it on command, or compare changes."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
 from input_analyzer.measure.node import host_name
 from input_rules.input_export import InputProgram, Shard
 
+# Minimum interval of reports, which take about 20 us each.
 REPORT_S = 0.02
-"""Batches that are read faster are reported together: a report costs about 20 us."""
 
 EXIT_INPUT_FAILED = 1
 
 
 def serve(program: InputProgram, order_file: Path, compiles: bool) -> None:
-    """Carries out the order; ends the process, except before a compilation that the analyzer wants."""
+    """Carry out the order and end the process, except before a compile that the analyzer needs."""
     order, link = begin(order_file)
     keep_files_apart(order)
     try:
-        if _carried_out(program, order, link, compiles):
+        if _carry_out(program, order, link, compiles):
             return
     except BaseException as error:
-        with suppress(ValueError):  # not in the main thread
-            # Torch would raise in the middle of this when another worker process ends.
+        with suppress(ValueError):  # only possible in the main thread
+            # torch would raise in here when another worker process exits.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _fail(link, error)
-    _leave(0)
+        _report_failure(link, error)
+    _exit(0)
 
 
-def _carried_out(program: InputProgram, order: Order, link: Link, compiles: bool) -> bool:
-    """Does what is ordered; whether the program is to go on to its compilation."""
+def _carry_out(program: InputProgram, order: Order, link: Link, compiles: bool) -> bool:
+    """Carry out the order; return True if the program is to continue with its compile."""
     if order.purpose == "examine":
         from input_analyzer.measure.examine import examine
 
@@ -55,12 +55,12 @@ def _carried_out(program: InputProgram, order: Order, link: Link, compiles: bool
     if order.purpose == "compare":
         _compare(program, order, link)
     else:
-        read_as_told(program, order, link)
+        read_on_command(program, order, link)
     return False
 
 
 def _compare(program: InputProgram, order: Order, link: Link) -> None:
-    """Measures what changes give."""
+    """Measure the gains of changes."""
     from input_analyzer.gains import compare_all
 
     if program.framework == "torch":
@@ -77,8 +77,8 @@ def _compare(program: InputProgram, order: Order, link: Link) -> None:
 
 
 def keep_files_apart(order: Order) -> None:
-    """Caches that a dataset writes go to the folder of the analysis from here on, see `tf.apart`."""
-    # What has not imported it builds no such dataset, or will import it later.
+    """From now on, write caches of datasets to the folder of the analysis; see `tf.private_files`."""
+    # A program that has not imported TensorFlow has no such dataset, or calls this after the import.
     if "tensorflow" in sys.modules:
         from input_analyzer.tf.private_files import keep_apart
 
@@ -86,13 +86,13 @@ def keep_files_apart(order: Order) -> None:
 
 
 def refuse(order_file: Path, error: BaseException) -> NoReturn:
-    """Ends a process that has no input function to hand over, and tells the analyzer why."""
-    _fail(begin(order_file)[1], error)
+    """Report an error to the analyzer before the input function was exported, and end the process."""
+    _report_failure(begin(order_file)[1], error)
 
 
 @cache
 def begin(order_file: Path) -> tuple[Order, Link]:
-    """Reads the order and tells the analyzer that this process is there; once."""
+    """Read the order and connect to the analyzer, once."""
     order = read_order(order_file)
     link = Link.connect(order.socket)
     if order.stacks:
@@ -104,8 +104,8 @@ def begin(order_file: Path) -> tuple[Order, Link]:
     return order, link
 
 
-def _fail(link: Link, error: BaseException) -> NoReturn:
-    """Tells the analyzer: an expected error by its message, a bug of ours whole, else the user's frames."""
+def _report_failure(link: Link, error: BaseException) -> NoReturn:
+    """Report an expected error by its message, our bugs in full, else the user's frames; then exit."""
     expected, bug = hasattr(error, "exit_code"), exit_code_of(error) == EXIT_BUG
     if expected:
         text = str(error)
@@ -113,10 +113,10 @@ def _fail(link: Link, error: BaseException) -> NoReturn:
         text = "".join(traceback.format_exception(error)) if bug else users_traceback(error)
     if lost_a_worker(error):
         text += (
-            "\nso ends the queue of a DataLoader, a worker process of which has ended by itself; expected "
-            "one that delivers batches: with num_workers=0 the line shows at which it ends"
+            "\nthis error of a DataLoader's queue means that a worker process has exited by itself; "
+            "expected one that delivers batches: num_workers=0 shows the line at which it exits"
         )
-    with suppress(OSError):  # where the analyzer has gone, nobody reads it
+    with suppress(OSError):  # the analyzer may have exited
         link.send(
             event="failed",
             kind=type(error).__name__,
@@ -127,8 +127,8 @@ def _fail(link: Link, error: BaseException) -> NoReturn:
             memory=is_for_want_of_memory(error),
             host=host_name(os.environ),
         )
-    _forget(error)
-    _leave(EXIT_INPUT_FAILED)
+    _clear_frames(error)
+    _exit(EXIT_INPUT_FAILED)
 
 
 def is_for_want_of_memory(error: BaseException) -> bool:
@@ -137,14 +137,14 @@ def is_for_want_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (exhausted and os.strerror(errno.ENOSPC) not in str(error))
 
 
-def _forget(error: BaseException | None) -> None:
-    """Frees what the frames of a traceback hold: a DataLoader then ends its workers, which tidy up."""
+def _clear_frames(error: BaseException | None) -> None:
+    """Free what the frames of a traceback hold: a DataLoader then ends its workers, which clean up."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
 
 
-def _leave(code: int) -> NoReturn:
+def _exit(code: int) -> NoReturn:
     """Ends as a program does, with its exit handlers, which remove what it and TensorFlow keep in /tmp.
 
     The analyzer ends a process that hangs in them. Threads of the pipeline may hang or hold locks, so it does
@@ -157,21 +157,21 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def read_as_told(program: InputProgram, order: Order, link: Link) -> None:
-    """Reads batches while the analyzer says so and reports how many there were.
+def read_on_command(program: InputProgram, order: Order, link: Link) -> None:
+    """Read batches while the analyzer commands it, and report their number.
 
     Reports have `t` (CLOCK_MONOTONIC, which all processes of a machine share), `active` (seconds of reading
     so far), `samples`, `bytes`, `batches` and `restarts`, all counted from the start. An input that ends is
-    built again; its building does not count as reading.
+    rebuilt, which does not count as reading.
     """
     shard = Shard(order.copies, order.copy_index)
     counts = _Counts()
     batches: Iterator[tuple[Any, ...]] = iter(())
     shapes = Shapes(program.component_names, program.batch_size)
     fresh = True
-    link.send(event="ready")  # the program has been loaded, which would disturb copies that are measured
-    while _wait_for(link) == RUN:
-        if fresh:  # built here and not before: a paused copy must not fill its buffers while others run
+    link.send(event="ready")  # loading the program would disturb the measurement of other copies
+    while _wait_for_command(link) == RUN:
+        if fresh:  # not built earlier: a paused copy must not fill its buffers while others run
             batches, fresh = program.batches(shard), False
         counts.resume()
         link.send(event="report", **counts.values())
@@ -191,8 +191,8 @@ def read_as_told(program: InputProgram, order: Order, link: Link) -> None:
             if now - last >= REPORT_S:
                 last = now
                 link.send(event="report", **counts.values())
-                if (told := _latest(link)) is not None:
-                    if told == END:
+                if (command := _poll_command(link)) is not None:
+                    if command == END:
                         return
                     break
         counts.pause()
@@ -200,7 +200,7 @@ def read_as_told(program: InputProgram, order: Order, link: Link) -> None:
 
 
 class _Counts:
-    """What has been read, and how long that took."""
+    """Counts what has been read, and the time for that."""
 
     def __init__(self) -> None:
         self.samples = self.bytes = self.batches = self.restarts = self.batches_since_restart = 0
@@ -238,17 +238,17 @@ class _Counts:
         }
 
 
-def _wait_for(link: Link) -> str:
-    told = _last_of(link.receive(None))
-    while told in (None, PAUSE):
-        told = _last_of(link.receive(None))
-    return told or END
+def _wait_for_command(link: Link) -> str:
+    command = _last_command(link.receive(None))
+    while command in (None, PAUSE):
+        command = _last_command(link.receive(None))
+    return command or END
 
 
-def _latest(link: Link) -> str | None:
-    told = _last_of(link.receive())
-    return None if told == RUN else told
+def _poll_command(link: Link) -> str | None:
+    command = _last_command(link.receive())
+    return None if command == RUN else command
 
 
-def _last_of(messages: list[dict[str, Any]]) -> str | None:
+def _last_command(messages: list[dict[str, Any]]) -> str | None:
     return str(messages[-1]["do"]) if messages else None

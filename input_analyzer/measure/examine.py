@@ -1,6 +1,6 @@
-"""What the first process of an analysis finds out: what the input is, its stages with their time, findings.
+"""Examine an input: its batches, its stages with their times, findings, and the records that workers share.
 
-Imports a framework only through the folder of that framework, and only when it is asked for one.
+A framework is imported only through its folder, and only for a program that uses it.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ FIRST_BATCHES_S = 3.0
 
 @dataclass(frozen=True)
 class Examination:
-    """What a framework's part finds.
+    """The findings of a framework's part.
 
     Attributes:
         pipeline: the stages.
-        times: of the stages that were timed.
-        findings: of all rules.
-        sharded: two workers read different data; None where that is not known.
-        notes: what a reader must know, one sentence each.
-        split: files that workers share out among them; None where they share records, or nobody knows.
+        times: times of the stages that were timed.
+        findings: findings of all rules.
+        sharded: two workers read different data; None if unknown.
+        notes: remarks for readers, one sentence each.
+        split: files that are distributed among the workers; None if records are, or if it is unknown.
     """
 
     pipeline: Pipeline
@@ -54,18 +54,18 @@ class Examination:
 
 class _Examiner(Protocol):
     def examine(self, program: InputProgram, order: Order, say: Callable[[str], None]) -> Examination:
-        """Examines an input as ordered; `say` is told what is being done."""
+        """Examine an input as ordered; `say` receives progress."""
         ...
 
 
 def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
-    """All that the analyzer gets to know of the input, as a JSON object; `Examined.of` reads it.
+    """Return all facts about the input as a JSON object, which `ExaminedInput` reads.
 
     Raises:
         WrongTypeError: it is no dataset.
         VaryingShapesError: its batches differ.
-        InputEndedError: there are too few of them.
-        Exception: whatever the input function raises, unchanged.
+        InputEndedError: there are too few batches.
+        Exception: anything that the input function raises, unchanged.
     """
 
     def say(doing: str) -> None:
@@ -77,7 +77,7 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
         with program.role(Shard(1, 0)):
             first = _first_batches(program, say)
     say("looking at the pipeline")
-    examiner = cast("_Examiner", import_module(f"input_analyzer.{_FOLDER[program.framework]}.examine"))
+    examiner = cast("_Examiner", import_module(f"input_analyzer.{_PACKAGE[program.framework]}.examine"))
     found = examiner.examine(program, order, say)
     return {
         "function": function_name(program.function),
@@ -95,20 +95,20 @@ def examine(program: InputProgram, order: Order, link: Link) -> dict[str, Any]:
     }
 
 
-_FOLDER = {"tensorflow": "tf", "torch": "torch"}
+_PACKAGE = {"tensorflow": "tf", "torch": "torch"}
 
 
 def _first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[str, Any]:
-    names = program.component_names()  # here, as it refuses what no run could use
+    names = program.component_names()  # now, as it raises for inputs that no run could use
     shapes = Shapes(lambda: names, program.batch_size)
     shard = Shard(1, 0)
     count = samples = size = 0
     end = time.monotonic() + FIRST_BATCHES_S
-    for batch in _epochs(program, shard):
+    for batch in _read_epochs(program, shard):
         own_samples, own_size = shapes.check(batch)
         count, samples, size = count + 1, samples + own_samples, size + own_size
         say("reading the first batches")
-        # A slow pipeline is judged by what comes in that time, a fast one by as many batches as are needed.
+        # Of a slow pipeline, some batches within that time suffice; a fast one has to deliver enough of them.
         if count > FEWEST_BATCHES or (count > 1 and time.monotonic() > end):
             break
     components = [
@@ -122,8 +122,8 @@ def _first_batches(program: InputProgram, say: Callable[[str], None]) -> dict[st
     }
 
 
-def _epochs(program: InputProgram, shard: Shard) -> Iterator[tuple[Any, ...]]:
-    """Batches of a worker: of torch epoch after epoch, as a training reads them.
+def _read_epochs(program: InputProgram, shard: Shard) -> Iterator[tuple[Any, ...]]:
+    """Yield the batches of a worker; for torch epoch after epoch, as training reads them.
 
     Raises:
         InputEndedError: an epoch has too few of them.
@@ -140,7 +140,7 @@ def _epochs(program: InputProgram, shard: Shard) -> Iterator[tuple[Any, ...]]:
 
 
 def stage_costs(pipeline: Pipeline, times: tuple[StageTime, ...]) -> tuple[StageCost, ...]:
-    """The stages with their times, in pipeline order."""
+    """Combine the stages with their times, in pipeline order."""
     by_name, lane_of = {time.stage: time for time in times}, assign_lanes(pipeline)
     return tuple(
         StageCost.of_stage(stage, lane_of[stage.name], time, once=time is not None and time.once)
@@ -150,9 +150,9 @@ def stage_costs(pipeline: Pipeline, times: tuple[StageTime, ...]) -> tuple[Stage
 
 
 def epoch_samples(pipeline: Pipeline) -> int | None:
-    """Samples of one epoch: what comes to the first `repeat`, or out of a pipeline without one.
+    """Return the samples of an epoch: those that reach the first `repeat`, or leave a pipeline without one.
 
-    A smaller last batch counts as it is, where the records before the batches are known.
+    A smaller last batch counts with its actual size if the records before the batches are known.
     """
     if not pipeline.stages:
         return None
@@ -169,12 +169,12 @@ def epoch_samples(pipeline: Pipeline) -> int | None:
         return elements
     batched = elements * pipeline.samples_per_element
     records = _records_before_batches(pipeline, end)
-    # More records than in whole batches were dropped.
+    # Records beyond the full batches were dropped.
     return batched if records is None else min(batched, records)
 
 
 def _records_before_batches(pipeline: Pipeline, stage: Stage) -> int | None:
-    """Records that are made into the batches of a stage; None where that cannot be told."""
+    """Return the records that are made into the batches of a stage; None if unknown."""
     while is_batched(stage):
         if len(stage.inputs) != 1:
             return None
@@ -185,7 +185,7 @@ def _records_before_batches(pipeline: Pipeline, stage: Stage) -> int | None:
 
 
 def may_read_files(pipeline: Pipeline) -> bool:
-    """Whether anything may be read from files for a batch; of Python nobody knows."""
+    """Return True if a batch may be read from files; Python code always may."""
     if pipeline.framework == "torch" or not pipeline.stages:
         return True
     return any(_may_read(stage) for stage in pipeline.stages)
@@ -197,19 +197,19 @@ def _may_read(stage: Stage) -> bool:
     return not stage.inputs and not all(_IN_MEMORY.match(kind) for kind in stage.kinds or (stage.op,))
 
 
+# Sources whose elements are tensors in memory.
 _IN_MEMORY = re.compile(r"(Tensor|Range|from_tensor|range)")
-"""Sources whose elements are tensors in memory."""
 
 
 def function_name(function: Any) -> str:
-    """The name that the user knows an input function by."""
+    """Return the name by which the user knows an input function."""
     while isinstance(function, partial):
         function = function.func
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def function_source(function: Any) -> str | None:
-    """Where an input function is defined, "file:line" as that of a finding; None where that is no file."""
+    """Return where an input function is defined, "file:line"; None if that is no file."""
     while isinstance(function, partial):
         function = function.func
     try:
@@ -220,22 +220,23 @@ def function_source(function: Any) -> str | None:
         return None
 
 
+# Inputs with fewer batches are no inputs of a training run.
 FEWEST_BATCHES = 10
-"""An input with fewer is no input of a training."""
 
+# Training with torch reads a loader epoch after epoch; epochs of fewer batches consist mostly of their
+# start.
 FEWEST_OF_AN_EPOCH = {"tensorflow": FEWEST_BATCHES, "torch": 4}
-"""A training with torch reads epoch after epoch of a loader; one of fewer batches is little but its start."""
 
 
 class Shapes:
-    """Checks that all batches are alike.
+    """Checks that all batches have the same types and shapes.
 
-    A batch with fewer samples than the first is let pass: the last of an epoch is, without drop_remainder,
-    which is for a finding to say.
+    A batch with fewer samples than the first one is accepted: without drop_remainder it is the last of an
+    epoch, and a finding reports that.
 
     Args:
-        names: What the user calls the arrays; called when one is to be named.
-        batch_size: Records of a whole batch, see SampleCount.
+        names: Returns the user's names of the arrays; called if one is to be named.
+        batch_size: Records of a full batch, see SampleCounter.
     """
 
     def __init__(self, names: Callable[[], Sequence[str]] = tuple, batch_size: int | None = None) -> None:
@@ -254,18 +255,18 @@ class Shapes:
         return self._first or ()
 
     def name(self, index: int) -> str:
-        """What the user calls an array."""
+        """Return the user's name of an array."""
         names = self._names()
         return names[index] if index < len(names) else f"component {index}"
 
     def check(self, batch: Batch) -> tuple[int, int]:
-        """Compares with the first batch; returns the samples and bytes of this one.
+        """Compare a batch with the first one; return its samples and bytes.
 
         Raises:
             VaryingShapesError: another number of arrays, other types, or other shapes.
         """
         self._seen += 1
-        # A batch may take 100 us in all: nearly always this comparison, of a microsecond, is enough.
+        # Fast path of about 1 us, as a whole batch may take only 100 us.
         plain = [(array.dtype, array.shape) for array in batch]
         if plain != self._usual:
             counts = self._count(batch), batch_bytes(batch)
@@ -275,8 +276,8 @@ class Shapes:
         return self._counts
 
     def _compare(self, batch: Batch) -> bool:
-        """Whether it is just like the first one."""
-        now = tuple((_type(array), tuple(map(int, array.shape))) for array in batch)
+        """Return True if the batch is exactly like the first one."""
+        now = tuple((_type_name(array), tuple(map(int, array.shape))) for array in batch)
         if self._first is None:
             self._first, self.samples = now, self._count(batch)
         if now == self._first:
@@ -293,8 +294,8 @@ class Shapes:
         return False
 
 
-def _type(array: Any) -> str:
-    """NumPy's name of a type, that of torch's tensors too."""
+def _type_name(array: Any) -> str:
+    """Return NumPy's name of a type, also for torch's tensors."""
     return str(array.dtype).removeprefix("torch.")
 
 
@@ -311,7 +312,7 @@ def _format_array(array: tuple[str, tuple[int, ...]]) -> str:
 
 
 def check_length(batches: int, samples: int, shard: Shard, framework: Framework = "tensorflow") -> None:
-    """Whether an input that has ended was long enough to be measured.
+    """Check that an input that has ended was long enough to be measured.
 
     Raises:
         InputEndedError: it was not.
@@ -321,12 +322,12 @@ def check_length(batches: int, samples: int, shard: Shard, framework: Framework 
         raise InputEndedError(batches, samples, part, FEWEST_OF_AN_EPOCH[framework], framework)
 
 
+# Fraction of its records that a reader may share with another because the records do not divide evenly.
 PADDING = 0.02
-"""Part of its records that a reader may share with another one, because they do not divide."""
 
 
 class Overlap(Enum):
-    """What two readers have in common."""
+    """The records that two readers have in common."""
 
     SAME = "the same records"
     SOME = "some of the records"
@@ -335,11 +336,11 @@ class Overlap(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a reader has read of an epoch.
+    """The records that a reader has read in an epoch.
 
     Attributes:
-        digests: one for each record, in the order in which they came.
-        whole: these are all of the epoch; else reading was cut off.
+        digests: one digest per record, in order.
+        whole: the epoch is complete; otherwise reading was cut off.
     """
 
     digests: tuple[str, ...]
@@ -347,27 +348,27 @@ class Reading:
 
 
 def overlap(first: Reading, other: Reading, again: Reading) -> Overlap | None:
-    """What two readers have in common.
+    """Determine the records that two readers have in common.
 
     Args:
-        first: what the first one reads.
-        other: what the second one reads.
-        again: what the first one reads when it begins once more, with the same random numbers.
+        first: the records of the first reader.
+        other: the records of the second reader.
+        again: the records of the first reader when it starts again, with the same random numbers.
 
     Returns:
-        None where it cannot be told: records are all alike, or the first reader finds others each time.
+        None if unknown: all records are equal, or the first reader finds other records each time.
     """
-    if len(set(first.digests)) < 2 or not _alike(first, again):
+    if len(set(first.digests)) < 2 or not _same_records(first, again):
         return None
-    if _alike(first, other):
+    if _same_records(first, other):
         return Overlap.SAME
     common = set(first.digests) & set(other.digests)
     few = max(1, PADDING * len(first.digests)) if first.whole and other.whole else 0
     return Overlap.NONE if len(common) <= few else Overlap.SOME
 
 
-def _alike(one: Reading, other: Reading) -> bool:
-    """Whether two epochs have the same records, or, of one that was cut off, begin with the same."""
+def _same_records(one: Reading, other: Reading) -> bool:
+    """Return True if two epochs have the same records, or begin with the same if one was cut off."""
     if one.whole and other.whole:
         return sorted(one.digests) == sorted(other.digests)
     common = min(len(one.digests), len(other.digests))

@@ -266,7 +266,7 @@ class WindowOp(CirhOp):
     def window_properties(
         x: Tensor, ksize: Sequence[int], strides: Sequence[int], padding: Sequence[int]
     ) -> dict[str, Attribute]:
-        """Return the attributes of a window that slides over x or what has its rank."""
+        """Return the attributes of a window that slides over x."""
         return {
             "data_format": text_attr(data_format_of(x)),
             "ksize": ints_attr(ksize),

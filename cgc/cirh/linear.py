@@ -271,7 +271,7 @@ class MatrixOp(CirhOp):
         return max(1, min(shape_of(self.operands[0])[-2:]))
 
     def row_reductions(self) -> int:
-        """Return the products with a row or column."""
+        """Return 1: the products with a row or column."""
         return 1
 
     def sample_operands(self) -> Sequence[SSAValue]:
@@ -494,7 +494,7 @@ class FourierOp(CirhOp):
         return max(1, (length - 1).bit_length())
 
     def row_reductions(self) -> int:
-        """Return the sums that every element of the result is."""
+        """Return 1: every element of the result is a sum."""
         return 1
 
     @classmethod

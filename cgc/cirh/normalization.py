@@ -207,7 +207,7 @@ class SampleNormGradOp(CirhOp):
     offset_backprop = result_def()
 
     def row_reductions(self) -> int:
-        """Return the means of the gradient, and of it times the normalized elements."""
+        """Return 2: the means of the gradient, and of it times the normalized elements."""
         return 2
 
 

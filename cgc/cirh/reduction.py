@@ -69,7 +69,7 @@ class ScanOp(CirhOp):
         return x
 
     def row_reductions(self) -> int:
-        """Return the sum or product that runs along."""
+        """Return 1: the running sum or product."""
         return 1
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -299,7 +299,7 @@ class ArgMaxOp(CirhOp):
         return result
 
     def row_reductions(self) -> int:
-        """Return the search for the largest element."""
+        """Return 1: the search for the largest element."""
         return 1
 
     def _infer_results(self) -> tuple[Tensor, ...]:

@@ -52,7 +52,7 @@ class AxisOp(CirhOp):
         return x
 
     def row_reductions(self) -> int:
-        """Return the largest element and the sum of the exponentials."""
+        """Return 2: the largest element and the sum of the exponentials."""
         return 2
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -102,7 +102,7 @@ class SoftmaxGradOp(CirhOp):
         return probabilities
 
     def row_reductions(self) -> int:
-        """Return the sum of the products."""
+        """Return 1: the sum of the products."""
         return 1
 
     def _infer_results(self) -> tuple[Tensor, ...]:
@@ -113,7 +113,7 @@ class CrossEntropyOp(CirhOp):
     """Base of the ops that give a loss for each row of logits, and its gradient by the logits."""
 
     def row_reductions(self) -> int:
-        """Return the largest element and the sum of the exponentials."""
+        """Return 2: the largest element and the sum of the exponentials."""
         return 2
 
 
@@ -243,7 +243,7 @@ class CtcLossOp(CirhOp):
         return tensor_type(shape[:1], "float32"), log_probs
 
     def row_reductions(self) -> int:
-        """Return the sums over all alignments, forwards and backwards."""
+        """Return 2: the sums over all alignments, forwards and backwards."""
         return 2
 
     def _infer_results(self) -> tuple[Tensor, ...]:

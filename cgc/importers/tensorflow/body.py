@@ -225,8 +225,8 @@ class BodyImporter:
     def _call(self, op: Any, function: str, arguments: Sequence[Value], scope: str) -> list[Value]:
         """Inline a function."""
         body = function_body(op, function)
-        branch_or_turn = scope.removeprefix(self._scope + op.name)
-        forward = self._forward + forward_name(op) + branch_or_turn
+        branch_or_iteration = scope.removeprefix(self._scope + op.name)
+        forward = self._forward + forward_name(op) + branch_or_iteration
         values = dict(zip((tensor.name for tensor in body.inputs), arguments, strict=True))
         inner = BodyImporter(self._emit, self._step, values, f"{scope}/", f"{forward}/")
         if function not in self._step.plans:

@@ -286,7 +286,7 @@ def _slice(op: Any, arrays: Sequence[Array]) -> Array:
 
 
 def _select(op: Any, arrays: Sequence[Array]) -> Array:
-    """Return a condition of rank 1 chooses rows of operands of a higher rank."""
+    """Select elements; a condition of rank 1 chooses rows of operands of a higher rank."""
     condition, on_true, on_false = arrays
     if condition.ndim == 1 and on_true.ndim > 1:
         condition = condition.reshape(-1, *(1,) * (on_true.ndim - 1))

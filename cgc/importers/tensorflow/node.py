@@ -192,7 +192,7 @@ class StepState:
     advances_global_step: bool = False
     written: set[str] = field(default_factory=set)
     branches: dict[SSAValue, int] = field(default_factory=dict)
-    turns: dict[SSAValue, tuple[SSAValue, ...]] = field(default_factory=dict)
+    iterations: dict[SSAValue, tuple[SSAValue, ...]] = field(default_factory=dict)
     plans: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     dropped: dict[str, None] = field(default_factory=dict)
     of_metrics: frozenset[str] = frozenset()
@@ -209,7 +209,7 @@ class NodeContext:
     Attributes:
         op: the tf.Operation.
         name: its name in the step, with the calls around it: different for every call of a function and every
-            turn of a loop.
+            iteration of a loop.
         inputs: the values of its inputs.
         emit: appends ops to the step.
         step: the state of the step, changed by operations on variables.

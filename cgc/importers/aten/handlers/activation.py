@@ -58,7 +58,7 @@ def _leaky_relu(node: NodeContext) -> SSAValue:
 
 
 def _leaky_relu_backward(node: NodeContext) -> SSAValue:
-    """Return the sign of x is that of the result, so `self` may be either."""
+    """Return the gradient; the sign of x is that of the result, so `self` may be either."""
     gradient = partial(ops.LeakyReluGradOp, alpha=node.arg("negative_slope"))
     return node.emit.binary(gradient, node.x("grad_output"), node.x())
 

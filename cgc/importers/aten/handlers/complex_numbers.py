@@ -257,7 +257,7 @@ def _of(function: Function) -> Handler:
 def _both(
     kind: type[ops.AndOp] | type[ops.OrOp], of_part: Callable[[Emitter, SSAValue], SSAValue]
 ) -> Function:
-    """Return a question that is asked about both parts."""
+    """Return a predicate that holds if it holds for both parts, or for one of them."""
     return lambda e, x: e.binary(kind, of_part(e, x.re), of_part(e, x.im))
 
 

@@ -170,37 +170,37 @@ def _same_constant(a: Value, b: Value) -> bool:
 
 
 # A loop of more iterations is refused: each iteration is a copy of its body in the program.
-TURNS_LIMIT = 1024
+ITERATIONS_LIMIT = 1024
 
-# The first two values of a loop of tf.while_loop: its turns so far, and its maximum_iterations or -1.
+# The first two values of a loop of tf.while_loop: its iterations so far, and the maximum or -1.
 _COUNTER, _MAXIMUM = 0, 1
 
 
 @dataclass
 class _Loop:
-    """A While operation on its way through its turns."""
+    """A While operation that is being unrolled."""
 
     node: NodeContext
-    turn: int = 0
+    count: int = 0
 
     def condition(self, values: Sequence[Value]) -> Value:
         (goes_on,) = self.node.call(function_names(self.node.op)[0], values, self._scope)
         return goes_on
 
     def body(self, values: Sequence[Value]) -> list[Value]:
-        if self.turn == TURNS_LIMIT:
+        if self.count == ITERATIONS_LIMIT:
             raise RefusedError(
                 Kind.USAGE,
-                f"it turns more than {TURNS_LIMIT} times; every turn is a copy of its body in the program, "
-                "so compute on whole tensors instead, or on longer pieces per turn",
+                f"it runs more than {ITERATIONS_LIMIT} times; every iteration is a copy of its body in the "
+                "program, so compute on whole tensors instead, or on longer pieces per iteration",
             )
         results = self.node.call(function_names(self.node.op)[1], values, self._scope)
-        self.turn += 1
+        self.count += 1
         return results
 
     @property
     def _scope(self) -> str:
-        return f"{self.node.name}[{self.turn}]"
+        return f"{self.node.name}[{self.count}]"
 
 
 def _while(node: NodeContext) -> list[Value]:
@@ -211,15 +211,15 @@ def _while(node: NodeContext) -> list[Value]:
         values = loop.body(values)
     if isinstance(goes_on, Poison):
         return [POISON] * len(values)
-    turns = _turns_of_forward_loop(node, goes_on)
-    if turns is not None:
-        return _backwards(loop, values, turns)
+    iterations = _forward_iterations(node, goes_on)
+    if iterations is not None:
+        return _import_gradient(loop, values, iterations)
     maximum = node.known(_MAXIMUM) if len(values) > _MAXIMUM else None
     if not isinstance(values[_COUNTER], np.ndarray) or maximum is None or maximum.ndim or maximum < 0:
         raise RefusedError(
             Kind.USAGE,
-            f"whether it goes on after {loop.turn} turns depends on data of the run; loop over a Python "
-            "number or a static shape, or give tf.while_loop a number of maximum_iterations",
+            f"whether it continues after {loop.count} iterations depends on data of the run; loop over a "
+            "Python number or a static shape, or give tf.while_loop a number of maximum_iterations",
         )
     return _unroll_bounded(loop, values)
 
@@ -231,18 +231,18 @@ def _unroll_bounded(loop: _Loop, values: list[Value]) -> list[Value]:
     """
     node, kept = loop.node, values
     active = node.emit.constant(np.asarray(True))
-    turns = [active] * loop.turn
+    iterations = [active] * loop.count
     while not _is_over(goes_on := loop.condition(values)):
         if isinstance(goes_on, Poison):
             return [POISON] * len(values)
         if isinstance(goes_on, SSAValue):
             active = node.emit.binary(ops.AndOp, active, goes_on)
-        turns.append(active)
-        values = _turn(loop, values, active)
+        iterations.append(active)
+        values = _import_iteration(loop, values, active)
         kept = [_keep_last(node, active, new, old) for new, old in zip(values, kept, strict=True)]
     count = kept[_COUNTER]
     if isinstance(count, SSAValue):
-        node.step.turns[count] = tuple(turns)
+        node.step.iterations[count] = tuple(iterations)
     return kept
 
 
@@ -250,8 +250,8 @@ def _is_over(goes_on: Value) -> bool:
     return isinstance(goes_on, np.ndarray) and not goes_on.all()
 
 
-def _turn(loop: _Loop, values: Sequence[Value], active: SSAValue) -> list[Value]:
-    """Return one turn, which changes variables only if it takes place."""
+def _import_iteration(loop: _Loop, values: Sequence[Value], active: SSAValue) -> list[Value]:
+    """Import one iteration, which changes variables only if it takes place."""
     step = loop.node.step
     before = dict(step.current)
     results = loop.body(values)
@@ -270,10 +270,10 @@ def _keep_last(node: NodeContext, active: SSAValue, new: Value, old: Value) -> V
     return choose(node, active, new, old)
 
 
-def _backwards(loop: _Loop, values: list[Value], turns: Sequence[SSAValue]) -> list[Value]:
+def _import_gradient(loop: _Loop, values: list[Value], iterations: Sequence[SSAValue]) -> list[Value]:
     """Import the gradient of a bounded loop: its iterations that took place, from the last possible one."""
-    for active in reversed(turns):
-        results = _turn(loop, values, active)
+    for active in reversed(iterations):
+        results = _import_iteration(loop, values, active)
         values = [
             new
             if position == _COUNTER or new is POISON or _differ_in_length(new, old)
@@ -284,21 +284,18 @@ def _backwards(loop: _Loop, values: list[Value], turns: Sequence[SSAValue]) -> l
 
 
 def _differ_in_length(new: Value, old: Value) -> bool:
-    """Return whether a turn has put items at the end of a list, or taken some from there."""
+    """Return whether an iteration has added items to the end of a list, or removed some."""
     if not isinstance(new, TensorList) or not isinstance(old, TensorList):
         return False
     return len(new.items) != len(old.items)
 
 
-def _turns_of_forward_loop(node: NodeContext, goes_on: Value) -> tuple[SSAValue, ...] | None:
-    """Return the iterations of the forward loop that took place, if the condition is of its gradient.
-
-    That is: as many turns as the forward loop had.
-    """
+def _forward_iterations(node: NodeContext, goes_on: Value) -> tuple[SSAValue, ...] | None:
+    """Return the iterations of the forward loop that took place, if the condition is of its gradient."""
     compared = goes_on.owner if isinstance(goes_on, SSAValue) else None
     if not isinstance(compared, ops.CompareOp) or compared.direction != "LT":
         return None
-    return node.step.turns.get(compared.rhs)
+    return node.step.iterations.get(compared.rhs)
 
 
 TABLE: Table = {

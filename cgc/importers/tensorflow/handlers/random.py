@@ -40,7 +40,7 @@ def node_seed(name: str) -> int:
 def _seeds(node: NodeContext) -> tuple[int, int]:
     """Return TensorFlow's graph seed and op seed; both are 0 if the program sets none.
 
-    An operation of a function draws other numbers in every call and every turn of a loop.
+    An operation of a function draws other numbers in every call and every iteration of a loop.
     """
     seed, op_seed = int(node.attr("seed")), int(node.attr("seed2"))
     if not seed and not op_seed:

@@ -35,7 +35,7 @@ def _list(node: NodeContext, position: int = 0) -> TensorList:
     if value.is_open:
         raise RefusedError(
             Kind.SHAPE,
-            "how many tensors are in the list depends on the data, as many as the loop had turns; give the "
+            "the number of tensors in the list depends on the data, as that of iterations does; give the "
             "tf.TensorArray a size",
         )
     return value

@@ -68,7 +68,7 @@ def _read(node: NodeContext) -> SSAValue:
 
 
 def _is_initialized(node: NodeContext) -> Array:
-    """Return a step runs on initialized state only."""
+    """Return True: a step runs only on initialized state."""
     return np.asarray(True)
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from cgc.errors import DynamicShapeError, GraphImportError
 from cgc.importers.tensorflow import import_step
-from cgc.importers.tensorflow.handlers.control_flow import TURNS_LIMIT
+from cgc.importers.tensorflow.handlers.control_flow import ITERATIONS_LIMIT
 
 tf1 = tf.compat.v1
 Program = Callable[[Any, Any], Any]
@@ -281,8 +281,8 @@ def test_unknown_ops_in_python_loops_of_functions_are_at_their_lines(graph: tf.G
 
 def test_too_many_turns_are_refused(graph: tf.Graph) -> None:
     x = tf1.placeholder(tf.float32, [], "x")
-    y = tf.while_loop(lambda i, h: i < TURNS_LIMIT + 1, lambda i, h: (i + 1, h), [0, x])[1]
-    assert f"more than {TURNS_LIMIT} times" in str(refusal(graph, [x], y))
+    y = tf.while_loop(lambda i, h: i < ITERATIONS_LIMIT + 1, lambda i, h: (i + 1, h), [0, x])[1]
+    assert f"more than {ITERATIONS_LIMIT} times" in str(refusal(graph, [x], y))
 
 
 def test_a_list_of_as_many_tensors_as_data_decides_is_refused(graph: tf.Graph) -> None:

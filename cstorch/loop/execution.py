@@ -95,7 +95,7 @@ class Training:
         self._rows: deque[Outputs] = deque()
         self._ahead = 0
         with ExitStack() as stack:
-            stack.push(self._note_failure)
+            stack.push(self._on_exit)
             run = training_run(front_end, settings, self, task(), number, self._timeline)
             self._run = stack.enter_context(run)
             first = self._run.first_step
@@ -113,7 +113,7 @@ class Training:
             "estimated_samples_per_s": None if estimates is None else estimates.samples_per_s,
         }
 
-    def _note_failure(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def _on_exit(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self.record_failure(error)
 
@@ -189,7 +189,7 @@ class Evaluation:
         self._outputs.close()
 
 
-def start(
+def start_run(
     loader: InputLoader, step: RecordedStep, steps: int, *, can_extend: bool = False
 ) -> Execution | None:
     """Load a step onto the system and start its run; None if the program is only compiled or validated.

@@ -21,7 +21,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 from cs_runtime.checkpoint_requests import leave_for_requeue
-from cs_runtime.program import State
 from cs_toolkit.garbage import infrequent_collection
 from cstorch.errors import ClosureError, LoopLeftError, StateUnavailableError, StepError
 from cstorch.input.loader import InputLoader
@@ -37,7 +36,7 @@ from cstorch.loop.execution import (
     RecordedStep,
     Training,
     name_loss,
-    start,
+    start_run,
 )
 from cstorch.loop.on_cpu import CpuLoop
 from cstorch.program import Program
@@ -90,10 +89,14 @@ class Loop(ProgramLoop):
         self._execution: Execution | None = None
         self._outputs: Outputs = {}
         self._latest: Recording | None = None
+        # Outputs by the id of their tensor. A session records its body again and again, with new tensors: it
+        # finds outputs and state by the number of a recorded value, which is the same in every recording.
         self._names: dict[int, tuple[str, torch.dtype]] = {}
         self._names_of_values: dict[int, str] = {}
         self._states_of_values: dict[int, str] = {}
+        # The step count of the training run around an evaluation, which counts its own steps meanwhile.
         self._steps_of_training: int | None = None
+        # The steps after which the state was fetched, and read by the program.
         self._fetched: int | None = None
         self._read: int | None = None
 
@@ -153,13 +156,16 @@ class Loop(ProgramLoop):
             self._first_step = steps_done() if counts or not self.trains else 0
         if counts:
             self._loader.begin_training()
+        # The system runs one step at a time, so the loops around this one give it up.
         for outer in Program.current().part(_RunningLoops).stack:
             if outer is not self:
                 outer.suspend()
         if self.trains and not counts:
             self._steps_of_training = steps_done()
             continue_at(self.completed)
-        self._execution = start(self._loader, step, self.steps - self.completed, can_extend=self.can_extend)
+        self._execution = start_run(
+            self._loader, step, self.steps - self.completed, can_extend=self.can_extend
+        )
         self.ended = self._execution is None
         self._own(None if self.ended else self)
 
@@ -201,7 +207,7 @@ class Loop(ProgramLoop):
         if self.completed == self.steps:
             raise StepError(
                 f"the step is called once more than the loop has steps ({self.steps}), expected one call of "
-                "the step in each turn of the loop"
+                "the step in each iteration of the loop"
             )
         found = self._execution.take(self._steps_to_read())
         if found is None:
@@ -315,9 +321,6 @@ class Loop(ProgramLoop):
         state = self._execution.state()
         if state is None:
             raise StateUnavailableError(self.completed, self.checkpoints)
-        self._set_state(state)
-
-    def _set_state(self, state: State) -> None:
         assert self.step is not None
         for name, tensor in self.step.traced.state.items():
             if name in state:
@@ -465,7 +468,7 @@ def enter_loop(loop: Entered) -> Iterator[Entered]:
     try:
         yield loop
         loop.close()
-    except GeneratorExit:
+    except GeneratorExit:  # the program has left its loop, by `break` or an error
         loop.leave()
         raise
     except BaseException as error:

@@ -179,6 +179,7 @@ class GradScaler(nn.Module):
             StepError: the optimizer makes state in its step, whose previous value is not known.
         """
         self.unscale_(optimizer)
+        # A recorded step has no branches: it always steps, and then restores the old values if it must.
         before = [(tensor, tensor.clone()) for tensor in _tensors(optimizer)]
         optimizer.step(*args, **kwargs)
         known = {id(tensor) for tensor, _ in before}
@@ -315,7 +316,7 @@ def optimizer_step(
 
     Args:
         loss: a scalar tensor.
-        optimizer: its parameters get new gradients and are updated.
+        optimizer: the optimizer of the parameters.
         grad_scaler: scales the loss, and undoes the step if gradients are not finite.
         max_gradient_norm: limit of the total norm of the gradients; None and 0 mean no limit.
         max_gradient_val: limit of every element of a gradient; None and 0 mean no limit.

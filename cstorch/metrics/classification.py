@@ -394,6 +394,7 @@ class AUCMetric(Metric):
         slope = ratio(gain, (chosen[:-1] - chosen[1:]).clamp(min=0))
         intercept = right[1:] - slope * chosen[1:]
         growth = ratio(chosen[:-1], chosen[1:])
+        # The inner `where` avoids log(0): both branches are computed.
         logs = torch.where(growth > 0, torch.where(growth > 0, growth, 1.0).log(), 0.0)
         return ratio(slope * (gain + intercept * logs), right[1:] + self.false_negative[1:]).sum()
 

@@ -93,7 +93,7 @@ def configure_param_groups(
     """Return the parameters of a model in two groups: with the given weight decay, and without.
 
     Args:
-        model: its parameters that have gradients.
+        model: the model; parameters without `requires_grad` are left out.
         optimizer_params: has `weight_decay` or `weight_decay_rate`; without it no parameter decays. With
             `adjust_learning_rate`, factors by kind of layer, `embedding` or `decoder_kernel` (weights of
             linear layers), each group is split by factor, which becomes its entry of that name.

@@ -156,7 +156,7 @@ class _DropAndGrow(DynamicSparsityAlgorithm):
         count = kept_count(p.numel(), sparsity)
         active = mask.sum()
         stays = (active * (1 - self._now(self.drop_fraction))).floor().to(torch.int64)
-        magnitude = torch.where(mask, p.abs().float(), -1.0)
+        magnitude = torch.where(mask, p.abs().float(), -1.0)  # elements outside of the mask rank last
         kept = self._largest(p, magnitude, torch.minimum(stays, count))
         growth = self._growth(p).float()
         return self._largest(p, torch.where(kept, torch.inf, growth), count)

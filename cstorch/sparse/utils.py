@@ -255,11 +255,12 @@ def largest(score: Tensor, count: Tensor, groups: int = 1) -> Tensor:
     """Return a mask of the elements with the largest scores; of equal scores, the first ones.
 
     Args:
-        score: of any shape.
+        score: scores of any shape.
         count: number of elements to keep.
         groups: number of equal parts of the first dimension, which keep equal numbers of elements.
     """
     rows = score.detach().reshape(groups, -1)
+    # Ranks are the inverse permutation of the sorted order; `topk` would need `count` as a Python number.
     order = torch.sort(rows, dim=1, descending=True, stable=True).indices
     places = torch.arange(rows.shape[1], device=rows.device).expand(rows.shape[0], -1)
     rank = torch.zeros_like(order).scatter(1, order, places)
@@ -371,7 +372,7 @@ def make_mask_topk_sparsity(score: Tensor, sparsity: Number, score_shaper: Shape
     """Return a mask of the elements with the largest scores.
 
     Args:
-        score: of any shape.
+        score: scores of any shape.
         sparsity: share of zeros in each group.
         score_shaper: makes the groups; None for a single one.
     """
@@ -385,7 +386,7 @@ def make_mask_drop_minimum(
     """Return a mask without the smallest scores, and the number of elements in each of its groups.
 
     Args:
-        score: of any shape; elements outside of the mask have the smallest scores.
+        score: scores of any shape; elements outside of the mask have the smallest scores.
         mask: bool tensor of its shape.
         drop_fraction: share of the elements of the mask that are dropped.
         score_shaper: makes the groups; None for a single one.
@@ -406,7 +407,7 @@ def make_mask_grow_maximum(
     """Return a mask to which the elements with the largest scores are added, up to a share of zeros.
 
     Args:
-        score: of any shape.
+        score: scores of any shape.
         mask: bool tensor of its shape.
         sparsity: share of zeros in each group of the new mask.
         mask_nonzero: number of elements in each group of the mask; None to count those of the whole mask.

@@ -69,7 +69,7 @@ class Checks:
 
         Args:
             method: "__bool__", "item", "__int__", "__float__" or "__format__".
-            tensor: its tensor.
+            tensor: the tensor that the program asks.
 
         Returns:
             NotImplemented if the program does not ask for a check.
@@ -440,7 +440,7 @@ def find_guarded(statement: ast.If, around: Sequence[ast.AST], values: Mapping[s
     Args:
         statement: The `if`.
         around: The statements and expressions around it, the innermost first.
-        values: Of the names of the program.
+        values: Values by the names of the program.
     """
     test = ast.unparse(statement.test)
     function = next((node for node in around if isinstance(node, _FUNCTIONS)), None)

@@ -20,7 +20,7 @@ def static_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tens
 
     Args:
         graph: the step, as far as it is recorded.
-        value: of the graph.
+        value: a value of the graph.
         constants: elements of values that are no results of operations and that no step changes, by number.
     """
     wanted, nodes = _dependencies(graph, value)

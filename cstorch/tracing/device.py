@@ -273,7 +273,7 @@ def readable(tensor: DeviceTensor, how: str) -> torch.Tensor:
     """Return the elements of a tensor on this CPU, wherever they are.
 
     Args:
-        tensor: Of the device.
+        tensor: A tensor of the device.
         how: The kind of access, for the error.
 
     Raises:

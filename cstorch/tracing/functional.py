@@ -30,7 +30,7 @@ def scaled_dot_product_attention(
         attn_mask: broadcast to `[..., L, S]`: True where a query sees a key, or numbers added to scores.
         dropout_p: share of the probabilities that is dropped, in evaluation too.
         is_causal: a query sees no later keys; not together with a mask.
-        scale: of the scores; 1 / sqrt(E) when None.
+        scale: factor of the scores; 1 / sqrt(E) if None.
         enable_gqa: grouped-query attention.
 
     Raises:
@@ -113,7 +113,7 @@ def embedding_bag(
         weight: rows `[rows, width]`.
         offsets: rising, the first one 0; the bags may have any size.
         max_norm: rows with a larger norm are scaled down to it in the table.
-        norm_type: of `max_norm`.
+        norm_type: order of the norm for `max_norm`.
         scale_grad_by_freq: whether gradients are divided by how often a row is looked up.
         mode: "sum", "mean" or "max".
         sparse: without meaning, as gradients are dense.

@@ -1,4 +1,4 @@
-"""Where selections of rows begin, and end: masks as indices, `nonzero`, writes, `split` by counts."""
+"""Functions that make or consume selections of rows: masks as indices, `nonzero`, `split` by counts."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def index_by_values(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> A
     """Compute `x[index]` or `x[index] = value` with masks, or with the places of a selection.
 
     Args:
-        func: one of the two.
-        args: its arguments.
-        read: of masks.
-        key: of masks.
+        func: `__getitem__` or `__setitem__`, for whole tensors.
+        args: the arguments of the function.
+        read: reads masks.
+        key: returns the keys of masks.
 
     Returns:
         NotImplemented if no index is a mask whose values only a step knows.
@@ -137,6 +137,7 @@ def _index_at_places(func: Any, target: torch.Tensor, index: tuple[Any, ...], va
         return tag(func(target, index), rows)
     if others:
         raise SelectionError("a write to places of a selection and other indices", user_line())
+    # Rows that do not count are written into an additional row at the end, which is dropped.
     place = torch.zeros_like(index[0])
     for size, part in zip(target.shape, index, strict=False):
         place = place * size + part
@@ -176,11 +177,11 @@ def find_places(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], rea
     """Compute `nonzero`, `argwhere`, `where(mask)`, `masked_select` or `masked_scatter`.
 
     Args:
-        name: of the function.
-        args: its arguments.
-        kwargs: its named arguments.
-        read: of masks.
-        key: of masks.
+        name: the name of the function.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
+        read: reads masks.
+        key: returns the keys of masks.
     """
     tensor, *others = (*args, *kwargs.values()) if name.startswith("masked") else args
     if name.startswith("masked_select"):
@@ -208,6 +209,7 @@ def _scatter(
     rows = rows_of(source)
     if rows_of(target) is not None or (rows is not None and rows.key != key(mask)):
         raise SelectionError("masked_scatter() of a selection with another mask", user_line())
+    # If the mask is constant along the last dimensions, whole rows are scattered instead of single elements.
     shape = torch.broadcast_shapes(target.shape, mask.shape)
     aligned = mask.reshape(*(1,) * (len(shape) - mask.dim()), *mask.shape)
     inner = len(shape)
@@ -276,12 +278,13 @@ def parts_of(
 
     Args:
         args: The arguments of the function.
-        kwargs: Its named arguments.
+        kwargs: The keyword arguments.
         key: Returns a key that is equal for tensors of equal values.
 
     Returns:
         NotImplemented for sizes that are numbers, and along other dimensions.
     """
+    # Each part is a selection of rows of the tensor; `torch.cat` of all of them, in order, is the tensor.
     x, *others = (*args, *(kwargs[name] for name in ("tensor",) if name in kwargs))
     sizes = others[0] if others else kwargs.get("split_size", kwargs.get("split_sizes"))
     dim = others[1] if len(others) > 1 else kwargs.get("dim", 0)

@@ -42,7 +42,7 @@ def fractional_max_pool(
 
     Args:
         x: `[N, C, *space]` or `[C, *space]`.
-        kernel_size: of the windows.
+        kernel_size: size of the windows.
         output_size: number of windows along each axis.
         random_samples: `[N, C, dimensions]` from 0 to 1; those of two dimensions in reverse order.
     """
@@ -264,7 +264,7 @@ def lstsq(
         a: `[..., M, N]`.
         b: `[..., M, K]`, or a vector for each matrix, `[..., M]`.
         rcond: singular values up to this share of the largest count as zero.
-        driver: of LAPACK; it decides which of the other results have elements.
+        driver: driver of LAPACK, which determines the results that have elements.
 
     Returns:
         solution, sums of the squares that are left, ranks, singular values.

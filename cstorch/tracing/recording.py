@@ -187,6 +187,7 @@ class Recording:
 
     def constant(self, tensor: torch.Tensor) -> Recorded:
         """Record a tensor of this CPU as a constant with its present elements."""
+        # PyTorch increments the version of a tensor at each in-place write.
         key = id(tensor), tensor._version
         kept = self._of_tensor.get(key)
         if kept is not None:
@@ -222,8 +223,8 @@ class Recording:
         """Return the elements with which a tensor begins the step; None if the step has not changed it.
 
         Args:
-            tensor: of the state.
-            number: of its first value, if it has one.
+            tensor: a tensor of the state.
+            number: number of its initial value, if it has one.
         """
         if number is None or value_of(tensor).value.id == number:
             return None
@@ -245,7 +246,7 @@ class Recording:
         A step that reads state is recorded for its present elements, and again when the program changes them.
 
         Args:
-            value: of this recording.
+            value: a value of this recording.
             otherwise: raised in the end if the step changes that state.
         """
         read = sources(self.graph, value.value)

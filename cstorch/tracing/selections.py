@@ -78,7 +78,7 @@ class Part(NamedTuple):
 
     Attributes:
         whole: equal for tensors that are split at the same places.
-        number: of the part, from 0 on.
+        number: number of the part, from 0.
         parts: number of parts.
     """
 
@@ -154,7 +154,7 @@ def scatter_rows(mask: torch.Tensor, source: torch.Tensor, rows: int, width: int
 
     Args:
         mask: the same for all elements of a row.
-        source: its elements in order are those of the rows.
+        source: the elements of the rows, in order.
         rows: in the mask.
         width: elements of a row.
     """
@@ -189,9 +189,9 @@ def apply(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, in_plac
 
     Args:
         func: takes selections as tensors like all others.
-        name: as of `name_of`.
-        args: its arguments.
-        kwargs: its named arguments.
+        name: name of the function, as `name_of` returns it.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
         in_place: True if it writes into its first argument.
 
     Raises:
@@ -380,6 +380,7 @@ def _scatter(func: Any, name: str, args: tuple[Any, ...], kwargs: Keywords, in_p
 def _concatenate(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Concatenate selections and whole tensors; all parts of a tensor give the tensor."""
     selected = [(x, rows) for x in tensors if (rows := rows_of(x)) is not None]
+    # All parts of a split, in order, are the tensor that was split.
     parts = [rows.part for _, rows in selected]
     first = parts[0]
     if first is not None and parts == [Part(first.whole, i, len(tensors)) for i in range(first.parts)]:
@@ -477,6 +478,7 @@ def _apply_loss(func: Any, rows: Rows, args: Any, kwargs: Any) -> torch.Tensor:
     labels = args[1] if len(args) > 1 else kwargs["target"]
     if len(args) > 2 or (rows_of(labels) is None and labels.numel() > 1) or rows_of(args[0]) is None:
         raise SelectionError(f"{func.__name__}() of a selection with other arguments", user_line())
+    # The mean is over the rows that count, which PyTorch's own reduction does not know.
     how = kwargs.get("reduction", "mean")
     each = func(*args, **{**kwargs, "reduction": "none"})
     if how == "none":
@@ -507,9 +509,9 @@ def make_sized(func: Any, sizes: tuple[Any, ...], args: tuple[Any, ...], kwargs:
 
     Args:
         func: as `torch.ones`.
-        sizes: its first arguments, or the one that holds them.
-        args: its other arguments.
-        kwargs: its named arguments.
+        sizes: the sizes, or a tuple of them as the only element.
+        args: the other positional arguments.
+        kwargs: the keyword arguments.
     """
     first, *rest = [*leaves([*sizes]), None]
     rows = getattr(first, "counts", None)
@@ -542,8 +544,8 @@ def compare_count(name: str, args: tuple[Any, ...]) -> Any:
     """Answer whether a selection has rows, as `x.numel() == 0` asks, if it always has some.
 
     Args:
-        name: of the comparison.
-        args: its operands.
+        name: name of the comparison.
+        args: the operands.
 
     Returns:
         NotImplemented if the answer depends on values, and for other functions.

@@ -251,6 +251,7 @@ def _finish(
         for tensor in recording.unnamed
         if value_of(tensor).value != first[id(tensor)] or id(tensor) in recording.variable
     ]
+    # The program has read state on the assumption that the step does not change it.
     for number, error in recording.assumed.items():
         if value_of(recording.initial_tensors[number]).value.id != number:
             raise error
@@ -271,6 +272,7 @@ def _finish(
             value = graph.state.pop(name)
             graph.constants[value.id] = Constant(value, to_array(named.pop(name).to_host()))
             fixed.append((tensor, graph.constants[value.id].array))
+    # A tensor that is returned twice is one output.
     leaves = {id(x): x for x in pytree.tree_leaves(returned) if isinstance(x, DeviceTensor)}
     computed = [x for x in leaves.values() if x.elem is not None]
     for position, leaf in enumerate(computed):

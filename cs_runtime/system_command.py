@@ -10,8 +10,8 @@ import sys
 
 from cs_system.commands import ASKING
 from cs_system.commands import main as cs_system_main
+from csrun.site import SiteError
 from csrun.site.loading import load_site
-from csrun.site.model import SiteError
 from csrun.tasks.environment import SYSTEM_VARIABLE
 
 

@@ -37,7 +37,7 @@ from csrun.commands.scheduler_flags import Where, scheduler_flags
 from csrun.console import STDERR, STDOUT, occupy_closed_descriptors, say, wants_color, write_text
 from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramRequest
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.tasks.command import containerize, require_container
 from csrun.tasks.environment import program_environment, this_toolkit, unset_notice
 

@@ -14,8 +14,8 @@ import click
 from csrun.commands.flags import use_site_config_option
 from csrun.console import STDERR, STDOUT, write_text
 from csrun.schedulers.registry import choose
+from csrun.site import Site, SiteError
 from csrun.site.loading import LoadedSite, load_site, site_file_candidates
-from csrun.site.model import Site, SiteError
 from csrun.site.values import VARIABLES
 
 EXIT_INVALID = 2

@@ -30,7 +30,7 @@ from csrun.console import STDERR, STDOUT, say, write_text
 from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramPlan, ProgramRequest
 from csrun.schedulers.registry import LOCAL, scheduler
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.tasks.command import containerize
 from csrun.tasks.environment import EnvironmentChange, program_environment, this_toolkit, unset_notice
 

@@ -12,12 +12,11 @@ import click
 from csrun.commands.flags import count, working_directory
 from csrun.commands.scheduler_flags import launcher_option
 from csrun.console import STDOUT, wants_color, write_text
-from csrun.doctor import machine
-from csrun.doctor.findings import Finding, line, to_json, verdict
+from csrun.doctor import Finding, line, machine, to_json, verdict
 from csrun.schedulers.base import Examination, Scheduler
 from csrun.schedulers.registry import choose, schedulers
+from csrun.site import Site, SiteError
 from csrun.site.loading import load_site
-from csrun.site.model import Site, SiteError
 from csrun.tasks.environment import this_toolkit
 
 EXIT_WOULD_FAIL = 1

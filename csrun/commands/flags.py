@@ -15,8 +15,8 @@ from cs_toolkit.errors import ToolkitError, UsageError
 from cs_toolkit.garbage import leave_at_exit
 from csrun.console import flush_standard_streams, say
 from csrun.errors import CsrunError
+from csrun.site import SITE_CONFIG_VARIABLE, Site
 from csrun.site.loading import LoadedSite, load_site
-from csrun.site.model import SITE_CONFIG_VARIABLE, Site
 from csrun.site.values import parse_count
 from csrun.tasks.command import is_directory
 

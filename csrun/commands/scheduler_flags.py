@@ -13,7 +13,7 @@ from cs_toolkit.errors import UsageError
 from csrun.commands.flags import flag_name, seconds
 from csrun.schedulers.base import Asked, Flag, Scheduler
 from csrun.schedulers.registry import check_name, choose, schedulers
-from csrun.site.model import Site
+from csrun.site import Site
 
 SUBMIT = "--submit"
 

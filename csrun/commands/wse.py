@@ -33,7 +33,7 @@ from csrun.jobs.layout import JobLayout, Recommendation, read_recommendation, re
 from csrun.jobs.record import known_job, new_job_id, prepare_log_dir
 from csrun.jobs.registry import KnownJob, register
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest, Scheduler, Survey
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.tasks.command import containerize
 from csrun.tasks.environment import SYSTEM_VARIABLE, this_toolkit
 

@@ -12,9 +12,9 @@ from shlex import join
 
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.version import __version__
-from csrun.doctor.findings import Finding
+from csrun.doctor import Finding
+from csrun.site import Site
 from csrun.site.loading import LoadedSite
-from csrun.site.model import Site
 from csrun.system_status import SystemQueryError, ask_system
 from csrun.tasks.command import containerize, require_container
 from csrun.tasks.environment import Toolkit, program_environment, program_python

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_toolkit.errors import UsageError
-from csrun.site.model import Site
+from csrun.site import Site
 
 # Format of the files of an input analysis. Incompatible changes raise it, additional members do not.
 RECOMMENDATION_VERSION = 1

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from csrun.doctor.findings import Finding
+from csrun.doctor import Finding
 from csrun.jobs.layout import JobLayout
 from csrun.jobs.registry import KnownJob
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.tasks.environment import EnvironmentChange, Toolkit
 from csrun.tasks.roles import EXIT_REQUEUE, Role
 

@@ -21,7 +21,7 @@ from csrun.errors import CsrunError
 
 if TYPE_CHECKING:
     from csrun.schedulers.base import Scheduler
-    from csrun.site.model import Site
+    from csrun.site import Site
 
 GROUP = "csrun.schedulers"
 

@@ -10,8 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from cs_toolkit.loader import ConfigError, read_document, validate_document
 from csrun.schedulers.registry import check_name as check_launcher
-from csrun.site import values
-from csrun.site.model import Container
+from csrun.site import Container, values
 from csrun.site.values import VARIABLES
 
 

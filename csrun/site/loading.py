@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_toolkit import config_file
-from csrun.site.model import CONTAINERS, SITE_CONFIG_VARIABLE, Site, SiteError
+from csrun.site import CONTAINERS, SITE_CONFIG_VARIABLE, Site, SiteError
 from csrun.site.values import read_variables
 
 DEFAULT = "default"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from csrun.schedulers.registry import check_name as check_launcher
-from csrun.site.model import CONTAINERS
+from csrun.site import CONTAINERS
 
 MAX_COUNT = 10**9 - 1
 _GRES = re.compile(r"[A-Za-z_][\w-]*(:[A-Za-z_][\w.-]*)?(:[0-9]+)?")

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 
 from cs_toolkit.errors import UsageError
 from csrun.errors import CommandNotExecutableError, CommandNotFoundError, CsrunError, StartError
-from csrun.site.model import Container, Site
+from csrun.site import Container, Site
 
 RUNTIMES = {"singularity": "singularity", "apptainer": "apptainer", "charliecloud": "ch-run"}
 """The program of every container runtime."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cs_toolkit.import_hooks import USER_PATHS_VARIABLE
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.tasks.roles import JOB_VARIABLES
 from csrun.wrappers import BIN, PYTHON_VARIABLE
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cs_toolkit.errors import UsageError
-from csrun.doctor.findings import Finding
+from csrun.doctor import Finding
 from csrun.jobs.registry import KnownJob
 from csrun.schedulers.base import (
     Asked,
@@ -23,7 +23,7 @@ from csrun.schedulers.base import (
     QueueView,
     Survey,
 )
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.tasks.command import require_container
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
-from csrun.doctor import machine
-from csrun.doctor.findings import Finding
+from csrun.doctor import Finding, machine
 from csrun.schedulers.base import Examination
 from csrun.schedulers.slurm.allocation import compress_hostlist
 from csrun.schedulers.slurm.arguments import STEP_ARGUMENTS
@@ -29,7 +28,7 @@ from csrun.schedulers.slurm.client import (
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.schedulers.slurm.queue import amount_of, owners_out_of_use
 from csrun.schedulers.slurm.survey import port_range
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.tasks.environment import Toolkit
 
 START_LIMIT_S = 20

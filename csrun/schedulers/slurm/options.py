@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from csrun.schedulers.base import Flag
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.site.values import check_argument, check_time_limit
 
 ANY = "--slurm"

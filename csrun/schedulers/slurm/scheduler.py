@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cs_toolkit.errors import ToolkitError
-from csrun.doctor.findings import Finding
+from csrun.doctor import Finding
 from csrun.jobs.registry import KnownJob
 from csrun.schedulers.base import (
     Asked,
@@ -21,7 +21,7 @@ from csrun.schedulers.base import (
     QueueView,
 )
 from csrun.schedulers.slurm.options import FLAGS
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.tasks.command import find_command
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 from shlex import join
 
-from csrun.site.model import CONTAINERS, Site
+from csrun.site import CONTAINERS, Site
 from csrun.tasks.command import Image, bind_directories, wrap_command
 
 GOLDEN = Path(__file__).parent / "container_commands.txt"

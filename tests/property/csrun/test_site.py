@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from csrun.schedulers.registry import BUILT_IN
+from csrun.site import CONTAINERS, SiteError
 from csrun.site.loading import LoadedSite, load_site
-from csrun.site.model import CONTAINERS, SiteError
 from csrun.site.values import VARIABLES
 from csrun.tasks.command import bind_directories
 

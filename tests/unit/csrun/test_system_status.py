@@ -11,7 +11,7 @@ import pytest
 
 import csrun.system_status as module
 from csrun.errors import CsrunError
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.system_status import (
     Presence,
     SystemQueryError,

@@ -18,7 +18,7 @@ from cgc.tools.report import main as cgc_report
 from cs_system.commands import main as cs_system
 from cs_toolkit.errors import PACKAGES
 from csrun.commands import cpu, csrun, wse
-from csrun.site.model import Site
+from csrun.site import Site
 from cstorch.v1.runner import settings as runner_flags
 from input_analyzer import commands as analyzer
 from models.common.tf.params import Params

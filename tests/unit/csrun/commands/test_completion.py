@@ -15,7 +15,7 @@ from click.shell_completion import ShellComplete
 from csrun.commands import cpu, csrun, wse
 from csrun.commands.completion import MARK, PROGRAMS, install, remove, script_for
 from csrun.jobs.registry import KnownJob, register
-from csrun.site.model import Site
+from csrun.site import Site
 
 
 def completed(command: click.Command, words: list[str], incomplete: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from cs_toolkit.errors import UsageError
 from csrun.jobs.layout import JobLayout, Recommendation, pin_cpus, read_recommendation, resolve_layout
-from csrun.site.model import Site
+from csrun.site import Site
 
 
 def test_the_documented_example_has_14_tasks() -> None:

@@ -12,7 +12,7 @@ from csrun.jobs.layout import JobLayout
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.local.plan import describe, make_plan
 from csrun.schedulers.registry import scheduler
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.tasks.environment import Toolkit
 
 DRY_RUN = """\

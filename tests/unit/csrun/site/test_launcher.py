@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from csrun.schedulers.registry import choose
-from csrun.site.model import Site
+from csrun.site import Site
 
 
 @pytest.mark.parametrize(

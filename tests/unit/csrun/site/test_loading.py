@@ -9,10 +9,9 @@ import pytest
 
 from cs_toolkit import config_file
 from csrun.schedulers import registry
-from csrun.site import loading
+from csrun.site import Site, SiteError, loading
 from csrun.site.file import SiteFile
 from csrun.site.loading import load_site, site_file_candidates
-from csrun.site.model import Site, SiteError
 from csrun.site.values import VARIABLES
 
 

@@ -23,7 +23,7 @@ from csrun.schedulers.slurm.arguments import (
     srun_step,
 )
 from csrun.schedulers.slurm.options import SlurmOptions
-from csrun.site.model import Site
+from csrun.site import Site
 
 AGENT = ("agent",)
 STEP = "--input=none --mpi=none --chdir=/ --wait=0 --kill-on-bad-exit=0"

@@ -14,7 +14,7 @@ from csrun.schedulers.slurm.arguments import job_name, srun_cpu, srun_job
 from csrun.schedulers.slurm.client import Node, parse_nodes
 from csrun.schedulers.slurm.options import FLAGS, SlurmOptions
 from csrun.schedulers.slurm.queue import owners_out_of_use
-from csrun.site.model import Site
+from csrun.site import Site
 
 GIVEN = {
     "--mem": "64G",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from csrun.site.model import Site
+from csrun.site import Site
 from csrun.tasks.environment import Toolkit, program_environment, unset_notice
 from csrun.tasks.roles import JOB_VARIABLES
 

@@ -22,7 +22,7 @@ from shlex import join, quote
 from typing import Any
 
 from cs_toolkit.errors import UsageError
-from csrun.doctor.findings import Finding
+from csrun.doctor import Finding
 from csrun.doctor.machine import port_finding
 from csrun.jobs.registry import KnownJob, scheduler_number
 from csrun.jobs.state import end_launcher
@@ -44,7 +44,7 @@ from csrun.schedulers.local import plan as local_plan
 from csrun.schedulers.local import run as local_program
 from csrun.schedulers.local.run import run_job
 from csrun.schedulers.tasks import launcher_arguments
-from csrun.site.model import Site
+from csrun.site import Site
 
 FOLDER_VARIABLE = "SPOOL_DIR"
 JOB_VARIABLE = "SPOOL_JOB"

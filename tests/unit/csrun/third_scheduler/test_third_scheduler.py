@@ -295,7 +295,7 @@ def test_an_entry_point_of_our_name_does_not_replace_ours() -> None:
 
 def test_help_is_quick_and_loads_no_duty_of_a_scheduler() -> None:
     code = (
-        "import sys; from csrun.commands.wse import build_command; from csrun.site.model import Site\n"
+        "import sys; from csrun.commands.wse import build_command; from csrun.site import Site\n"
         "build_command(Site()).get_help(__import__('click').Context(build_command(Site())))\n"
         "print(*sorted(name for name in sys.modules if name.startswith('csrun.schedulers.')))"
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from csrun.doctor.findings import Finding, line, to_json, verdict
+from csrun.doctor import Finding, line, to_json, verdict
 from csrun.schedulers.slurm.checks import (
     Answer,
     ProbeRun,
@@ -17,7 +17,7 @@ from csrun.schedulers.slurm.checks import (
 )
 from csrun.schedulers.slurm.checks import probe_findings as probe_findings
 from csrun.schedulers.slurm.client import Node, Partition, limit_seconds
-from csrun.site.model import Site
+from csrun.site import Site
 
 SITE = Site(def_nodes=2, def_tasks_per_node=2, def_cpus_per_task=8, gres_resource="cs:1", gres_node="n1")
 NODES = [

@@ -194,7 +194,7 @@ def fit_dropout() -> Fitted:
             row.compute_cycles - element * _LAYERS[row.report][0] / pieces,
             "what remains of 518",
         ),
-        "dropout_spare": (row.active_pes / pieces - 1, "PEs beside 64 with four elements each"),
+        "dropout_spare": (row.active_pes / pieces - 1, "PEs in addition to 64 with four elements each"),
         **busy_of("dropout"),
     }
 
@@ -407,7 +407,7 @@ def text_of(found: Fitted) -> str:
     )
     return (
         '"""Fitted constants of the cost model, with the error that remains.\n\n'
-        "Written by `scripts/fit_performance_model.py --write`; their meaning stands in\n"
+        "Written by `scripts/fit_performance_model.py --write`; their meaning is in\n"
         '`cgc.kernels.coefficients`.\n"""\n\n'
         "from __future__ import annotations\n\n"
         "from typing import Final\n\n"

@@ -1,6 +1,6 @@
 """Cost formulas that all kernels share: a row on one PE of a matrix product, and lines of images on a stream.
 
-The lines of an image go over a stream one after the other. A stream has lanes for every group of elements of
+The lines of an image go over a stream sequentially. A stream has lanes for every group of elements of
 a line, so that a long line takes no longer than one full group. Copies of a kernel share the lines and do not
 shorten that: all of them receive the same stream.
 """

@@ -1,6 +1,6 @@
 """Fitted constants of the cost model, with the error that remains.
 
-Written by `scripts/fit_performance_model.py --write`; their meaning stands in
+Written by `scripts/fit_performance_model.py --write`; their meaning is in
 `cgc.kernels.coefficients`.
 """
 
@@ -107,7 +107,7 @@ FITTED: Final[dict[str, tuple[float, str]]] = {
     ),
     "dropout_spare": (
         0.21875,
-        "PEs beside 64 with four elements each",
+        "PEs in addition to 64 with four elements each",
     ),
     "dropout_busy": (
         0.51638,

@@ -23,8 +23,8 @@ from cgc.layers.graph import StepGraph
 # Elements of each tensor: a piece of AdamW takes 3.5 MB of cache; at half the size calls cost a tenth.
 PIECE_ELEMENTS = 1 << 17
 
-# What has less is computed whole: a last piece takes as long as a full one. To hand over a tensor by itself
-# takes as long as so many of its elements.
+# Smaller updates are computed whole: a last piece takes as long as a full one. Passing a tensor separately
+# takes as long as TENSOR_ELEMENTS of its elements.
 LEAST_ELEMENTS, TENSOR_ELEMENTS = 1 << 15, 1 << 13
 
 

@@ -1,4 +1,4 @@
-"""Roles of the ops of a step: what comes with a layer, what the wafer computes, what MemoryX updates.
+"""Roles of the ops of a step: sent with a layer, computed on the wafer, or updated by MemoryX.
 
 The update begins at the cheapest cut between gradients and new state: about one gradient for each weight
 crosses from the wafer to MemoryX. Casts, scaling, clipping and the optimizer are after the cut; sums of

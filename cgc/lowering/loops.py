@@ -1,11 +1,11 @@
 """Find the loops of a step: repeated ops that carry a state, such as the time steps of a recurrent network.
 
-A program unrolls its recurrences, and XLA compiles each time step anew: two thirds of the time until a small
-LSTM trains. Here its time steps become one body again. Ops are taken by place: a stretch of ops whose classes
-repeat with a period is cut into copies, and a family is one op of a copy with all its copies. A family is in
-the loop if its ops are equal and read alike: values that all copies share, of the same copy, of an earlier
-copy (carried), or of no copy (stacked, one for each). Differences between copies, such as the slice of a
-time step, are computed before the loop or after it.
+A program unrolls its recurrences, and XLA compiles each time step separately: two thirds of the time until a
+small LSTM trains. Here its time steps become one body again. Ops are taken by place: a stretch of ops whose
+classes repeat with a period is cut into copies, and a family is one op of a copy with all its copies. A
+family is in the loop if its ops are equal and read alike: values that all copies share, of the same copy, of
+an earlier copy (carried), or of no copy (stacked, one for each). Differences between copies, such as the
+slice of a time step, are computed before the loop or after it.
 
 Layers of a network repeat as well, each with its own weights. To stack those would copy all weights in
 every step, so they are no loop.

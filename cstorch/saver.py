@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils import _pytree as pytree
 from cstorch.checkpoints import load, save
 from cstorch.checkpoints.reader import SIGNATURE
 from cstorch.errors import CheckpointError
+from cstorch.program import Program
 from cstorch.utils.nest import named_leaves, recurse_spec
 
 PathLike = str | os.PathLike[str]
@@ -130,8 +132,6 @@ _MODEL = "model."
 class _Pending:
     """A checkpoint that is not complete yet."""
 
-    _all: dict[Path, _Pending] = {}
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._leaves: dict[str, Any] = {}
@@ -141,7 +141,7 @@ class _Pending:
     def of(cls, path: PathLike) -> _Pending:
         """Return the pending checkpoint for a path."""
         key = Path(path).absolute()
-        return cls._all.setdefault(key, cls(key))
+        return Program.current().part(_PendingCheckpoints).by_path.setdefault(key, cls(key))
 
     def set_spec(self, spec: pytree.TreeSpec) -> None:
         """Set the nest."""
@@ -159,7 +159,12 @@ class _Pending:
         names = [".".join(path) for path in recurse_spec(self._spec)]
         if all(name in self._leaves for name in names):
             save(pytree.tree_unflatten([self._leaves[name] for name in names], self._spec), self._path)
-            del self._all[self._path]
+            del Program.current().part(_PendingCheckpoints).by_path[self._path]
+
+
+@dataclass
+class _PendingCheckpoints:
+    by_path: dict[Path, _Pending] = field(default_factory=dict)
 
 
 class CheckpointReader:

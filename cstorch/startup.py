@@ -269,7 +269,7 @@ def start_process(start_system: bool = True) -> None:
     Args:
         start_system: Start a simulated system now if the program names none.
     """
-    _set_up()
+    _set_up_process()
     if export_requested():
         return  # the first loop exports the input to cs_input_analyzer
     if task().role == "worker":
@@ -296,11 +296,11 @@ def _runs() -> bool:
 
 def start_session() -> None:
     """Set up this process as a task of a job whose tasks all run the whole program."""
-    _set_up()
+    _set_up_process()
     take_requests()
 
 
-def _set_up() -> None:
+def _set_up_process() -> None:
     terminal.configure_logging("cstorch")
     exits.report_at_exit(base.report_unfinished, essence)
 
@@ -325,6 +325,7 @@ def _find_system() -> str | None:
 
 
 def _own_system(num_csx: int) -> EmbeddedSystem:
+    """Return the simulated system of the program, which is started at the first call."""
     systems = Program.current().embedded_systems
     if num_csx not in systems:
         name = "cs_system.log" if num_csx == 1 else f"cs_system_{num_csx}.log"

@@ -38,7 +38,7 @@ class RandomState:
 
     def __init__(self, seed: int) -> None:
         self._program = _get_state()
-        # NumPy's bit generator, because copying its state takes as long as making a small batch.
+        # The bit generator itself: copying NumPy's state would take as long as making a small batch.
         self._own: States = random.Random(seed).getstate(), np.random.MT19937(), torch.get_rng_state()
         with self:
             np.random.seed(seed % 2**32)
@@ -61,7 +61,7 @@ def _get_state() -> States:
     return random.getstate(), mtrand.get_bit_generator(), torch.get_rng_state()
 
 
-def _set_state(numbers: States) -> None:
-    random.setstate(numbers[0])
-    mtrand.set_bit_generator(numbers[1])
-    torch.set_rng_state(numbers[2])
+def _set_state(states: States) -> None:
+    random.setstate(states[0])
+    mtrand.set_bit_generator(states[1])
+    torch.set_rng_state(states[2])

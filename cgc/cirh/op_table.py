@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import StringIO
@@ -226,13 +226,9 @@ def _lines(attribute: Attribute, printer: CanonicalPrinter) -> Iterator[str]:
             for types in (attribute.inputs.data, attribute.outputs.data):
                 yield ", ".join(map(printer.attribute_text, types))
         case ArrayAttr() if all(isinstance(item, DictionaryAttr) for item in attribute.data):
-            yield from (printer.join_attributes(_sorted(item.data)) for item in attribute.data)
+            yield from (printer.join_attributes(dict(sorted(item.data.items()))) for item in attribute.data)
         case _:
             yield printer.attribute_text(attribute)
-
-
-def _sorted(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
-    return dict(sorted(attributes.items()))
 
 
 def _kinds(scanned: OpTable) -> Iterator[str]:

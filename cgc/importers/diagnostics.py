@@ -174,15 +174,11 @@ def import_error(problems: Sequence[Problem], remedies: Mapping[Kind, str]) -> G
         lines += [f"  what to do: {remedies[kind]}"] if kind in remedies else []
     texts = tuple(text for kind in present for text in by_kind[kind])
     first = {problem.text: problem for problem in reversed(problems)}
-    details = tuple(_detail(first[text], remedies) for text in texts)
-    return _ERRORS[present[0]]("\n".join(lines), texts, details)
-
-
-def _detail(problem: Problem, remedies: Mapping[Kind, str]) -> ProgramFault:
-    """Return the problem in the form for programs."""
-    return problem.about or ProgramFault(
-        problem.kind.value, problem.text, what_to_do=remedies.get(problem.kind)
+    details = tuple(
+        problem.about or ProgramFault(problem.kind.value, problem.text, what_to_do=remedies.get(problem.kind))
+        for problem in map(first.__getitem__, texts)
     )
+    return _ERRORS[present[0]]("\n".join(lines), texts, details)
 
 
 _RESULTS_SHOWN = 4

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block
 from xdsl.passes import ModulePass
 from xdsl.transforms.dead_code_elimination import would_be_trivially_dead
 
@@ -28,14 +28,10 @@ class DcePass(ModulePass):
 
 def _clean(block: Block) -> None:
     for op in reversed(list(block.ops)):
-        if not is_read(op) and _may_go(op):
+        # All ops of CIRH are pure.
+        if not is_read(op) and (isinstance(op, CirhOp) or would_be_trivially_dead(op)):
             drop(op)
             continue
         for region in op.regions:
             for inner in region.blocks:
                 _clean(inner)
-
-
-def _may_go(op: Operation) -> bool:
-    """Return whether only the readers of its results depend on an op; all ops of CIRH are pure."""
-    return isinstance(op, CirhOp) or would_be_trivially_dead(op)

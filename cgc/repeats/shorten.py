@@ -182,7 +182,8 @@ class _Shortener:
             if isinstance(op, COLLECTORS):
                 read = [number for number in read if number in self._values]
         operands = [self._value(number) for number in read]
-        attributes = _without_origin(op) | {NODE_NAME: text_attr(str(place))}
+        attributes = {name: value for name, value in op.attributes.items() if name not in ORIGIN}
+        attributes[NODE_NAME] = text_attr(str(place))
         copy = op.create_unchecked(operands, infer_types(op, operands), op.properties, attributes)
         self._values.update(zip(self._step.results(place), copy.results, strict=True))
         return copy
@@ -254,10 +255,6 @@ class _Shortener:
             if 0 <= source < repeats.copies and value != repeats.value(step, read, source):
                 raise CopiesDifferError("the state of copies is replaced by different values")
         return read
-
-
-def _without_origin(op: CirhOp) -> dict[str, Attribute]:
-    return {name: value for name, value in op.attributes.items() if name not in ORIGIN}
 
 
 def _result_of(argument: Mapping[str, Attribute]) -> int | None:

@@ -157,7 +157,7 @@ def _space_to_batch(node: NodeContext) -> SSAValue:
     batch, *sizes = shape_of(x)
     counts = [size // block for size, block in zip(sizes, blocks, strict=False)]
     tail = sizes[len(blocks) :]
-    split = e.reshape(x, [batch, *_pairs(counts, blocks), *tail])
+    split = e.reshape(x, [batch, *itertools.chain.from_iterable(zip(counts, blocks, strict=True)), *tail])
     dims = range(len(blocks))
     order = [*(2 + 2 * i for i in dims), 0, *(1 + 2 * i for i in dims)]
     mixed = e.transpose(split, [*order, *range(len(order), len(order) + len(tail))])
@@ -180,10 +180,6 @@ def _batch_to_space(node: NodeContext) -> SSAValue:
     start = [0, *crops[::2], *[0] * len(tail)]
     cut = [0, *crops[1::2], *[0] * len(tail)]
     return e.slice(y, start, [size - end for size, end in zip(shape, cut, strict=True)], [1] * len(shape))
-
-
-def _pairs(counts: Sequence[int], blocks: Sequence[int]) -> list[int]:
-    return [size for pair in zip(counts, blocks, strict=True) for size in pair]
 
 
 def _extract_patches(node: NodeContext) -> SSAValue:

@@ -144,16 +144,16 @@ def _product(e: Emitter, operands: Sequence[SSAValue], labels: Sequence[str], re
         order = [*batch, *(label for group in groups for label in group)]
         arranged = e.broadcast(_arrange(e, x, own, "".join(order)), [sizes[label] for label in order])
         return e.reshape(
-            arranged, [*(sizes[label] for label in batch), *(_size(sizes, group) for group in groups)]
+            arranged,
+            [
+                *(sizes[label] for label in batch),
+                *(math.prod(sizes[label] for label in group) for group in groups),
+            ],
         )
 
     product = e.emit(ops.MatMulOp(side(a, left, rows, inner), side(b, right, inner, columns), False, False))
     order = [*batch, *rows, *columns]
     return _arrange(e, e.reshape(product, [sizes[label] for label in order]), "".join(order), result)
-
-
-def _size(sizes: dict[str, int], group: Sequence[str]) -> int:
-    return math.prod(sizes[label] for label in group)
 
 
 def _sizes(operands: Sequence[tuple[SSAValue, str]]) -> dict[str, int]:

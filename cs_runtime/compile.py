@@ -25,11 +25,11 @@ from cs_runtime.progress import Timeline
 from cs_runtime.run_files import write_run_files
 from cs_runtime.terminal import ROWS, format_by_family, print_report, shorten_report
 from cs_system.client import SystemClient, parse_address
+from cs_toolkit import __version__
 from cs_toolkit.execution_options import Streaming, check_replicas, micro_batch_error
 from cs_toolkit.fabric import Fabric, load_fabric
 from cs_toolkit.garbage import infrequent_collection
 from cs_toolkit.step import ExecutionChoice
-from cs_toolkit.version import __version__
 
 log = logging.getLogger("cs_runtime")
 

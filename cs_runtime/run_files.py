@@ -19,8 +19,8 @@ from cs_runtime.errors import ModelDirError
 from cs_runtime.files import write_json, write_text
 from cs_runtime.options import RunSettings
 from cs_runtime.progress import Timeline
+from cs_toolkit import __version__
 from cs_toolkit.step import TensorSpec, device_bytes
-from cs_toolkit.version import __version__
 
 if TYPE_CHECKING:
     from cgc.manifest import Estimates

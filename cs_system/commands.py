@@ -14,8 +14,8 @@ import click
 
 from cs_system.address import DEFAULT_PORT, is_loopback
 from cs_system.errors import CsSystemError
+from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.garbage import leave_at_exit, use_infrequent_collection
-from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
 if TYPE_CHECKING:
     from cs_system.client import SystemInfo

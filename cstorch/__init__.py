@@ -1,7 +1,7 @@
 """The PyTorch front end: a program's own loop, whose steps run on the CS system."""
 
+from cs_toolkit import ORIGINAL_RELEASE
 from cs_toolkit.garbage import infrequent_collection
-from cs_toolkit.version import ORIGINAL_RELEASE
 
 with infrequent_collection():  # PyTorch's modules stay, and so do these
     from cstorch import (

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from cs_toolkit import __version__
 from cs_toolkit.errors import ToolkitError, UsageError
-from cs_toolkit.version import __version__
 from csrun.commands.completion import files
 from csrun.commands.flags import (
     DAY_S,

@@ -26,7 +26,7 @@ from cs_system.errors import (
 from cs_system.proto import cs_system_pb2 as pb
 from cs_system.proto import cs_system_pb2_grpc
 from cs_system.transport import CLIENT_OPTIONS, PROTOCOL_VERSION, client_metadata, error_from_metadata
-from cs_toolkit.version import __version__ as TOOLKIT_VERSION
+from cs_toolkit import __version__ as TOOLKIT_VERSION
 
 # Status codes of calls that arrive while a system is shutting down, or later.
 ENDING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)

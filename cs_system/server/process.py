@@ -29,8 +29,8 @@ from cs_system.server.service import CsSystemServicer
 from cs_system.server.system import System, SystemOptions
 from cs_system.swarmx.membership import JOIN_TIMEOUT_S, GroupConfig, GroupLeader
 from cs_system.transport import SERVER_OPTIONS
+from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.files import replace_file
-from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
 log = logging.getLogger("cs_system.server")
 

@@ -42,7 +42,7 @@ from cs_system.transport import (
     shorten,
     status_code,
 )
-from cs_toolkit.version import __version__ as TOOLKIT_VERSION
+from cs_toolkit import __version__ as TOOLKIT_VERSION
 
 T = TypeVar("T")
 

@@ -29,8 +29,8 @@ from cs_stream.sockets import PeerGoneError, PeerSilentError, shut_down, tune
 from cs_system.errors import GroupError
 from cs_system.messages import step_from_wire, step_to_wire
 from cs_system.proto import cs_system_pb2 as pb
+from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.step import CompiledStep
-from cs_toolkit.version import __version__ as TOOLKIT_VERSION
 
 HANDSHAKE_S = 5.0
 _MAX_LINE_BYTES = 4096

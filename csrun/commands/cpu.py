@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from cs_toolkit.version import __version__
+from cs_toolkit import __version__
 from csrun.commands.completion import files
 from csrun.commands.flags import (
     command_site,

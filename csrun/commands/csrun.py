@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import click
 
-from cs_toolkit.version import __version__
+from cs_toolkit import __version__
 from csrun.commands.flags import context_settings, run_main, use_site_config_option
 
 PROGRAM = "csrun"

@@ -234,7 +234,7 @@ def _crash_message(program: str, error: Exception) -> str:
     import tempfile
     import traceback
 
-    from cs_toolkit.version import __version__
+    from cs_toolkit import __version__
 
     report = f"{program} {__version__}, Python {sys.version}\n\n" + "".join(traceback.format_exception(error))
     try:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from cs_toolkit.version import __version__
+from cs_toolkit import __version__
 from csrun.commands.completion import files
 from csrun.commands.flags import (
     EXIT_CTRL_C,

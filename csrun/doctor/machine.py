@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import join
 
+from cs_toolkit import __version__
 from cs_toolkit.errors import ToolkitError
-from cs_toolkit.version import __version__
 from csrun.doctor import Finding
 from csrun.site import Site
 from csrun.site.loading import LoadedSite

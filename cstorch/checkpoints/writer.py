@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from cs_toolkit import __version__
 from cs_toolkit.files import replacing
-from cs_toolkit.version import __version__
 from cstorch.checkpoints.encoding import OBJECT_TYPES, encode_object, encode_tree, leaf_spec, tree_leaves
 from cstorch.checkpoints.hdf5 import (
     ARRAY,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import join, quote
 
+from cs_toolkit import __version__
 from cs_toolkit.errors import UsageError
-from cs_toolkit.version import __version__
 from csrun.jobs.registry import KnownJob
 from csrun.schedulers.base import LaunchContext, LaunchRequest
 from csrun.schedulers.slurm.allocation import components

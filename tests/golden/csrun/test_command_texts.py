@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from cs_toolkit.version import __version__
+from cs_toolkit import __version__
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recorded_cluster import write_commands

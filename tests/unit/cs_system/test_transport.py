@@ -15,7 +15,7 @@ from cs_system.transport import (
     shorten,
     status_code,
 )
-from cs_toolkit.version import __version__ as TOOLKIT_VERSION
+from cs_toolkit import __version__ as TOOLKIT_VERSION
 
 
 def test_an_error_arrives_as_the_class_that_was_raised():

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from cs_toolkit import __version__
 from cs_toolkit.errors import UsageError
-from cs_toolkit.version import __version__
 from csrun.schedulers.slurm.batch import WARN_S, BatchScript, directive, render, warning_time
 
 SCRIPT = BatchScript(

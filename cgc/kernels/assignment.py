@@ -21,14 +21,12 @@ CostFunction = Callable[[Mapping[str, int]], Configurations]
 # A match rule: assigns free ops of a step to kernels.
 Rule = Callable[["Assignment"], None]
 
-
 _T = TypeVar("_T")
 
 # Ops that do not count as neighbors, since they have no work.
-_BESIDES = FREE | RELABELS
+_NOT_NEIGHBORS = FREE | RELABELS
 
 _GRADIENT_SOURCES = ops_where(lambda op: op.TRAITS.ends_update)
-
 
 # Activations that the lines after the core compute. GELU has its own kernel, as in published reports.
 ACTIVATIONS = ops_where(lambda op: op.TRAITS.activation) - {ops.GeluOp}
@@ -170,7 +168,7 @@ class Assignment:
                 seen.add(near)
                 if self._owner[near] is not None or near in others:
                     continue
-                if self.program.kinds[near] not in _BESIDES:
+                if self.program.kinds[near] not in _NOT_NEIGHBORS:
                     return False
                 if near not in self.program.constant:
                     pending.append(near)

@@ -36,7 +36,6 @@ MAX_FUSED_OPS = 64
 
 _GENERATED = {family.name: family for family in (ELEMENTWISE, REDUCTION, DATA_MOVEMENT)}
 
-
 # Attribute of a function in `lair.mlir`: the names of its kernels.
 KERNELS = "cs.kernels"
 

@@ -60,7 +60,6 @@ OPTIONAL = frozenset(
     }
 )
 
-
 # Images are split in four directions; finer steps would make millions of layouts.
 _THINNING = 1.25
 

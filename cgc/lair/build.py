@@ -300,7 +300,6 @@ _FUNCTIONS: dict[str, Callable[..., Operation]] = {
     "ipowi": math.IPowIOp,
 }
 
-
 # Makes the results of an iteration from the elements of all operands, inputs first, then running values.
 Body = Callable[..., Scalar | Sequence[Scalar]]
 

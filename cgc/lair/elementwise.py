@@ -317,7 +317,6 @@ FORMULAS: dict[type[CirhOp], Formula] = {
     ops.AdagradOp: _adagrad,
 }
 
-
 RULES: dict[type[CirhOp], Rule] = {
     ops.CompositeOp: bias_activation,
     ops.ArangeOp: arange,

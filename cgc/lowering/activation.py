@@ -141,7 +141,6 @@ _ACTIVATIONS: dict[str, Callable[[CirhOp, jax.Array], jax.Array]] = {
     "BiasHardSigmoid": hard_sigmoid,
 }
 
-
 LOWERINGS: Table = {
     ops.ReluOp: relu,
     ops.EluOp: elu,

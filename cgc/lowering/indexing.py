@@ -188,7 +188,6 @@ _SCATTERS: dict[str, Callable[..., jax.Array]] = {
     "MIN": lax.scatter_min,
 }
 
-
 LOWERINGS: Table = {
     ops.OneHotOp: one_hot,
     ops.GatherOp: gather,

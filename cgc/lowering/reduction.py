@@ -118,7 +118,6 @@ _REDUCTIONS: dict[str, Callable[[Any, tuple[int, ...]], jax.Array]] = {
     "MEAN": _mean,
 }
 
-
 LOWERINGS: Table = {
     ops.ReduceOp: reduce,
     ops.ArgMaxOp: argmax,

@@ -486,7 +486,6 @@ ATTENTION = Family(
     fastest=(": every row looks at {keys:,} keys with {heads:,} heads, more PEs do not help."),
 )
 
-
 _OTHER_SCORES = PRODUCTS | {ops.AttentionOp, ops.SoftmaxOp}
 
 

@@ -130,18 +130,15 @@ DATA_MOVEMENT = loop_family(
     label="move",
 )
 
-
 ELEMENTWISE = loop_family(
     name="elementwise",
     doc="ops on elements at one place",
 )
 
-
 REDUCTION = loop_family(
     name="reduction",
     doc="elementwise ops with sums, maxima or scans",
 )
-
 
 OPTIMIZER = loop_family(
     name="optimizer",

@@ -14,7 +14,6 @@ from cgc.kernels.row_cost import row_family
 
 SUMS = (ops.AddOp, ops.SubOp)
 
-
 _RANDOM = ops_where(lambda op: op.TRAITS.samples is Samples.DRAWN and op.TRAITS.elements is Elements.MADE)
 _USES = frozenset({ops.MulOp, ops.SelectOp, ops.DivOp})
 _SCALES = frozenset({ops.MulOp, ops.DivOp})
@@ -27,10 +26,10 @@ def match_sums_of_images(assignment: Assignment) -> None:
     for index in assignment.free():
         forward = index in program.forward and program.is_per_sample(index)
         if forward and program.kinds[index] is ops.AddOp:
-            _match_sum(assignment, index)
+            _match_sum_of_images(assignment, index)
 
 
-def _match_sum(assignment: Assignment, index: int) -> None:
+def _match_sum_of_images(assignment: Assignment, index: int) -> None:
     """Claim the sum, the activation that is its only reader, and the gradient of that."""
     program = assignment.program
     op = program.ops[index]

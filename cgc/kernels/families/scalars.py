@@ -14,9 +14,7 @@ from cgc.kernels.sizing import loop_figures
 # Seeds and other small vectors count as scalars up to this size.
 _MAX_ELEMENTS = 8
 
-
 _SMALL = 8
-
 
 _KINDS = frozenset({"MIN", "MAX"})
 

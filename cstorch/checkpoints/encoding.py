@@ -41,6 +41,35 @@ _LISTS: dict[str, Callable[[Any], Any]] = {
     "torch.Size": torch.Size,
 }
 
+_PICKLE_PROTOCOL = 4
+"""The highest protocol that all readers support."""
+OBJECT_TYPES = (frozenset, torch.dtype, torch.device, np.dtype, complex, bytes)
+"""Types of leaves that are written as objects."""
+_CALLED: dict[str, Callable[..., Any]] = {
+    "set": set,
+    "frozenset": frozenset,
+    "complex": complex,
+    "bytearray": bytearray,
+    "OrderedDict": OrderedDict,
+    "Size": torch.Size,
+    "device": torch.device,
+    "dtype": np.dtype,
+}
+"""Types whose instances a pickle may build by a call, by name."""
+_MODULES = ("builtins", "__builtin__", "collections", "numpy", "torch", "_codecs")
+_MARK = object()
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_EMPTY: dict[str, Callable[[], Any]] = {
+    "EMPTY_LIST": list,
+    "EMPTY_DICT": dict,
+    "EMPTY_SET": set,
+    "EMPTY_TUPLE": tuple,
+}
+_IGNORED = ("PROTO", "FRAME", "STOP")
+_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_PUSHED = ("INT", "LONG", "FLOAT", "STRING", "UNICODE", "BYTES")
+"""Parts of the names of opcodes that push their argument."""
+
 
 def tree_leaves(nest: Any, prefix: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Yield dotted keys and leaves of a nest, in order."""
@@ -145,13 +174,6 @@ def _build(spec: Mapping[str, Any], prefix: tuple[str, ...], leaf: Leaf) -> Any:
     )
 
 
-_PICKLE_PROTOCOL = 4
-"""The highest protocol that all readers support."""
-
-OBJECT_TYPES = (frozenset, torch.dtype, torch.device, np.dtype, complex, bytes)
-"""Types of leaves that are written as objects."""
-
-
 class NoDataError(ValueError):
     """The pickle builds more than plain data."""
 
@@ -161,33 +183,6 @@ class _Name(NamedTuple):
 
     module: str
     name: str
-
-
-_CALLED: dict[str, Callable[..., Any]] = {
-    "set": set,
-    "frozenset": frozenset,
-    "complex": complex,
-    "bytearray": bytearray,
-    "OrderedDict": OrderedDict,
-    "Size": torch.Size,
-    "device": torch.device,
-    "dtype": np.dtype,
-}
-"""Types whose instances a pickle may build by a call, by name."""
-
-_MODULES = ("builtins", "__builtin__", "collections", "numpy", "torch", "_codecs")
-_MARK = object()
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_EMPTY: dict[str, Callable[[], Any]] = {
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": dict,
-    "EMPTY_SET": set,
-    "EMPTY_TUPLE": tuple,
-}
-_IGNORED = ("PROTO", "FRAME", "STOP")
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_PUSHED = ("INT", "LONG", "FLOAT", "STRING", "UNICODE", "BYTES")
-"""Parts of the names of opcodes that push their argument."""
 
 
 def encode_object(value: Any) -> bytes:

@@ -17,6 +17,10 @@ from cstorch.metrics.metric import (
     ratio,
 )
 
+_SUMMATIONS = ("interpolation", "majoring", "minoring")
+_BEYOND = 1e-7
+"""Distance of the first and the last threshold from [0, 1], so that 0 and 1 are inside."""
+
 
 def _one_hot(classes: torch.Tensor, number: int) -> torch.Tensor:
     """Return [elements, classes] of 0 and 1; rows of classes out of range are all 0."""
@@ -216,11 +220,6 @@ class MeanPerClassAccuracyMetric(Metric):
     def compute(self) -> torch.Tensor:
         """Return the mean; classes without a token count as 0."""
         return self._cast(ratio(self.total_per_class_correct_predictions, self.total_per_class_tokens).mean())
-
-
-_SUMMATIONS = ("interpolation", "majoring", "minoring")
-_BEYOND = 1e-7
-"""Distance of the first and the last threshold from [0, 1], so that 0 and 1 are inside."""
 
 
 class _AtKMetric(Metric):

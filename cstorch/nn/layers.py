@@ -12,6 +12,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from cstorch.utils.filters import FilterCallable, make_param_filter
 
+_HOOKED = "_cstorch_selective_grad"
+"""Attribute of parameters whose gradients are masked."""
+Mask = Callable[[torch.Tensor], torch.Tensor]
+
 
 class Scope(nn.Module):
     """Names the following operations; returns its input.
@@ -86,12 +90,6 @@ class DiceCELoss(nn.Module):
         y = (labels.reshape(1, -1) == torch.arange(self.num_classes).reshape(-1, 1)).to(p.dtype)
         dice = (2 * (p * y).sum(1) + 1e-6) / (p.sum(1) + y.sum(1) + 1e-6)
         return self.weight_ce * ce + self.weight_dice * (1 - dice.mean())
-
-
-_HOOKED = "_cstorch_selective_grad"
-"""Attribute of parameters whose gradients are masked."""
-
-Mask = Callable[[torch.Tensor], torch.Tensor]
 
 
 def _outliers(parameter: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,20 @@ log = logging.getLogger("cstorch")
 
 _OPTIMIZER_ALIASES = {"learning_rate": "lr", "weight_decay_rate": "weight_decay"}
 
+_KINDS: dict[str, Callable[[str], bool]] = {
+    "decoder_kernel": lambda name: "weight" in name and ("linear" in name or "dense" in name),
+    "embedding": lambda name: "weight" in name and "embedding" in name,
+}
+"""Kinds of layers with their own factors, by the names of their parameters."""
+_SCHEDULE_ALIASES = {
+    "steps": "total_iters",
+    "decay_steps": "total_iters",
+    "learning_rate": "initial_learning_rate",
+    "base_lr": "initial_learning_rate",
+    "values": "learning_rates",
+    "boundaries": "milestones",
+}
+
 
 def configure_optimizer(optimizer_type: str, params: Iterable[Any], **kwargs: Any) -> Optimizer:
     """Make an optimizer by its name.
@@ -136,26 +150,9 @@ def _split_by_factor(
     return found
 
 
-_KINDS: dict[str, Callable[[str], bool]] = {
-    "decoder_kernel": lambda name: "weight" in name and ("linear" in name or "dense" in name),
-    "embedding": lambda name: "weight" in name and "embedding" in name,
-}
-"""Kinds of layers with their own factors, by the names of their parameters."""
-
-
 def _is_bias_or_norm(model: nn.Module, name: str) -> bool:
     module, _, own = name.rpartition(".")
     return own.endswith("bias") or "Norm" in type(model.get_submodule(module)).__name__
-
-
-_SCHEDULE_ALIASES = {
-    "steps": "total_iters",
-    "decay_steps": "total_iters",
-    "learning_rate": "initial_learning_rate",
-    "base_lr": "initial_learning_rate",
-    "values": "learning_rates",
-    "boundaries": "milestones",
-}
 
 
 def configure_lr_scheduler(

@@ -39,6 +39,22 @@ from cstorch.optim.scheduler import (
     StepScheduler,
 )
 
+_NAMED_ALIKE = ("CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR", "ScalePerParamLR")
+"""Schedules of releases 1.x with the same names and other arguments."""
+_OF_SESSIONS = (
+    "Constant",
+    "CosineAnnealing",
+    "CosineDecay",
+    "Exponential",
+    "InverseExponentialTimeDecay",
+    "InverseSquareRootDecay",
+    "Lambda",
+    "MultiStep",
+    "Multiplicative",
+    "Polynomial",
+    "Step",
+)
+
 
 class LRScheduler(Scheduler):
     """A schedule of the learning rate.
@@ -427,25 +443,6 @@ class ScalePerParamLR(ScalePerParamScheduler, LRScheduler):
         last_epoch: int = -1,
     ) -> None:
         super().__init__(optimizer, scheduler, param_group_tags, last_epoch)
-
-
-_NAMED_ALIKE = ("CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR", "ScalePerParamLR")
-"""Schedules of releases 1.x with the same names and other arguments."""
-
-
-_OF_SESSIONS = (
-    "Constant",
-    "CosineAnnealing",
-    "CosineDecay",
-    "Exponential",
-    "InverseExponentialTimeDecay",
-    "InverseSquareRootDecay",
-    "Lambda",
-    "MultiStep",
-    "Multiplicative",
-    "Polynomial",
-    "Step",
-)
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,10 @@ from cstorch.optim.optimizer import (
     update_average,
 )
 
+# Of the quintic polynomial: a large slope at 0, at the price of singular values of 0.7 to 1.2.
+_COEFFICIENTS = 3.4445, -4.7750, 2.0315
+_SMALLEST_NORM = 1e-7
+
 
 class SGD(PerParameter):
     """Gradient descent with momentum (Sutskever et al., 2013, "On the importance of initialization ...").
@@ -229,12 +233,6 @@ class Rprop(PerParameter):
         size.copy_((size * factor).clamp(*group["step_sizes"]))
         before.copy_(torch.where(turned, 0.0, gradient))
         parameter.sub_(before.sign() * size)
-
-
-# Of the quintic polynomial: a large slope at 0, at the price of singular values of 0.7 to 1.2.
-_COEFFICIENTS = 3.4445, -4.7750, 2.0315
-
-_SMALLEST_NORM = 1e-7
 
 
 class Muon(PerParameter):

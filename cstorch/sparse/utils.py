@@ -21,6 +21,12 @@ from cs_toolkit.subclasses import find_program_class
 Number: TypeAlias = float | Tensor
 """A Python number, or a scalar tensor."""
 
+InitMethod = str | Callable[[Tensor, Number], Tensor]
+"""Name of a method for the first mask, or a function of the weight and the sparsity."""
+Unshaper = Callable[[Tensor], Tensor]
+"""Restores the shape of a tensor that a `ScoreShaper` changed."""
+Shaper = Callable[[Tensor], tuple[Tensor, Unshaper]]
+
 
 class HyperParameterSchedule(ABC):
     """A number that is a function of the step.
@@ -240,10 +246,6 @@ def configure_update(given: Any) -> UpdateSchedule:
     )
 
 
-InitMethod = str | Callable[[Tensor, Number], Tensor]
-"""Name of a method for the first mask, or a function of the weight and the sparsity."""
-
-
 def kept_count(elements: int, sparsity: Number) -> Tensor:
     """Return the number of elements that a mask keeps, rounded down: an int64 scalar."""
     density = 1 - sparsity
@@ -312,12 +314,6 @@ def init_method_of(given: InitMethod) -> Callable[[Tensor, Number], Tensor]:
             "weight and its sparsity"
         )
     return found
-
-
-Unshaper = Callable[[Tensor], Tensor]
-"""Restores the shape of a tensor that a `ScoreShaper` changed."""
-
-Shaper = Callable[[Tensor], tuple[Tensor, Unshaper]]
 
 
 class ScoreShaper(ABC):

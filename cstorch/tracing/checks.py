@@ -44,6 +44,20 @@ _MAX_UNKNOWN = 8
 
 Names: TypeAlias = Mapping[str, Any]
 
+_JOINING = {"all": "and", "any": "or"}
+
+# `if not mask.any(): mask = None` and `if not torch.isfinite(x).all(): x = torch.clamp(x, ...)`
+_DROPPED = re.compile(r"(not )?(?P<mask>\w+)\.(any|all)\(\)")
+_NOT_FINITE = re.compile(r"torch\.(isfinite|isinf)\((?P<name>\w+)\)\.(all|any)\(\)")
+
+# Conditions for a selection that is empty, and for one that is not.
+_ANY = r"(torch\.any\((?P<a>\w+)\)|(?P<b>\w+)\.any\(\))"
+_COUNT = r"(?P<c>\w+)\.(sum|count_nonzero)\(\)"
+_ROWS = r"((?P<rows>\w+)\.(numel\(\)|size\(0\)|shape\[0\])|len\((?P<listed>\w+)\))"
+_EMPTY = re.compile(f"not {_ANY}|{_COUNT} == 0|{_ROWS} == 0")
+_FULL = re.compile(f"{_ANY}|({_COUNT}|{_ROWS}) (>|!=) 0")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
 
 @dataclass
 class Checks:
@@ -261,9 +275,6 @@ def _build_condition(node: ast.expr, names: Names, asked: torch.Tensor | None) -
     return _Condition(None, value=_evaluate(node, names) if asked is None else asked)
 
 
-_JOINING = {"all": "and", "any": "or"}
-
-
 def _name_of_call(node: ast.AST) -> str:
     """Return the name of a function that is called with one argument, such as `int`; "" for other nodes."""
     one = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1
@@ -342,10 +353,6 @@ def _find_statement(frame: FrameType) -> ast.Assert | ast.If | None:
     return None
 
 
-_DROPPED = re.compile(r"(not )?(?P<mask>\w+)\.(any|all)\(\)")
-_NOT_FINITE = re.compile(r"torch\.(isfinite|isinf)\((?P<name>\w+)\)\.(all|any)\(\)")
-
-
 def _usual_truth(statement: ast.stmt, around: Sequence[ast.AST], values: Names) -> bool | None:
     """Return the branch of a statement that gives the same result in any case; None if there is none.
 
@@ -412,13 +419,6 @@ def _format_message(node: ast.expr, names: Names) -> str:
         return ast.unparse(node.value if isinstance(node, ast.FormattedValue) else node)
 
 
-_ANY = r"(torch\.any\((?P<a>\w+)\)|(?P<b>\w+)\.any\(\))"
-_COUNT = r"(?P<c>\w+)\.(sum|count_nonzero)\(\)"
-_ROWS = r"((?P<rows>\w+)\.(numel\(\)|size\(0\)|shape\[0\])|len\((?P<listed>\w+)\))"
-_EMPTY = re.compile(f"not {_ANY}|{_COUNT} == 0|{_ROWS} == 0")
-_FULL = re.compile(f"{_ANY}|({_COUNT}|{_ROWS}) (>|!=) 0")
-
-
 @dataclass(frozen=True)
 class Guarded:
     """Statements that run only if a selection is not empty.
@@ -476,9 +476,6 @@ def _read(statements: Sequence[ast.stmt], names: set[str]) -> bool:
         for statement in statements
         for node in ast.walk(statement)
     )
-
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _write_rows(statements: Sequence[ast.stmt], index: str, function: ast.AST | None) -> bool:

@@ -14,6 +14,16 @@ from cgc.importers.aten import Graph, Node, Tensor
 
 _PLACES = frozenset({"device", "layout", "pin_memory", "memory_format"})
 
+_IF_LARGER = {
+    "aten.lt.Scalar": False,
+    "aten.le.Scalar": False,
+    "aten.ge.Scalar": True,
+    "aten.gt.Scalar": True,
+}
+"""Comparisons, with their result for numbers above the bound."""
+_OF_EQUAL = frozenset({"aten.lt.Scalar", "aten.ge.Scalar"})
+"""Comparisons with the same result for the bound itself."""
+
 
 def static_value(graph: Graph, value: Tensor, constants: Mapping[int, torch.Tensor]) -> torch.Tensor | None:
     """Return a value that is the same in every step; None if steps differ.
@@ -124,17 +134,6 @@ def _certain_truth(node: Node, drawn: Mapping[int, Node]) -> bool | None:
     if bound >= 1:
         return not larger
     return larger if bound < 0 or (bound == 0 and node.op in _OF_EQUAL) else None
-
-
-_IF_LARGER = {
-    "aten.lt.Scalar": False,
-    "aten.le.Scalar": False,
-    "aten.ge.Scalar": True,
-    "aten.gt.Scalar": True,
-}
-"""Comparisons, with their result for numbers above the bound."""
-_OF_EQUAL = frozenset({"aten.lt.Scalar", "aten.ge.Scalar"})
-"""Comparisons with the same result for the bound itself."""
 
 
 def operator(node: Node) -> Any:

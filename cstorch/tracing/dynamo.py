@@ -24,10 +24,12 @@ from typing import Any
 
 import torch
 
-_NAME = "torch._dynamo"
+_DYNAMO = "torch._dynamo"
 
 _SKIPPED = "__dynamo_disable"
 """Attribute in which `torch._compile` keeps the version of a function that Dynamo skips."""
+
+_DTENSOR = "torch.distributed.tensor"
 
 
 class _DynamoPlaceholder(ModuleType):
@@ -45,21 +47,21 @@ class _DynamoPlaceholder(ModuleType):
         if name.startswith("__") and name != "__path__":  # Python asks all modules; the path finds submodules
             raise AttributeError(name)
         self.leave()
-        return getattr(import_module(_NAME), name)
+        return getattr(import_module(_DYNAMO), name)
 
     def leave(self) -> None:
         """Remove the placeholder: imports of Dynamo from now on get Dynamo."""
-        if sys.modules.get(_NAME) is self:
-            del sys.modules[_NAME]
+        if sys.modules.get(_DYNAMO) is self:
+            del sys.modules[_DYNAMO]
 
 
 @contextmanager
 def without_dynamo() -> Iterator[None]:
     """Keep PyTorch's own functions from importing Dynamo in the body; a program that uses it gets it."""
-    if _NAME in sys.modules:
+    if _DYNAMO in sys.modules:
         yield
         return
-    absent = sys.modules[_NAME] = _DynamoPlaceholder(_NAME)
+    absent = sys.modules[_DYNAMO] = _DynamoPlaceholder(_DYNAMO)
     try:
         yield
     finally:
@@ -79,7 +81,7 @@ def _skip_late(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
-        loaded = sys.modules.get(_NAME)
+        loaded = sys.modules.get(_DYNAMO)
         if loaded is None or isinstance(loaded, _DynamoPlaceholder):
             return function(*arguments, **keywords)
         skipped = loaded.disable(function, wrapping=False)
@@ -101,7 +103,7 @@ def appearing_compiled() -> Iterator[None]:
     replaced = {"_is_compiling_flag": True, "is_dynamo_compiling": lambda: True}
     originals = {name: getattr(torch.compiler, name) for name in replaced}, torch.compile
     with ExitStack() as entered:
-        if _NAME in sys.modules:  # without it nothing was compiled
+        if _DYNAMO in sys.modules:  # without it nothing was compiled
             entered.enter_context(torch.compiler.set_stance("force_eager"))
         entered.enter_context(without_dynamo())
         try:
@@ -116,9 +118,6 @@ def appearing_compiled() -> Iterator[None]:
 def _as_written(model: Any = None, **_: object) -> Any:
     """Replace `torch.compile` in a step: it returns the model, since the whole step is compiled."""
     return _as_written if model is None else model
-
-
-_DTENSOR = "torch.distributed.tensor"
 
 
 def keep_dtensor_out() -> None:

@@ -10,6 +10,14 @@ import torch
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+_of_momentum = _BatchNorm.forward
+_pinv = torch.linalg.pinv
+_BILINEAR, _NEAREST, _BICUBIC = range(3)
+"""ATen's numbers of `interpolation_mode`."""
+_ZEROS, _BORDER, _REFLECTION = range(3)
+"""ATen's numbers of `padding_mode`."""
+_CUBIC = -0.75
+
 
 def scaled_dot_product_attention(
     query: torch.Tensor,
@@ -57,10 +65,6 @@ def scaled_dot_product_attention(
     if dropout_p:
         probabilities = functional.dropout(probabilities, dropout_p)
     return probabilities @ value
-
-
-_of_momentum = _BatchNorm.forward
-_pinv = torch.linalg.pinv
 
 
 def rrelu(
@@ -232,13 +236,6 @@ def _reduce(loss: torch.Tensor, reduction: str) -> torch.Tensor:
     if reduction == "none":
         return loss
     return loss.mean() if reduction == "mean" else loss.sum()
-
-
-_BILINEAR, _NEAREST, _BICUBIC = range(3)
-"""ATen's numbers of `interpolation_mode`."""
-_ZEROS, _BORDER, _REFLECTION = range(3)
-"""ATen's numbers of `padding_mode`."""
-_CUBIC = -0.75
 
 
 def grid_sampler(

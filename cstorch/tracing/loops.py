@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MAX_PLACES = 1024  # each place adds the operations of the body to the step
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
 
 class UnrolledLoop:
     """The rows of a selection of places, as a `for` statement iterates over them.
@@ -152,9 +154,6 @@ def _loop_error(problem: str) -> SelectionError:
         "of its function, as x.index_add_(...) does",
         user_line(),
     )
-
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
 def _loop_at(frame: FrameType) -> ast.For | None:

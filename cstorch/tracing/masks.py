@@ -24,6 +24,22 @@ Key: TypeAlias = Callable[[torch.Tensor], Any]
 _BASIC = (slice, int, type(None), type(Ellipsis))
 _PLACES = ("nonzero", "argwhere")
 
+PLACING = (
+    *(getattr(owner, name) for owner in (torch, torch.Tensor) for name in _PLACES),
+    *(
+        getattr(owner, name)
+        for owner in (torch, torch.Tensor)
+        for name in ("masked_select", "masked_scatter")
+    ),
+    torch.Tensor.masked_scatter_,
+)
+"""Functions that `find_places` computes; `torch.where` of one argument is one too."""
+SPLITTING = frozenset(
+    {torch.split, torch.Tensor.split, torch.split_with_sizes, torch.Tensor.split_with_sizes}
+)
+"""Functions that `parts_of` computes."""
+_MOST_PARTS = 1024
+
 
 def index_by_values(func: Any, args: tuple[Any, ...], read: Read, key: Key) -> Any:
     """Compute `x[index]` or `x[index] = value` with masks, or with the places of a selection.
@@ -227,25 +243,6 @@ def _scatter(
     given = scatter_rows(wide, source, math.prod(shape) // width, width)
     found = torch.where(wide, given.to(target.dtype), target)
     return target.copy_(found) if in_place else found
-
-
-PLACING = (
-    *(getattr(owner, name) for owner in (torch, torch.Tensor) for name in _PLACES),
-    *(
-        getattr(owner, name)
-        for owner in (torch, torch.Tensor)
-        for name in ("masked_select", "masked_scatter")
-    ),
-    torch.Tensor.masked_scatter_,
-)
-"""Functions that `find_places` computes; `torch.where` of one argument is one too."""
-
-
-SPLITTING = frozenset(
-    {torch.split, torch.Tensor.split, torch.split_with_sizes, torch.Tensor.split_with_sizes}
-)
-"""Functions that `parts_of` computes."""
-_MOST_PARTS = 1024
 
 
 def sizes_of(counts: torch.Tensor) -> Any:

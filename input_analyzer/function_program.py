@@ -73,10 +73,10 @@ def called(
     with ExitStack() as stack:
 
         def imported() -> None:
-            from input_analyzer.tf.eager_graph import recorded
+            from input_analyzer.tf.eager_graph import record_operations
 
             prepare()
-            stack.enter_context(recorded())
+            stack.enter_context(record_operations())
 
         stack.enter_context(on_import("tensorflow", imported))
         function = load(word)

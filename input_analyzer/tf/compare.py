@@ -1,6 +1,6 @@
-"""Rates of a tf.data input with and without what findings recommend.
+"""Compare the rates of a tf.data input with and without what findings recommend.
 
-Both are read as a worker reads them, by one thread and with the options that they have.
+Both inputs are read as a worker reads them, by one thread and with their own options.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from input_analyzer.gains import PREFETCHING, Ratio, measure_ratio
-from input_analyzer.tf.eager_graph import in_graph
+from input_analyzer.tf.eager_graph import rebuild_in_graph
 from input_analyzer.tf.private_files import with_own_files
 from input_analyzer.tf.rebuild import as_dataset, create, initializers, rebuild, with_arguments
 from input_rules.input_export import InputProgram, Shard
@@ -25,7 +25,7 @@ from input_rules.tf.pipeline import call_in_graph, trace
 def compare(
     program: InputProgram, findings: Mapping[str, int | None], seconds: float, say: Callable[[], None]
 ) -> Ratio | None:
-    """The ratio of the rates with and without some changes, and its 95 % interval.
+    """Measure the ratio of the rates with and without some changes, and its 95 % interval.
 
     Args:
         program: The input.
@@ -34,26 +34,26 @@ def compare(
         say: Called now and then.
 
     Returns:
-        None where nothing changes in the graph, or batches are too slow for the time.
+        None if nothing changes in the graph, or batches are too slow for the time.
     """
     traced = trace(
         lambda: program.build(Shard(1, 0)),
         program.seed,
-        in_graph=in_graph if program.eager else call_in_graph,
+        in_graph=rebuild_in_graph if program.eager else call_in_graph,
     )
-    other = changed(traced.dataset, findings)
+    other = apply_findings(traced.dataset, findings)
     if other is None:
         return None
     ahead = PREFETCHING.issuperset(findings)
-    with _read(traced.graph, traced.dataset) as before, _read(traced.graph, other) as after:
+    with _reading(traced.graph, traced.dataset) as before, _reading(traced.graph, other) as after:
         return measure_ratio(before, after, seconds, say, while_training=ahead)
 
 
 @contextmanager
-def _read(graph: Any, dataset: Any) -> Iterator[Callable[[], object]]:
-    """What takes a batch of a dataset, in a session of its own that takes its buffers with it at the end."""
+def _reading(graph: Any, dataset: Any) -> Iterator[Callable[[], object]]:
+    """Provide a function that takes a batch of a dataset, in a session that frees its buffers at the end."""
     with graph.as_default():
-        # Its end is not what is compared.
+        # Repeated, as the end of the data is not compared.
         iterator = tf.compat.v1.data.make_initializable_iterator(with_own_files(dataset).repeat())
         leaves = tf.nest.flatten(iterator.get_next())
     with tf.compat.v1.Session(graph=graph) as session:
@@ -65,18 +65,18 @@ def _read(graph: Any, dataset: Any) -> Iterator[Callable[[], object]]:
 _IN_ORDER = {"deterministic": tf.compat.v1.AttrValue(s=b"true")}
 
 
-def changed(dataset: Any, findings: Collection[str]) -> Any:
-    """A dataset with what findings recommend.
+def apply_findings(dataset: Any, findings: Collection[str]) -> Any:
+    """Return a dataset with what findings recommend.
 
     Args:
         dataset: Made in a graph, not eagerly.
-        findings: Identifiers of findings, see `compared.COMPARED`.
+        findings: Identifiers of findings, see `gains.COMPARED`.
 
     Returns:
-        None where nothing changes.
+        None if nothing changes.
     """
     last = tf.data.experimental.to_variant(dataset).op
-    work = _Change(frozenset(findings), last)
+    work = _FindingChange(frozenset(findings), last)
     tensor = rebuild(last, work.change)
     with last.graph.as_default():
         result = as_dataset(tensor, dataset.element_spec)
@@ -85,37 +85,37 @@ def changed(dataset: Any, findings: Collection[str]) -> Any:
     return result if tensor is not last.outputs[0] else None
 
 
-class _Change:
-    """The Change of all findings together."""
+class _FindingChange:
+    """The combined change of all findings."""
 
     def __init__(self, findings: frozenset[str], last: Any) -> None:
         self.findings = findings
         self._functions = function_library(last)
 
     def change(self, node: Any, datasets: list[Any]) -> Any:
-        """What becomes of an operation; None where it stays as it is."""
-        parallel = self._parallel(node, datasets)
+        """Return the replacement of an operation; None to keep it."""
+        parallel = self._make_parallel(node, datasets)
         if parallel is not None:
             return parallel
-        arguments = self._arguments(node)
+        arguments = self._changed_arguments(node)
         return with_arguments(node, datasets, arguments) if arguments else None
 
-    def _parallel(self, node: Any, datasets: list[Any]) -> Any:
-        """A parallel operation in the place of one that is not."""
+    def _make_parallel(self, node: Any, datasets: list[Any]) -> Any:
+        """Return a parallel operation that replaces a sequential one."""
         if node.type == "MapDataset" and "parallel-calls-missing" in self.findings:
             if function_traits(node, self._functions).get("free"):
                 return None
-            inputs = [*datasets, *named_inputs(node)["other_arguments"], _auto()]
-            return create(node.graph, "ParallelMapDatasetV2", inputs, _kept(node) | _IN_ORDER)
+            inputs = [*datasets, *named_inputs(node)["other_arguments"], _autotune()]
+            return create(node.graph, "ParallelMapDatasetV2", inputs, _shared_attributes(node) | _IN_ORDER)
         if node.type == "InterleaveDataset" and "parallel-calls-missing" in self.findings:
             return _parallel_interleave(node, datasets, named_inputs(node)["cycle_length"][0])
         of_files = self.findings & {"flat-map-of-files", "parallel-reads-missing"}
         if node.type == "FlatMapDataset" and of_files and function_traits(node, self._functions).get("reads"):
-            return _parallel_interleave(node, datasets, _files())
+            return _parallel_interleave(node, datasets, _files_at_once())
         return None
 
-    def _arguments(self, node: Any) -> dict[str, Any]:
-        """Those of an operation that get other values."""
+    def _changed_arguments(self, node: Any) -> dict[str, Any]:
+        """Return the arguments of an operation that get other values."""
         found: dict[str, Any] = {}
         asked = self.findings
         calls = constant_input(node, "num_parallel_calls")
@@ -124,35 +124,35 @@ class _Change:
             and node.type == "PrefetchDataset"
             and not constant_input(node, "buffer_size")
         ):
-            found["buffer_size"] = _auto()
+            found["buffer_size"] = _autotune()
         if "parallel-calls-fixed" in asked and calls not in (None, tf.data.AUTOTUNE):
             kind = named_inputs(node)["num_parallel_calls"][0].dtype
             found["num_parallel_calls"] = tf.constant(tf.data.AUTOTUNE, kind)
         if "cycle-length-fixed" in asked and _reads_few(node):
-            found["cycle_length"] = _files()
+            found["cycle_length"] = _files_at_once()
         return found
 
 
 def _parallel_interleave(node: Any, datasets: list[Any], cycle: Any) -> Any:
     lists = named_inputs(node)
     block = lists.get("block_length", [tf.constant(1, tf.int64)])[0]
-    inputs = [*datasets, *lists["other_arguments"], cycle, block, _auto(), _auto(), _auto()]
-    return create(node.graph, "ParallelInterleaveDatasetV4", inputs, _kept(node) | _IN_ORDER)
+    inputs = [*datasets, *lists["other_arguments"], cycle, block, _autotune(), _autotune(), _autotune()]
+    return create(node.graph, "ParallelInterleaveDatasetV4", inputs, _shared_attributes(node) | _IN_ORDER)
 
 
-def _kept(node: Any) -> dict[str, Any]:
-    """Attributes that an operation shares with the parallel one that takes its place."""
+def _shared_attributes(node: Any) -> dict[str, Any]:
+    """Return attributes that an operation shares with its parallel replacement."""
     attributes = node.node_def.attr
     return {name: attributes[name] for name in ("f", "Targuments", "output_types", "output_shapes")}
 
 
-def _files() -> Any:
-    """How many files an interleave of this process is to read at once."""
+def _files_at_once() -> Any:
+    """Return how many files an interleave of this process should read at once."""
     return tf.constant(files_at_once(_cpus()), tf.int64)
 
 
 def _reads_few(node: Any) -> bool:
-    """Whether an interleave reads fewer files at once than this process may."""
+    """Return True if an interleave reads fewer files at once than this process may."""
     length = constant_input(node, "cycle_length") if node.type.startswith("ParallelInterleave") else None
     if length in (None, tf.data.AUTOTUNE):
         return False
@@ -164,5 +164,5 @@ def _cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _auto() -> Any:
+def _autotune() -> Any:
     return tf.constant(tf.data.AUTOTUNE, tf.int64)

@@ -1,8 +1,12 @@
-"""Input functions that are written for eager execution, in a graph.
+"""Rebuild datasets of input functions that are written for eager execution in a graph.
 
-Such a function is called as it is meant, eagerly: it may loop over datasets, read values, adapt layers. What
-it has executed to make its dataset is recorded, and done once more in a graph. Values become constants there,
-tables and variables start with what is in them when the function returns.
+Such a function is called eagerly, as its author meant: it may loop over datasets, read values, adapt layers.
+The operations that make its dataset are recorded and executed again in a graph. Values become constants
+there, and tables and variables start with their content at the return of the function.
+
+TensorFlow executes an operation of an eager program and forgets it: a dataset knows neither its arguments nor
+the line that made it. While recording, every operation that makes a dataset or a resource is kept as long as
+its result.
 """
 
 from __future__ import annotations
@@ -29,18 +33,18 @@ from input_analyzer.tf.rebuild import as_dataset
 from input_rules.errors import WrongTypeError
 from input_rules.tf.operations import Frames, set_origin, source_of
 
+# Resources without state.
 _STATELESS = frozenset({"DummyMemoryCache", "DummySeedGenerator", "DummyIterationCounter"})
-"""Resources that hold nothing."""
 _TABLE = re.compile(r"(Anonymous)?((Mutable|MutableDense)?HashTable(OfTensors)?)(V2)?$")
+# A graph is a protobuf message of less than 2 GiB.
 _MOST_BYTES = (1 << 31) - (1 << 24)
-"""A graph is a message of less than 2 GiB."""
 
 
 class NeedsEagerError(Exception):
     """A dataset that is made eagerly cannot be made in a graph.
 
     Attributes:
-        source: The user's line, "file:line"; None where that is not known.
+        source: The user's line, "file:line"; None if unknown.
     """
 
     def __init__(self, reason: str, frames: Frames = ()) -> None:
@@ -48,39 +52,38 @@ class NeedsEagerError(Exception):
         super().__init__(reason if self.source is None else f"{reason}, at {self.source}")
 
 
-def in_graph(make: Callable[[], Any], seed: int | None = None) -> tuple[Any, Any]:
-    """Calls an input function eagerly and makes its dataset once more in a graph of its own.
+def rebuild_in_graph(make: Callable[[], Any], seed: int | None = None) -> tuple[Any, Any]:
+    """Call an input function eagerly and rebuild its dataset in a new graph.
 
     Args:
         make: The function.
-        seed: Of operations without one of their own; by default that of the program, if it has one.
+        seed: Seed of operations without their own; by default that of the program, if it has one.
 
     Returns:
-        The graph and the dataset. What a session has to run first is in the collection of the initializers of
-        tables.
+        The graph and the dataset. The collection of table initializers has what a session must run first.
 
     Raises:
         WrongTypeError: the function returns no Dataset.
         NeedsEagerError: its dataset holds something that no graph can.
-        Exception: whatever the function raises, unchanged.
+        Exception: anything that the function raises, unchanged.
     """
-    with recorded(), seeds_alike(seed):
+    with record_operations(), fixed_seeds(seed):
         dataset = make()
     if not isinstance(dataset, tf.data.Dataset):
         raise WrongTypeError(dataset)
     graph = tf.Graph()
     with graph.as_default():
         tf.compat.v1.set_random_seed(seed)
-        variant = _Copies(graph).of(dataset._variant_tensor)
+        variant = _GraphCopies(graph).of(dataset._variant_tensor)
         return graph, as_dataset(variant, dataset.element_spec)
 
 
 @contextmanager
-def seeds_alike(seed: int | None = None) -> Iterator[None]:
-    """Seeds that TensorFlow gives eager operations begin alike, and go on as before afterwards.
+def fixed_seeds(seed: int | None = None) -> Iterator[None]:
+    """Give eager operations the same sequence of seeds in every context, and restore the state afterwards.
 
     Args:
-        seed: What they are drawn from; by default what the program has set. Without any there are none.
+        seed: Seed of the sequence; by default that of the program. Without one there are no seeds.
     """
     state = vars(eager_context.context())
     before = {name: state.get(name) for name in ("_seed", "_rng")}
@@ -90,11 +93,11 @@ def seeds_alike(seed: int | None = None) -> Iterator[None]:
     try:
         yield
     finally:
-        # There is no public way to put them back; without a seed there is no generator yet.
+        # There is no public way to restore them; without a seed there is no generator yet.
         state.update(before)
 
 
-class _Copies:
+class _GraphCopies:
     """Copies of eager tensors in a graph."""
 
     def __init__(self, graph: Any) -> None:
@@ -103,12 +106,12 @@ class _Copies:
         self._bytes = 0
 
     def of(self, tensor: Any) -> Any:
-        """The tensor of the graph that stands for a dataset or a resource.
+        """Return the tensor of the graph that replaces a dataset or a resource.
 
         Raises:
             NeedsEagerError: it cannot be made in a graph.
         """
-        for one, by in _inputs_first(tensor):
+        for one, by in _maker_order(tensor):
             inputs = [self._value(other) for other in by.inputs]
             self._known[id(one)] = self._made(one, by, inputs)
         return self._known[id(tensor)]
@@ -124,26 +127,26 @@ class _Copies:
         texts = tensor.dtype == tf.string
         self._bytes += sum(map(len, np.reshape(value, -1).tolist())) if texts else value.nbytes
         if self._bytes > _MOST_BYTES:
-            raise NeedsEagerError("it has more data in memory than a graph can hold, 2 GiB")
+            raise NeedsEagerError("it holds more data in memory than fit into a graph, 2 GiB")
         return tf.constant(value, tensor.dtype, tensor.shape)
 
-    def _made(self, tensor: Any, by: Made, inputs: list[Any]) -> Any:
+    def _made(self, tensor: Any, by: MakerOperation, inputs: list[Any]) -> Any:
         if op_def_registry.get(by.kind) is None:
-            raise NeedsEagerError("it uses what a tf.function has made", by.frames)
+            raise NeedsEagerError("it uses a result of a tf.function", by.frames)
         table = _TABLE.match(by.kind)
         if by.kind == "VarHandleOp":
-            copy = _make(by.kind, inputs, {**by.attributes, "shared_name": _new_name()})
+            copy = _make_operation(by.kind, inputs, {**by.attributes, "shared_name": _unique_name()})
             self._start_variable(tensor, copy, by.attributes)
         elif table:
-            named = {**by.attributes, "shared_name": _new_name(), "use_node_name_sharing": False}
-            copy = _make(f"{table[2]}V2", inputs, named)
+            named = {**by.attributes, "shared_name": _unique_name(), "use_node_name_sharing": False}
+            copy = _make_operation(f"{table[2]}V2", inputs, named)
             self._start_table(tensor, copy, by.attributes)
         elif tensor.dtype == tf.resource and by.kind not in _STATELESS:
             raise NeedsEagerError(
                 f"it uses a resource of TensorFlow ({by.kind}) that cannot be copied", by.frames
             )
         else:
-            made_now = _make(by.kind, inputs, by.attributes)
+            made_now = _make_operation(by.kind, inputs, by.attributes)
             copy = made_now[by.output] if isinstance(made_now, list | tuple) else made_now
         set_origin(copy.op, by.frames)
         return copy
@@ -161,10 +164,10 @@ class _Copies:
                 table_handle=tensor, Tkeys=attributes["key_dtype"], Tvalues=attributes["value_dtype"]
             )
             keys, values = held.keys, held.values
-            if keys.shape.rank == 1:  # they come in an order that differs from table to table
+            if keys.shape.rank == 1:  # their order differs between tables
                 order = np.argsort(keys.numpy())
                 keys, values = tf.gather(keys, order), tf.gather(values, order)
-        # Its function for shapes refuses tables with empty keys, which the operation itself takes.
+        # Shape inference rejects tables with empty keys, which the operation itself accepts.
         keys, values = (
             tf.compat.v1.placeholder_with_default(self._constant(part), None) for part in (keys, values)
         )
@@ -174,16 +177,16 @@ class _Copies:
         self._graph.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, operation)
 
 
-def _inputs_first(tensor: Any) -> Iterator[tuple[Any, Made]]:
-    """What a dataset or resource is made of, and it itself, each once and behind what it is made of."""
+def _maker_order(tensor: Any) -> Iterator[tuple[Any, MakerOperation]]:
+    """Yield what a dataset or resource is made of, and itself, each once and after its inputs."""
     stack: list[tuple[Any, Frames, bool]] = [(tensor, (), False)]
     seen = set()
     while stack:
         one, user, done = stack.pop()
-        by = made(one)
+        by = find_maker(one)
         if by is None:
             raise NeedsEagerError(
-                "it uses a dataset, table or variable that the analyzer has not seen being made", user
+                "it uses a dataset, table or variable that was made before the analyzer could record it", user
             )
         if done:
             yield one, by
@@ -197,16 +200,16 @@ def _is_handle(tensor: Any) -> bool:
     return tensor.dtype in (tf.variant, tf.resource)
 
 
-def _make(kind: str, inputs: list[Any], attributes: Mapping[str, Any]) -> Any:
-    """An operation in the default graph."""
+def _make_operation(kind: str, inputs: list[Any], attributes: Mapping[str, Any]) -> Any:
+    """Make an operation in the default graph."""
     make, definition = getattr(tf.raw_ops, kind), op_def_registry.get(kind)
-    taken = inspect.signature(make).parameters  # others follow from the inputs
+    taken = inspect.signature(make).parameters  # other attributes follow from the inputs
     named = {name: value for name, value in attributes.items() if name in taken and value is not None}
-    return make(**_arguments(definition, inputs, attributes), **named)
+    return make(**_named_arguments(definition, inputs, attributes), **named)
 
 
-def _arguments(definition: Any, inputs: list[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs by their names, lists as such."""
+def _named_arguments(definition: Any, inputs: list[Any], attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs by their names; lists stay lists."""
     rest, found = list(inputs), {}
     for argument in definition.input_arg:
         if argument.number_attr:
@@ -220,8 +223,8 @@ def _arguments(definition: Any, inputs: list[Any], attributes: Mapping[str, Any]
     return found
 
 
-def _new_name() -> str:
-    """A name in sessions: resources of eager programs have none, so each call would make another one."""
+def _unique_name() -> str:
+    """Return a name for a resource: eager ones have none, so each call would make another resource."""
     return f"input_analyzer_{uuid.uuid4().hex}"
 
 
@@ -229,15 +232,15 @@ _KEPT = (tf.variant, tf.resource)
 
 
 @dataclass(frozen=True)
-class Made:
+class MakerOperation:
     """An operation that was executed.
 
     Attributes:
         kind: Its name.
         inputs: Its tensors, those of a list one by one.
         attributes: By name, as TensorFlow's Python functions take them.
-        output: Which of its outputs is meant.
-        frames: Who called it, `(file, line, function)`, the outermost first.
+        output: Index of the output.
+        frames: The call stack, `(file, line, function)`, outermost first.
     """
 
     kind: str
@@ -247,17 +250,17 @@ class Made:
     frames: Frames
 
 
-_made: dict[int, tuple[weakref.ref[Any], Made]] = {}
+_made: dict[int, tuple[weakref.ref[Any], MakerOperation]] = {}
 """By the identity of a tensor, which has no hash; only of those that are alive."""
 
 
-def made(tensor: Any) -> Made | None:
-    """What has made an eager tensor; None where that was not recorded."""
+def find_maker(tensor: Any) -> MakerOperation | None:
+    """Return the operation that made an eager tensor; None if it was not recorded."""
     found = _made.get(id(tensor))
     return None if found is None else found[1]
 
 
-def _keep(tensor: Any, by: Made) -> None:
+def _keep(tensor: Any, by: MakerOperation) -> None:
     key = id(tensor)
 
     def forget(gone: Any) -> None:
@@ -268,8 +271,8 @@ def _keep(tensor: Any, by: Made) -> None:
 
 
 @contextmanager
-def recorded() -> Iterator[None]:
-    """Records what this thread executes meanwhile."""
+def record_operations() -> Iterator[None]:
+    """Record the operations that this thread executes in the context."""
     before = _record in context.context().op_callbacks
     op_callbacks.add_op_callback(_record)
     try:
@@ -287,10 +290,13 @@ def _record(
     for number, output in enumerate(outputs):
         if output.dtype in _KEPT:
             named = dict(zip(attributes[::2], attributes[1::2], strict=True))
-            _keep(output, Made(tf.compat.as_str(kind), tuple(inputs), named, number, _frames()))
+            _keep(
+                output,
+                MakerOperation(tf.compat.as_str(kind), tuple(inputs), named, number, _current_frames()),
+            )
 
 
-def _frames() -> Frames:
+def _current_frames() -> Frames:
     found = []
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:

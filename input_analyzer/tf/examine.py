@@ -1,4 +1,4 @@
-"""The examination of a tf.data pipeline."""
+"""Examine a tf.data pipeline, and compare the records that two workers read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from input_analyzer.measure import node
 from input_analyzer.measure.examine import Examination, Overlap, Reading, overlap
 from input_analyzer.measure.link import Order
 from input_analyzer.tf import private_files
-from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
-from input_analyzer.tf.rebuild import as_dataset, initializers, rebuild, without_caches
+from input_analyzer.tf.eager_graph import NeedsEagerError, rebuild_in_graph
+from input_analyzer.tf.rebuild import as_dataset, initializers, rebuild, remove_caches
 from input_analyzer.tf.timing import Timing, time_stages
 from input_rules.input_export import InputProgram, Shard
 from input_rules.pipeline import Pipeline
@@ -27,17 +27,17 @@ from input_rules.rules.base import Context
 from input_rules.tf.inspection import SHARING_UNKNOWN, equal_random_numbers, inspect
 from input_rules.tf.pipeline import TracedDataset, call_in_graph, trace
 
-_UNSHARED = {
-    None: "batches are all alike, others each time, or could not be read",
-    Overlap.SOME: "two workers were seen to read the same in part",
+_UNKNOWN_REASONS = {
+    None: "all batches are equal, differ each time, or could not be read",
+    Overlap.SOME: "two workers read some of the same records",
 }
 
 
 def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> Examination:
-    """Traces the input function, times the stages, applies all rules."""
+    """Trace the input function, time the stages, and apply all rules."""
 
     def make(count: int, index: int) -> Any:
-        say("calling the input function")  # each call may take as long as the first one
+        say("calling the input function")  # each call may take as long as the first
         return program.build(Shard(count, index))
 
     try:
@@ -45,11 +45,11 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
             make,
             seed=program.seed,
             memory_bytes=order.memory_bytes or node.read_memory().available_bytes,
-            in_graph=in_graph if program.eager else call_in_graph,
+            in_graph=rebuild_in_graph if program.eager else call_in_graph,
             names=None if order.source_only else lambda spec: program.component_names(),
         )
     except NeedsEagerError as error:
-        return _unseen(error)
+        return _examine_without_graph(error)
     seconds = order.stage_seconds
     timing = time_stages(inspection.traced, seconds, say) if seconds > 0 else Timing(())
     context = replace(
@@ -60,7 +60,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     notes = inspection.notes
     if inspection.by_python:
         say("reading the first batches as two workers")
-        context, notes = _with_records(program, context)
+        context, notes = _compare_records(program, context)
     return Examination(
         pipeline=inspection.pipeline,
         times=timing.times,
@@ -71,82 +71,84 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     )
 
 
-def _with_records(program: InputProgram, context: Context) -> tuple[Context, tuple[str, ...]]:
-    """What two workers are seen to share where Python code decides about it, and notes."""
-    convert = in_graph if program.eager else call_in_graph
+def _compare_records(program: InputProgram, context: Context) -> tuple[Context, tuple[str, ...]]:
+    """Determine what two workers share if Python code decides about it; return the context and notes."""
+    builder = rebuild_in_graph if program.eager else call_in_graph
     seed = SEED if program.seed is None else program.seed
     found = None
-    with suppress(Exception):  # what the input raises is shown where it is read in earnest
+    with suppress(Exception):  # errors of the input are reported when it is measured
         found = overlap_of_workers(
-            lambda index: trace(lambda: program.build(Shard(2, index)), seed, in_graph=convert),
+            lambda index: trace(lambda: program.build(Shard(2, index)), seed, in_graph=builder),
             lambda index: program.role(Shard(2, index)),
         )
-    if found in _UNSHARED:
-        return replace(context, sharded=None), (SHARING_UNKNOWN.format(_UNSHARED[found]),)
+    if found in _UNKNOWN_REASONS:
+        return replace(context, sharded=None), (SHARING_UNKNOWN.format(_UNKNOWN_REASONS[found]),)
     return replace(context, sharded=found is Overlap.NONE), ()
 
 
-def _unseen(error: NeedsEagerError) -> Examination:
-    """What is known of an input that can be read, but not looked at."""
+def _examine_without_graph(error: NeedsEagerError) -> Examination:
+    """Return what is known of an input that can be read but not inspected."""
     note = (
-        "What the input function returns cannot be made in a graph, where its stages could be seen: "
-        f"{error}. The rates are measured as a run reads it; there are no stages, and no findings."
+        "The dataset cannot be rebuilt in a graph, which would show its stages: "
+        f"{error}. The rates are measured as a run reads it; there are no stages and no findings."
     )
     return Examination(Pipeline("tensorflow", ()), (), (), notes=(note, *private_files.notes()))
 
 
+# Batches of each worker that are compared.
 MOST = 16
-"""Batches of each worker that are compared."""
+# Time for reading a worker; its first two batches are read in any case.
 SECONDS = 1.0
-"""So long a worker is read; its first two batches are waited for."""
 SEED = 20190731
 
+# Provides the environment of a worker's process, by the index of the worker.
 Role = Callable[[int], AbstractContextManager[None]]
-"""Opens what the process of a worker, by its index, finds in its environment."""
 
 
 def overlap_of_workers(trace: Callable[[int], TracedDataset], role: Role) -> Overlap | None:
-    """What two workers have in common.
+    """Determine the records that two workers have in common.
 
     Args:
         trace: Calls the input function as the first worker (0) or as the second one (1).
-        role: Of each while it reads.
+        role: Environment of each worker while it reads.
     """
 
     def read(index: int) -> Reading:
         with role(index), equal_random_numbers():
-            return _of_traced(trace(index))
+            return _read_traced(trace(index))
 
     return overlap(read(0), read(1), read(0))
 
 
-def _of_traced(traced: TracedDataset) -> Reading:
+def _read_traced(traced: TracedDataset) -> Reading:
     with traced.graph.as_default():
-        # One worker must not read what another has put into a cache.
-        plain = rebuild(tf.data.experimental.to_variant(traced.dataset).op, without_caches)
-        dataset = as_dataset(plain, traced.dataset.element_spec).with_options(_in_order()).take(MOST)
+        # A worker must not read the cache of another one.
+        plain = rebuild(tf.data.experimental.to_variant(traced.dataset).op, remove_caches)
+        dataset = (
+            as_dataset(plain, traced.dataset.element_spec).with_options(_deterministic_options()).take(MOST)
+        )
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         leaves = tf.nest.flatten(iterator.get_next(), expand_composites=True)
     with tf.compat.v1.Session(graph=traced.graph) as session:
         session.run(initializers(traced.graph))
         session.run(iterator.initializer)
-        return _read(session.make_callable(leaves))
+        return _read_digests(session.make_callable(leaves))
 
 
-def _in_order() -> Any:
+def _deterministic_options() -> Any:
     options = tf.data.Options()
     options.deterministic = True
     return options
 
 
-def _read(take: Callable[[], Any]) -> Reading:
+def _read_digests(take: Callable[[], Any]) -> Reading:
     end = time.monotonic() + SECONDS
     digests: list[str] = []
     while len(digests) < 2 or time.monotonic() < end:
         try:
             leaves = take()
         except tf.errors.OutOfRangeError:
-            # Of what goes on it was cut off: that is no end.
+            # `take` may have cut the data off, which is no end.
             return Reading(tuple(digests), whole=len(digests) < MOST)
         digest = hashlib.blake2b(digest_size=16)
         for leaf in map(np.asarray, leaves):

@@ -1,4 +1,4 @@
-"""Datasets built again in their graph, with changes: what they captured stays, nothing is serialized."""
+"""Rebuild datasets in their graph with changes; captured values stay, and nothing is serialized."""
 
 from __future__ import annotations
 
@@ -16,45 +16,45 @@ from input_rules.tf.operations import (
     topological_order,
 )
 
+# Receives an operation and the tensors of its input datasets; returns the tensor of the dataset that
+# replaces it, or None to keep the operation.
 Change = Callable[[Any, list[Any]], Any]
-"""Gets an operation and the tensors of the datasets that it is to read; returns the tensor of the dataset to
-take its place, or None for the operation as it is."""
 
 
-def rebuild(last: Any, change: Change, known: Mapping[str, Any] | None = None) -> Any:
-    """Builds a dataset again, with changes.
+def rebuild(last: Any, change: Change, replaced: Mapping[str, Any] | None = None) -> Any:
+    """Rebuild a dataset with changes.
 
     Args:
         last: The operation of the dataset.
-        change: Says what becomes of each operation.
-        known: Tensors that stand for operations, by their names; what these read is not built again.
+        change: Returns the replacement of each operation.
+        replaced: Tensors that replace operations, by name; the inputs of these are not rebuilt.
 
     Returns:
         The variant tensor of the new dataset.
     """
-    built: dict[str, Any] = dict(known or {})
+    built: dict[str, Any] = dict(replaced or {})
     with last.graph.as_default():
-        for node in needed(last, built):
+        for node in find_needed(last, built):
             inputs = [built[other.name] for other in dataset_inputs(node)]
             changed = change(node, inputs)
-            built[node.name] = copied(node, inputs) if changed is None else changed
+            built[node.name] = copy_operation(node, inputs) if changed is None else changed
     return built[last.name]
 
 
-def needed(last: Any, known: Mapping[str, Any]) -> list[Any]:
-    """Operations that one depends on and that are not known, and itself, inputs first."""
-    wanted: set[str] = set()
-    waiting = [last]
-    while waiting:
-        node = waiting.pop()
-        if node.name not in wanted and node.name not in known:
-            wanted.add(node.name)
-            waiting += dataset_inputs(node)
-    return [node for node in topological_order(last) if node.name in wanted]
+def find_needed(last: Any, replaced: Mapping[str, Any]) -> list[Any]:
+    """Return an operation and all that it depends on, without replaced ones, inputs first."""
+    reached: set[str] = set()
+    queue = [last]
+    while queue:
+        node = queue.pop()
+        if node.name not in reached and node.name not in replaced:
+            reached.add(node.name)
+            queue += dataset_inputs(node)
+    return [node for node in topological_order(last) if node.name in reached]
 
 
-def copied(node: Any, datasets: Sequence[Any]) -> Any:
-    """The same operation on other datasets; the operation itself where they are its own."""
+def copy_operation(node: Any, datasets: Sequence[Any]) -> Any:
+    """Copy an operation for other input datasets; return the operation itself if they are its own."""
     own = [tensor for tensor in node.inputs if is_dataset(tensor)]
     if all(new is old for new, old in zip(datasets, own, strict=True)):
         return node.outputs[0]
@@ -67,7 +67,7 @@ def with_arguments(
     arguments: Mapping[str, Any],
     attributes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
-    """The same operation on other datasets, with other arguments, by their names, and attributes."""
+    """Copy an operation with other input datasets, arguments (by name) and attributes."""
     fresh = iter(datasets)
     inputs = [
         next(fresh) if is_dataset(tensor) else arguments.get(name, tensor)
@@ -78,16 +78,16 @@ def with_arguments(
 
 
 def create(graph: Any, kind: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
-    """A new dataset operation; returns its tensor."""
+    """Create a dataset operation; return its tensor."""
     kept = {name: value for name, value in attributes.items() if not name.startswith("_")}
     with graph.as_default():
         return graph.create_op(kind, list(inputs), [tf.variant], attrs=kept).outputs[0]
 
 
-def structure(node: Any) -> tuple[Any, ...]:
-    """Specs of the flat components that a dataset operation delivers."""
-    known = {attribute.name for attribute in node.op_def.attr}
-    kinds = node.get_attr("output_types" if "output_types" in known else "Toutput_types")
+def element_specs(node: Any) -> tuple[Any, ...]:
+    """Return specs of the flat components that a dataset operation delivers."""
+    replaced = {attribute.name for attribute in node.op_def.attr}
+    kinds = node.get_attr("output_types" if "output_types" in replaced else "Toutput_types")
     shapes = node.get_attr("output_shapes")
     return tuple(
         tf.TensorSpec(tf.TensorShape(shape), kind) for shape, kind in zip(shapes, kinds, strict=True)
@@ -95,18 +95,18 @@ def structure(node: Any) -> tuple[Any, ...]:
 
 
 def as_dataset(tensor: Any, spec: Any) -> Any:
-    """A Dataset of a variant tensor."""
+    """Wrap a variant tensor in a Dataset."""
     return tf.data.experimental.from_variant(tensor, spec)
 
 
 def initializers(graph: Any) -> list[Any]:
-    """What a session runs before it reads an input: its tables and variables."""
+    """Return the operations that initialize tables and variables before an input is read."""
     with graph.as_default():
         return [tf.compat.v1.tables_initializer(), tf.compat.v1.global_variables_initializer()]
 
 
 def plain_options() -> Any:
-    """Options that leave a pipeline as it is written, in one thread."""
+    """Return options that run a pipeline as it is written, in one thread."""
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
@@ -116,49 +116,49 @@ def plain_options() -> Any:
     return options
 
 
-def sequential(node: Any, datasets: list[Any]) -> Any:
-    """The Change that does everything in the calling thread: neither parallel calls nor anything ahead."""
+def make_sequential(node: Any, datasets: list[Any]) -> Any:
+    """Change a pipeline to run in the calling thread: no parallel calls, and nothing is made ahead."""
     lists = named_inputs(node)
     if node.type in ("MapDataset", "ParallelMapDataset", "ParallelMapDatasetV2"):
         inputs = [*datasets, *lists["other_arguments"]]
-        # In the calling thread, where TensorFlow can: its executor for that knows no loops and branches.
+        # In the calling thread if possible: that executor does not support loops and branches.
         inline = {"use_inter_op_parallelism": tf.compat.v1.AttrValue(b=has_control_flow(node))}
-        return create(node.graph, "MapDataset", inputs, _common(node, "f", "Targuments") | inline)
+        return create(node.graph, "MapDataset", inputs, _shared_attributes(node, "f", "Targuments") | inline)
     if "ParallelInterleaveDataset" in node.type:
-        length = _positive(lists["cycle_length"][0])
+        length = _cycle_length(lists["cycle_length"][0])
         inputs = [*datasets, *lists["other_arguments"], length, lists["block_length"][0]]
-        return create(node.graph, "InterleaveDataset", inputs, _common(node, "f", "Targuments"))
+        return create(node.graph, "InterleaveDataset", inputs, _shared_attributes(node, "f", "Targuments"))
     if node.type.startswith("ParallelBatchDataset"):
         inputs = [*datasets, lists["batch_size"][0], lists["drop_remainder"][0]]
-        return create(node.graph, "BatchDatasetV2", inputs, _common(node))
-    if node.type.startswith(_HAND_ON):
+        return create(node.graph, "BatchDatasetV2", inputs, _shared_attributes(node))
+    if node.type.startswith(_PASSING_ON):
         return datasets[0]
     return None
 
 
-def without_buffers(node: Any, datasets: list[Any]) -> Any:
-    """The Change that makes elements one by one: no shuffle, which would first fill its buffer, no cache."""
+def remove_buffers(node: Any, datasets: list[Any]) -> Any:
+    """Change a pipeline to make elements one by one: no shuffle, whose buffer fills first, and no cache."""
     if len(datasets) == 1 and node.type.startswith(("ShuffleDataset", "CacheDataset")):
         return datasets[0]
-    return sequential(node, datasets)
+    return make_sequential(node, datasets)
 
 
-def without_caches(node: Any, datasets: list[Any]) -> Any:
-    """The Change that keeps nothing from one epoch to the next, neither in memory nor in files."""
+def remove_caches(node: Any, datasets: list[Any]) -> Any:
+    """Change a pipeline to keep nothing from one epoch to the next, in memory or in files."""
     return datasets[0] if node.type.startswith(("CacheDataset", "SnapshotDataset")) else None
 
 
-_HAND_ON = ("PrefetchDataset", "AssertCardinalityDataset", "AssertNextDataset", "OptionsDataset")
+_PASSING_ON = ("PrefetchDataset", "AssertCardinalityDataset", "AssertNextDataset", "OptionsDataset")
 _FILES_AT_ONCE = 4
 
 
-def _positive(length: Any) -> Any:
+def _cycle_length(length: Any) -> Any:
     value = tf.get_static_value(length)
     if value is not None and value > 0:
         return length
     return tf.constant(_FILES_AT_ONCE, tf.int64)
 
 
-def _common(node: Any, *names: str) -> dict[str, Any]:
-    """Attributes that an operation shares with the one that takes its place."""
+def _shared_attributes(node: Any, *names: str) -> dict[str, Any]:
+    """Return attributes that an operation shares with its replacement."""
     return {name: node.node_def.attr[name] for name in (*names, "output_types", "output_shapes")}

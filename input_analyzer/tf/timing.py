@@ -1,11 +1,11 @@
-"""Self time of every stage of a tf.data pipeline.
+"""Measure the self time of every stage of a tf.data pipeline.
 
-Each stage runs alone, in one thread, on elements that the stages before it have made once and that are kept
-in memory; what reading these costs is measured as well and taken off. TensorFlow drives it: one call into the
-runtime draws many elements. Differences of times of ever longer pipelines, the usual way, have the error of
-the whole pipeline in every stage; here a cheap stage behind a dear one has only its own.
+Each stage runs by itself, in one thread, on elements that the stages before it have made once and that are
+kept in memory; the cost of reading these is measured and subtracted. TensorFlow drives it: one call into the
+runtime draws many elements. The usual differences between the times of ever longer pipelines would give every
+stage the error of the whole pipeline; here a cheap stage after an expensive one only has its own.
 
-Time in which a thread was ready to run but other programs had the CPUs does not count (`cpu_clock`), and the
+Time in which a thread was ready to run but other programs had the CPUs does not count (`cpu_time`), and the
 stages are measured interleaved, so that a busy machine disturbs all of them alike.
 """
 
@@ -24,21 +24,21 @@ from input_analyzer.measure import cpu_time
 from input_analyzer.tf.rebuild import (
     Change,
     as_dataset,
-    copied,
+    copy_operation,
+    element_specs,
     initializers,
+    make_sequential,
     plain_options,
     rebuild,
-    sequential,
-    structure,
+    remove_buffers,
     with_arguments,
-    without_buffers,
 )
 from input_rules.pipeline import Stage, StageTime
 from input_rules.tf.operations import dataset_inputs
 from input_rules.tf.pipeline import TracedDataset
 
+# A measurement draws as many elements as take about this long.
 CHUNK_S = 0.02
-"""A measurement draws as many elements as take about so long."""
 MOST_ROUNDS = 40
 FEWEST_ROUNDS = 5
 _ENDLESS = 1 << 60
@@ -47,7 +47,7 @@ _LARGEST_BUFFER = 100_000
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of the stages, and why some have none."""
+    """Times of the stages, and notes on stages without times."""
 
     times: tuple[StageTime, ...]
     notes: tuple[str, ...] = ()
@@ -56,37 +56,37 @@ class Timing:
 def time_stages(
     traced: TracedDataset, seconds: float = 10.0, say: Callable[[str], None] | None = None
 ) -> Timing:
-    """Measures the self time of every stage in about so many seconds.
+    """Measure the self time of every stage in about this many seconds.
 
     Args:
-        traced: The pipeline in its graph, which gets further operations.
-        seconds: Time to take. A pipeline that needs more for a few elements takes more.
-        say: Told what is being done, now and then.
+        traced: The pipeline in its graph, to which operations are added.
+        seconds: Time to take. A pipeline that needs longer for a few elements takes longer.
+        say: Receives progress.
 
     Raises:
-        Exception: whatever the pipeline raises, unchanged.
+        Exception: anything that the pipeline raises, unchanged.
     """
-    tell = say or (lambda doing: None)
-    tell("counting the elements of the stages")
+    report = say or (lambda doing: None)
+    report("counting the elements of the stages")
     counts = count(traced, 0.15 * seconds)
-    with tf.compat.v1.Session(graph=traced.graph, config=_one_thread()) as session:
+    with tf.compat.v1.Session(graph=traced.graph, config=_single_thread_config()) as session:
         session.run(initializers(traced.graph))
         workbench = _Workbench(traced, session, counts)
         for stage in traced.pipeline.stages:
-            tell(f"preparing the timing of {stage.name}")
+            report(f"preparing the timing of {stage.name}")
             workbench.add(stage, 0.25 * seconds / len(traced.pipeline.stages))
-        _take_turns(workbench.probes, time.monotonic() + 0.5 * seconds, tell)
+        _measure_in_turns(workbench.probes, time.monotonic() + 0.5 * seconds, report)
     return Timing(_times(traced, counts, workbench), tuple(workbench.notes))
 
 
-def _one_thread() -> Any:
-    # -1: in the thread that calls. One of a pool that only hands on would wait for a CPU as well, on a busy
-    # machine for as long as a stage takes, and count as one that does not work, so as waiting of the stage.
+def _single_thread_config() -> Any:
+    # -1: run in the calling thread. A thread of a pool would have to wait for a CPU as well, which on a busy
+    # machine may take as long as a stage; as it does not compute, that would count as waiting of the stage.
     return tf.compat.v1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
 
 
 class _Probe:
-    """One pipeline that is drawn from, and what its elements took."""
+    """A pipeline that is drawn from, and the times of its elements."""
 
     def __init__(self, name: str, tensor: Any, spec: Any, fed: dict[str, Any]) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class _Probe:
         graph = tensor.graph
         with graph.as_default():
             self._chunk = tf.compat.v1.placeholder_with_default(tf.constant(1, tf.int64), [])
-            # `take` makes every element, where `shard` alone would let some stages skip theirs.
+            # `take` makes every element, while `shard` would let some stages skip theirs.
             endless = as_dataset(tensor, spec).repeat().take(_ENDLESS)
             drawn = endless.shard(self._chunk, self._chunk - 1).with_options(plain_options())
             self._iterator = tf.compat.v1.data.make_initializable_iterator(drawn)
@@ -105,14 +105,14 @@ class _Probe:
         self._draw: Callable[[], Any] = lambda: None
 
     def start(self, session: Any, fewest: int = 0) -> None:
-        """Warms the pipeline up and finds out how many elements make a chunk.
+        """Warm the pipeline up and determine how many elements make a chunk.
 
         Args:
-            session: Of its graph.
+            session: Session of its graph.
             fewest: More elements than these are drawn, whatever time they take.
 
         Raises:
-            tf.errors.OutOfRangeError: it delivers no more.
+            tf.errors.OutOfRangeError: the pipeline ended.
         """
         elements, drawn = 1, 0
         while True:
@@ -132,23 +132,23 @@ class _Probe:
             drawn += elements
 
     def measure(self) -> None:
-        """Draws a chunk."""
+        """Draw a chunk."""
         before = cpu_time.start()
         self._draw()
         spent = cpu_time.spent_since(before)
         self.samples.append((spent.cpu / self._elements / 1e3, spent.wait / self._elements / 1e3))
 
     def cost(self) -> tuple[float, float]:
-        """CPU time and waiting of an element, us: of the better half of all chunks the middle one."""
+        """Return CPU time and waiting per element, us: the median of the faster half of all chunks."""
         totals = sorted(self.samples, key=sum)
         better = totals[: (len(totals) + 1) // 2]
         cpu, wait = np.median(np.array(better), axis=0)
         return float(cpu), float(wait)
 
 
-def _take_turns(probes: Sequence[_Probe], end: float, tell: Callable[[str], None]) -> None:
+def _measure_in_turns(probes: Sequence[_Probe], end: float, report: Callable[[str], None]) -> None:
     for number in range(MOST_ROUNDS):
-        tell(f"timing the stages, round {number + 1}")
+        report(f"timing the stages, round {number + 1}")
         for probe in probes:
             probe.measure()
         if number + 1 >= FEWEST_ROUNDS and time.monotonic() > end:
@@ -156,7 +156,7 @@ def _take_turns(probes: Sequence[_Probe], end: float, tell: Callable[[str], None
 
 
 class _Workbench:
-    """The probes of a pipeline: one for every stage that does something itself, one for what it reads."""
+    """The probes of a pipeline: one for every stage that does work, and one for its input."""
 
     def __init__(self, traced: TracedDataset, session: Any, counts: Counts) -> None:
         self.probes: list[_Probe] = []
@@ -168,41 +168,41 @@ class _Workbench:
         self._missing: set[str] = set()
 
     def add(self, stage: Stage, seconds: float) -> None:
-        """Makes the probes of a stage, and keeps elements of it for later ones, in about so many seconds."""
+        """Add the probes of a stage, and keep elements of it for later stages, in about this many seconds."""
         node = self._traced.nodes[stage.name][-1]
         if self._missing.intersection(stage.inputs):
             self._missing.add(stage.name)
             return
         once = stage.op == "concatenate" or _may_drop(stage)
-        tensor, fed = self._rebuilt(node, without_buffers, endless=not once)
-        kept = keep(self._session, tensor, fed, structure(node), seconds) if is_keepable(node) else None
+        tensor, fed = self._rebuilt(node, remove_buffers, endless=not once)
+        kept = keep(self._session, tensor, fed, element_specs(node), seconds) if is_keepable(node) else None
         if kept is not None and not kept.elements:
-            self.notes.append(f"{stage.name} lets none of the first elements pass, so it was not timed")
+            self.notes.append(f"{stage.name} drops all of the first elements, so it was not timed")
             self._missing.add(stage.name)
             return
         if not is_passive(stage):
-            tensor, fed = self._rebuilt(node, _alone, endless=not once)
+            tensor, fed = self._rebuilt(node, _isolate, endless=not once)
             try:
-                # What drops elements may have dropped all but one round of those that are kept.
+                # A stage that drops elements may drop all but one round of the kept ones.
                 round_of = max((len(self._kept[name].elements) for name in self._nearest(node)), default=0)
-                probe = _Probe(stage.name, tensor, structure(node), fed)
+                probe = _Probe(stage.name, tensor, element_specs(node), fed)
                 self._start(probe, fewest=round_of if _may_drop(stage) else 0)
             except tf.errors.OutOfRangeError:
-                self.notes.append(f"{stage.name} delivers nothing more after a while, so it was not timed")
+                self.notes.append(f"{stage.name} ends after a while, so it was not timed")
                 self._missing.add(stage.name)
                 return
         if kept is not None:
             self._kept[node.name] = kept
             if any(stage.name in later.inputs for later in self._traced.pipeline.stages):
                 tensor, fed = kept.dataset(self._traced.graph, endless=True)
-                self._start(_Probe(_read(stage.name), tensor, structure(node), fed))
+                self._start(_Probe(_source_name(stage.name), tensor, element_specs(node), fed))
 
     def _start(self, probe: _Probe, fewest: int = 0) -> None:
         probe.start(self._session, fewest)
         self.probes.append(probe)
 
     def _rebuilt(self, node: Any, change: Change, *, endless: bool) -> tuple[Any, dict[str, Any]]:
-        """A stage on what is kept of those before it."""
+        """Rebuild a stage on the kept elements of the stages before it."""
         known: dict[str, Any] = {}
         fed: dict[str, Any] = {}
         for name in self._nearest(node):
@@ -211,7 +211,7 @@ class _Workbench:
         return rebuild(node, change, known), fed
 
     def _nearest(self, node: Any) -> set[str]:
-        """Operations whose elements are kept and that one reads, directly or through others."""
+        """Return the nearest operations before one whose elements are kept."""
         found: set[str] = set()
         waiting = dataset_inputs(node)
         while waiting:
@@ -227,26 +227,26 @@ def _may_drop(stage: Stage) -> bool:
     return any(kind.startswith(_DROPPING) for kind in stage.kinds)
 
 
+# Operations that may drop all elements of a round that is repeated: their state restarts with it.
 _DROPPING = ("Filter", "ParallelFilter", "TakeWhile", "IgnoreErrors", "Scan", "Unique")
-"""What may let nothing pass of elements that come again: it begins again with each round of them."""
 
 
 def is_passive(stage: Stage) -> bool:
-    """Whether a stage only hands on what others have made, at once or in a thread of its own."""
+    """Return True if a stage only passes elements on, directly or in its own thread."""
     return stage.op in ("prefetch", "cache", "with_options", "assert_cardinality", "repeat")
 
 
-def _read(name: str) -> str:
+def _source_name(name: str) -> str:
     return f"elements of {name}"
 
 
-def _alone(node: Any, datasets: list[Any]) -> Any:
-    """A stage by itself: sequential, and a shuffle with a buffer that is filled in no time."""
+def _isolate(node: Any, datasets: list[Any]) -> Any:
+    """Change a stage to run by itself: sequential, and with a shuffle buffer that fills immediately."""
     if node.type.startswith("ShuffleDataset"):
         size = tf.get_static_value(node.inputs[1])
         if size is None or size > _LARGEST_BUFFER:
             return with_arguments(node, datasets, {"buffer_size": tf.constant(_LARGEST_BUFFER, tf.int64)})
-    return sequential(node, datasets)
+    return make_sequential(node, datasets)
 
 
 def _times(traced: TracedDataset, counts: Counts, workbench: _Workbench) -> tuple[StageTime, ...]:
@@ -266,7 +266,7 @@ def _times(traced: TracedDataset, counts: Counts, workbench: _Workbench) -> tupl
         cpu, wait = (of_stage * part for part in costs[stage.name])
         for name in stage.inputs:
             # Of nested datasets nothing is kept: the stage was timed together with the one that makes them.
-            read_cpu, read_wait = costs.get(_read(name)) or costs.get(name, (0.0, 0.0))
+            read_cpu, read_wait = costs.get(_source_name(name)) or costs.get(name, (0.0, 0.0))
             share = counts.read_per_sample(stage.name, name)
             cpu, wait = cpu - share * read_cpu, wait - share * read_wait
         # Waiting that only one of the two has is the error of both clocks, not waiting.
@@ -276,8 +276,8 @@ def _times(traced: TracedDataset, counts: Counts, workbench: _Workbench) -> tupl
     return tuple(times)
 
 
+# Elements of the last stage that are drawn to count those of the other stages.
 FEWEST_COUNTED, MOST_COUNTED = 3, 64
-"""Elements of the last stage that are drawn to count those of the others."""
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class Counts:
     """Elements of the stages.
 
     Attributes:
-        per_sample: Elements of a stage for one sample that the pipeline delivers, by name of the stage.
+        per_sample: Elements of a stage per sample that the pipeline delivers, by name of the stage.
         read: The same by names of the reading and the read stage.
     """
 
@@ -293,23 +293,25 @@ class Counts:
     read: Mapping[tuple[str, str], float]
 
     def read_per_sample(self, reader: str, name: str) -> float:
-        """Elements of a stage that another one reads for one sample."""
+        """Return the elements of a stage that another one reads per sample."""
         return self.read[reader, name]
 
 
 def count(traced: TracedDataset, seconds: float) -> Counts:
-    """Runs the pipeline for a few elements, with a counter on every edge between stages.
+    """Run the pipeline for a few elements, with a counter on every edge between stages.
 
-    Shuffles and caches hand on, so that what fills their buffers is not counted.
+    Shuffles and caches are bypassed, so that elements that fill their buffers are not counted.
     """
     edges = _Edges(traced)
     last = traced.nodes[traced.pipeline.last.name][-1]
-    delivered = edges.counted(rebuild(last, edges.change), structure(last), ("", traced.pipeline.last.name))
+    delivered = edges.counted(
+        rebuild(last, edges.change), element_specs(last), ("", traced.pipeline.last.name)
+    )
     with traced.graph.as_default():
         options = tf.data.Options()
         options.autotune.enabled = False
         options.experimental_optimization.apply_default_optimizations = False
-        dataset = as_dataset(delivered, structure(last)).repeat().with_options(options)
+        dataset = as_dataset(delivered, element_specs(last)).repeat().with_options(options)
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
         drawn = tf.group(tf.nest.flatten(iterator.get_next()))
         start = initializers(traced.graph)
@@ -341,31 +343,31 @@ def _counts(totals: Mapping[tuple[str, str], float], traced: TracedDataset) -> C
 
 
 class _Edges:
-    """Counters in the graph for what one stage reads from another."""
+    """Counters in the graph for the elements that one stage reads from another."""
 
     def __init__(self, traced: TracedDataset) -> None:
         self._stage_of = {node.name: name for name, nodes in traced.nodes.items() for node in nodes}
         self._edges: list[tuple[str, str]] = []
         most = sum(len(dataset_inputs(node)) for nodes in traced.nodes.values() for node in nodes) + 1
         with traced.graph.as_default():
-            # No tf.Variable: the graph of a function would put that outside of itself.
+            # No tf.Variable: in the graph of a function it would be created outside of that.
             name = f"input_analyzer_counts_{len(traced.graph.get_operations())}"
             self._handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[most], shared_name=name)
             self.start = tf.raw_ops.AssignVariableOp(resource=self._handle, value=tf.zeros([most], tf.int64))
             self._value = tf.raw_ops.ReadVariableOp(resource=self._handle, dtype=tf.int64)
 
     def change(self, node: Any, datasets: list[Any]) -> Any:
-        """The Change that counts what passes between stages."""
+        """Add counters to the edges between stages."""
         own = self._stage_of[node.name]
         inputs = []
         for tensor, other in zip(datasets, dataset_inputs(node), strict=True):
             edge = (own, self._stage_of[other.name])
-            inputs.append(tensor if edge[0] == edge[1] else self.counted(tensor, structure(other), edge))
-        replaced = without_buffers(node, inputs)
-        return copied(node, inputs) if replaced is None else replaced
+            inputs.append(tensor if edge[0] == edge[1] else self.counted(tensor, element_specs(other), edge))
+        replaced = remove_buffers(node, inputs)
+        return copy_operation(node, inputs) if replaced is None else replaced
 
     def counted(self, tensor: Any, spec: Any, edge: tuple[str, str]) -> Any:
-        """The same dataset; its elements are counted for an edge."""
+        """Return the same dataset with a counter of its elements for an edge."""
         number = len(self._edges)
         self._edges.append(edge)
 
@@ -379,19 +381,19 @@ class _Edges:
             return tf.data.experimental.to_variant(as_dataset(tensor, spec).map(pass_on))
 
     def totals(self, session: Any) -> dict[tuple[str, str], float]:
-        """Elements by edge."""
+        """Return the elements by edge."""
         result: dict[tuple[str, str], float] = {}
         for edge, value in zip(self._edges, session.run(self._value), strict=False):
             result[edge] = result.get(edge, 0.0) + float(value)
         return result
 
 
+# Elements of a stage that are kept.
 MOST_KEPT = 512
-"""Elements that are kept of a stage."""
+# Approximate memory of kept elements.
 MOST_KEPT_BYTES = 32 << 20
-"""Memory that they take, about."""
+# Larger elements (bytes) are passed on as they are, as slicing them from an array copies them.
 _LARGE = 16 << 10
-"""Elements of more bytes are handed on as they are, not sliced out of one array, which copies them."""
 _MOST_LARGE = 32
 
 
@@ -400,7 +402,7 @@ class Kept:
     """Some elements of a stage.
 
     Attributes:
-        elements: Of each element its flat components.
+        elements: Flat components of each element.
         spec: Specs of the components.
     """
 
@@ -408,7 +410,7 @@ class Kept:
     spec: tuple[Any, ...]
 
     def dataset(self, graph: Any, *, endless: bool) -> tuple[Any, dict[str, Any]]:
-        """A dataset of the elements in a graph: its tensor, and what is fed by the names of placeholders."""
+        """Make a dataset of the elements in a graph; return its tensor and the values of its placeholders."""
         with graph.as_default():
             dataset, fed = self._sliced() if self._is_sliced() else self._chosen()
             return tf.data.experimental.to_variant(dataset.repeat() if endless else dataset), fed
@@ -443,18 +445,18 @@ class Kept:
 
 
 def _stacked(column: tuple[Any, ...]) -> Any:
-    # NumPy's own strings lose zeros at their end, which serialized records may have.
+    # NumPy strings lose trailing zeros, which serialized records may have.
     kind = object if isinstance(column[0], bytes) else None
     return np.stack([np.asarray(part, kind) for part in column])
 
 
 def is_keepable(node: Any) -> bool:
-    """Whether elements of a dataset operation can be taken out of the graph: nested datasets cannot."""
-    return all(spec.dtype not in (tf.variant, tf.resource) for spec in structure(node))
+    """Return True if elements of a dataset operation can leave the graph, as nested datasets cannot."""
+    return all(spec.dtype not in (tf.variant, tf.resource) for spec in element_specs(node))
 
 
 def keep(session: Any, tensor: Any, fed: dict[str, Any], spec: tuple[Any, ...], seconds: float) -> Kept:
-    """Draws elements of a dataset for about so many seconds, and one at least where there is one."""
+    """Draw elements of a dataset for about this many seconds, at least one if there is one."""
     with session.graph.as_default():
         dataset = as_dataset(tensor, spec).with_options(plain_options())
         iterator = tf.compat.v1.data.make_initializable_iterator(dataset)

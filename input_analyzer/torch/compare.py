@@ -33,7 +33,7 @@ def compare(
     """
     with program.role(Shard(1, 0)):
         plain, other = (program.build(Shard(1, 0)) for _ in range(2))
-        other = changed(other, findings)
+        other = apply_findings(other, findings)
         if other is None:
             return None
         before, after = (partial(next, _without_end(loader, say)) for loader in (plain, other))
@@ -52,7 +52,7 @@ def _without_end(loader: Any, say: Callable[[], None]) -> Iterator[Any]:
             raise InputEndedError(0, 0)
 
 
-def changed(loader: Any, findings: Mapping[str, int | None]) -> Any:
+def apply_findings(loader: Any, findings: Mapping[str, int | None]) -> Any:
     """A loader with other worker processes.
 
     Args:

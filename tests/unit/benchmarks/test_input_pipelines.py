@@ -10,14 +10,14 @@ import pytest
 from benchmarks import input_pipelines
 from benchmarks.input_analysis import GROUPS, TRUTH, Profiled, advice, chosen
 from benchmarks.input_profile import hint_for
-from input_analyzer.tf.eager_graph import in_graph
+from input_analyzer.tf.eager_graph import rebuild_in_graph
 from input_rules.tf.pipeline import trace
 
 
 @pytest.mark.parametrize("name", TRUTH)
 def test_the_slowest_stage_is_there(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(input_pipelines.FOLDER_VARIABLE, str(tmp_path))
-    pipeline = trace(getattr(input_pipelines, name), in_graph=in_graph).pipeline
+    pipeline = trace(getattr(input_pipelines, name), in_graph=rebuild_in_graph).pipeline
     assert TRUTH[name].stage in pipeline.by_name
     assert pipeline.samples_per_element == input_pipelines.BATCH
 

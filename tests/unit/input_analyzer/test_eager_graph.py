@@ -16,7 +16,7 @@ import tensorflow as tf
 from input_analyzer.function_program import called, on_import, program_of
 from input_analyzer.measure.examine import examine
 from input_analyzer.measure.link import Order
-from input_analyzer.tf.eager_graph import NeedsEagerError, in_graph
+from input_analyzer.tf.eager_graph import NeedsEagerError, rebuild_in_graph
 from input_analyzer.tf.rebuild import initializers
 from input_analyzer.tf.timing import count
 from input_rules.input_export import Shard
@@ -30,7 +30,7 @@ def test_functions_for_eager_execution_mean_what_they_say() -> None:
     def make() -> Any:
         return tf.data.Dataset.range(10).filter(lambda x: x % OUTSIDE == 0).batch(2)
 
-    traced = trace(make, in_graph=in_graph)
+    traced = trace(make, in_graph=rebuild_in_graph)
     assert [stage.name for stage in traced.pipeline.stages] == ["range", "filter", "batch"]
     assert traced.pipeline.last.source is not None
     with traced.graph.as_default():
@@ -138,8 +138,8 @@ def _of_parts() -> Any:
 )
 def test_what_a_function_makes_eagerly_is_made_in_a_graph(make: Callable[[], Any]) -> None:
     expected = next(iter(make())).numpy().tolist()
-    traced = trace(make, in_graph=in_graph)
-    assert fingerprint(traced.graph) == fingerprint(trace(make, in_graph=in_graph).graph)
+    traced = trace(make, in_graph=rebuild_in_graph)
+    assert fingerprint(traced.graph) == fingerprint(trace(make, in_graph=rebuild_in_graph).graph)
     assert first_of(traced) == expected
     counted = set(count(traced, 0.1).per_sample)
     assert counted == {stage.name for stage in traced.pipeline.stages}
@@ -168,8 +168,8 @@ def _queue() -> Any:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (_compiled, r"what a tf.function has made, at .*test_eager_graph.py:\d+"),
-        (_outside, r"has not seen being made, at .*test_eager_graph.py:\d+"),
+        (_compiled, r"a result of a tf.function, at .*test_eager_graph.py:\d+"),
+        (_outside, r"could record it, at .*test_eager_graph.py:\d+"),
         (
             _queue,
             r"a resource of TensorFlow \(FIFOQueueV2\).*, at .*test_eager_graph.py:\d+",
@@ -178,7 +178,7 @@ def _queue() -> Any:
 )
 def test_what_works_only_eagerly_is_said_and_read_as_it_is(make: Callable[[], Any], reason: str) -> None:
     with pytest.raises(NeedsEagerError, match=reason):
-        trace(make, in_graph=in_graph)
+        trace(make, in_graph=rebuild_in_graph)
     order = Order(purpose="examine", socket="", stage_seconds=0.1)
     found = examine(program_of(make, make()), order, SimpleNamespace(send=lambda **said: None))  # type: ignore[arg-type]
     assert found["batch_size"] == 2
@@ -186,7 +186,7 @@ def test_what_works_only_eagerly_is_said_and_read_as_it_is(make: Callable[[], An
     assert found["findings"] == []
     assert found["sharded"] is None
     (note,) = found["notes"]
-    assert re.search(f"cannot be made in a graph.*{reason}", note)
+    assert re.search(f"cannot be rebuilt in a graph.*{reason}", note)
     batches = program_of(make, make()).batches(Shard(1, 0))
     expected = [batch.numpy().tolist() for batch in make().take(3)]
     assert [next(batches)[0].tolist() for _ in range(3)] == expected
@@ -213,7 +213,7 @@ def test_what_the_module_of_a_function_makes_is_made_in_a_graph_too(
     order: list[str] = []
     function, made = called("numbers_of_four.py:make", lambda: order.append("prepared"), order.append)
     assert order == ["prepared", "calling numbers_of_four.py:make"]
-    traced = trace(function, in_graph=in_graph)
+    traced = trace(function, in_graph=rebuild_in_graph)
     assert [stage.source for stage in traced.pipeline.stages] == [
         *["numbers_of_four.py:4"] * 2,
         *["numbers_of_four.py:9"] * 2,

@@ -57,7 +57,7 @@ def test_gains_that_cannot_be_measured_leave_what_is_expected() -> None:
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     failed = measure_gains(expected, launch, cpus, 1.0, (1 << 30, 1), lambda doing: None)
     assert failed.findings == expected
-    assert failed.notes[0].startswith("Gains could not be measured: the program ended")
+    assert failed.notes[0].startswith("Gains could not be measured: the program exited")
     full = measure_gains(expected, launch, cpus, 1.0, (1 << 30, 1 << 29), lambda doing: None)
     assert full.findings == expected
     assert full.notes == ("Gains were not measured: two copies of the input do not fit into the memory.",)

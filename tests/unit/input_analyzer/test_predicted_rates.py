@@ -23,7 +23,7 @@ from input_analyzer.measure.copies import Launch
 from input_analyzer.measure.examine import stage_costs
 from input_analyzer.measure.rates import Effort, Plan, Rates
 from input_analyzer.rate_model import Point, fit
-from input_analyzer.tf.eager_graph import in_graph
+from input_analyzer.tf.eager_graph import rebuild_in_graph
 from input_rules.pipeline import StageTime
 from input_rules.tf.pipeline import trace
 from input_rules.throughput import sample_time
@@ -59,7 +59,7 @@ def by_name(case: Any) -> str:
 @pytest.mark.parametrize("case", KNOWN, ids=by_name)
 @pytest.mark.parametrize("cpus", [1, 2])
 def test_the_bottleneck_follows_from_times_and_threads(case: Any, cpus: int) -> None:
-    pipeline = trace(case.make, in_graph=in_graph).pipeline
+    pipeline = trace(case.make, in_graph=rebuild_in_graph).pipeline
     times = []
     for stage in pipeline.stages:
         python, wait, steps = case.costs.get(stage.name, (0, 0, 0))

@@ -19,7 +19,7 @@ from input_analyzer.measure.examine import Overlap
 from input_analyzer.measure.link import Order
 from input_analyzer.tf import private_files
 from input_analyzer.tf.compare import compare
-from input_analyzer.tf.eager_graph import in_graph
+from input_analyzer.tf.eager_graph import rebuild_in_graph
 from input_analyzer.tf.examine import overlap_of_workers
 from input_analyzer.tf.rebuild import initializers
 from input_rules.input_export import InputProgram
@@ -168,7 +168,7 @@ def _values(dtype: Any) -> Any:
 
 def test_a_graph_holds_no_large_data_and_tells_them_apart() -> None:
     def of(values: Any) -> Any:
-        return in_graph(lambda: tf.data.Dataset.from_tensor_slices(values).batch(4))[0]
+        return rebuild_in_graph(lambda: tf.data.Dataset.from_tensor_slices(values).batch(4))[0]
 
     graph = of(_values(np.float32))
     assert graph.as_graph_def().ByteSize() < ROWS
@@ -202,7 +202,7 @@ def test_mapped_records_are_the_same(dtype: Any) -> None:
         return tf.data.Dataset.zip((rows.repeat(2), whole.repeat(2).unbatch())).batch(50)
 
     expected = [[leaf.numpy() for leaf in tf.nest.flatten(batch)] for batch in make()]
-    found = _batches(*in_graph(make))
+    found = _batches(*rebuild_in_graph(make))
     for batch, leaves in zip(expected, found, strict=True):
         assert all(np.array_equal(one, other) for one, other in zip(batch, leaves, strict=True))
 
@@ -213,5 +213,5 @@ def test_what_has_no_room_on_the_disk_is_a_constant(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("input_analyzer.tf.private_files.replace_file", full)
     values = _values(np.int64) + 7
-    graph, _ = in_graph(lambda: tf.data.Dataset.from_tensor_slices(values))
+    graph, _ = rebuild_in_graph(lambda: tf.data.Dataset.from_tensor_slices(values))
     assert graph.as_graph_def().ByteSize() > values.nbytes

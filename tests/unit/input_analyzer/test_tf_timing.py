@@ -22,7 +22,7 @@ from input_analyzer.errors import InputEndedError
 from input_analyzer.measure import cpu_time
 from input_analyzer.measure.examine import stage_costs
 from input_analyzer.tf import timing as tf_timing
-from input_analyzer.tf.eager_graph import in_graph
+from input_analyzer.tf.eager_graph import rebuild_in_graph
 from input_analyzer.tf.timing import count, time_stages
 from input_rules.tf.pipeline import call_in_graph, trace
 
@@ -190,7 +190,7 @@ def test_functions_for_eager_execution_are_timed() -> None:
     def make() -> Any:
         return numbers().filter(lambda x: x % 2 == 0).map(burn(2000)).repeat().batch(2, drop_remainder=True)
 
-    times = {t.stage: t for t in time_stages(trace(make, in_graph=in_graph), seconds=0.5).times}
+    times = {t.stage: t for t in time_stages(trace(make, in_graph=rebuild_in_graph), seconds=0.5).times}
     assert times["map"].cpu_us > 2000 * (1 - TOLERANCE)
     assert max(times.values(), key=lambda found: found.self_time_us).stage == "map"
 
@@ -249,7 +249,7 @@ def test_functions_with_loops_and_branches_are_timed(eager: bool) -> None:
     def make() -> Any:
         return numbers().map(looped).map(burn(1000)).repeat().batch(2, drop_remainder=True)
 
-    timing = time_stages(trace(make, in_graph=in_graph if eager else call_in_graph), seconds=0.1)
+    timing = time_stages(trace(make, in_graph=rebuild_in_graph if eager else call_in_graph), seconds=0.1)
     assert {"map", "map_2"} <= {time.stage for time in timing.times}
 
 
@@ -285,7 +285,7 @@ def test_what_remembers_in_python_that_nothing_more_passes_is_left_untimed(
         return fresh.batch(2, drop_remainder=True)
 
     timing = time_stages(trace(make), 0.5, forget_what_was_counted)
-    assert timing.notes == ("filter delivers nothing more after a while, so it was not timed",)
+    assert timing.notes == ("filter ends after a while, so it was not timed",)
     assert "filter" not in {found.stage for found in timing.times}
 
 

@@ -25,10 +25,10 @@ KeyPath = tuple[str | int, ...]
 class ConfigError(UsageError):
     """A YAML file is invalid; the message lists all errors, one per line."""
 
-    def __init__(self, path: Path, faults: list[str]) -> None:
+    def __init__(self, path: Path, errors: list[str]) -> None:
         self.path = path
-        self.faults = faults
-        super().__init__("\n".join(faults))
+        self.errors = errors
+        super().__init__("\n".join(errors))
 
 
 class _CoreSchemaLoader(yaml.SafeLoader):
@@ -65,13 +65,13 @@ class Document:
     Attributes:
         data: content; the last value of a duplicate key.
         lines: line of every key and list item.
-        faults: messages about duplicate keys.
+        errors: messages about duplicate keys.
     """
 
     path: Path
     data: dict[str, Any]
     lines: Mapping[KeyPath, int]
-    faults: tuple[str, ...]
+    errors: tuple[str, ...]
 
 
 def load_mapping(path: Path | str) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def load_mapping(path: Path | str) -> dict[str, Any]:
         ConfigError: the file is missing, unreadable, not YAML, not a mapping, or has duplicate keys.
     """
     document = read_document(Path(path))
-    if document.faults:
-        raise ConfigError(document.path, list(document.faults))
+    if document.errors:
+        raise ConfigError(document.path, list(document.errors))
     return document.data
 
 
@@ -101,14 +101,14 @@ def validate_document(document: Document, model: type[Model]) -> Model:
     Raises:
         ConfigError: lists duplicate keys and every key or value that the model rejects.
     """
-    faults = list(document.faults)
+    errors = list(document.errors)
     try:
         valid = validate(document.data, model, document.path, document.lines)
-        if not faults:
+        if not errors:
             return valid
     except ConfigError as error:
-        faults += error.faults
-    raise ConfigError(document.path, faults)
+        errors += error.errors
+    raise ConfigError(document.path, errors)
 
 
 def validate(
@@ -144,7 +144,7 @@ def read_document(path: Path) -> Document:
         loader = _CoreSchemaLoader(text)
         try:
             node = loader.get_single_node()
-            faults = _walk(node, (), lines, path)
+            errors = _walk(node, (), lines, path)
             data = {} if node is None else loader.construct_document(node)
         finally:
             loader.dispose()
@@ -157,29 +157,29 @@ def read_document(path: Path) -> Document:
         raise ConfigError(path, [f"{path}:{line}: not valid YAML: {reason}"]) from None
     if not isinstance(data, dict):
         raise ConfigError(path, [f"{path}:1: expected a mapping of keys to values, got {data!r}"])
-    return Document(path, data, lines, tuple(faults))
+    return Document(path, data, lines, tuple(errors))
 
 
 def _walk(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> list[str]:
     """Record the line of every key below `node`; return messages about duplicate keys."""
-    faults: list[str] = []
+    errors: list[str] = []
     if isinstance(node, yaml.MappingNode):
         for key_node, value_node in node.value:
             key = (*at, str(key_node.value))
             line = key_node.start_mark.line + 1
             if key in lines:
                 name = ".".join(map(str, key))
-                faults.append(
+                errors.append(
                     f"{path}:{line}: duplicate key '{name}' (first on line {lines[key]}); keep one of them"
                 )
             else:
                 lines[key] = line
-            faults += _walk(value_node, key, lines, path)
+            errors += _walk(value_node, key, lines, path)
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             lines[(*at, index)] = item.start_mark.line + 1
-            faults += _walk(item, (*at, index), lines, path)
-    return faults
+            errors += _walk(item, (*at, index), lines, path)
+    return errors
 
 
 def _line_of(error: Any, lines: Mapping[KeyPath, int]) -> int | None:

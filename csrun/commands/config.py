@@ -48,7 +48,7 @@ def check(file: Path | None) -> int:
     try:
         loaded = load_site({} if file else os.environ, file)
     except SiteError as error:
-        write_text(STDERR, "".join(f"{fault}\n" for fault in error.faults))
+        write_text(STDERR, "".join(f"{message}\n" for message in error.errors))
         return EXIT_INVALID
     notes = "".join(f"{note}\n" for note in loaded.notes)
     write_text(STDOUT, f"{notes}{loaded.path or 'the environment'}: no errors\n")

@@ -48,8 +48,8 @@ def _examine(launcher: str | None, cs_ip: str, nodes: int | None, *, probe: bool
     try:
         loaded = load_site(os.environ)
     except SiteError as error:
-        for fault in error.faults:
-            text, _, advice = fault.partition("; expected ")
+        for message in error.errors:
+            text, _, advice = message.partition("; expected ")
             yield Finding("site", "fail", text, f"expected {advice}" if advice else "correct it")
         return
     site, toolkit, cwd = loaded.site, this_toolkit(), working_directory()

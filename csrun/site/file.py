@@ -99,12 +99,12 @@ def read_site_file(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str
     try:
         document = read_document(path)
     except ConfigError as error:
-        return {}, {}, error.faults
+        return {}, {}, error.errors
     lines = {str(key[0]): line for key, line in document.lines.items() if len(key) == 1}
     try:
         site = validate_document(document, SiteFile)
     except ConfigError as error:
-        return document.data, lines, error.faults
+        return document.data, lines, error.errors
     return {name: getattr(site, name) for name in site.model_fields_set}, lines, []
 
 

@@ -68,7 +68,7 @@ def _load(environment: dict[str, str], path: Path | None = None) -> tuple[Loaded
     try:
         return load_site(environment, path), []
     except SiteError as error:
-        return None, error.faults
+        return None, error.errors
 
 
 PATHS = st.lists(st.sampled_from(["a", "b", "a b", "ab"]), max_size=4).map(

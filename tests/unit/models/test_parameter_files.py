@@ -105,7 +105,7 @@ def test_one_fault_one_line(
         file.write_text(text.replace(old, new, 1))
         with pytest.raises(ConfigError) as caught:
             program.merge_params(program.parse_arguments(["-m", "train", "-p", str(file)]))
-    (fault,) = caught.value.faults
+    (fault,) = caught.value.errors
     lines = [line.strip() for line in file.read_text().splitlines()]
     line = 1 + next(index for index, entry in enumerate(lines) if entry.startswith(f"{at}:"))
     assert fault.startswith(f"{file}:{line}: ")

@@ -161,7 +161,7 @@ def test_the_users_file_is_below_home_without_an_absolute_xdg_directory(tmp_path
 def test_a_named_file_that_does_not_exist_is_a_fault(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match=r"missing.yaml: no such file; give the path") as caught:
         load_site({"CSRUN_SITE_CONFIG": str(tmp_path / "missing.yaml"), "DEF_NODES": "x"})
-    assert len(caught.value.faults) == 2
+    assert len(caught.value.errors) == 2
     assert caught.value.exit_code == 2
 
 
@@ -179,7 +179,7 @@ def test_all_faults_of_a_file_and_of_the_environment_come_at_once(tmp_path: Path
     )
     with pytest.raises(SiteError) as caught:
         load_site({"DEF_CPUS": "-1", "CS_IP": "host:0"}, path)
-    assert [fault.replace(str(path), "FILE").split(";")[0] for fault in caught.value.faults] == [
+    assert [fault.replace(str(path), "FILE").split(";")[0] for fault in caught.value.errors] == [
         "FILE:3: duplicate key 'def_nodes' (first on line 2)",
         f"FILE:1: 'launcher' is 'slrum': expected one of: {', '.join(registry.names())}",
         "FILE:2: 'def_nodes' is 0: Input should be greater than or equal to 1",
@@ -199,7 +199,7 @@ def test_what_is_no_mapping_of_keys_is_a_fault_with_its_place(tmp_path: Path, te
     path = site_file(tmp_path, text)
     with pytest.raises(SiteError) as caught:
         load_site({}, path)
-    assert caught.value.faults[0].startswith(str(path))
+    assert caught.value.errors[0].startswith(str(path))
 
 
 def test_an_empty_file_sets_nothing(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from cstorch.program import Program
 
 log = logging.getLogger("cstorch")
 
+_NUM_WORKERS = 4  # position of `num_workers` among the arguments after the dataset
+
 
 def log_unused(caller: str, given: Mapping[str, Any], plain: Mapping[str, Any] | None = None) -> None:
     """Log settings without effect that differ from their defaults, once for each program.
@@ -26,9 +28,6 @@ def log_unused(caller: str, given: Mapping[str, Any], plain: Mapping[str, Any] |
     if names:
         message = "%s: %s of the original's cluster, without effect here"
         Program.current().log_once(log, logging.WARNING, message, caller, ", ".join(names))
-
-
-_NUM_WORKERS = 4  # position of `num_workers` among the arguments after the dataset
 
 
 def accept_prefetch_factor() -> None:

@@ -21,6 +21,9 @@ from cs_toolkit.execution_options import (
 from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
 from cstorch.errors import ConfigureError
 
+MbsSetting = Literal["auto", "explore"] | int | dict[str, Any] | None
+"""A micro-batch size as programs give it, see `micro_batch_size_of`."""
+
 
 class BackendType(enum.Enum):
     """Kinds of backends; programs may also give their names."""
@@ -136,10 +139,6 @@ def _check_replicas(configuration: Configuration) -> None:
         check_replicas(choice, configuration.execution, configuration.num_csx, None)
     except ReplicaChoiceError as error:
         raise ConfigureError(str(error)) from None
-
-
-MbsSetting = Literal["auto", "explore"] | int | dict[str, Any] | None
-"""A micro-batch size as programs give it, see `micro_batch_size_of`."""
 
 
 def micro_batch_size_of(given: Any) -> int | None:

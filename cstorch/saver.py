@@ -19,6 +19,9 @@ from cstorch.utils.nest import named_leaves, recurse_spec
 
 PathLike = str | os.PathLike[str]
 
+# Prefix of weights and buffers in the state of a program.
+_MODEL = "model."
+
 
 class PyTorchH5Saver:
     """Writes and reads whole checkpoints, or single tensors of them.
@@ -123,10 +126,6 @@ class PyTorchH5Saver:
 def _leaves_of(checkpoint_file: Path, mtime_ns: int, size: int) -> dict[str, Any]:
     """Return the leaves of a file in its present version; cached, because programs read leaf by leaf."""
     return named_leaves(load(checkpoint_file))
-
-
-# Prefix of weights and buffers in the state of a program.
-_MODEL = "model."
 
 
 class _Pending:

@@ -23,6 +23,8 @@ _OLD_NAMES = {"WSE_WS": "CSX", "WSE_PIPELINE": "CSX", "WSE": "CSX"}
 # The execution mode that a backend's name implies.
 _EXECUTIONS: Mapping[str, ExecutionChoice] = {"WSE_WS": "weight_streaming", "WSE_PIPELINE": "pipelined"}
 
+DEFAULT_ARTIFACT_DIR = "./cerebras_logs"
+
 
 class Flag(int):
     """A truth value that programs read as an attribute; programs of the first releases call it."""
@@ -208,9 +210,6 @@ class Backend:
 
     def __str__(self) -> str:
         return self.name
-
-
-DEFAULT_ARTIFACT_DIR = "./cerebras_logs"
 
 
 def type_of(given: str | BackendType) -> BackendType:

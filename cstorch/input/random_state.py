@@ -13,6 +13,9 @@ from cstorch.program import configuration
 
 _MAX_STEP_SEED = 2**31 - 1
 
+States = tuple[Any, np.random.BitGenerator, torch.Tensor]
+"""The states of the generators of Python, NumPy and PyTorch."""
+
 
 def manual_seed(seed: int) -> torch.Generator:
     """Seed PyTorch on this CPU, and the random operations of steps that are recorded later."""
@@ -51,10 +54,6 @@ class RandomState:
     def __exit__(self, *error: object) -> None:
         self._own = _get_state()
         _set_state(self._program)
-
-
-States = tuple[Any, np.random.BitGenerator, torch.Tensor]
-"""The states of the generators of Python, NumPy and PyTorch."""
 
 
 def _get_state() -> States:

@@ -28,6 +28,8 @@ from cstorch.precision import half_dtype, is_mixed
 _SUFFIX = ".input"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
+_MAX_DEPTH = 8  # references followed from the input function to find an object that cannot be pickled
+
 
 @dataclass(frozen=True)
 class TransferredInput:
@@ -149,9 +151,6 @@ def _pickle_input(given: TransferredInput) -> bytes:
     except Exception as error:
         culprit = find_unpicklable(given.function, given.args, given.kwargs)
         raise InputNotSentError(culprit, error) from error
-
-
-_MAX_DEPTH = 8  # references followed from the input function to find an object that cannot be pickled
 
 
 def pickle_by_value(value: Any) -> bytes:

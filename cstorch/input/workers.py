@@ -43,6 +43,8 @@ log = logging.getLogger("cstorch")
 
 _POLL_INTERVAL_S = 0.1
 
+_JOB_FILE = "job.json"
+
 
 def job_files(task: TaskInfo) -> InputFiles:
     """Return the files in which the chief transfers inputs to the workers of a job."""
@@ -132,9 +134,6 @@ class _Source:
     def batches(self, skip: int) -> Iterator[Batch]:
         """Yield the batches after the first `skip` ones."""
         return self._loader.batches(skip)
-
-
-_JOB_FILE = "job.json"
 
 
 class LocalWorkers:

@@ -43,6 +43,14 @@ log = logging.getLogger("cstorch")
 
 _CHECKPOINT = "checkpoint_{}.mdl"
 
+_SCALER_KEYS = {
+    "loss_scaling_factor": "loss_scale",
+    "initial_loss_scale": "init_scale",
+    "steps_per_increase": "steps_per_increase",
+    "min_loss_scale": "min_loss_scale",
+    "max_loss_scale": "max_loss_scale",
+}
+
 
 class LossValueError(RunError, ValueError):
     """The loss became NaN or infinite; a ValueError, as programs expect."""
@@ -434,15 +442,6 @@ def _writer(directory: Path) -> Any:
     except ImportError:
         return None
     return SummaryWriter(log_dir=str(directory))
-
-
-_SCALER_KEYS = {
-    "loss_scaling_factor": "loss_scale",
-    "initial_loss_scale": "init_scale",
-    "steps_per_increase": "steps_per_increase",
-    "min_loss_scale": "min_loss_scale",
-    "max_loss_scale": "max_loss_scale",
-}
 
 
 class Model:

@@ -27,6 +27,42 @@ from cstorch.compatibility import log_unused
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
+_COUNTS = ("log_steps", "checkpoint_steps", "save_stream_size")
+
+EXECUTION_NAMES: Mapping[str, ExecutionChoice] = {
+    "auto": "auto",
+    "pipelined": "pipelined",
+    "pipeline": "pipelined",
+    "weight_streaming": "weight_streaming",
+}
+"""Execution modes by their names on the command line."""
+
+MODES = ("train", "eval", "train_and_eval")
+
+Params = dict[str, Any]
+
+ExtraParsers = Callable[[], argparse.ArgumentParser | Iterable[argparse.ArgumentParser]]
+
+_OF_THE_APPLIANCE: Mapping[str, Any] = {
+    "credentials_path": None,
+    "mgmt_address": "cluster-server.cerebras.com:443",
+    "num_wgt_servers": 12,
+    "debug_args_path": None,
+}
+
+_WITHOUT_EFFECT = "of the original's cluster, without effect, which is logged"
+
+_NOT_RUN_CONFIG = (
+    "params",
+    "cpu",
+    "target",
+    "execution",
+    "config",
+    "mount_dirs",
+    "python_paths",
+    *_OF_THE_APPLIANCE,
+)
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -251,42 +287,8 @@ class RunConfig:
         return int(getattr(logging, name.upper()))
 
 
-_COUNTS = ("log_steps", "checkpoint_steps", "save_stream_size")
-
-
 class StepsReachedError(CallError, RuntimeError):
     """No step is left to train; a RuntimeError, as programs expect."""
-
-
-EXECUTION_NAMES: Mapping[str, ExecutionChoice] = {
-    "auto": "auto",
-    "pipelined": "pipelined",
-    "pipeline": "pipelined",
-    "weight_streaming": "weight_streaming",
-}
-"""Execution modes by their names on the command line."""
-MODES = ("train", "eval", "train_and_eval")
-
-Params = dict[str, Any]
-ExtraParsers = Callable[[], argparse.ArgumentParser | Iterable[argparse.ArgumentParser]]
-
-_OF_THE_APPLIANCE: Mapping[str, Any] = {
-    "credentials_path": None,
-    "mgmt_address": "cluster-server.cerebras.com:443",
-    "num_wgt_servers": 12,
-    "debug_args_path": None,
-}
-_WITHOUT_EFFECT = "of the original's cluster, without effect, which is logged"
-_NOT_RUN_CONFIG = (
-    "params",
-    "cpu",
-    "target",
-    "execution",
-    "config",
-    "mount_dirs",
-    "python_paths",
-    *_OF_THE_APPLIANCE,
-)
 
 
 def parse(

@@ -29,6 +29,9 @@ __all__ = [
 
 _DEFAULT_STEPS_PER_INCREASE = 2000
 
+PENDING = "_scaler_of_gradients"
+"""Attribute of an optimizer: the scaler of the gradients for its next step."""
+
 
 class GradScaler(amp.GradScaler):
     """`cstorch.amp.GradScaler` that is called with a loss.
@@ -147,10 +150,6 @@ def get_init_params() -> dict[str, Any]:
     """Return the arguments of the program's scaler, which are empty before there is one."""
     scaler = _scaler()
     return {} if scaler is None else scaler.get_init_params()
-
-
-PENDING = "_scaler_of_gradients"
-"""Attribute of an optimizer: the scaler of the gradients for its next step."""
 
 
 class _AmpState:

@@ -18,6 +18,19 @@ from cstorch.v1.session.amp import PENDING
 from cstorch.v1.session.environment import state, use_cs
 from cstorch.v1.session.optim.lr_scheduler import chain_schedules, count_step, follow_steps, take_schedule
 
+# Optimizers of PyTorch whose steps can be recorded once their state exists.
+_OF_TORCH = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.Adagrad,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+)
+
 
 def optimizer(given: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Prepare an optimizer for a session, and return it; its class then is a `cbtorch.optim.Optimizer`.
@@ -115,20 +128,6 @@ class _Prepared:
             continue_schedules(self, int(state_dict[GLOBAL_STEP]))
         rates = [group.get("lr") for group in state_dict["param_groups"]]
         follow_steps(self, rates if all(isinstance(x, torch.Tensor) for x in rates) else None)
-
-
-# Optimizers of PyTorch whose steps can be recorded once their state exists.
-_OF_TORCH = (
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.optim.Adagrad,
-    torch.optim.Adamax,
-    torch.optim.NAdam,
-    torch.optim.RAdam,
-    torch.optim.RMSprop,
-    torch.optim.Rprop,
-)
 
 
 @cache

@@ -34,6 +34,16 @@ if TYPE_CHECKING:
 KEPT_ELEMENTS = 1 << 16
 """Elements of the largest tensor that a program can read after its step without a step closure."""
 
+_REMEDY = (
+    "the step is compiled once, from the first iteration. Numbers that change belong in tensors: learning "
+    "rates in a schedule of cbtorch.optim.lr_scheduler; other differences between steps belong in a step "
+    "closure"
+)
+
+P = ParamSpec("P")
+
+T = TypeVar("T")
+
 
 class Steps:
     """The steps over one input.
@@ -301,13 +311,6 @@ def leave(steps: Steps) -> None:
         entered.remove(steps)
 
 
-_REMEDY = (
-    "the step is compiled once, from the first iteration. Numbers that change belong in tensors: learning "
-    "rates in a schedule of cbtorch.optim.lr_scheduler; other differences between steps belong in a step "
-    "closure"
-)
-
-
 def describe_difference(first: Graph, again: Graph, nodes: int) -> str | None:
     """Describe how a later recording of a step differs from the first one; None if it does not.
 
@@ -346,10 +349,6 @@ def _line(node: Node) -> str:
 
 def _takes(node: Node, key: int) -> bool:
     return any(getattr(value, "id", None) == key for value in node.arguments.values())
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 def step_closure(function: Callable[P, T]) -> Callable[P, T | None]:

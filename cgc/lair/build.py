@@ -15,11 +15,16 @@ from xdsl.dialects.func import CallOp
 from xdsl.dialects.linalg.ops import FillOp, IndexOp, YieldOp
 from xdsl.dialects.tensor import ExtractOp
 from xdsl.ir import Block, Operation, Region, SSAValue
-from xdsl.ir.affine import AffineExpr, AffineMap
+from xdsl.ir.affine import (
+    AffineBinaryOpExpr,
+    AffineBinaryOpKind,
+    AffineConstantExpr,
+    AffineDimExpr,
+    AffineExpr,
+    AffineMap,
+)
 
-from cgc.cirh.base import CirhOp
 from cgc.cirh.types import ElementType, Tensor, element_type, numpy_dtype, shape_of, tensor_of, tensor_type
-from cgc.lair.affine import affine_map, dim, identity, partial
 from cgc.lair.dialect import PARALLEL, REDUCTION, GenericOp
 from cs_toolkit.step import device_dtype
 
@@ -29,7 +34,7 @@ _MakeBinary: TypeAlias = Callable[[SSAValue, SSAValue], Operation]
 
 def scalar_type(dtype: str) -> ElementType:
     """Return the type of LAIR for a device type: signless where CIRH has unsigned integers."""
-    if dtype == "int16":
+    if dtype in ("int16", "uint16"):
         return IntegerType(16)  # only for bits: CIRH has no such tensors
     element = element_type(dtype)
     return IntegerType(element.width.data) if isinstance(element, IntegerType) else element
@@ -95,6 +100,16 @@ class Scalar:
 
     def __truediv__(self, other: Scalar | float) -> Scalar:
         return self._binary("div", other)
+
+    def truncating_divide(self, other: Scalar) -> Scalar:
+        """Divide, rounding integers towards zero."""
+        if self.is_float or self.is_unsigned:
+            return self / other
+        return self._append(arith.DivSIOp(self.value, other.value))
+
+    def shift(self, kind: str, other: Scalar) -> Scalar:
+        """Shift the bits `left`, `right_arithmetic` or `right_logical`."""
+        return self._append(_SHIFTS[kind](self.value, other.value))
 
     def __neg__(self) -> Scalar:
         return self._append(arith.NegfOp(self.value)) if self.is_float else self.constant(0) - self
@@ -239,6 +254,23 @@ def loop_index(block: Block, dimension: int) -> Scalar:
     return Scalar(block, op.result, "index")
 
 
+def affine_index(block: Block, expr: AffineExpr) -> Scalar:
+    """Compute an affine expression of the loops."""
+    if isinstance(expr, AffineDimExpr):
+        return loop_index(block, expr.position)
+    if isinstance(expr, AffineConstantExpr):
+        return constant(block, expr.value, "index")
+    assert isinstance(expr, AffineBinaryOpExpr)
+    left, right = affine_index(block, expr.lhs), affine_index(block, expr.rhs)
+    if expr.kind is AffineBinaryOpKind.Add:
+        return left + right
+    if expr.kind is AffineBinaryOpKind.Mul:
+        return left * right
+    if expr.kind is AffineBinaryOpKind.FloorDiv:
+        return left / right
+    return left - (left / right) * right
+
+
 def lowest(dtype: str) -> float:
     """Return the smallest value of a type, minus infinity for floats."""
     if dtype in FLOAT_NAMES:
@@ -279,6 +311,12 @@ _BINARY: dict[str, dict[str, _MakeBinary]] = {
     "and": _kinds(arith.AndIOp, arith.AndIOp, arith.AndIOp),
     "or": _kinds(arith.OrIOp, arith.OrIOp, arith.OrIOp),
     "xor": _kinds(arith.XOrIOp, arith.XOrIOp, arith.XOrIOp),
+}
+
+_SHIFTS: dict[str, _MakeBinary] = {
+    "left": arith.ShLIOp,
+    "right_arithmetic": arith.ShRSIOp,
+    "right_logical": arith.ShRUIOp,
 }
 
 _FUNCTIONS: dict[str, Callable[..., Operation]] = {
@@ -350,46 +388,6 @@ class Builder:
         self.block.add_ops([value, op])
         return Array(op.results[0], dtype)
 
-    def fill_from(self, shape: Sequence[int], number: Array) -> Array:
-        """Return a tensor filled with the number of a rank-0 tensor."""
-        read = Read(number, affine_map(len(shape), []))
-        return self.parallel(shape, [read], number.dtype, lambda element: element)
-
-    def parallel(self, shape: Sequence[int], reads: Sequence[Read], dtype: str, body: Body) -> Array:
-        """Compute one result of `shape`, each element by itself."""
-        return self.parallel_results(shape, reads, [dtype], body)[0]
-
-    def parallel_results(
-        self, shape: Sequence[int], reads: Sequence[Read], dtypes: Sequence[str], body: Body
-    ) -> list[Array]:
-        """Compute several results of `shape`."""
-        writes = [Read(self.empty(shape, dtype), identity(len(shape))) for dtype in dtypes]
-        return self.loops(len(shape), (), reads, writes, lambda *values: body(*values[: len(reads)]))
-
-    def pointwise(self, arrays: Sequence[Array], dtype: str, body: Body) -> Array:
-        """Apply a body to elements at the same place of arrays; arrays of rank 0 are read everywhere."""
-        return self.pointwise_results(arrays, [dtype], body)[0]
-
-    def pointwise_results(self, arrays: Sequence[Array], dtypes: Sequence[str], body: Body) -> list[Array]:
-        """Apply a body with several results to elements at the same place of arrays."""
-        shape = max((array.shape for array in arrays), key=len)
-        reads = [
-            Read(array, identity(array.rank) if array.rank else affine_map(len(shape), []))
-            for array in arrays
-        ]
-        return self.parallel_results(shape, reads, dtypes, body)
-
-    def reduce(
-        self, array: Array, dimensions: Sequence[int], start: float, body: Body, keep_dims: bool = False
-    ) -> Array:
-        """Combine `body(element, running value)` over some dimensions, from `start`."""
-        kept = [d for d in range(array.rank) if d not in dimensions]
-        results = [dim(d) if d in kept else 0 for d in range(array.rank) if keep_dims or d in kept]
-        shape = [array.shape[d] if d in kept else 1 for d in range(array.rank) if keep_dims or d in kept]
-        write = Read(self.fill(shape, array.dtype, start), affine_map(array.rank, results))
-        read = Read(array, identity(array.rank))
-        return self.loops(array.rank, dimensions, [read], [write], body)[0]
-
     def loops(
         self, count: int, carried: Sequence[int], reads: Sequence[Read], writes: Sequence[Read], body: Body
     ) -> list[Array]:
@@ -423,40 +421,6 @@ class Builder:
         return [Array(value, write.array.dtype) for value, write in zip(op.results, writes, strict=True)]
 
 
-# (builder, op, its operands) -> its results.
-Rule = Callable[..., Array | Sequence[Array]]
-
-
-def result_dtype(op: CirhOp, index: int = 0) -> str:
-    """Return the device type of a result."""
-    return dtype_of(tensor_of(op.results[index]))
-
-
-def same(element: Scalar) -> Scalar:
-    """Return the element itself."""
-    return element
-
-
-def build_move(builder: Builder, op: CirhOp, x: Array, results: Sequence[AffineExpr | int]) -> Array:
-    """Build a nest whose elements are those of x at the places that the expressions name."""
-    return build_move_to(builder, shape_of(op.results[0]), x, results)
-
-
-def build_move_to(
-    builder: Builder, shape: Sequence[int], x: Array, results: Sequence[AffineExpr | int]
-) -> Array:
-    """Build a move to a result of a given shape."""
-    places = partial(affine_map(len(shape), results), shape, x.shape)
-    return builder.parallel(shape, [Read(x, places)], x.dtype, same)
-
-
-def write_part(builder: Builder, part: Array, whole: Array, places: Sequence[AffineExpr]) -> Array:
-    """Write the elements of `part` into `whole` at the places that expressions of their indices name."""
-    targets = partial(affine_map(part.rank, places), part.shape, whole.shape)
-    reads, writes = [Read(part, identity(part.rank))], [Read(whole, targets)]
-    return builder.loops(part.rank, (), reads, writes, lambda element, _old: element)[0]
-
-
 def extract(block: Block, x: Array, places: Sequence[Scalar]) -> Scalar:
     """Read an element of a tensor at places that the body computes."""
     op = ExtractOp(x.value, [place.value for place in places], tensor_of(x.value).element_type)
@@ -469,31 +433,3 @@ def missing(dtype: str) -> float:
     if dtype in FLOAT_NAMES:
         return python_math.nan
     return lowest(dtype) if dtype.startswith("int") else highest(dtype)
-
-
-def build_indexed(builder: Builder, op: CirhOp, reads: Sequence[Read], body: Callable[..., Scalar]) -> Array:
-    """Build a parallel nest over the result; `body(block, elements ..)` may use the indices of the loops."""
-    shape, dtype = shape_of(op.results[0]), result_dtype(op)
-    write = Read(builder.empty(shape, dtype), identity(len(shape)))
-    return builder.loops(len(shape), (), reads, [write], lambda *values: body(values[-1].block, *values))[0]
-
-
-def widen(builder: Builder, x: Array) -> Array:
-    """Convert 16-bit floats to float32."""
-    if x.dtype not in ("float16", "bfloat16"):
-        return x
-    return builder.pointwise([x], "float32", lambda element: element.to("float32"))
-
-
-def narrow(builder: Builder, x: Array, dtype: str) -> Array:
-    """Convert to `dtype` unless it is the type already; the inverse of `widen`."""
-    return x if x.dtype == dtype else builder.pointwise([x], dtype, lambda element: element.to(dtype))
-
-
-def sum_of(builder: Builder, x: Array, dimensions: Sequence[int], keep_dims: bool = False) -> Array:
-    """Sum over dimensions, in float32 if x has 16 bits."""
-    return builder.reduce(widen(builder, x), dimensions, 0, lambda element, total: total + element, keep_dims)
-
-
-# (op, elements of its operands) -> elements of its results.
-Formula = Callable[..., Scalar | Sequence[Scalar]]

@@ -15,18 +15,14 @@ from xdsl.passes import ModulePass
 from cgc.cirh.base import CirhOp, mnemonic
 from cgc.cirh.dense import dense_attr
 from cgc.cirh.ops import ConstOp
+from cgc.cirh.traits import Order
 from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
 from cgc.errors import LoweringError
-from cgc.lair import elementwise, indexing, reduction
 from cgc.lair.build import FMOD, Array, Builder, dtype_of, lair_tensor, scalar_type
 from cgc.lair.dialect import declaration
+from cgc.lair.from_jaxpr import build_nests, find_unsupported
 from cgc.lowering.base import narrow_to_device
-
-# Scalar formulas of elementwise ops.
-FORMULAS = elementwise.FORMULAS
-
-# Rules of ops that build loop nests.
-RULES = indexing.RULES | reduction.RULES | elementwise.RULES
+from cgc.lowering.jax_table import trace
 
 
 def lower_group(
@@ -134,18 +130,14 @@ class _Lowering:
         return Array(made.result, dtype)
 
     def _lower(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
-        # Loops need extents, so ops on empty tensors are calls.
-        """Add the nests of an op: a scalar formula, a rule, or a call."""
-        if all(0 not in shape_of(value) for value in (*op.operands, *op.results)):
-            if type(op) in FORMULAS and _is_pointwise(op):
-                dtypes = [dtype_of(tensor_of(result)) for result in op.results]
-                formula = FORMULAS[type(op)]
-                return self._builder.pointwise_results(
-                    operands, dtypes, lambda *elements: formula(op, *elements)
-                )
-            if type(op) in RULES:
-                made = RULES[type(op)](self._builder, op, *operands)
-                return [made] if isinstance(made, Array) else made
+        """Add the nests of an op, or a call if loop nests cannot express it."""
+        # Loops need extents, so ops on empty tensors are calls. Sorts and scatters visit elements as no nest
+        # shows, and random numbers have their own cost.
+        is_call = op.TRAITS.order is not Order.ANY or op.TRAITS.work.random
+        if not is_call and all(0 not in shape_of(value) for value in (*op.operands, *op.results)):
+            jaxpr = trace(op)
+            if find_unsupported(jaxpr) is None:
+                return build_nests(self._builder, jaxpr, operands)
         return self._call(op, operands)
 
     def _call(self, op: CirhOp, operands: Sequence[Array]) -> Sequence[Array]:
@@ -160,14 +152,6 @@ class _Lowering:
         call = CallOp(name, [operand.value for operand in operands], types)
         self._block.add_op(call)
         return [Array(value, dtype) for value, dtype in zip(call.results, dtypes, strict=True)]
-
-
-def _is_pointwise(op: CirhOp) -> bool:
-    """Return True if the results have one shape, and every operand has it or is a single element."""
-    shape = shape_of(op.results[0])
-    return all(shape_of(result) == shape for result in op.results) and all(
-        shape_of(operand) in (shape, ()) for operand in op.operands
-    )
 
 
 def _remainders(function: FuncOp) -> list[FuncOp]:

@@ -288,6 +288,9 @@ _KINDS: dict[str, tuple[str, int] | None] = {
     **_each("transcendental", [f"math.{name}" for name in ("exp", "expm1", "log", "log1p", "sin", "cos")]),
     **_each("transcendental", ["math.tanh", "math.erf"]),
     **_each("transcendental", ["math.powf", "math.ipowi", "math.atan2"], 2),
-    **_each("divide", ["arith.divf", "arith.floordivsi", "arith.divui", "arith.remsi", "arith.remui"]),
+    **_each(
+        "divide",
+        ["arith.divf", "arith.divsi", "arith.floordivsi", "arith.divui", "arith.remsi", "arith.remui"],
+    ),
     **_each("divide", ["math.sqrt", "math.rsqrt", CallOp.name]),
 }

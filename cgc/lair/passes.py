@@ -12,11 +12,6 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.dialects.linalg.ops import FillOp, IndexOp, YieldOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.ir.affine import (
-    AffineBinaryOpExpr,
-    AffineBinaryOpKind,
-    AffineConstantExpr,
-    AffineDimExpr,
-    AffineExpr,
     AffineMap,
 )
 from xdsl.passes import ModulePass
@@ -25,7 +20,7 @@ from xdsl.traits import Commutative, IsTerminator
 
 from cgc.cirh.types import shape_of
 from cgc.lair.affine import compose, inverse_permutation, partial
-from cgc.lair.build import Scalar, constant, loop_index
+from cgc.lair.build import affine_index
 from cgc.lair.dialect import (
     GenericOp,
     gives_every_loop,
@@ -136,7 +131,7 @@ def _at_places(body: Block, places: AffineMap) -> None:
     for op in list(body.ops):
         if isinstance(op, IndexOp):
             moved = Block()
-            value = _index(moved, places.results[op.dim.value.data]).value
+            value = affine_index(moved, places.results[op.dim.value.data]).value
             for made in list(moved.ops):
                 moved.detach_op(made)
                 body.insert_op_before(made, op)
@@ -213,23 +208,6 @@ def _exchange(old: GenericOp, new: GenericOp) -> GenericOp:
         before.replace_all_uses_with(after)
     Rewriter.erase_op(old)
     return new
-
-
-def _index(block: Block, expr: AffineExpr) -> Scalar:
-    """Return the value of an expression of the loops."""
-    if isinstance(expr, AffineDimExpr):
-        return loop_index(block, expr.position)
-    if isinstance(expr, AffineConstantExpr):
-        return constant(block, expr.value, "index")
-    assert isinstance(expr, AffineBinaryOpExpr)
-    left, right = _index(block, expr.lhs), _index(block, expr.rhs)
-    if expr.kind is AffineBinaryOpKind.Add:
-        return left + right
-    if expr.kind is AffineBinaryOpKind.Mul:
-        return left * right
-    if expr.kind is AffineBinaryOpKind.FloorDiv:
-        return left / right
-    return left - (left / right) * right
 
 
 @dataclass(frozen=True)

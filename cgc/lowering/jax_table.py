@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+
 import jax
+from jax.extend.core import ClosedJaxpr
+from xdsl.ir import Attribute, Block
 
 from cgc.cirh.base import CirhOp
+from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
 from cgc.errors import LoweringError
 from cgc.lowering import (
     activation,
@@ -21,7 +27,7 @@ from cgc.lowering import (
     softmax,
     token_loop,
 )
-from cgc.lowering.base import Table, describe
+from cgc.lowering.base import Table, describe, device_type
 
 LOWERINGS: Table = {
     **activation.LOWERINGS,
@@ -54,3 +60,29 @@ def lower(op: CirhOp, *operands: jax.Array) -> tuple[jax.Array, ...]:
         )
     values = lowering(op, *operands)
     return values if isinstance(values, tuple) else (values,)
+
+
+def trace(op: CirhOp) -> ClosedJaxpr:
+    """Return the jaxpr of an op, from its operands to its results.
+
+    Raises:
+        LoweringError: as `lower`.
+    """
+    properties = tuple(sorted(op.properties.items()))
+    return _trace(type(op), properties, tuple(op.operand_types), tuple(op.result_types))
+
+
+@lru_cache(maxsize=4096)
+def _trace(
+    kind: type[CirhOp],
+    properties: tuple[tuple[str, Attribute], ...],
+    operand_types: tuple[Attribute, ...],
+    result_types: tuple[Attribute, ...],
+) -> ClosedJaxpr:
+    # Tracing takes about 2 ms, and the ops of a model have few signatures.
+    block = Block(arg_types=operand_types)
+    op = kind.create(operands=block.args, result_types=result_types, properties=dict(properties))
+    struct: Callable[..., jax.ShapeDtypeStruct] = jax.ShapeDtypeStruct  # untyped in JAX
+    types = [device_type(numpy_dtype(tensor_of(value).element_type)) for value in block.args]
+    arguments = [struct(shape_of(value), dtype) for value, dtype in zip(block.args, types, strict=True)]
+    return jax.make_jaxpr(lambda *values: lower(op, *values))(*arguments)

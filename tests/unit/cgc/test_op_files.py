@@ -10,8 +10,6 @@ import pytest
 import cgc.lowering
 from cgc.cirh.base import CirhOp, mnemonic
 from cgc.cirh.ops import ALL_OPS
-from cgc.lair import elementwise, indexing, reduction
-from cgc.lair.lower import FORMULAS, RULES
 from cgc.lowering.jax_table import LOWERINGS
 
 TENSORFLOWS_OWN = {"Max", "Min", "CTCLoss"}
@@ -33,12 +31,6 @@ def test_every_op_is_lowered_in_the_file_of_its_stem() -> None:
         assert any(op in import_module(f"{cgc.lowering.__name__}.{file}").LOWERINGS for file in files), (
             op.name
         )
-
-
-def test_an_op_has_one_loop_nest() -> None:
-    assert len(FORMULAS) + len(RULES) > 80
-    assert not FORMULAS.keys() & RULES.keys()
-    assert len(RULES) == sum(len(module.RULES) for module in (elementwise, indexing, reduction))
 
 
 def test_operations_named_as_an_op_are_imported_in_the_file_of_its_stem() -> None:

@@ -19,10 +19,10 @@ builtin.module {
   // CHECK: linalg.generic {indexing_maps = [affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0, d1)>, affine_map<(d0, d1) -> (d0)>], iterator_types = ["parallel", "reduction"]}
   // CHECK-NEXT: ^bb0(%[[E:.*]]: f32, {{.*}}: f32, %[[SUM:.*]]: f32):
   // CHECK-NEXT: %[[NEW:.*]] = arith.addf %[[SUM]], %[[E]] : f32
-  // CHECK-NEXT: linalg.yield %[[SUM]], %[[NEW]] : f32, f32
+  // CHECK-NEXT: linalg.yield %[[NEW]], %[[NEW]] : f32, f32
   // CHECK-NEXT: } -> (tensor<4x6xf32>, tensor<4xf32>)
   func.func @scan(%x: tensor<4x6xf32>) -> tensor<4x6xf32> {
-    %0 = cirh.CumSum %x {axis = 1 : i64, exclusive = true, reverse = false} : (tensor<4x6xf32>) -> tensor<4x6xf32>
+    %0 = cirh.CumSum %x {axis = 1 : i64, exclusive = false, reverse = false} : (tensor<4x6xf32>) -> tensor<4x6xf32>
     func.return %0 : tensor<4x6xf32>
   }
 

@@ -65,7 +65,9 @@ def test_full_disk_keeps_the_checkpoint_before(
 
 def test_model_dir_that_cannot_be_made(tiny: Tiny, tiny_input: InputFn, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ModelDirError, match=r"cannot write to model_dir .*Not a directory.*as model_dir"):
+    with pytest.raises(
+        ModelDirError, match=r"cannot write to model_dir .*Not a directory.*choose a writable"
+    ):
         tiny(model_dir=tmp_path / "file" / "model").train(tiny_input, steps=1)
 
 

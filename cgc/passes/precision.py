@@ -178,14 +178,14 @@ def _leading_to(ops: Sequence[CirhOp], kinds: AbstractSet[type[Operation]]) -> s
 
 def _closure(
     start: Iterable[Operation],
-    neighbours: Callable[[Operation], Iterable[Operation]],
+    neighbors: Callable[[Operation], Iterable[Operation]],
     belongs: Callable[[Operation], bool],
 ) -> set[Operation]:
     """Return `start` and all values that can be reached from it through values that belong."""
     found = set(start)
     waiting = list(found)
     while waiting:
-        for op in neighbours(waiting.pop()):
+        for op in neighbors(waiting.pop()):
             if op not in found and belongs(op):
                 found.add(op)
                 waiting.append(op)

@@ -18,26 +18,26 @@ from cgc.cirh.types import element_count, shape_of, tensor_of
 from cgc.passes.constant_fold import constant_splat, splat_value
 
 
-def variance_term(variance_grad: SSAValue, centred: SSAValue) -> Operation | None:
-    """Return the op `variance_grad * 2 / N * centred`: the gradient of a variance by its elements.
+def variance_term(variance_grad: SSAValue, centered: SSAValue) -> Operation | None:
+    """Return the op `variance_grad * 2 / N * centered`: the gradient of a variance by its elements.
 
     Args:
         variance_grad: of rows, `[..., 1]`, or of channels, `[channels]`.
-        centred: x less its mean; each variance is that of N of its elements.
+        centered: x less its mean; each variance is that of N of its elements.
     """
-    wanted = 2.0 / max(1.0, _elements_each(centred, variance_grad))  # without elements, any factor is right
+    wanted = 2.0 / max(1.0, _elements_each(centered, variance_grad))  # without elements, any factor is right
     for factor_before, spread in _repeated_value(variance_grad):
-        if shape_of(spread.result) != shape_of(centred):
+        if shape_of(spread.result) != shape_of(centered):
             continue
         pending = [spread.result]
         while pending:
             value = pending.pop()
             for user in _users(value, (ops.MulOp, ops.DivOp)):
                 factor, others = _product(user.result, spread.result)
-                if others == [centred] and math.isclose(factor * factor_before, wanted, rel_tol=1e-5):
+                if others == [centered] and math.isclose(factor * factor_before, wanted, rel_tol=1e-5):
                     found: Operation = user
                     return found
-                if others in ([], [centred]):  # constant factors may follow
+                if others in ([], [centered]):  # constant factors may follow
                     pending.append(user.result)
     return None
 
@@ -86,27 +86,27 @@ def _elements_each(value: SSAValue, total: SSAValue) -> float:
     return element_count(tensor_of(value)) / max(1, element_count(tensor_of(total)))
 
 
-def centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
+def centering_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
     """Return the op that makes the mean of a row's gradient, which a sum subtracts from two given terms.
 
     The two are added and the mean is subtracted (or all three with opposite signs) in one sum, each once, and
     nothing else reads them or the ops that make the mean. The mean may be that of the direct term only, since
     that of the other is 0.
     """
-    return _centring(direct_op, by_variance_op, 1, _row_totals)
+    return _centering(direct_op, by_variance_op, 1, _row_totals)
 
 
-def channel_centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
+def channel_centering_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
     """Return the same for the mean of a channel's gradient: over all dimensions but the last."""
-    return _centring(direct_op, by_variance_op, 1, _channel_totals)
+    return _centering(direct_op, by_variance_op, 1, _channel_totals)
 
 
-def opposed_centring_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
-    """Return the op as `centring_term` does, where one of the two terms has the opposite sign."""
-    return _centring(direct_op, by_variance_op, -1, _row_totals)
+def opposed_centering_term(direct_op: Operation, by_variance_op: Operation) -> Operation | None:
+    """Return the op as `centering_term` does, where one of the two terms has the opposite sign."""
+    return _centering(direct_op, by_variance_op, -1, _row_totals)
 
 
-def _centring(
+def _centering(
     direct_op: Operation, by_variance_op: Operation, relation: int, totals: Totals
 ) -> Operation | None:
     """Return the mean for terms that have the same sign in the sum (`relation` 1) or opposite ones (-1)."""
@@ -334,9 +334,9 @@ def global_norm(rewriter: PatternRewriter, value: SSAValue) -> SSAValue:
 SUM_CONSTRAINTS = (
     counts,
     variance_term,
-    centring_term,
-    channel_centring_term,
-    opposed_centring_term,
+    centering_term,
+    channel_centering_term,
+    opposed_centering_term,
     are_added,
     are_subtracted,
     is_sum_of_squares,

@@ -1,7 +1,7 @@
 """Resampling along one dimension of a tensor, as resizing of images and mirrored borders need it.
 
 It is linear: each result is a weighted sum of few elements, whose places and weights are numbers by the time
-of the import. What repeats elements, or mixes neighbours in the same way everywhere, becomes elementwise ops
+of the import. What repeats elements, or mixes neighbors in the same way everywhere, becomes elementwise ops
 and movement; the rest is gathered, and its gradient is a product with the matrix of the weights.
 """
 
@@ -198,7 +198,7 @@ def resample(e: Emitter, x: SSAValue, axis: int, taps: Taps) -> SSAValue:
 
 
 def _mix_neighbors(e: Emitter, x: SSAValue, axis: int, phase: Sequence[tuple[int, float]]) -> SSAValue:
-    """Return the weighted sum of x and its neighbours along an axis."""
+    """Return the weighted sum of x and its neighbors along an axis."""
     terms = [e.scale(_neighbor(e, x, axis, distance), weight) for distance, weight in phase]
     return terms[0] if len(terms) == 1 else e.add(terms[0], terms[1])
 
@@ -213,7 +213,7 @@ def _neighbor(e: Emitter, x: SSAValue, axis: int, distance: int) -> SSAValue:
     return e.emit(ops.ConcatOp([first, inner] if distance < 0 else [inner, last], axis))
 
 
-def _from_neighbour(e: Emitter, grad: SSAValue, axis: int, distance: int) -> SSAValue:
+def _from_neighbor(e: Emitter, grad: SSAValue, axis: int, distance: int) -> SSAValue:
     """Return the transpose of `_neighbor`."""
     shape = shape_of(grad)
     if distance == 0:
@@ -293,7 +293,7 @@ def _mix_neighbors_grad(
         for distance, weight in phase:
             term = e.scale(part, weight)
             sums[distance] = e.add(sums[distance], term) if distance in sums else term
-    first, *others = (_from_neighbour(e, total, axis, distance) for distance, total in sums.items())
+    first, *others = (_from_neighbor(e, total, axis, distance) for distance, total in sums.items())
     for other in others:
         first = e.add(first, other)
     return first

@@ -102,8 +102,8 @@ def erfinv(e: Emitter, x: SSAValue) -> SSAValue:
 
 def normal_quantile(e: Emitter, p: SSAValue) -> SSAValue:
     """Return the x below which a part p of the standard normal distribution lies."""
-    centred = e.sub(e.scale(p, 2.0), e.scalar(1, dtype_of(p)))
-    return e.scale(erfinv(e, centred), math.sqrt(2.0))
+    centered = e.sub(e.scale(p, 2.0), e.scalar(1, dtype_of(p)))
+    return e.scale(erfinv(e, centered), math.sqrt(2.0))
 
 
 # Lanczos 1964, "A precision approximation of the gamma function", with g = 7 and the coefficients of Godfrey:

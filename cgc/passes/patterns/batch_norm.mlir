@@ -25,10 +25,10 @@ pdl.pattern @batch_norm : benefit(1) {
   %means_op = pdl.operation "cirh.BroadcastInDim"(%mean : !pdl.value)
   %means = pdl.result 0 of %means_op
   pdl.apply_native_constraint "repeats_vector"(%means_op : !pdl.operation)
-  %centred_op = pdl.operation "cirh.Sub"(%x, %means : !pdl.value, !pdl.value)
-  %centred = pdl.result 0 of %centred_op
+  %centered_op = pdl.operation "cirh.Sub"(%x, %means : !pdl.value, !pdl.value)
+  %centered = pdl.result 0 of %centered_op
   //
-  %squares_op = pdl.operation "cirh.Mul"(%centred, %centred : !pdl.value, !pdl.value)
+  %squares_op = pdl.operation "cirh.Mul"(%centered, %centered : !pdl.value, !pdl.value)
   %squares = pdl.result 0 of %squares_op
   %variance_op = pdl.operation "cirh.Reduce"(%squares : !pdl.value) {"reduce_kind" = %mean_kind}
   %variance = pdl.result 0 of %variance_op
@@ -48,12 +48,12 @@ pdl.pattern @batch_norm : benefit(1) {
   %scales_op = pdl.operation "cirh.BroadcastInDim"(%scale : !pdl.value)  // if !folded, !scaled
   %scales = pdl.result 0 of %scales_op  // if !folded, !scaled
   pdl.apply_native_constraint "repeats_vector"(%scales_op : !pdl.operation)  // if !folded, !scaled
-  %normalized_op = pdl.operation "cirh.Mul"(%centred, %factors : !pdl.value, !pdl.value)  // if rooted
-  %normalized_op = pdl.operation "cirh.Div"(%centred, %factors : !pdl.value, !pdl.value)  // if divided
-  %normalized_op = pdl.operation "cirh.Mul"(%centred, %scales : !pdl.value, !pdl.value)  // if times|over
+  %normalized_op = pdl.operation "cirh.Mul"(%centered, %factors : !pdl.value, !pdl.value)  // if rooted
+  %normalized_op = pdl.operation "cirh.Div"(%centered, %factors : !pdl.value, !pdl.value)  // if divided
+  %normalized_op = pdl.operation "cirh.Mul"(%centered, %scales : !pdl.value, !pdl.value)  // if times|over
   %normalized = pdl.result 0 of %normalized_op  // if !folded, !scaled
   %scaled_op = pdl.operation "cirh.Mul"(%x, %factors : !pdl.value, !pdl.value)  // if folded
-  %scaled_op = pdl.operation "cirh.Mul"(%centred, %factors : !pdl.value, !pdl.value)  // if scaled
+  %scaled_op = pdl.operation "cirh.Mul"(%centered, %factors : !pdl.value, !pdl.value)  // if scaled
   %scaled_op = pdl.operation "cirh.Mul"(%normalized, %scales : !pdl.value, !pdl.value)  // if rooted|divided
   %scaled_op = pdl.operation "cirh.Mul"(%normalized, %factors : !pdl.value, !pdl.value)  // if times
   %scaled_op = pdl.operation "cirh.Div"(%normalized, %factors : !pdl.value, !pdl.value)  // if over

@@ -2,7 +2,7 @@
 // gradient of y, `grad`, x gets three terms of a sum, among terms of other paths:
 //   direct:      grad * scale * rstd
 //   by variance: 2 / N * (x - mean) * variance_grad, N the elements of a channel
-//   centring:    less the mean of a channel of these
+//   centering:    less the mean of a channel of these
 // The first becomes the result of the op, the others leave the sum.
 // choices: (folded|scaled|rooted|divided|times|over)
 pdl.pattern @batch_norm_grad : benefit(1) {
@@ -26,8 +26,8 @@ pdl.pattern @batch_norm_grad : benefit(1) {
   %variance = pdl.result 4 of %norm
   %means_op = pdl.operation "cirh.BroadcastInDim"(%mean : !pdl.value)
   %means = pdl.result 0 of %means_op
-  %centred_op = pdl.operation "cirh.Sub"(%x, %means : !pdl.value, !pdl.value)
-  %centred = pdl.result 0 of %centred_op
+  %centered_op = pdl.operation "cirh.Sub"(%x, %means : !pdl.value, !pdl.value)
+  %centered = pdl.result 0 of %centered_op
   %shifted_op = pdl.operation "cirh.Add"(%variance, %epsilon_value : !pdl.value, !pdl.value)
   %shifted = pdl.result 0 of %shifted_op
   %root_op = pdl.operation "cirh.Rsqrt"(%shifted : !pdl.value)  // if !divided, !over
@@ -47,7 +47,7 @@ pdl.pattern @batch_norm_grad : benefit(1) {
   %offset_grad_op = pdl.operation "cirh.BiasAddGrad"(%grad : !pdl.value)
   %offset_grad = pdl.result 0 of %offset_grad_op
   %grad_x_op = pdl.operation "cirh.Mul"(%grad, %x : !pdl.value, !pdl.value)  // if folded
-  %grad_x_op = pdl.operation "cirh.Mul"(%grad, %centred : !pdl.value, !pdl.value)  // if scaled
+  %grad_x_op = pdl.operation "cirh.Mul"(%grad, %centered : !pdl.value, !pdl.value)  // if scaled
   %grad_x = pdl.result 0 of %grad_x_op  // if folded|scaled
   %products_op = pdl.operation "cirh.BiasAddGrad"(%grad_x : !pdl.value)  // if folded|scaled
   %products = pdl.result 0 of %products_op  // if folded|scaled
@@ -57,10 +57,10 @@ pdl.pattern @batch_norm_grad : benefit(1) {
   %inverse_grad = pdl.result 0 of %inverse_grad_op  // if folded
   %root_grad_op = pdl.operation "cirh.Mul"(%inverse_grad, %scale : !pdl.value, !pdl.value)  // if folded
   %root_grad_op = pdl.operation "cirh.Mul"(%products, %scale : !pdl.value, !pdl.value)  // if scaled
-  %normalized_op = pdl.operation "cirh.Mul"(%centred, %factors : !pdl.value, !pdl.value)  // if rooted
-  %normalized_op = pdl.operation "cirh.Div"(%centred, %factors : !pdl.value, !pdl.value)  // if divided
+  %normalized_op = pdl.operation "cirh.Mul"(%centered, %factors : !pdl.value, !pdl.value)  // if rooted
+  %normalized_op = pdl.operation "cirh.Div"(%centered, %factors : !pdl.value, !pdl.value)  // if divided
   %normalized = pdl.result 0 of %normalized_op  // if rooted|divided
-  %stretched_op = pdl.operation "cirh.Mul"(%centred, %scales : !pdl.value, !pdl.value)  // if times|over
+  %stretched_op = pdl.operation "cirh.Mul"(%centered, %scales : !pdl.value, !pdl.value)  // if times|over
   %stretched = pdl.result 0 of %stretched_op  // if times|over
   %result_op = pdl.operation "cirh.Div"(%stretched, %factors : !pdl.value, !pdl.value)  // if over
   %result = pdl.result 0 of %result_op  // if over
@@ -69,7 +69,7 @@ pdl.pattern @batch_norm_grad : benefit(1) {
   %grad_scales = pdl.result 0 of %grad_scales_op  // if rooted|divided
   %quotient_op = pdl.operation "cirh.Div"(%normalized, %factors : !pdl.value, !pdl.value)  // if divided
   %quotient = pdl.result 0 of %quotient_op  // if divided|over
-  %parts_op = pdl.operation "cirh.Mul"(%grad_scales, %centred : !pdl.value, !pdl.value)  // if rooted
+  %parts_op = pdl.operation "cirh.Mul"(%grad_scales, %centered : !pdl.value, !pdl.value)  // if rooted
   %parts_op = pdl.operation "cirh.Mul"(%grad_scales, %quotient : !pdl.value, !pdl.value)  // if divided
   %parts_op = pdl.operation "cirh.Mul"(%grad, %stretched : !pdl.value, !pdl.value)  // if times
   %parts_op = pdl.operation "cirh.Mul"(%grad, %quotient : !pdl.value, !pdl.value)  // if over
@@ -96,14 +96,14 @@ pdl.pattern @batch_norm_grad : benefit(1) {
   %direct_op = pdl.operation "cirh.Mul"(%grad, %factors : !pdl.value, !pdl.value)  // if folded|scaled
   %direct_op = pdl.operation "cirh.Mul"(%grad_scales, %factors : !pdl.value, !pdl.value)  // if rooted
   %direct_op = pdl.operation "cirh.Div"(%grad_scales, %factors : !pdl.value, !pdl.value)  // if divided
-  %by_variance_op = pdl.apply_native_constraint "variance_term"(%variance_grad, %centred : !pdl.value, !pdl.value) : !pdl.operation
-  %centring_op = pdl.apply_native_constraint "channel_centring_term"(%direct_op, %by_variance_op : !pdl.operation, !pdl.operation) : !pdl.operation
+  %by_variance_op = pdl.apply_native_constraint "variance_term"(%variance_grad, %centered : !pdl.value, !pdl.value) : !pdl.operation
+  %centering_op = pdl.apply_native_constraint "channel_centering_term"(%direct_op, %by_variance_op : !pdl.operation, !pdl.operation) : !pdl.operation
   //
   // the gradient of scale
   %scale_grad_op = pdl.operation "cirh.Mul"(%inverse_grad, %root : !pdl.value, !pdl.value)  // if folded
   %scale_grad_op = pdl.operation "cirh.Mul"(%products, %root : !pdl.value, !pdl.value)  // if scaled
   %scale_parts_op = pdl.operation "cirh.Mul"(%normalized, %grad : !pdl.value, !pdl.value)  // if rooted|divided
-  %scale_parts_op = pdl.operation "cirh.Mul"(%grad_roots, %centred : !pdl.value, !pdl.value)  // if times|over
+  %scale_parts_op = pdl.operation "cirh.Mul"(%grad_roots, %centered : !pdl.value, !pdl.value)  // if times|over
   %scale_parts = pdl.result 0 of %scale_parts_op  // if !folded, !scaled
   %scale_grad_op = pdl.operation "cirh.BiasAddGrad"(%scale_parts : !pdl.value)  // if !folded, !scaled
   pdl.rewrite %variance_grad_op {
@@ -112,9 +112,9 @@ pdl.pattern @batch_norm_grad : benefit(1) {
     %scale_backprop = pdl.result 1 of %gradient
     %offset_backprop = pdl.result 2 of %gradient
     %nothing = pdl.apply_native_rewrite "neutral_term"(%by_variance_op : !pdl.operation) : !pdl.value
-    %nothing_less = pdl.apply_native_rewrite "neutral_term"(%centring_op : !pdl.operation) : !pdl.value
+    %nothing_less = pdl.apply_native_rewrite "neutral_term"(%centering_op : !pdl.operation) : !pdl.value
     pdl.replace %by_variance_op with (%nothing : !pdl.value)
-    pdl.replace %centring_op with (%nothing_less : !pdl.value)
+    pdl.replace %centering_op with (%nothing_less : !pdl.value)
     pdl.replace %direct_op with (%x_backprop : !pdl.value)
     pdl.replace %scale_grad_op with (%scale_backprop : !pdl.value)
     pdl.replace %offset_grad_op with (%offset_backprop : !pdl.value)

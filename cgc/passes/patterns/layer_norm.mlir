@@ -22,10 +22,10 @@ pdl.pattern @layer_norm : benefit(1) {
   %mean_rows_op = pdl.operation "cirh.BroadcastInDim"(%mean : !pdl.value)
   %mean_rows = pdl.result 0 of %mean_rows_op
   pdl.apply_native_constraint "repeats_rows"(%mean_rows_op : !pdl.operation)
-  %centred_op = pdl.operation "cirh.Sub"(%x, %mean_rows : !pdl.value, !pdl.value)
-  %centred = pdl.result 0 of %centred_op
+  %centered_op = pdl.operation "cirh.Sub"(%x, %mean_rows : !pdl.value, !pdl.value)
+  %centered = pdl.result 0 of %centered_op
   //
-  %squares_op = pdl.operation "cirh.Mul"(%centred, %centred : !pdl.value, !pdl.value)
+  %squares_op = pdl.operation "cirh.Mul"(%centered, %centered : !pdl.value, !pdl.value)
   %squares = pdl.result 0 of %squares_op
   %variance_op = pdl.operation "cirh.Reduce"(%squares : !pdl.value) {"reduce_kind" = %mean_kind}
   %variance = pdl.result 0 of %variance_op
@@ -54,11 +54,11 @@ pdl.pattern @layer_norm : benefit(1) {
   %mean_product = pdl.result 0 of %mean_product_op  // if folded
   %rest_op = pdl.operation "cirh.Sub"(%offsets, %mean_product : !pdl.value, !pdl.value)  // if folded
   %rest = pdl.result 0 of %rest_op  // if folded
-  %normalized_op = pdl.operation "cirh.Mul"(%centred, %root_rows : !pdl.value, !pdl.value)  // if rooted
-  %normalized_op = pdl.operation "cirh.Div"(%centred, %root_rows : !pdl.value, !pdl.value)  // if divided
-  %normalized_op = pdl.operation "cirh.Mul"(%centred, %scales : !pdl.value, !pdl.value)  // if times|over
+  %normalized_op = pdl.operation "cirh.Mul"(%centered, %root_rows : !pdl.value, !pdl.value)  // if rooted
+  %normalized_op = pdl.operation "cirh.Div"(%centered, %root_rows : !pdl.value, !pdl.value)  // if divided
+  %normalized_op = pdl.operation "cirh.Mul"(%centered, %scales : !pdl.value, !pdl.value)  // if times|over
   %normalized = pdl.result 0 of %normalized_op  // if !folded, !scaled
-  %scaled_op = pdl.operation "cirh.Mul"(%centred, %inverse : !pdl.value, !pdl.value)  // if scaled
+  %scaled_op = pdl.operation "cirh.Mul"(%centered, %inverse : !pdl.value, !pdl.value)  // if scaled
   %scaled_op = pdl.operation "cirh.Mul"(%normalized, %scales : !pdl.value, !pdl.value)  // if rooted|divided
   %scaled_op = pdl.operation "cirh.Mul"(%normalized, %root_rows : !pdl.value, !pdl.value)  // if times
   %scaled_op = pdl.operation "cirh.Div"(%normalized, %root_rows : !pdl.value, !pdl.value)  // if over

@@ -2,13 +2,13 @@
 // gradient of y, `grad`, x gets three terms of a sum, among terms of other paths:
 //   direct:      grad * scale * rstd
 //   by variance: 2 / N * (x - mean) * variance_grad, where variance_grad is [..., 1]
-//   centring:    less the mean of a row of these
+//   centering:    less the mean of a row of these
 // The first becomes the result of the op, the others leave the sum.
 //
 // Where the norm is subtracted from something, as in x - norm(x), the gradient of y is -grad. Negations have then
 // gone into constants and sums (see signs.mlir), and by variance has another sign than direct:
 //   negated: 1/2 in the place of -1/2
-//   turned:  in folded, grad_centred is the difference taken the other way round, and so is the gradient of scale;
+//   turned:  in folded, grad_centered is the difference taken the other way round, and so is the gradient of scale;
 //            the other forms have no such difference and are negated
 // choices: (folded|scaled|rooted|divided|times|over) [negated|turned]
 pdl.pattern @layer_norm_grad : benefit(1) {
@@ -30,8 +30,8 @@ pdl.pattern @layer_norm_grad : benefit(1) {
   %mean_rows_op = pdl.operation "cirh.BroadcastInDim"(%mean : !pdl.value)
   %mean_rows = pdl.result 0 of %mean_rows_op
   pdl.apply_native_constraint "repeats_rows"(%mean_rows_op : !pdl.operation)
-  %centred_op = pdl.operation "cirh.Sub"(%x, %mean_rows : !pdl.value, !pdl.value)
-  %centred = pdl.result 0 of %centred_op
+  %centered_op = pdl.operation "cirh.Sub"(%x, %mean_rows : !pdl.value, !pdl.value)
+  %centered = pdl.result 0 of %centered_op
   %scales_op = pdl.operation "cirh.BroadcastInDim"(%scale : !pdl.value)
   %scales = pdl.result 0 of %scales_op
   pdl.apply_native_constraint "repeats_vector"(%scales_op : !pdl.operation)
@@ -47,24 +47,24 @@ pdl.pattern @layer_norm_grad : benefit(1) {
   %grad_x = pdl.result 0 of %grad_x_op  // if folded
   %grad_mean_op = pdl.operation "cirh.Mul"(%mean_rows, %grad : !pdl.value, !pdl.value)  // if folded
   %grad_mean = pdl.result 0 of %grad_mean_op  // if folded
-  %grad_centred_op = pdl.operation "cirh.Sub"(%grad_x, %grad_mean : !pdl.value, !pdl.value)  // if folded, !turned
-  %grad_centred_op = pdl.operation "cirh.Sub"(%grad_mean, %grad_x : !pdl.value, !pdl.value)  // if folded, turned
-  %grad_centred_op = pdl.operation "cirh.Mul"(%grad, %centred : !pdl.value, !pdl.value)  // if scaled
-  %grad_centred = pdl.result 0 of %grad_centred_op  // if folded|scaled
+  %grad_centered_op = pdl.operation "cirh.Sub"(%grad_x, %grad_mean : !pdl.value, !pdl.value)  // if folded, !turned
+  %grad_centered_op = pdl.operation "cirh.Sub"(%grad_mean, %grad_x : !pdl.value, !pdl.value)  // if folded, turned
+  %grad_centered_op = pdl.operation "cirh.Mul"(%grad, %centered : !pdl.value, !pdl.value)  // if scaled
+  %grad_centered = pdl.result 0 of %grad_centered_op  // if folded|scaled
   %grad_scales_op = pdl.operation "cirh.Mul"(%grad, %scales : !pdl.value, !pdl.value)  // if rooted|divided
   %grad_scales = pdl.result 0 of %grad_scales_op  // if rooted|divided
-  %normalized_op = pdl.operation "cirh.Mul"(%centred, %root_rows : !pdl.value, !pdl.value)  // if rooted
-  %normalized_op = pdl.operation "cirh.Div"(%centred, %root_rows : !pdl.value, !pdl.value)  // if divided
+  %normalized_op = pdl.operation "cirh.Mul"(%centered, %root_rows : !pdl.value, !pdl.value)  // if rooted
+  %normalized_op = pdl.operation "cirh.Div"(%centered, %root_rows : !pdl.value, !pdl.value)  // if divided
   %normalized = pdl.result 0 of %normalized_op  // if rooted|divided
-  %stretched_op = pdl.operation "cirh.Mul"(%centred, %scales : !pdl.value, !pdl.value)  // if times|over
+  %stretched_op = pdl.operation "cirh.Mul"(%centered, %scales : !pdl.value, !pdl.value)  // if times|over
   %stretched = pdl.result 0 of %stretched_op  // if times|over
   %result_op = pdl.operation "cirh.Div"(%stretched, %root_rows : !pdl.value, !pdl.value)  // if over
   %result = pdl.result 0 of %result_op  // if over
   %quotient_op = pdl.operation "cirh.Div"(%normalized, %root_rows : !pdl.value, !pdl.value)  // if divided
   %quotient_op = pdl.operation "cirh.Div"(%result, %root_rows : !pdl.value, !pdl.value)  // if over
   %quotient = pdl.result 0 of %quotient_op  // if divided|over
-  %parts_op = pdl.operation "cirh.Mul"(%grad_centred, %scales : !pdl.value, !pdl.value)  // if folded|scaled
-  %parts_op = pdl.operation "cirh.Mul"(%grad_scales, %centred : !pdl.value, !pdl.value)  // if rooted
+  %parts_op = pdl.operation "cirh.Mul"(%grad_centered, %scales : !pdl.value, !pdl.value)  // if folded|scaled
+  %parts_op = pdl.operation "cirh.Mul"(%grad_scales, %centered : !pdl.value, !pdl.value)  // if rooted
   %parts_op = pdl.operation "cirh.Mul"(%grad_scales, %quotient : !pdl.value, !pdl.value)  // if divided
   %parts_op = pdl.operation "cirh.Mul"(%grad, %stretched : !pdl.value, !pdl.value)  // if times
   %parts_op = pdl.operation "cirh.Mul"(%grad, %quotient : !pdl.value, !pdl.value)  // if over
@@ -95,14 +95,14 @@ pdl.pattern @layer_norm_grad : benefit(1) {
   %grad_roots = pdl.result 0 of %grad_roots_op  // if times|over
   %direct_op = pdl.operation "cirh.Mul"(%grad_roots, %scales : !pdl.value, !pdl.value)  // if times|over
   %direct = pdl.result 0 of %direct_op
-  %by_variance_op = pdl.apply_native_constraint "variance_term"(%variance_grad, %centred : !pdl.value, !pdl.value) : !pdl.operation
-  %centring_op = pdl.apply_native_constraint "centring_term"(%direct_op, %by_variance_op : !pdl.operation, !pdl.operation) : !pdl.operation  // if !negated|turned
-  %centring_op = pdl.apply_native_constraint "opposed_centring_term"(%direct_op, %by_variance_op : !pdl.operation, !pdl.operation) : !pdl.operation  // if negated|turned
+  %by_variance_op = pdl.apply_native_constraint "variance_term"(%variance_grad, %centered : !pdl.value, !pdl.value) : !pdl.operation
+  %centering_op = pdl.apply_native_constraint "centering_term"(%direct_op, %by_variance_op : !pdl.operation, !pdl.operation) : !pdl.operation  // if !negated|turned
+  %centering_op = pdl.apply_native_constraint "opposed_centering_term"(%direct_op, %by_variance_op : !pdl.operation, !pdl.operation) : !pdl.operation  // if negated|turned
   //
   // the gradients of scale and offset
-  %scale_parts_op = pdl.operation "cirh.Mul"(%root_rows, %grad_centred : !pdl.value, !pdl.value)  // if folded|scaled
+  %scale_parts_op = pdl.operation "cirh.Mul"(%root_rows, %grad_centered : !pdl.value, !pdl.value)  // if folded|scaled
   %scale_parts_op = pdl.operation "cirh.Mul"(%normalized, %grad : !pdl.value, !pdl.value)  // if rooted|divided
-  %scale_parts_op = pdl.operation "cirh.Mul"(%grad_roots, %centred : !pdl.value, !pdl.value)  // if times|over
+  %scale_parts_op = pdl.operation "cirh.Mul"(%grad_roots, %centered : !pdl.value, !pdl.value)  // if times|over
   %scale_parts = pdl.result 0 of %scale_parts_op
   %scale_grad_op = pdl.operation "cirh.BiasAddGrad"(%scale_parts : !pdl.value)
   %offset_grad_op = pdl.operation "cirh.BiasAddGrad"(%grad : !pdl.value)
@@ -114,9 +114,9 @@ pdl.pattern @layer_norm_grad : benefit(1) {
     %negative_op = pdl.operation "cirh.Neg"(%scale_backprop : !pdl.value)  // if folded, turned
     %negative = pdl.result 0 of %negative_op  // if folded, turned
     %nothing = pdl.apply_native_rewrite "neutral_term"(%by_variance_op : !pdl.operation) : !pdl.value
-    %nothing_less = pdl.apply_native_rewrite "neutral_term"(%centring_op : !pdl.operation) : !pdl.value
+    %nothing_less = pdl.apply_native_rewrite "neutral_term"(%centering_op : !pdl.operation) : !pdl.value
     pdl.replace %by_variance_op with (%nothing : !pdl.value)
-    pdl.replace %centring_op with (%nothing_less : !pdl.value)
+    pdl.replace %centering_op with (%nothing_less : !pdl.value)
     pdl.replace %direct_op with (%x_backprop : !pdl.value)
     pdl.replace %scale_grad_op with (%negative : !pdl.value)  // if folded, turned
     pdl.replace %scale_grad_op with (%scale_backprop : !pdl.value)  // if !folded

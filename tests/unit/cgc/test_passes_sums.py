@@ -15,7 +15,7 @@ from cgc.cirh.base import CirhOp
 from cgc.cirh.ops import ConstOp
 from cgc.cirh.types import tensor_type
 from cgc.passes.pipeline import run_pipeline
-from cgc.passes.sums import centring_term, variance_term
+from cgc.passes.sums import centering_term, variance_term
 
 Shape = tuple[int, ...]
 
@@ -101,16 +101,16 @@ def test_rows_without_elements_and_a_division_by_zero_have_no_gradient(columns: 
     x, upstream, variance_grad = program.block.args
     shape = (2, columns)
     mean = program.add(ops.ReduceOp(x, "MEAN", [1], keep_dims=True))
-    centred = program.add(ops.SubOp(x, program.add(ops.BroadcastInDimOp(mean, shape, (0, 1)))))
+    centered = program.add(ops.SubOp(x, program.add(ops.BroadcastInDimOp(mean, shape, (0, 1)))))
     spread = program.add(ops.BroadcastInDimOp(variance_grad, shape, (0, 1)))
     scaled = program.add(ops.DivOp(spread, program.number(0.0, shape)))
-    by_variance = ops.MulOp(scaled, centred)
+    by_variance = ops.MulOp(scaled, centered)
     program.add(by_variance)
-    assert variance_term(variance_grad, centred) is None
+    assert variance_term(variance_grad, centered) is None
     direct = ops.NegOp(upstream)
     total = program.add(ops.ReduceOp(program.add(direct), "ADD", [1], keep_dims=True))
     means = ops.DivOp(program.add(ops.BroadcastInDimOp(total, shape, (0, 1))), program.number(columns, shape))
     program.add(means)
     both = program.add(ops.AddOp(direct, by_variance))
     program.add(ops.SubOp(both, means))
-    assert centring_term(direct, by_variance) is (means if columns else None)
+    assert centering_term(direct, by_variance) is (means if columns else None)

@@ -85,7 +85,7 @@ def _index(node: NodeContext) -> SSAValue:
     found = e.take(rows, flat, 0)
     count = len(shape_of(flat))
     order = list(range(len(shape_of(found))))
-    # indices of neighbouring axes leave their result where they were, others put it first
+    # indices of neighboring axes leave their result where they were, others put it first
     order = order[count : count + first] + order[:count] + order[count + first :]
     return e.transpose(found, order)
 
@@ -105,8 +105,8 @@ def places(node: NodeContext, shape: tuple[int, ...]) -> tuple[SSAValue, list[in
         value = e.select(e.compare("LT", value, e.like(0, value)), e.add(value, e.like(size, value)), value)
         total = value if total is None else e.add(e.scale(total, size), value)
     assert total is not None
-    neighbours = axes == list(range(axes[0], axes[-1] + 1))
-    return total, axes, axes[0] if neighbours else 0
+    neighbors = axes == list(range(axes[0], axes[-1] + 1))
+    return total, axes, axes[0] if neighbors else 0
 
 
 def _bucketize(values: str, boundaries: str) -> Handler:

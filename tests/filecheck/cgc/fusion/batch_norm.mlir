@@ -9,8 +9,8 @@ builtin.module {
   func.func @folded(%x: tensor<2x3x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>) -> (tensor<2x3x3x4xf32>, tensor<4xf32>, tensor<4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %epsilon = cirh.Const dense<1.000000e-03> : tensor<4xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
@@ -32,14 +32,14 @@ builtin.module {
   func.func @divided(%x: tensor<2x3x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>) -> (tensor<2x3x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %epsilon = cirh.Const dense<1.000000e-03> : tensor<4xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
     %deviation = cirh.Sqrt %shifted : (tensor<4xf32>) -> tensor<4xf32>
     %deviations = cirh.BroadcastInDim %deviation {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
-    %normalized = cirh.Div %centred, %deviations : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %normalized = cirh.Div %centered, %deviations : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %scales = cirh.BroadcastInDim %scale {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
     %scaled = cirh.Mul %normalized, %scales : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %offsets = cirh.BroadcastInDim %offset {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
@@ -54,14 +54,14 @@ builtin.module {
   func.func @kept(%x: tensor<2x3x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>) -> (tensor<2x3x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = true} : (tensor<2x3x3x4xf32>) -> tensor<1x1x1x4xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 0, 1, 2, 3>} : (tensor<1x1x1x4xf32>) -> tensor<2x3x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = true} : (tensor<2x3x3x4xf32>) -> tensor<1x1x1x4xf32>
     %epsilon = cirh.Const dense<1.000000e-03> : tensor<1x1x1x4xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<1x1x1x4xf32>, tensor<1x1x1x4xf32>) -> tensor<1x1x1x4xf32>
     %deviation = cirh.Sqrt %shifted : (tensor<1x1x1x4xf32>) -> tensor<1x1x1x4xf32>
     %deviations = cirh.BroadcastInDim %deviation {broadcast_dimensions = array<i64: 0, 1, 2, 3>} : (tensor<1x1x1x4xf32>) -> tensor<2x3x3x4xf32>
-    %normalized = cirh.Div %centred, %deviations : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %normalized = cirh.Div %centered, %deviations : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %scales = cirh.BroadcastInDim %scale {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
     %scaled = cirh.Mul %normalized, %scales : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %offsets = cirh.BroadcastInDim %offset {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>

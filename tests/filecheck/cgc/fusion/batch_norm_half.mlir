@@ -11,8 +11,8 @@ builtin.module {
     %x = cirh.Cast %narrow {Truncate = false} : (tensor<2x3x3x4xf16>) -> tensor<2x3x3x4xf32>
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %epsilon = cirh.Const dense<1.000000e-03> : tensor<4xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
@@ -36,8 +36,8 @@ builtin.module {
     %x = cirh.Cast %narrow {Truncate = false} : (tensor<2x3x3x4xf16>) -> tensor<2x3x3x4xf32>
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %epsilon = cirh.Const dense<1.000000e-03> : tensor<4xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>

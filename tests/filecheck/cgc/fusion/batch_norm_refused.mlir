@@ -8,14 +8,14 @@ builtin.module {
   func.func @other_dimensions(%x: tensor<2x3x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>) -> (tensor<2x3x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 0, 1>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<3x4xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 2, 3>} : (tensor<3x4xf32>) -> tensor<2x3x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 0, 1>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<3x4xf32>
     %epsilon = cirh.Const dense<1.000000e-03> : tensor<3x4xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<3x4xf32>, tensor<3x4xf32>) -> tensor<3x4xf32>
     %deviation = cirh.Sqrt %shifted : (tensor<3x4xf32>) -> tensor<3x4xf32>
     %deviations = cirh.BroadcastInDim %deviation {broadcast_dimensions = array<i64: 2, 3>} : (tensor<3x4xf32>) -> tensor<2x3x3x4xf32>
-    %normalized = cirh.Div %centred, %deviations : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %normalized = cirh.Div %centered, %deviations : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %scales = cirh.BroadcastInDim %scale {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
     %scaled = cirh.Mul %normalized, %scales : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %offsets = cirh.BroadcastInDim %offset {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
@@ -28,8 +28,8 @@ builtin.module {
   func.func @other_tensor(%x: tensor<2x3x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>, %z: tensor<2x3x3x4xf32>) -> (tensor<2x3x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
-    %centred = cirh.Sub %z, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %centered = cirh.Sub %z, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %epsilon = cirh.Const dense<1.000000e-03> : tensor<4xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
@@ -49,8 +49,8 @@ builtin.module {
   func.func @sum_of_squares(%x: tensor<2x3x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>) -> (tensor<2x3x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "ADD", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %epsilon = cirh.Const dense<1.000000e-03> : tensor<4xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
@@ -70,8 +70,8 @@ builtin.module {
   func.func @unknown_epsilon(%x: tensor<2x3x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>, %epsilon: tensor<4xf32>) -> (tensor<2x3x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 3>} : (tensor<4xf32>) -> tensor<2x3x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x3x4xf32>, tensor<2x3x3x4xf32>) -> tensor<2x3x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 0, 1, 2>, keep_dims = false} : (tensor<2x3x3x4xf32>) -> tensor<4xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
     %rstd = cirh.Rsqrt %shifted : (tensor<4xf32>) -> tensor<4xf32>

@@ -8,8 +8,8 @@ builtin.module {
   func.func @folded(%x: tensor<2x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>) -> (tensor<2x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 2>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x3x1xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 0, 1, 2>} : (tensor<2x3x1xf32>) -> tensor<2x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 2>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x3x1xf32>
     %epsilon = cirh.Const dense<1.000000e-05> : tensor<2x3x1xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<2x3x1xf32>, tensor<2x3x1xf32>) -> tensor<2x3x1xf32>
@@ -30,14 +30,14 @@ builtin.module {
   func.func @divided(%x: tensor<2x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>) -> (tensor<2x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 2>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x3x1xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 0, 1, 2>} : (tensor<2x3x1xf32>) -> tensor<2x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 2>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x3x1xf32>
     %epsilon = cirh.Const dense<1.000000e-05> : tensor<2x3x1xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<2x3x1xf32>, tensor<2x3x1xf32>) -> tensor<2x3x1xf32>
     %deviation = cirh.Sqrt %shifted : (tensor<2x3x1xf32>) -> tensor<2x3x1xf32>
     %deviations = cirh.BroadcastInDim %deviation {broadcast_dimensions = array<i64: 0, 1, 2>} : (tensor<2x3x1xf32>) -> tensor<2x3x4xf32>
-    %normalized = cirh.Div %centred, %deviations : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %normalized = cirh.Div %centered, %deviations : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
     %scales = cirh.BroadcastInDim %scale {broadcast_dimensions = array<i64: 2>} : (tensor<4xf32>) -> tensor<2x3x4xf32>
     %scaled = cirh.Mul %scales, %normalized : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
     %offsets = cirh.BroadcastInDim %offset {broadcast_dimensions = array<i64: 2>} : (tensor<4xf32>) -> tensor<2x3x4xf32>

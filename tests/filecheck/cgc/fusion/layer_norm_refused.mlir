@@ -8,8 +8,8 @@ builtin.module {
   func.func @other_axis(%x: tensor<2x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>) -> (tensor<2x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 1>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x1x4xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 0, 1, 2>} : (tensor<2x1x4xf32>) -> tensor<2x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 1>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x1x4xf32>
     %epsilon = cirh.Const dense<1.000000e-05> : tensor<2x1x4xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<2x1x4xf32>, tensor<2x1x4xf32>) -> tensor<2x1x4xf32>
@@ -30,8 +30,8 @@ builtin.module {
   func.func @other_tensor(%x: tensor<2x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>, %z: tensor<2x3x4xf32>) -> (tensor<2x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 2>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x3x1xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 0, 1, 2>} : (tensor<2x3x1xf32>) -> tensor<2x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 2>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x3x1xf32>
     %epsilon = cirh.Const dense<1.000000e-05> : tensor<2x3x1xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<2x3x1xf32>, tensor<2x3x1xf32>) -> tensor<2x3x1xf32>
@@ -52,8 +52,8 @@ builtin.module {
   func.func @sum_of_squares(%x: tensor<2x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>) -> (tensor<2x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 2>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x3x1xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 0, 1, 2>} : (tensor<2x3x1xf32>) -> tensor<2x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "ADD", dimensions = array<i64: 2>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x3x1xf32>
     %epsilon = cirh.Const dense<1.000000e-05> : tensor<2x3x1xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<2x3x1xf32>, tensor<2x3x1xf32>) -> tensor<2x3x1xf32>
@@ -74,8 +74,8 @@ builtin.module {
   func.func @variable_epsilon(%x: tensor<2x3x4xf32>, %scale: tensor<4xf32>, %offset: tensor<4xf32>, %epsilon: tensor<2x3x1xf32>) -> (tensor<2x3x4xf32>) {
     %mean = cirh.Reduce %x {reduce_kind = "MEAN", dimensions = array<i64: 2>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x3x1xf32>
     %means = cirh.BroadcastInDim %mean {broadcast_dimensions = array<i64: 0, 1, 2>} : (tensor<2x3x1xf32>) -> tensor<2x3x4xf32>
-    %centred = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
-    %squares = cirh.Mul %centred, %centred : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %centered = cirh.Sub %x, %means : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
+    %squares = cirh.Mul %centered, %centered : (tensor<2x3x4xf32>, tensor<2x3x4xf32>) -> tensor<2x3x4xf32>
     %variance = cirh.Reduce %squares {reduce_kind = "MEAN", dimensions = array<i64: 2>, keep_dims = true} : (tensor<2x3x4xf32>) -> tensor<2x3x1xf32>
     %shifted = cirh.Add %variance, %epsilon : (tensor<2x3x1xf32>, tensor<2x3x1xf32>) -> tensor<2x3x1xf32>
     %rstd = cirh.Rsqrt %shifted : (tensor<2x3x1xf32>) -> tensor<2x3x1xf32>

@@ -67,16 +67,16 @@ def scaled(x: Any) -> Any:
     return (x - mean) * (tf.math.rsqrt(variance + 1e-5) * scale(x)) + offset(x)
 
 
-def centred_once(x: Any) -> Any:
-    centred = x - tf.reduce_mean(x, -1, keepdims=True)
-    variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
-    return scale(x) * (centred / tf.sqrt(variance + 1e-5)) + offset(x)
+def centered_once(x: Any) -> Any:
+    centered = x - tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
+    return scale(x) * (centered / tf.sqrt(variance + 1e-5)) + offset(x)
 
 
 def pow_two(x: Any) -> Any:
-    centred = x - tf.reduce_mean(x, -1, keepdims=True)
-    variance = tf.reduce_mean(tf.pow(centred, 2), -1, keepdims=True)
-    return scale(x) * (centred / tf.sqrt(variance + 1e-5)) + offset(x)
+    centered = x - tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean(tf.pow(centered, 2), -1, keepdims=True)
+    return scale(x) * (centered / tf.sqrt(variance + 1e-5)) + offset(x)
 
 
 def scaled_first(x: Any) -> Any:
@@ -101,9 +101,9 @@ def root_by_pow(x: Any) -> Any:
 
 def sums_by_size(x: Any) -> Any:
     size = tf.cast(x.shape[-1], tf.float32)
-    centred = x - tf.reduce_sum(x, -1, keepdims=True) / size
-    variance = tf.reduce_sum(centred * centred, -1, keepdims=True) / size
-    return centred * tf.math.rsqrt(variance + 1e-5) * scale(x) + offset(x)
+    centered = x - tf.reduce_sum(x, -1, keepdims=True) / size
+    variance = tf.reduce_sum(centered * centered, -1, keepdims=True) / size
+    return centered * tf.math.rsqrt(variance + 1e-5) * scale(x) + offset(x)
 
 
 def keras_layer(x: Any) -> Any:
@@ -118,7 +118,7 @@ LAYER_NORMS: dict[str, Form] = {
     "rooted": rooted,
     "rooted_moments": lambda x: rooted(x, moments),
     "scaled": scaled,
-    "centred_once": centred_once,
+    "centered_once": centered_once,
     "pow_two": pow_two,
     "scaled_first": scaled_first,
     "scaled_first_by_root": scaled_first_by_root,

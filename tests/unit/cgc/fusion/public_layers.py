@@ -110,27 +110,27 @@ class ProductLayerNormalization(LayerNormalization):
     """Squares written as products: their gradient is the sum of two equal terms."""
 
     def normalize(self, x: Any) -> Any:
-        centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-        variance = tf.reduce_mean(centred * centred, axis=-1, keepdims=True)
-        return centred * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta
+        centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(centered * centered, axis=-1, keepdims=True)
+        return centered * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta
 
 
 class PowerLayerNormalization(LayerNormalization):
     """With powers; the scale comes before the quotient."""
 
     def normalize(self, x: Any) -> Any:
-        centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-        variance = tf.reduce_mean(tf.pow(centred, 2), axis=-1, keepdims=True)
-        return self.gamma * centred / tf.sqrt(variance + self.epsilon) + self.beta
+        centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(tf.pow(centered, 2), axis=-1, keepdims=True)
+        return self.gamma * centered / tf.sqrt(variance + self.epsilon) + self.beta
 
 
 class InverseLayerNormalization(LayerNormalization):
     """Times the inverse of the deviation."""
 
     def normalize(self, x: Any) -> Any:
-        centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
-        variance = tf.reduce_mean(centred**2, axis=-1, keepdims=True)
-        return centred * (1.0 / tf.sqrt(variance + self.epsilon)) * self.gamma + self.beta
+        centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(centered**2, axis=-1, keepdims=True)
+        return centered * (1.0 / tf.sqrt(variance + self.epsilon)) * self.gamma + self.beta
 
 
 class HalfLayerNormalization(LayerNormalization):

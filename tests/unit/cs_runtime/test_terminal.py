@@ -1,5 +1,3 @@
-"""TODO."""
-
 from __future__ import annotations
 
 import logging

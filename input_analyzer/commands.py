@@ -51,8 +51,8 @@ PROGRAM = "cs_input_analyzer"
 DEFAULT_TIME_LIMIT_S = 120
 DEFAULT_SECONDS = 4
 
+# Kills the process on the node if it hangs in its cleanup, which takes 8 s at most.
 LEAVING_LIMIT_S = 20.0
-"""Ends the process on the node, should it hang while it tidies up, which takes it 8 s at most."""
 
 _HELP = """Runs COMMAND up to its input function, measures copies of it side by side on one node, and reports
 the rate of the input, the stage that bounds it, what to change, and how many nodes, tasks and CPUs training
@@ -155,7 +155,7 @@ def build_command(site: Site) -> click.Command:
         command: tuple[str, ...],
     ) -> int:
         arguments = require_command(command, context)
-        _check_apply(change, reports, cold=bool(measurement.cold))
+        _check_apply_flags(change, reports, cold=bool(measurement.cold))
         reports.check()
         if change.apply:
             from input_analyzer.source_changes import check_can_confirm
@@ -167,16 +167,16 @@ def build_command(site: Site) -> click.Command:
         nodes = measurement.available_nodes or (job.nodes if job else None) or site.def_nodes
         if scheduler.has_nodes and not (job and job.on_node):
             again = ProgramRequest(
-                PROGRAM, _again(nodes), environment, inside=True, leaving_s=LEAVING_LIMIT_S
+                PROGRAM, _command_for_node(nodes), environment, inside=True, leaving_s=LEAVING_LIMIT_S
             )
             return scheduler.run_program(scheduler.plan_program(again, where.asked(site, environment)))
-        with _analysis(site) as workspace:
+        with _prepare_workspace(site) as workspace:
             request = _make_request(site, arguments, mount_dirs, measurement, nodes, workspace)
             if change.apply or change.dry_run:
-                return _change_source(
+                return _apply_findings(
                     request, write=change.apply, yes=change.yes, allow_dirty=change.allow_dirty
                 )
-            return _report(request, reports.json_file, reports.html_file)
+            return _run_and_report(request, reports.json_file, reports.html_file)
 
     return cs_input_analyzer
 
@@ -194,7 +194,7 @@ def _measurement_options(site: Site) -> Callable[[Callable[..., Any]], Callable[
         )
         @click.option(
             "--cpus-per-task",
-            callback=_counts,
+            callback=_parse_counts,
             metavar="C,C",
             help="CPUs per task to try. Default: powers of two, from a sixteenth of the node to all.",
         )
@@ -307,8 +307,8 @@ def _source_change_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _counts(context: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...]:
-    """Parses whole numbers separated by commas, each once, ascending; none where the flag is not given."""
+def _parse_counts(context: click.Context, param: click.Parameter, text: str | None) -> tuple[int, ...]:
+    """Parse positive integers separated by commas, without duplicates, ascending; empty if not given."""
     if text is None:
         return ()
     parts = text.split(",")
@@ -323,7 +323,7 @@ def _counts(context: click.Context, param: click.Parameter, text: str | None) ->
 def _positive(
     expected: str, most: float = sys.float_info.max
 ) -> Callable[[click.Context, click.Parameter, str | None], float | None]:
-    """Parses a number above 0, up to `most`; `expected` says what of, with an example."""
+    """Return a parser of numbers above 0, up to `most`; `expected` describes them with an example."""
 
     def parse(context: click.Context, param: click.Parameter, text: str | None) -> float | None:
         if text is None:
@@ -340,10 +340,10 @@ def _positive(
 
 
 def _usable_cpus(cpus_per_task: tuple[int, ...]) -> tuple[int, ...]:
-    """Numbers of the CPUs of this node that may be used.
+    """Return the numbers of the CPUs of this node that may be used.
 
     Raises:
-        UsageError: a task is to have more.
+        UsageError: a task should have more CPUs.
     """
     from input_analyzer.measure.node import host_name, usable_cpus
 
@@ -374,7 +374,7 @@ def _make_request(
     memory_bytes = None if memory_gib is None else int(memory_gib * 2**30)
     return Request(
         command=arguments,
-        launch=_launch(site, arguments, mount_dirs, workspace, measurement.limit_s, memory_bytes),
+        launch=_plan_launch(site, arguments, mount_dirs, workspace, measurement.limit_s, memory_bytes),
         cpus=_usable_cpus(measurement.cpus_per_task),
         available_nodes=nodes,
         cpus_per_task=measurement.cpus_per_task,
@@ -384,7 +384,7 @@ def _make_request(
     )
 
 
-def _launch(
+def _plan_launch(
     site: Site,
     words: tuple[str, ...],
     mount_dirs: tuple[Path, ...],
@@ -413,22 +413,22 @@ def _launch(
     return Launch(executed, variables, limit_s, memory_bytes, host_name(environment), workspace.folder)
 
 
-def _report(request: Request, json_file: Path | None, html_file: Path | None) -> int:
+def _run_and_report(request: Request, json_file: Path | None, html_file: Path | None) -> int:
     from input_analyzer.analyze import analyze
     from input_analyzer.report.files import TO_STDOUT
 
-    with _progress() as tell:
+    with _show_progress() as tell:
         analysis = analyze(request, tell)
-    _print(analysis, STDERR if TO_STDOUT in (json_file, html_file) else STDOUT)
+    _print_report(analysis, STDERR if TO_STDOUT in (json_file, html_file) else STDOUT)
     write_reports(analysis, json_file, html_file)
     return 0
 
 
 def write_reports(analysis: Analysis, json_file: Path | None, html_file: Path | None) -> None:
-    """Writes what is asked for; one that cannot be written does not keep the other from it.
+    """Write the requested reports; an error of one does not prevent the other.
 
     Raises:
-        CsrunError: something could not be written.
+        CsrunError: a report could not be written.
     """
     from input_analyzer.report.files import write
 
@@ -449,11 +449,11 @@ def write_reports(analysis: Analysis, json_file: Path | None, html_file: Path | 
         raise CsrunError("\n".join(failures))
 
 
-def _check_apply(change: SourceChangeOptions, reports: ReportFiles, *, cold: bool) -> None:
+def _check_apply_flags(change: SourceChangeOptions, reports: ReportFiles, *, cold: bool) -> None:
     """Check that the options of changes to the source fit the others.
 
     Raises:
-        UsageError: they do not.
+        UsageError: they are not compatible.
     """
     flag = "--apply" if change.apply else "--apply-dry-run"
     of_report = {
@@ -475,11 +475,11 @@ def _check_apply(change: SourceChangeOptions, reports: ReportFiles, *, cold: boo
         raise UsageError(f"{alone[0]} without --apply: expected it with --apply, whose writing it is about")
 
 
-def _change_source(request: Request, *, write: bool, yes: bool, allow_dirty: bool) -> int:
+def _apply_findings(request: Request, *, write: bool, yes: bool, allow_dirty: bool) -> int:
     from input_analyzer import source_changes
     from input_analyzer.analyze import examine, measure_change_gains
 
-    with _progress() as tell:
+    with _show_progress() as tell:
         examined = examine(request, tell, source_only=True)
         findings = measure_change_gains(request, examined, tell).findings
     files = source_changes.show_diff(PROGRAM, findings)
@@ -488,7 +488,7 @@ def _change_source(request: Request, *, write: bool, yes: bool, allow_dirty: boo
     return 0
 
 
-def _print(analysis: Analysis, descriptor: int) -> None:
+def _print_report(analysis: Analysis, descriptor: int) -> None:
     from rich.console import Console
 
     from input_analyzer.report.text import print_report
@@ -497,12 +497,12 @@ def _print(analysis: Analysis, descriptor: int) -> None:
     console = Console(width=width, no_color=not wants_color(descriptor), highlight=False)
     with console.capture() as report:
         print_report(analysis, console)
-    write_text(descriptor, report.get())  # as text may: to a reader that has gone, in any locale
+    write_text(descriptor, report.get())  # tolerates a closed pipe and any locale
 
 
 @contextmanager
-def _progress() -> Iterator[ReportProgress]:
-    """One line that changes on a terminal; elsewhere a line on stderr whenever something new begins."""
+def _show_progress() -> Iterator[ReportProgress]:
+    """Show progress: a changing line on a terminal; otherwise a line on stderr for each new activity."""
     terminal = os.isatty(STDERR) and os.environ.get("TERM") != "dumb"
     last = ""
 
@@ -524,29 +524,29 @@ def _progress() -> Iterator[ReportProgress]:
             write_text(STDERR, _CLEAR)
 
 
+# Return to the beginning of the line and clear it (ECMA-48, EL).
 _CLEAR = "\r\x1b[K"
-"""To the begin of the line, of which nothing is left (ECMA-48, EL)."""
 
 
-def _analysis(site: Site) -> AbstractContextManager[Workspace]:
-    """What an analysis happens in."""
+def _prepare_workspace(site: Site) -> AbstractContextManager[Workspace]:
+    """Prepare the workspace of an analysis."""
     import tempfile
 
     from input_analyzer.measure.cleanup import analysis_workspace
 
     occupy_closed_descriptors()
-    # An image has /tmp; what TMPDIR names here, it may lack.
+    # A container image has /tmp, but may lack the folder of TMPDIR.
     return analysis_workspace(Path(tempfile.gettempdir()) if site.container == "none" else Path("/tmp"))
 
 
-def _again(nodes: int) -> tuple[str, ...]:
-    """This command for a node; what holds for the job here does not there, where one node is all it has."""
+def _command_for_node(nodes: int) -> tuple[str, ...]:
+    """Return this command for a node, with the number of nodes that the job has here."""
     arguments = [f"--available-nodes={nodes}", *sys.argv[1:]]
     return own_command(arguments, this_toolkit().python, Path(__file__).resolve().parents[1])
 
 
 def own_command(arguments: Sequence[str], python: Path, root: Path) -> tuple[str, ...]:
-    """This command for another machine, which then measures on that machine."""
+    """Return this command for another machine, which then measures on that machine."""
     start = (
         "import sys; sys.path[0] = sys.argv.pop(1); from csrun.bootstrap import run; "
         "run('cs_input_analyzer', 'input_analyzer.commands')"

@@ -1,4 +1,4 @@
-"""Where --json and --html go: a file, whole or not at all; a pipe or device as it is; stdout for "-"."""
+"""Write --json and --html: a file atomically, a pipe or device as it is, stdout for "-"."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from csrun.errors import CsrunError
 
 TO_STDOUT = Path("-")
 
-_UNKNOWN = "backslashreplace"  # the user's words may hold bytes that are no text
+_ERRORS = "backslashreplace"  # the user's arguments may contain undecodable bytes
 _DESCRIPTORS = ("/dev/std", "/dev/fd/", "/proc/")
 _ENDING = {"--json": ".json", "--html": ".html"}
 
 
 def check_writable(flag: str, path: Path | None) -> None:
-    """Whether a report can be written, before the time for it is spent.
+    """Check that a report can be written, before time is spent on it.
 
     Raises:
-        UsageError: its folder does not exist, or we may not write.
+        UsageError: its folder does not exist, or is not writable.
     """
     if path in (None, TO_STDOUT):
         return
@@ -39,7 +39,7 @@ def check_writable(flag: str, path: Path | None) -> None:
             if not os.access(path, os.W_OK):
                 raise PermissionError(0, "Permission denied")
             return
-        folder = _place(path).parent
+        folder = _target_file(path).parent
         if not folder.is_dir():
             raise UsageError(
                 f"{flag}: there is no folder {str(folder)!r}; expected one that exists: create it"
@@ -53,10 +53,10 @@ def check_writable(flag: str, path: Path | None) -> None:
 
 
 def check_different(json_file: Path | None, html_file: Path | None) -> None:
-    """Whether the two reports have places of their own; /dev/null takes both.
+    """Check that the two reports go to different places; /dev/null takes both.
 
     Raises:
-        UsageError: they have not: one would take the place of the other, or mix with it.
+        UsageError: one of them would replace the other, or mix with it.
     """
     if json_file is None or html_file is None:
         return
@@ -64,8 +64,8 @@ def check_different(json_file: Path | None, html_file: Path | None) -> None:
         raise UsageError("--json=- with --html=-: expected one of them on stdout, and a file for the other")
     places = [Path("/dev/stdout") if path == TO_STDOUT else path for path in (json_file, html_file)]
     linked = all(path.exists() for path in places) and places[0].samefile(places[1])
-    same = linked or _place(places[0]) == _place(places[1])
-    if same and str(_place(places[0])) != os.devnull:
+    same = linked or _target_file(places[0]) == _target_file(places[1])
+    if same and str(_target_file(places[0])) != os.devnull:
         raise UsageError(
             f"--json={json_file} with --html={html_file}: both are the same file; expected one for each, for "
             "example --json=input.json --html=input.html"
@@ -73,36 +73,36 @@ def check_different(json_file: Path | None, html_file: Path | None) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a report; a file in one step, so that a reader never sees half of it.
+    """Write a report; a file is replaced atomically, so that no reader sees half of it.
 
     Raises:
         CsrunError: there is no room, or no permission any more.
     """
     try:
         if path == TO_STDOUT or _is_stream(path):
-            _append(STDOUT if path == TO_STDOUT else path, text)
+            _write_stream(STDOUT if path == TO_STDOUT else path, text)
         else:
-            replace_file(_place(path), text.encode(errors=_UNKNOWN))
+            replace_file(_target_file(path), text.encode(errors=_ERRORS))
     except OSError as error:
         raise CsrunError(
             f"{path} cannot be written: {error.strerror}; expected room and permission"
         ) from error
 
 
-def _append(stream: int | Path, text: str) -> None:
+def _write_stream(stream: int | Path, text: str) -> None:
     with (
-        suppress(BrokenPipeError),  # its reader has what it wanted
-        open(stream, "a", encoding="utf-8", errors=_UNKNOWN, closefd=stream != STDOUT) as sink,
+        suppress(BrokenPipeError),  # the reader has closed the pipe
+        open(stream, "a", encoding="utf-8", errors=_ERRORS, closefd=stream != STDOUT) as sink,
     ):
         sink.write(text)
 
 
 def _is_stream(path: Path) -> bool:
-    """A pipe, a device, or an open descriptor such as /dev/stdout: a file in its place would break it."""
+    """Return True for pipes, devices and open descriptors such as /dev/stdout: never replace these."""
     descriptor = str(path.absolute()).startswith(_DESCRIPTORS)
     return path.exists() and (descriptor or not path.is_file())
 
 
-def _place(path: Path) -> Path:
-    """The file itself where the path is a link to it, which stays a link."""
+def _target_file(path: Path) -> Path:
+    """Resolve links, so that a link to the file stays a link."""
     return Path(os.path.realpath(path))

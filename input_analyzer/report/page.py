@@ -1,4 +1,4 @@
-"""The report for a browser: one file that needs nothing else."""
+"""Render the report for browsers: a single file that needs nothing else, with a plot and definitions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from input_rules.formatting import format_bytes, format_number, format_percent, 
 
 
 def render_html(analysis: Analysis) -> str:
-    """The text of the page: the same bytes for the same analysis.
+    """Render the page: the same bytes for the same analysis.
 
-    Everything that comes from the user's program is escaped. A content security policy refuses every network
-    access and every script.
+    All values from the user's program are escaped. A content security policy forbids network access and
+    scripts.
     """
     style = _asset("cgc.report", "base.css") + "\n" + _asset("input_analyzer.report", "page.css")
     return (
@@ -82,12 +82,12 @@ def _asset(package: str, name: str) -> str:
 
 
 def _breakable(path: str) -> Markup:
-    """A path that may be broken behind its slashes."""
+    """Allow line breaks after the slashes of a path."""
     return escape(path).replace("/", Markup("/<wbr>"))
 
 
 def _stages(analysis: Analysis) -> list[dict[str, Any]]:
-    """Stages with their part of the time; the longest bar is the longest time."""
+    """Return the stages with their fraction of the time; the longest bar is the longest time."""
     steady = [stage.self_time_us_per_sample or 0.0 for stage in analysis.stages if not stage.once]
     total = sum(steady)
     longest = max((stage.self_time_us_per_sample or 0.0 for stage in analysis.stages), default=0.0)
@@ -107,7 +107,7 @@ def _stages(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 def _measured_columns(analysis: Analysis) -> tuple[str, ...]:
-    """Columns of the measurements; those about a first epoch only where one was measured."""
+    """Return the columns of the measurements; those about a first epoch only if one was measured."""
     epochs = any(one.first_epoch_samples_per_s is not None for one in analysis.measurements)
     disk = any(wording.from_disk(one) is not None for one in analysis.measurements)
     return (
@@ -138,8 +138,8 @@ def _layouts(analysis: Analysis) -> list[dict[str, Any]]:
 WIDTH, HEIGHT = 1240.0, 380.0
 LEFT, RIGHT, TOP, BOTTOM = 84.0, 20.0, 26.0, 46.0
 PLOT_SIZE = {"WIDTH": WIDTH, "HEIGHT": HEIGHT, "LEFT": LEFT, "RIGHT": RIGHT, "BOTTOM": BOTTOM}
+# A target that exceeds the highest rate by this factor would flatten the plot: it is named at the edge.
 _FAR_ABOVE = 3.0
-"""A target so many times the highest rate would press all points to the axis: it is named at the edge."""
 _MOST_TICKS = 12
 
 
@@ -164,7 +164,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What the model predicts for a number of CPUs per task, and what was measured for it."""
+    """The predictions of the model for a number of CPUs per task, and the measurements for it."""
 
     number: int
     cpus_per_task: int

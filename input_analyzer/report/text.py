@@ -1,4 +1,4 @@
-"""The report on a terminal."""
+"""Print the report on a terminal."""
 
 from __future__ import annotations
 
@@ -34,34 +34,38 @@ _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def print_report(analysis: Analysis, console: Console) -> None:
-    """Prints all of it."""
-    # A word that is wider than the terminal, a path for instance, stays whole: it is to be copied.
+    """Print the whole report."""
+    # Words wider than the terminal, such as paths, are not broken, so that they can be copied.
     console.print(render(analysis, console), crop=False)
-    # As long as it is: a line break in the middle would be copied along.
+    # Without line breaks, which would be copied along.
     console.print(Text(f"  {training_command(analysis)}"), soft_wrap=True)
 
 
 def render(analysis: Analysis, console: Console) -> RenderableType:
-    """The report as one renderable, as wide as the console; the command to train with follows it."""
+    """Return the report as one renderable of the console's width; the training command follows it."""
     width = console.width
-    parts: list[RenderableType] = [*_head(analysis, width), "", *_measurements(analysis, console)]
+    parts: list[RenderableType] = [
+        *_render_head(analysis, width),
+        "",
+        *_render_measurements(analysis, console),
+    ]
     if analysis.stages:
-        parts += ["", _stages(analysis, width), *_unaccounted(analysis, width)]
+        parts += ["", _stages(analysis, width), *_render_unaccounted(analysis, width)]
     parts += ["", _heading("Input Function Report")]
-    parts += [part for finding in analysis.findings for part in _finding(finding, width)]
+    parts += [part for finding in analysis.findings for part in _render_finding(finding, width)]
     if not analysis.findings:
-        parts.append(_wrapped(no_findings(analysis), width))
+        parts.append(_wrap(no_findings(analysis), width))
     if analysis.gain_together:
         together = f"All changes that were tried out, together: {analysis.gain_together}"
-        parts.append(_wrapped(together, width, "", "  "))
-    parts += ["", _layouts(analysis, width)]
+        parts.append(_wrap(together, width, "", "  "))
+    parts += ["", _render_layouts(analysis, width)]
     if analysis.notes:
-        notes = (_wrapped(note, width, "- ", "  ") for note in analysis.notes)
+        notes = (_wrap(note, width, "- ", "  ") for note in analysis.notes)
         parts += ["", _heading("To be known"), *notes]
-    return Group(*parts, "", *_recommendation(analysis, width))
+    return Group(*parts, "", *_render_recommendation(analysis, width))
 
 
-def _head(analysis: Analysis, width: int) -> list[RenderableType]:
+def _render_head(analysis: Analysis, width: int) -> list[RenderableType]:
     found = analysis.subject
     shapes = ", ".join(f"{c.name} {c.dtype}{list(c.shape)}" for c in found.components)
     lines = (
@@ -70,11 +74,11 @@ def _head(analysis: Analysis, width: int) -> list[RenderableType]:
         f"measured on {analysis.node.name}: {plural(analysis.node.cpus, 'CPU')}, "
         f"{format_bytes(analysis.node.memory_bytes)}",
     )
-    return [_heading("Input analysis"), *(_wrapped(line, width, "", "  ") for line in lines)]
+    return [_heading("Input analysis"), *(_wrap(line, width, "", "  ") for line in lines)]
 
 
-def _wrapped(text: str, width: int, first: str = "", others: str = "") -> Text:
-    """Lines of whole words, with what stands before the first line and before all others."""
+def _wrap(text: str, width: int, first: str = "", others: str = "") -> Text:
+    """Wrap text at words, with prefixes for the first line and for the others."""
     wrapper = TextWrapper(
         width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
     )
@@ -86,13 +90,13 @@ def _heading(text: str) -> Text:
 
 
 def _table(heading: str, *columns: str) -> Table:
-    """A table; a column whose name ends in " <" is to the left."""
+    """Make a table; a column whose name ends in " <" is left-aligned."""
     table = Table(
         title=Text(heading, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for column in columns:
         name = column.removesuffix(" <")
-        # As wide as its longest word, so that none is broken.
+        # At least as wide as the longest word, so that none is broken.
         table.add_column(
             name,
             justify="left" if name != column else "right",
@@ -105,9 +109,9 @@ def _table(heading: str, *columns: str) -> Table:
 _SIDE_BY_SIDE = "Measured, copies side by side on one node"
 
 
-def _measurements(analysis: Analysis, console: Console) -> Iterator[RenderableType]:
-    """One table, or two where it would be wider than the console; then what its marks mean."""
-    key, rates, costs = zip(*map(_measured, analysis.measurements), strict=True)
+def _render_measurements(analysis: Analysis, console: Console) -> Iterator[RenderableType]:
+    """Yield one table, or two if one would be wider than the console; then the meaning of its marks."""
+    key, rates, costs = zip(*map(_measurement_cells, analysis.measurements), strict=True)
     names = [list(each[0]) for each in (key, rates, costs)]
     shown = [name for name in names[1] if any(row[name] for row in rates)]
     first, behind = [*names[0], *shown], names[2]
@@ -120,11 +124,11 @@ def _measurements(analysis: Analysis, console: Console) -> Iterator[RenderableTy
         yield ""
         yield _rows("What a copy took", [*names[0], *behind], rows, console.width)[0]
     if not all(one.settled for one in analysis.measurements):
-        yield _wrapped(f"{_UNSETTLED} unsettled: it needs more time, see below", console.width)
+        yield _wrap(f"{_UNSETTLED} unsettled: it needs more time, see below", console.width)
 
 
-def _measured(one: Measurement) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """Cells of a measurement by the names of their columns: of the layout, the rates, and the costs.
+def _measurement_cells(one: Measurement) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Return the cells of a measurement by column: for the layout, the rates, and the costs.
 
     Columns that are empty in all measurements are not shown.
     """
@@ -212,24 +216,24 @@ def _path(text: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _unaccounted(analysis: Analysis, width: int) -> list[RenderableType]:
+def _render_unaccounted(analysis: Analysis, width: int) -> list[RenderableType]:
     text = unaccounted(analysis)
-    return [] if text is None else [_wrapped(text, width)]
+    return [] if text is None else [_wrap(text, width)]
 
 
-def _finding(finding: Finding, width: int) -> Iterator[RenderableType]:
+def _render_finding(finding: Finding, width: int) -> Iterator[RenderableType]:
     head = Text.assemble((finding.severity, _STYLE[finding.severity]), f" {finding.id}")
     if finding.source:
         head.append(f" at {finding.source}")
     head.no_wrap, head.overflow = True, "ignore"
     yield head
-    yield _wrapped(finding.message, width, "  ", "  ")
-    yield _wrapped(f"recommended: {finding.recommended}", width, "  ", "    ")
+    yield _wrap(finding.message, width, "  ", "  ")
+    yield _wrap(f"recommended: {finding.recommended}", width, "  ", "    ")
     if finding.gain:
-        yield _wrapped(f"gain: {finding.gain}", width, "  ", "    ")
+        yield _wrap(f"gain: {finding.gain}", width, "  ", "    ")
 
 
-def _layouts(analysis: Analysis, width: int) -> Table:
+def _render_layouts(analysis: Analysis, width: int) -> Table:
     target = None if analysis.target is None else analysis.target.samples_per_s
     shown = _shown(analysis)
     rows = [
@@ -265,7 +269,7 @@ def _shown(analysis: Analysis) -> list[Prediction]:
 _FIGURES = "What the figures mean: docs/input-analyzer-reference.md, Figures, or the page of --html=FILE."
 
 
-def _recommendation(analysis: Analysis, width: int) -> list[RenderableType]:
+def _render_recommendation(analysis: Analysis, width: int) -> list[RenderableType]:
     layout = analysis.recommendation.layout
     said = [verdict(analysis)]
     if analysis.target is not None:
@@ -277,7 +281,7 @@ def _recommendation(analysis: Analysis, width: int) -> list[RenderableType]:
     said.append(_FIGURES)
     return [
         Text(title(analysis), style="bold red" if analysis.input_bound else "bold"),
-        *(_wrapped(line, width, "", "  ") for line in said),
+        *(_wrap(line, width, "", "  ") for line in said),
         "",
         _heading("Recommended"),
         Text(f"nodes: {layout.nodes}"),

@@ -1,4 +1,4 @@
-"""What text and page have in common: numbers for readers, the verdict, the command to train with. Pure."""
+"""Sentences and figures that the text report and the page share: verdict, notes, training command. Pure."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from input_analyzer.rate_model import RateModel
 from input_rules.formatting import format_bytes, format_number, format_percent, plural
 from input_rules.rules.sharding import Split
 
+# From this ratio on, a factor is shown instead of percent.
 _MANY_TIMES = 10.0
-"""From there on a ratio is told as a factor: nobody reads 11,831 %."""
 _LEAST_US, _LEAST_SHARE = 0.001, 0.001
+# Fractions above this would be rounded to 100 %.
 _NEARLY_ALL = 0.995
-"""What would be rounded to 100 % and is less."""
 
 
 def microseconds(value: float | None) -> str:
-    """Time of a stage per sample; less than a nanosecond is noise."""
+    """Format the time of a stage per sample; less than a nanosecond is noise."""
     if value is None:
         return "-"
     return format_number(value) if value >= _LEAST_US or not value else f"< {_LEAST_US}"
 
 
 def share(part: float) -> str:
-    """Part of a stage in the time of all; less than a thousandth is noise."""
+    """Format the fraction of a stage in the time of all stages; less than a thousandth is noise."""
     return format_percent(part) if part >= _LEAST_SHARE or not part else f"< {format_percent(_LEAST_SHARE)}"
 
 
 def of_target(ratio: float) -> str:
-    """A rate by the target: 85 %, or 119 times."""
+    """Format the ratio of a rate to the target: 85 %, or 119 times."""
     return f"{ratio:,.0f} times" if ratio >= _MANY_TIMES else format_percent(ratio)
 
 
 def above(headroom: float) -> str:
-    """By what a rate exceeds the target: "7.7 % more than", or "119 times", or "just"."""
+    """Format how far a rate exceeds the target: "7.7 % more than", or "119 times", or "just"."""
     if 1 + headroom >= _MANY_TIMES:
         return f"{1 + headroom:,.0f} times"
     if headroom < HEADROOM:  # never as much as that
@@ -50,15 +50,15 @@ def above(headroom: float) -> str:
 
 
 def from_disk(one: Measurement) -> float | None:
-    """Bytes that a sample of a first epoch was read from disks with; None where no such epoch was measured.
+    """Return the bytes per sample that a first epoch read from disks; None if no such epoch was measured.
 
-    What was paged in meanwhile, the program's own code for instance, says nothing about the input.
+    Without a first epoch, pages that were read, such as the program's own code, say nothing about the input.
     """
     return None if one.first_epoch_samples_per_s is None else one.first_epoch_disk_bytes_per_sample
 
 
 def shape(layout: Layout) -> str:
-    """A layout in words."""
+    """Describe a layout."""
     return (
         f"{plural(layout.nodes, 'node')} x {plural(layout.tasks_per_node, 'task')} x "
         f"{plural(layout.cpus_per_task, 'CPU')}"
@@ -66,34 +66,33 @@ def shape(layout: Layout) -> str:
 
 
 def no_findings(analysis: Analysis) -> str:
-    """What an empty list of findings means."""
+    """Describe an empty list of findings."""
     return (
         "nothing to improve" if analysis.stages else "not looked at: the stages are not known, see below why"
     )
 
 
 def unaccounted(analysis: Analysis) -> str | None:
-    """The CPU time that is that of no stage; None where it is not known."""
-    beside = analysis.unaccounted_cpu_us_per_sample
-    if beside is None:
+    """Describe the CPU time outside of all stages; None if it is unknown."""
+    unaccounted_us = analysis.unaccounted_cpu_us_per_sample
+    if unaccounted_us is None:
         return None
     stages = sum(stage.cpu_us_per_sample or 0.0 for stage in analysis.stages if not stage.once)
-    if beside <= 0:
+    if unaccounted_us <= 0:
         return (
             f"CPU time in no stage: none; a copy used no more than the {format_number(stages)} us per "
             "sample of the "
             "stages, each of which is timed alone."
         )
     return (
-        f"CPU time in no stage: {format_number(beside)} us per sample, beside {format_number(stages)} us "
-        "of the stages; it "
-        "goes into calls and into handing elements and batches over, between threads, processes and in "
-        "memory."
+        f"CPU time in no stage: {format_number(unaccounted_us)} us per sample, beside "
+        f"{format_number(stages)} us of the stages; it goes into calls and into handing elements and "
+        "batches over, between threads, processes and in memory."
     )
 
 
 def fit(analysis: Analysis) -> str:
-    """How far the model is from the measurements; the rounding of a fit is not told."""
+    """Describe the error of the model; rounding errors of a fit are ignored."""
     error = analysis.model.relative_error
     if error < 1e-6:
         return "it goes through all measured points"
@@ -101,7 +100,7 @@ def fit(analysis: Analysis) -> str:
 
 
 def subject(analysis: Analysis) -> str:
-    """What was analysed; of a program that trains several times it is only the first input."""
+    """Describe the analyzed input; for a program that trains several times, only the first one."""
     found = analysis.subject
     where = f" ({found.source})" if found.source else ""
     which = ", with which the program first trains or compiles" if of_program(found.command) else ""
@@ -109,12 +108,12 @@ def subject(analysis: Analysis) -> str:
 
 
 def of_program(command: tuple[str, ...]) -> bool:
-    """Whether a program was analysed, and not a function that is named by itself."""
+    """Return True if a program was analyzed, and not a function by its name."""
     return len(command) > 1 or ":" not in command[0]
 
 
 def verdict(analysis: Analysis) -> str:
-    """Whether the training will wait for input, in one to three sentences."""
+    """State whether training will wait for input, in one to three sentences."""
     found, target = analysis.recommendation, analysis.target
     workers = plural(found.layout.workers, "worker")
     verb = "delivers" if found.layout.workers == 1 else "deliver"
@@ -219,7 +218,7 @@ _HARDLY = 0.01
 
 
 def first_epoch_note(cpus_per_task: Sequence[int]) -> str:
-    """That rates are those of the first epoch: those with so many CPUs per task, or, with none named, all."""
+    """State that rates are those of the first epoch, with some numbers of CPUs per task or with all."""
     some = f" with {' or '.join(map(str, cpus_per_task))} CPUs per task" if cpus_per_task else ""
     return (
         f"No epoch ended while it was measured{some}: {'these' if some else 'the'} rates are those of the "
@@ -229,14 +228,14 @@ def first_epoch_note(cpus_per_task: Sequence[int]) -> str:
 
 
 def cold_notes(cold: ColdFiles, measurements: Sequence[Measurement]) -> list[str]:
-    """What was dropped for the first epoch, and what speaks against its being cold."""
+    """State which files were dropped before the first epoch, and whether it may not have been cold."""
     where = ", ".join(map(str, cold.folders))
     notes = [
         f"Cold: {plural(cold.files, 'file')} below {where}, {format_bytes(cold.size_bytes)} in all, "
         f"{'was' if cold.files == 1 else 'were'} dropped from the memory of the operating system before "
         "the first epoch. What another machine or the disk itself keeps in memory stays there."
     ]
-    if any(_nothing_read(one) for one in measurements):
+    if any(_read_no_disk(one) for one in measurements):
         notes.append(
             "Hardly anything was read from a disk in the first epoch, so it was not cold: the input reads "
             "other files or keeps them in memory, or they are on tmpfs, mapped by a program, or on a network "
@@ -245,13 +244,13 @@ def cold_notes(cold: ColdFiles, measurements: Sequence[Measurement]) -> list[str
     return notes
 
 
-def _nothing_read(measurement: Measurement) -> bool:
+def _read_no_disk(measurement: Measurement) -> bool:
     read = measurement.first_epoch_disk_bytes_per_sample
     return read is not None and read < _HARDLY * measurement.bytes_per_sample
 
 
 def file_notes(split: Split | None, limits: Limits) -> tuple[str, ...]:
-    """That there are fewer files than workers that the nodes have room for."""
+    """State that there are fewer files than workers for which the nodes have room."""
     if split is None:
         return ()
     room = max(one.workers for one in list_layouts(replace(limits, files=None)))
@@ -266,7 +265,7 @@ def file_notes(split: Split | None, limits: Limits) -> tuple[str, ...]:
 
 
 def unsettled_notes(measurements: Sequence[Measurement]) -> list[str]:
-    """That some of all measurements would have needed more time."""
+    """State that some measurements would have needed more time."""
     count = sum(not one.settled for one in measurements)
     if not count:
         return []
@@ -284,7 +283,7 @@ def reservations(
     target: Target | None,
     todo: Sequence[Plan],
 ) -> list[str]:
-    """What takes from the trust in an analysis, one sentence each."""
+    """State what limits the trust in an analysis, one sentence each."""
     notes = []
     busy = max(m.other_cpus for m in measurements)
     if busy > _BUSY_CPUS:
@@ -317,7 +316,7 @@ def reservations(
 def more_nodes_notes(
     model: RateModel, limits: Limits, target: Target | None, found: Recommendation
 ) -> tuple[str, ...]:
-    """How many nodes would be enough where those that are available are not."""
+    """State how many nodes would suffice if the available ones do not."""
     if target is None or found.samples_per_s >= target.samples_per_s:
         return ()
     nodes = nodes_needed(model, limits, target.samples_per_s)

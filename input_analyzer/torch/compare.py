@@ -1,6 +1,6 @@
-"""Rates of a torch DataLoader with and without what findings recommend.
+"""Compare the rates of a torch DataLoader with and without what findings recommend.
 
-Both are made once and read as a worker reads them.
+Both loaders are made once and read as a worker reads them.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from input_rules.torch.loader import loader_parts
 def compare(
     program: InputProgram, findings: Mapping[str, int | None], seconds: float, say: Callable[[], None]
 ) -> Ratio | None:
-    """The ratio of the rates with and without some changes, and its 95 % interval.
+    """Measure the ratio of the rates with and without some changes, and its 95 % interval.
 
     Args:
         program: The input.
-        findings: Identifiers of findings, with the number that each recommends.
+        findings: Identifiers of findings, with the numbers that they recommend.
         seconds: Time to take.
         say: Called now and then.
 
     Returns:
-        None where nothing changes, or batches are too slow for the time.
+        None if nothing changes, or batches are too slow for the time.
     """
     with program.role(Shard(1, 0)):
         plain, other = (program.build(Shard(1, 0)) for _ in range(2))
         other = apply_findings(other, findings)
         if other is None:
             return None
-        before, after = (partial(next, _without_end(loader, say)) for loader in (plain, other))
+        before, after = (partial(next, _repeat_epochs(loader, say)) for loader in (plain, other))
         return measure_ratio(before, after, seconds, say)
 
 
-def _without_end(loader: Any, say: Callable[[], None]) -> Iterator[Any]:
-    """Batches of epoch after epoch."""
+def _repeat_epochs(loader: Any, say: Callable[[], None]) -> Iterator[Any]:
+    """Yield batches epoch after epoch."""
     while True:
         made = 0
         for batch in loader:
@@ -53,20 +53,20 @@ def _without_end(loader: Any, say: Callable[[], None]) -> Iterator[Any]:
 
 
 def apply_findings(loader: Any, findings: Mapping[str, int | None]) -> Any:
-    """A loader with other worker processes.
+    """Return a loader with other worker processes.
 
     Args:
-        loader: Made by the user's function; it is not to be read any more.
-        findings: Identifiers of findings, with the number that each recommends.
+        loader: Made by the user's function, and not used any more.
+        findings: Identifiers of findings, with the numbers that they recommend.
 
     Returns:
-        None where nothing changes, or the loader is of a class of the user's own.
+        None if nothing changes, or the loader has a class of the user's.
     """
-    arguments = {} if type(loader) is not DataLoader else _recommended(loader, findings)
-    return DataLoader(**_arguments_of(loader) | arguments) if arguments else None
+    arguments = {} if type(loader) is not DataLoader else _recommended_arguments(loader, findings)
+    return DataLoader(**_loader_arguments(loader) | arguments) if arguments else None
 
 
-def _recommended(loader: Any, findings: Mapping[str, int | None]) -> dict[str, Any]:
+def _recommended_arguments(loader: Any, findings: Mapping[str, int | None]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     count = next((findings[name] for name in WORKER_COUNTS if findings.get(name)), None)
     if count is not None and count != loader.num_workers:
@@ -78,8 +78,8 @@ def _recommended(loader: Any, findings: Mapping[str, int | None]) -> dict[str, A
     return found
 
 
-def _arguments_of(loader: Any) -> dict[str, Any]:
-    """What makes a DataLoader like this one."""
+def _loader_arguments(loader: Any) -> dict[str, Any]:
+    """Return the arguments that make a DataLoader like this one."""
     names = (
         *("dataset", "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator"),
         *("multiprocessing_context", "prefetch_factor", "persistent_workers", "in_order"),

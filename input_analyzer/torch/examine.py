@@ -1,4 +1,8 @@
-"""The examination of a torch DataLoader."""
+"""Examine a torch DataLoader, and compare the records that tasks and worker processes read.
+
+The random numbers of Python, NumPy and torch are reset before each reading, so that a difference means
+another record.
+"""
 
 from __future__ import annotations
 
@@ -43,23 +47,23 @@ from input_rules.torch.loader import (
 )
 from input_rules.torch.rules import find
 
-_ALWAYS = frozenset({SAMPLER, GETITEM, COLLATE, WORKERS})
-_SOME = (
-    "{0} were seen to read some records that are the same and others that are not: where none has a part of "
-    "its own, records are trained on several times an epoch."
+_ALWAYS_USED = frozenset({SAMPLER, GETITEM, COLLATE, WORKERS})
+_OVERLAPPING = (
+    "{0} read some of the same records and some different ones: unless each has its own part, records are "
+    "trained on several times per epoch."
 )
-_UNKNOWN = "Whether {0} read different records cannot be told: they are all alike, or others each time."
+_UNKNOWN = "It is unknown whether {0} read different records: all records are equal, or differ each time."
 
 
 def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> Examination:
-    """Reads the parts of a loader, times them, compares what tasks and workers read, applies all rules.
+    """Read the stages of a loader, time them, compare what tasks and workers read, and apply all rules.
 
-    There is never more than one loader at a time: what it needs is taken for the memory of a task.
+    There is never more than one loader at a time, as its memory is taken for that of a task.
     """
     with program.role(Shard(1, 0)):
-        pipeline, times = _alone(program, order, say)
+        pipeline, times = _read_stages(program, order, say)
     say("comparing what two tasks read")
-    found = _of_tasks(program)
+    found = _compare_tasks(program)
     context = Context(
         sharded={Overlap.SAME: False, Overlap.NONE: True}.get(found) if found else None,
         memory_bytes=order.memory_bytes or node.read_memory().available_bytes,
@@ -67,7 +71,7 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
         cpus=order.cpus_per_task or len(os.sched_getaffinity(0)),
         seeded=program.seeded,
     )
-    notes = {None: (_UNKNOWN,), Overlap.SOME: (_SOME,)}.get(found, ())
+    notes = {None: (_UNKNOWN,), Overlap.SOME: (_OVERLAPPING,)}.get(found, ())
     return Examination(
         pipeline,
         times,
@@ -77,8 +81,8 @@ def examine(program: InputProgram, order: Order, say: Callable[[str], None]) -> 
     )
 
 
-def _of_tasks(program: InputProgram) -> Overlap | None:
-    """What two tasks have in common."""
+def _compare_tasks(program: InputProgram) -> Overlap | None:
+    """Determine the records that two tasks have in common."""
 
     def read(task: int) -> Reading:
         with program.role(Shard(2, task)), random_numbers_alike():
@@ -87,23 +91,23 @@ def _of_tasks(program: InputProgram) -> Overlap | None:
     return overlap(read(0), read(1), read(0))
 
 
-def _alone(
+def _read_stages(
     program: InputProgram, order: Order, say: Callable[[str], None]
 ) -> tuple[Pipeline, tuple[StageTime, ...]]:
-    """The stages that a single task has, and their times; none of what nothing calls."""
+    """Return the stages of a single task with their times, without those that nothing calls."""
     with recorded_calls():
         loader = program.build(Shard(1, 0))
     first = next(iter(loader), None)
     pipeline = read_pipeline(loader, first)
     times = time_stages(loader, pipeline, order.stage_seconds, say) if order.stage_seconds > 0 else ()
-    unused = {time.stage for time in times if not time.self_time_us and time.stage not in _ALWAYS}
+    unused = {time.stage for time in times if not time.self_time_us and time.stage not in _ALWAYS_USED}
     say("comparing what two worker processes read")
     used = tuple(time for time in times if time.stage not in unused)
-    return read_pipeline(loader, first, {GETITEM: _of_workers(loader)}, unused), used
+    return read_pipeline(loader, first, {GETITEM: _compare_workers(loader)}, unused), used
 
 
-def _of_workers(loader: Any) -> dict[str, Value]:
-    """What shows only when a loader's dataset is read by several worker processes."""
+def _compare_workers(loader: Any) -> dict[str, Value]:
+    """Return attributes that only several worker processes of a loader's dataset can show."""
     found: dict[str, Value] = {"held": find_open_handle(loader)}
     if loader_parts(loader).iterable:
         common = of_workers(loader)
@@ -114,26 +118,26 @@ def _of_workers(loader: Any) -> dict[str, Value]:
     return found
 
 
+# A shorter epoch is compared as a whole, a longer one as far as it was read.
 SECONDS = 1.0
-"""An epoch that is read in that time is compared as a whole; of a longer one what came until then."""
 
 _SEED = 20190731
 _MOST_INDICES = 200_000
-_SHOWN = 4  # records that stand for what a dataset has at its indices
+_MOST_SAMPLED = 4  # records that identify the content of a dataset
 _TIMEOUT_S = 20.0
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def reading_of(loader: Any) -> Reading:
-    """What a loader reads in an epoch, in this process.
+    """Return the records that a loader reads in an epoch, in this process.
 
-    A record of a dataset with indices is told by its index, and by what the dataset has at some of them, so
-    that all indices of an epoch are compared without reading the records.
+    A record of a dataset with indices is identified by its index, and by some records of the dataset, so that
+    all indices of an epoch are compared without reading the records.
     """
     if loader_parts(loader).iterable:
-        return _of_stream(loader.dataset, dataset_makes_batches(loader))
+        return _read_stream(loader.dataset, dataset_makes_batches(loader))
     try:
-        dataset, order = loader.dataset, _flat(loader_parts(loader).order)
+        dataset, order = loader.dataset, _flatten_indices(loader_parts(loader).order)
         end = time.monotonic() + SECONDS
         found: list[Any] = []
         for index in islice(order, _MOST_INDICES + 1):
@@ -141,26 +145,26 @@ def reading_of(loader: Any) -> Reading:
             if time.monotonic() > end:
                 break
         else:
-            return Reading(_named(dataset, found[:_MOST_INDICES]), len(found) <= _MOST_INDICES)
-        return Reading(_named(dataset, found), whole=False)
+            return Reading(_identify_records(dataset, found[:_MOST_INDICES]), len(found) <= _MOST_INDICES)
+        return Reading(_identify_records(dataset, found), whole=False)
     except (LookupError, TypeError):
-        return Reading((), whole=False)  # its indices are not numbers from 0 on
+        return Reading((), whole=False)  # its indices are not numbers from 0
 
 
 def of_workers(loader: Any) -> Overlap | None:
-    """What two worker processes of a loader with an iterable dataset have in common.
+    """Determine the records that two worker processes of a loader with an iterable dataset have in common.
 
-    None where that cannot be told; torch itself shares data pipes out among workers.
+    None if unknown; torch itself distributes data pipes among workers.
     """
     if is_pipe(loader.dataset):
         return None
-    read = partial(_of_stream, batched=dataset_makes_batches(loader))
+    read = partial(_read_stream, batched=dataset_makes_batches(loader))
     two, again = in_workers(loader, 2, read), in_workers(loader, 2, read)
     return overlap(two[0], two[1], again[0]) if len(two) == len(again) == 2 else None
 
 
 def same_random_numbers(loader: Any) -> bool:
-    """Whether the worker processes of a loader change a record by the same random numbers."""
+    """Return True if the worker processes of a loader change a record by the same random numbers."""
     if loader_parts(loader).iterable or not length_or_none(loader.dataset):
         return False
     two = in_workers(loader, 2, _read_twice)
@@ -168,14 +172,14 @@ def same_random_numbers(loader: Any) -> bool:
 
 
 def in_workers(loader: Any, count: int, read: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """What a function returns for a loader's dataset in each of some worker processes; () where it fails.
+    """Run a function on the dataset in several worker processes; return the results, or () if it fails.
 
     They are started as the loader starts its own, with its `worker_init_fn`.
     """
     probe = _Probe(loader.dataset, loader.worker_init_fn, read)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of few CPUs, for instance
+            warnings.simplefilter("ignore")  # for example about few CPUs
             reader = DataLoader(
                 probe,
                 batch_size=None,
@@ -184,23 +188,24 @@ def in_workers(loader: Any, count: int, read: Callable[[Any], Any]) -> tuple[Any
                 multiprocessing_context=loader.multiprocessing_context,
                 timeout=_TIMEOUT_S,
                 prefetch_factor=1,
-                collate_fn=_unchanged,
+                collate_fn=_identity,
             )
             return tuple(reader)
     except Exception as error:
-        # The error's frames hold the workers, in a circle: torch waits 5 s for each once that is collected.
+        # The frames of the error hold the workers in a cycle, and torch waits 5 s for each when it is
+        # collected.
         traceback.clear_frames(error.__traceback__)
-        return ()  # what the dataset raises is shown where it is read in earnest
+        return ()  # errors of the dataset are reported when it is measured
 
 
 @contextmanager
 def random_numbers_alike() -> Iterator[None]:
-    """Random numbers of the process begin alike, and go on afterwards from where they are now."""
+    """Reset the random numbers of the process, and restore their state afterwards."""
     torchs = torch.get_rng_state()
     with preserve_random_state():
         random.seed(_SEED)
         np.random.seed(_SEED)
-        # torch.manual_seed() keeps the stack for each device that is not used yet.
+        # torch.manual_seed() would store the stack for each unused device.
         torch.default_generator.manual_seed(_SEED)
         try:
             yield
@@ -209,7 +214,7 @@ def random_numbers_alike() -> Iterator[None]:
 
 
 def digest(record: Any) -> str:
-    """A hash of all arrays, numbers and texts in a record; of what else is in it, of its text."""
+    """Hash all arrays, numbers and strings of a record, and the text of other values."""
     content = hashlib.blake2b(digest_size=16)
     for name, leaf in walk_batch(record):
         content.update(name.encode())
@@ -225,20 +230,20 @@ def digest(record: Any) -> str:
     return content.hexdigest()
 
 
-def _of_stream(dataset: Any, batched: bool) -> Reading:
-    """Records of an iterable dataset, in this process; of batches that it makes the rows."""
+def _read_stream(dataset: Any, batched: bool) -> Reading:
+    """Read the records of an iterable dataset in this process; for batches, their rows."""
     end = time.monotonic() + SECONDS
     found: list[str] = []
     with random_numbers_alike():
         for record in dataset:
-            found += _rows(record) if batched else [digest(record)]
+            found += _digest_rows(record) if batched else [digest(record)]
             if time.monotonic() > end:
                 return Reading(tuple(found), whole=False)
     return Reading(tuple(found), whole=True)
 
 
-def _rows(batch: Any) -> list[str]:
-    """Digests of the rows of a batch: shuffled records never make two batches alike."""
+def _digest_rows(batch: Any) -> list[str]:
+    """Digest the rows of a batch, as two batches of shuffled records are never equal."""
     leaves = [leaf for _, leaf in walk_batch(batch)]
     sizes = {len(leaf) if getattr(leaf, "shape", ()) or isinstance(leaf, list) else None for leaf in leaves}
     single = len(leaves) == 1 and len(getattr(leaves[0], "shape", ())) < 2  # more likely one record
@@ -247,15 +252,19 @@ def _rows(batch: Any) -> list[str]:
     return [digest(tuple(row)) for row in zip(*leaves, strict=True)]
 
 
-def _flat(order: Iterable[Any]) -> Iterator[Any]:
-    """Indices of a sampler; of batches of indices each."""
+def _flatten_indices(order: Iterable[Any]) -> Iterator[Any]:
+    """Yield the indices of a sampler, also of batches of indices."""
     for one in order:
         yield from one if isinstance(one, list | tuple) else (one,)
 
 
-def _named(dataset: Any, indices: list[Any]) -> tuple[str, ...]:
+def _identify_records(dataset: Any, indices: list[Any]) -> tuple[str, ...]:
     length = length_or_none(dataset) or 0
-    shown = sorted({length * number // _SHOWN for number in range(_SHOWN)}) if length else indices[:_SHOWN]
+    shown = (
+        sorted({length * number // _MOST_SAMPLED for number in range(_MOST_SAMPLED)})
+        if length
+        else indices[:_MOST_SAMPLED]
+    )
     with random_numbers_alike():
         key = " ".join(digest(dataset[index]) for index in shown)
     return tuple(f"{key} {index!r}" for index in indices)
@@ -266,7 +275,7 @@ def _read_twice(dataset: Any) -> tuple[str, str]:
 
 
 class _Probe(IterableDataset[Any]):  # type: ignore[misc,unused-ignore]
-    """Reads in a worker process, for `in_workers`."""
+    """Runs a function in a worker process, for `in_workers`."""
 
     def __init__(self, dataset: Any, begin: Callable[[int], Any] | None, read: Callable[[Any], Any]) -> None:
         self.dataset = dataset
@@ -275,8 +284,8 @@ class _Probe(IterableDataset[Any]):  # type: ignore[misc,unused-ignore]
         self._environment = dict(os.environ)
 
     def begin(self, index: int) -> None:
-        """The `worker_init_fn`: that of the user, which finds its own dataset in the worker's info."""
-        os.environ.update(self._environment)  # a server of forks has the one that it was started with
+        """Run the user's `worker_init_fn`, which finds its own dataset in the info of the worker."""
+        os.environ.update(self._environment)  # a fork server has its own environment
         info = get_worker_info()
         assert info is not None
         object.__setattr__(info, "dataset", self.dataset)
@@ -287,5 +296,5 @@ class _Probe(IterableDataset[Any]):  # type: ignore[misc,unused-ignore]
         yield self._read(self.dataset)
 
 
-def _unchanged(one: Any) -> Any:
+def _identity(one: Any) -> Any:
     return one

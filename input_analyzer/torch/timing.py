@@ -1,8 +1,8 @@
-"""Self time of the parts of a torch DataLoader.
+"""Measure the self time of the parts of a torch DataLoader.
 
-The parts are called as a worker process calls them, in this process, one thread for torch's operations: the
-sampler for indices, the dataset with those within it and their transforms for records, the collate function
-for a batch. What it takes to get batches from worker processes is measured on the loader itself.
+The parts are called as a worker process calls them, in this process, with one thread for torch's operations:
+the sampler for indices, the dataset with inner datasets and transforms for records, the collate function for
+a batch. The cost of receiving batches from worker processes is measured on the loader itself.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ MOST_BATCHES = 1000
 def time_stages(
     loader: Any, pipeline: Pipeline, seconds: float = 10.0, say: Callable[[str], None] | None = None
 ) -> tuple[StageTime, ...]:
-    """Measures the self time of every part in about so many seconds.
+    """Measure the self time of every part in about this many seconds.
 
     Args:
         loader: The DataLoader.
         pipeline: Its stages.
         seconds: Time to take; a few batches are made in any case.
-        say: Told what is being done, now and then.
+        say: Receives progress.
 
     Raises:
-        Exception: whatever the user's dataset or functions raise, unchanged.
+        Exception: anything that the user's dataset or functions raise, unchanged.
     """
-    tell = say or (lambda doing: None)
-    with _as_in_a_worker():
-        spent = _in_this_process(loader_parts(loader), 0.7 * seconds, tell)
+    report = say or (lambda doing: None)
+    with _single_torch_thread():
+        spent = _time_parts(loader_parts(loader), 0.7 * seconds, report)
     if loader.num_workers:
         order_ns = [one.cpu for one in spent.get(SAMPLER, [])] or [0]
-        spent[WORKERS] = _from_workers(loader, 0.3 * seconds, float(np.mean(order_ns)), tell)
+        spent[WORKERS] = _time_hand_off(loader, 0.3 * seconds, float(np.mean(order_ns)), report)
     return tuple(
-        _of_sample(stage.name, spent.get(stage.name, []), pipeline.samples_per_element)
+        _mean_per_sample(stage.name, spent.get(stage.name, []), pipeline.samples_per_element)
         for stage in pipeline.stages
     )
 
 
 @contextmanager
-def _as_in_a_worker() -> Iterator[None]:
+def _single_torch_thread() -> Iterator[None]:
     import torch
 
     threads = torch.get_num_threads()
@@ -64,18 +64,16 @@ def _as_in_a_worker() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _in_this_process(
-    parts: LoaderParts, seconds: float, tell: Callable[[str], None]
-) -> dict[str, list[Spent]]:
-    """What every part has spent, batch after batch."""
+def _time_parts(parts: LoaderParts, seconds: float, report: Callable[[str], None]) -> dict[str, list[Spent]]:
+    """Return the time of every part for each batch."""
     spent: dict[str, list[Spent]] = defaultdict(list)
     profile = Profile()
     layers = parts.layers
     end = time.monotonic() + seconds
     try:
-        with watched(layers, profile):
-            for number, records in enumerate(_records(parts, profile)):
-                tell("timing the parts of the loader")
+        with observed_calls(layers, profile):
+            for number, records in enumerate(_read_records(parts, profile)):
+                report("timing the parts of the loader")
                 profile.enter(COLLATE)
                 parts.loader.collate_fn(records)
                 profile.leave()
@@ -87,12 +85,12 @@ def _in_this_process(
                     break
     finally:
         profile.close()
-    # The first one opens files and imports modules.
+    # The first batch opens files and imports modules.
     return {name: values[1:] or values for name, values in spent.items()}
 
 
-def _records(parts: LoaderParts, profile: Profile) -> Iterator[Any]:
-    """Records of batch after batch, as the collate function gets them; of a short epoch again and again."""
+def _read_records(parts: LoaderParts, profile: Profile) -> Iterator[Any]:
+    """Yield the records of each batch, as the collate function receives them; short epochs are repeated."""
     loader = parts.loader
     while True:
         made = 0
@@ -101,16 +99,16 @@ def _records(parts: LoaderParts, profile: Profile) -> Iterator[Any]:
             loader.dataset if parts.iterable else loader.batch_sampler if parts.batches else loader.sampler
         )
         profile.leave()
-        # Of a whole batch only: the remainder of an epoch is no measure of a sample.
-        while (records := _next(parts, source, profile)) is not None:
+        # Full batches only: the remainder of an epoch would distort the time per sample.
+        while (records := _next_records(parts, source, profile)) is not None:
             made += 1
             yield records
         if not made:
             return
 
 
-def _next(parts: LoaderParts, source: Iterator[Any], profile: Profile) -> Any:
-    """What is collated next; None where the epoch is over."""
+def _next_records(parts: LoaderParts, source: Iterator[Any], profile: Profile) -> Any:
+    """Return the records of the next batch; None at the end of the epoch."""
     loader = parts.loader
     if parts.iterable:
         profile.enter(GETITEM)
@@ -126,10 +124,10 @@ def _next(parts: LoaderParts, source: Iterator[Any], profile: Profile) -> Any:
     profile.leave()
     if indices is None or (loader.batch_size is not None and len(indices) < loader.batch_size):
         return None
-    return _fetched(parts, indices, profile)
+    return _fetch(parts, indices, profile)
 
 
-def _fetched(parts: LoaderParts, indices: Any, profile: Profile) -> Any:
+def _fetch(parts: LoaderParts, indices: Any, profile: Profile) -> Any:
     dataset = parts.loader.dataset
     profile.enter(GETITEM)
     try:
@@ -142,17 +140,19 @@ def _fetched(parts: LoaderParts, indices: Any, profile: Profile) -> Any:
         profile.leave()
 
 
-def _from_workers(loader: Any, seconds: float, order_ns: float, tell: Callable[[str], None]) -> list[Spent]:
-    """What this process computes to get a batch from the workers; its waiting is for their work.
+def _time_hand_off(
+    loader: Any, seconds: float, order_ns: float, report: Callable[[str], None]
+) -> list[Spent]:
+    """Measure the CPU time of this process to receive a batch from the workers, without waiting for them.
 
-    With every batch it takes one, the sampler gives the indices of a later one, which take `order_ns`.
+    Each time the sampler produces the indices of a later batch, whose time, `order_ns`, is subtracted.
     """
     found: list[Spent] = []
     end = time.monotonic() + seconds
     batches = iter(loader)
     next(batches, None)
     while len(found) < MOST_BATCHES and (len(found) < FEWEST_BATCHES or time.monotonic() < end):
-        tell("timing the hand-over from the workers")
+        report("timing the hand-off from the workers")
         before = time.thread_time_ns()
         if next(batches, None) is None:
             break
@@ -160,8 +160,8 @@ def _from_workers(loader: Any, seconds: float, order_ns: float, tell: Callable[[
     return found
 
 
-def _of_sample(name: str, spent: list[Spent], samples: int) -> StageTime:
-    """The mean: time that other programs took is not in it, and rare records that take long are."""
+def _mean_per_sample(name: str, spent: list[Spent], samples: int) -> StageTime:
+    """Return the mean: it excludes the time of other programs, and includes rare slow records."""
     if not spent:
         return StageTime(name, 0.0, 0.0)
     cpu, wait = np.mean([(one.cpu, one.wait) for one in spent], axis=0)
@@ -169,36 +169,36 @@ def _of_sample(name: str, spent: list[Spent], samples: int) -> StageTime:
 
 
 @contextmanager
-def watched(layers: tuple[Layer, ...], profile: Profile) -> Iterator[None]:
-    """While it is open, every call of a layer but the last is noticed by the profile.
+def observed_calls(layers: tuple[Layer, ...], profile: Profile) -> Iterator[None]:
+    """Observe every call of a layer but the last in the context, for the profile.
 
-    Objects get a class derived from their own for so long, functions a wrapper in their place. What does not
-    let itself be changed so counts for what it is called by.
+    Objects temporarily get a class derived from their own, functions are replaced by a wrapper. Calls of
+    objects that do not allow this count for their caller.
     """
     undo: list[Callable[[], None]] = []
     try:
         for layer in layers[:-1]:
             for hook in layer.hooks:
                 with suppress(TypeError, AttributeError):
-                    undo.append(_watch(hook, layer, profile))
+                    undo.append(_observe(hook, layer, profile))
         yield
     finally:
         for step in reversed(undo):
             step()
 
 
-def _watch(hook: Hook, layer: Layer, profile: Profile) -> Callable[[], None]:
+def _observe(hook: Hook, layer: Layer, profile: Profile) -> Callable[[], None]:
     target = hook.target
     if is_function(target):
-        return _replace(hook, _timed(target, layer.name, profile))
+        return _replace(hook, _wrap_timed(target, layer.name, profile))
     kind = type(target)
     if layer.op == "transform":
-        methods = {"__call__": _timed(kind.__call__, layer.name, profile)}
+        methods = {"__call__": _wrap_timed(kind.__call__, layer.name, profile)}
     elif is_iterable(target):
-        methods = {"__iter__": _timed_steps(kind.__iter__, layer.name, profile)}
+        methods = {"__iter__": _wrap_timed_iterator(kind.__iter__, layer.name, profile)}
     else:
         names = [name for name in ("__getitem__", "__getitems__") if getattr(kind, name, None)]
-        methods = {name: _timed(getattr(kind, name), layer.name, profile) for name in names}
+        methods = {name: _wrap_timed(getattr(kind, name), layer.name, profile) for name in names}
     space = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__, **methods}
     make: Any = type(kind)  # its metaclass
     target.__class__ = make(kind.__name__, (kind,), space)
@@ -214,7 +214,7 @@ def _replace(hook: Hook, wrapper: Any) -> Callable[[], None]:
     return functools.partial(setattr, owner, str(place), hook.target)
 
 
-def _timed(function: Any, name: str, profile: Profile) -> Any:
+def _wrap_timed(function: Any, name: str, profile: Profile) -> Any:
     @functools.wraps(function, assigned=("__name__", "__doc__"), updated=())
     def timed(*args: Any, **kwargs: Any) -> Any:
         profile.enter(name)
@@ -226,11 +226,11 @@ def _timed(function: Any, name: str, profile: Profile) -> Any:
     return timed
 
 
-def _timed_steps(function: Any, name: str, profile: Profile) -> Any:
-    step = _timed(next, name, profile)
+def _wrap_timed_iterator(function: Any, name: str, profile: Profile) -> Any:
+    step = _wrap_timed(next, name, profile)
 
     def steps(self: Any) -> Iterator[Any]:
-        records = iter(_timed(function, name, profile)(self))
+        records = iter(_wrap_timed(function, name, profile)(self))
         while True:
             try:
                 record = step(records)

@@ -144,14 +144,14 @@ def report_of(
     from cgc.driver import validate_step
     from cgc.execution.compilation import CompileOptions
     from cgc.placement import place
-    from cgc.report import compile_report, report_json
+    from cgc.report import build_json, build_report
     from cs_toolkit.fabric import load_fabric
 
     fabric = load_fabric()
     precision = parameters_of(model, params_file).runconfig.precision or "float32"
     module = example_step(model, params_file, different)
     graph = validate_step(module, CompileOptions(precision=precision), fabric).graph
-    return report_json(compile_report(graph, place(graph, fabric), fabric))
+    return build_json(build_report(graph, place(graph, fabric), fabric))
 
 
 def predict(row: OverallRow) -> Prediction:

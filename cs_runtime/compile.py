@@ -109,7 +109,7 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
         cgc.errors.CompileError: The compiler does not support an operation of the program.
         ModelDirError: `model_dir` is not writable.
     """
-    from cgc.report import kernel_list_text  # lazy: a cached compile needs no kernels
+    from cgc.report import render_kernel_list  # lazy: a cached compile needs no kernels
 
     timeline = Timeline()
     with record_failures(settings.artifact_dir):
@@ -128,7 +128,7 @@ def validate_program(front_end: FrontEnd, settings: RunSettings) -> ValidationRe
     log.info("=============== Cerebras Compilation Completed ===============")
     _write_files(settings, timeline, target, front_end, None)
     path = settings.model_dir / KERNEL_LIST
-    text = kernel_list_text(result.graph)
+    text = render_kernel_list(result.graph)
     files.write_text(path, text)
     kernels = [(one.family, one.generated, len(one.ops)) for one in result.graph.kernels]
     print_report(

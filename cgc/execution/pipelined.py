@@ -27,7 +27,7 @@ from cgc.manifest import (
     PipelinedEstimates,
 )
 from cgc.performance.replicas import placed_replicas
-from cgc.report import CompileReport, plan_json, render_html, render_text, replicas_report, report_json
+from cgc.report import CompileReport, build_json, build_replicas_report, render_html, render_plan, render_text
 
 if TYPE_CHECKING:
     from cgc.execution.compilation import Stages
@@ -92,7 +92,7 @@ def compile_pipelined(
         CompileError: the step cannot be executed.
     """
     with stages.stage("Estimating performance"):
-        report = replace(replicas_report(copies, tried, fabric), notices=notices, precision=precision)
+        report = replace(build_replicas_report(copies, tried, fabric), notices=notices, precision=precision)
     with stages.stage("Exporting the executable"):
         executable = Part(_WHOLE_STEP, interface, export_step(module, interface))
     with stages.stage("Writing the report"):
@@ -101,9 +101,9 @@ def compile_pipelined(
             CIRH_TEXT: print_module(module),
             KERNELS_TEXT: kernels_text(module, copies.graph),
             LAIR_TEXT: lair_text(module, copies.graph),
-            PLAN: plan_json(report),
+            PLAN: render_plan(report),
             DELTAT_ESTIMATE: json.dumps({"estimated_deltat": deltat}, separators=(",", ":")),
-            REPORT_JSON: json.dumps(report_json(report), indent=1) + "\n",
+            REPORT_JSON: json.dumps(build_json(report), indent=1) + "\n",
         }
     overall = report.performance.overall
     estimates = PipelinedEstimates(

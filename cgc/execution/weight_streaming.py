@@ -21,10 +21,10 @@ from cgc.manifest import CIRH_TEXT, REPORT_HTML, REPORT_JSON, REPORT_TEXT, SCHED
 from cgc.performance.layers import activation_room, layer_costs, placed_layers
 from cgc.report import (
     StreamedReport,
+    build_streamed_json,
+    build_streamed_report,
     render_streamed_html,
     render_streamed_text,
-    streamed_report,
-    streamed_report_json,
 )
 from cs_toolkit.execution_options import Recompute, Streaming, micro_batch_error
 from cs_toolkit.layered_step import Schedule
@@ -72,7 +72,7 @@ def compile_streamed(
         texts = {
             CIRH_TEXT: print_module(step.module),
             SCHEDULE: step.schedule.to_json(),
-            REPORT_JSON: json.dumps(streamed_report_json(report), indent=1) + "\n",
+            REPORT_JSON: json.dumps(build_streamed_json(report), indent=1) + "\n",
         }
     return Compiled(report.batch_size, parts, texts, _estimates(report), report, partial(_reports, report))
 
@@ -105,7 +105,7 @@ def estimate_streamed(
         if step.micro is not None:
             layers = placed_layers(step, wafer)
     with stages.stage("Estimating performance"):
-        report = streamed_report(step, layers, choice.recomputed, wafer, limit.room_bytes)
+        report = build_streamed_report(step, layers, choice.recomputed, wafer, limit.room_bytes)
         report = replace(report, notices=(*notices, *activation_notices(choice, limit, streaming)))
     return step, report
 

@@ -1,18 +1,18 @@
 """The compile report: one result object, and its forms for people and programs."""
 
-from cgc.report.data import plan_json, report_json, streamed_report_json
+from cgc.report.data import build_json, build_streamed_json, render_plan
 from cgc.report.model import (
     CompileReport,
     KernelReport,
     ReplicaReport,
     StreamedReport,
-    compile_report,
-    replicas_report,
-    streamed_report,
+    build_replicas_report,
+    build_report,
+    build_streamed_report,
 )
 from cgc.report.page import render_html, render_streamed_html
 from cgc.report.suggestions import Limit, Reason
-from cgc.report.text import kernel_list_text, render_streamed_text, render_text, verdict
+from cgc.report.text import render_kernel_list, render_streamed_text, render_text, render_verdict
 
 __all__ = [
     "CompileReport",
@@ -21,16 +21,17 @@ __all__ = [
     "Reason",
     "ReplicaReport",
     "StreamedReport",
+    "build_json",
+    "build_replicas_report",
+    "build_report",
+    "build_streamed_json",
+    "build_streamed_report",
     "compile_report",
-    "kernel_list_text",
-    "plan_json",
     "render_html",
+    "render_kernel_list",
+    "render_plan",
     "render_streamed_html",
     "render_streamed_text",
     "render_text",
-    "replicas_report",
-    "report_json",
-    "streamed_report",
-    "streamed_report_json",
-    "verdict",
+    "render_verdict",
 ]

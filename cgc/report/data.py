@@ -8,14 +8,14 @@ from typing import Any
 
 from cgc.performance.model import Figures
 from cgc.placement.model import Rect
-from cgc.report.families import family_sums, layered_family_sums
+from cgc.report.families import sum_families, sum_layer_families
 from cgc.report.model import CompileReport, KernelReport, LayerReport, StreamedReport
-from cgc.report.replicas import replicas_json
-from cgc.report.text import streamed_remedies, streamed_verdict
+from cgc.report.replicas import build_replicas_json
+from cgc.report.text import render_streamed_verdict, suggest_kernel_changes
 from cgc.report.what_if import SlowestKernel
 
 
-def report_json(report: CompileReport) -> dict[str, Any]:
+def build_json(report: CompileReport) -> dict[str, Any]:
     """All figures unrounded, as a JSON value.
 
     Keys: `fabric`, `clock_hz`, `batch_size`, `precision`, `overall` (figures), `kernels` (figures plus name,
@@ -36,21 +36,21 @@ def report_json(report: CompileReport) -> dict[str, Any]:
         "precision": report.precision,
         "overall": _figures(performance.overall),
         "kernels": [_kernel(kernel) for kernel in report.kernels],
-        "families": [asdict(one) for one in family_sums(report.kernels)],
+        "families": [asdict(one) for one in sum_families(report.kernels)],
         "bottleneck": {
             "kernel": performance.bottleneck,
             "limit": report.limit.kind,
             "reason": report.limit.reason.value,
             "deltat_cycles": performance.overall.deltat_cycles,
-            "remedies": list(report.remedies),
-            "levers": [asdict(lever) for lever in report.levers],
+            "remedies": list(report.suggestions),
+            "levers": [asdict(change) for change in report.changes],
         },
         **({"notices": list(report.notices)} if report.notices else {}),
-        **({"replicas": replicas_json(report.replicas)} if report.replicas is not None else {}),
+        **({"replicas": build_replicas_json(report.replicas)} if report.replicas is not None else {}),
     }
 
 
-def plan_json(report: CompileReport) -> str:
+def render_plan(report: CompileReport) -> str:
     """The placement as compact JSON: `total_utilization` (0 to 1), rectangles `[x, y, width, height]`.
 
     Of several copies of the model the rectangles are those of the first, and `copies` are the corners
@@ -97,7 +97,7 @@ def _kernel(row: KernelReport) -> dict[str, Any]:
     }
 
 
-def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
+def build_streamed_json(report: StreamedReport) -> dict[str, Any]:
     """All figures unrounded, as a JSON value.
 
     Keys: `fabric`, `clock_hz`, `processing_elements` (of the whole wafer), `batch_size`, `precision`,
@@ -131,9 +131,9 @@ def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
         },
         "layers": [_layer(layer) for layer in report.layers],
         "kinds": _kinds(report),
-        "families": [asdict(one) for one in layered_family_sums(report.layers)],
-        "verdict": streamed_verdict(report),
-        "remedies": list(streamed_remedies(report)),
+        "families": [asdict(one) for one in sum_layer_families(report.layers)],
+        "verdict": render_streamed_verdict(report),
+        "remedies": list(suggest_kernel_changes(report)),
         "kernel": _layer_kernel(report.kernel),
         "changes": [asdict(change) for change in report.changes],
         "notices": list(report.notices),
@@ -143,12 +143,12 @@ def streamed_report_json(report: StreamedReport) -> dict[str, Any]:
 def _layer_kernel(slowest: SlowestKernel | None) -> dict[str, Any] | None:
     if slowest is None:
         return None
-    levers = [asdict(lever) for lever in slowest.levers]
+    changes = [asdict(change) for change in slowest.changes]
     return {
         "name": slowest.kernel.name,
         "layer": slowest.layer,
         "deltat_cycles": slowest.cycles,
-        "levers": levers,
+        "levers": changes,
     }
 
 

@@ -32,7 +32,7 @@ class FamilySum:
     compute_utilization_percent: float
 
 
-def family_sums(kernels: Sequence[KernelReport]) -> list[FamilySum]:
+def sum_families(kernels: Sequence[KernelReport]) -> list[FamilySum]:
     """The families of some kernels, those with the most PEs first."""
     by_family: dict[str, list[KernelReport]] = {}
     for row in kernels:
@@ -89,7 +89,7 @@ class _Use:
     busy_pe_s: float
 
 
-def layered_family_sums(layers: Sequence[LayerReport]) -> list[LayeredFamilySum]:
+def sum_layer_families(layers: Sequence[LayerReport]) -> list[LayeredFamilySum]:
     """The families of the kernels of all layers, those that set the pace the longest first."""
     by_family: dict[str, list[_Use]] = {}
     for layer in layers:

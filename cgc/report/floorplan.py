@@ -258,7 +258,7 @@ def _arrows(
     pairs = [(order[edge.src], order[edge.dst]) for edge in edges]
     boxes = [tile.box for tile in tiles]
     small = len(kernels) <= _SMALL and len(edges) <= _FEW
-    ways = routed(boxes, pairs) if small else [None] * len(pairs)
+    ways = route_arrows(boxes, pairs) if small else [None] * len(pairs)
     found = []
     for edge, (src, dst), way in zip(edges, pairs, ways, strict=True):
         control = CONTROL.name in (kernels[src].kernel.family, kernels[dst].kernel.family)
@@ -467,7 +467,7 @@ _BENT = 0.35
 """What a bow costs, as a share of the length: straight arrows are tried first."""
 
 
-def routed(boxes: Sequence[Box], pairs: Sequence[tuple[int, int]]) -> list[str | None]:
+def route_arrows(boxes: Sequence[Box], pairs: Sequence[tuple[int, int]]) -> list[str | None]:
     """Paths of arrows, none of which crosses or touches another one.
 
     Args:

@@ -22,8 +22,15 @@ from cgc.performance.model import MEMORY, Figures, Performance, estimate
 from cgc.performance.replicas import Replicated
 from cgc.placement.model import Placement, Rect
 from cgc.placement.shapes import GraphShapes, KernelShapes
-from cgc.report.suggestions import Limit, Reason, find_limit, find_remedies
-from cgc.report.what_if import Lever, SlowestKernel, StepChange, find_levers, slowest_kernel, step_changes
+from cgc.report.suggestions import Limit, Reason, find_limit, suggest_improvements
+from cgc.report.what_if import (
+    KernelChange,
+    SlowestKernel,
+    StepChange,
+    estimate_kernel_changes,
+    estimate_step_changes,
+    find_slowest_kernel,
+)
 from cs_toolkit.fabric import Fabric
 from cs_toolkit.step import Precision
 
@@ -69,8 +76,8 @@ class CompileReport:
         placement: of all kernels.
         performance: estimates of time on the wafer.
         limit: what keeps the pipeline from being faster.
-        remedies: sentences on what would lift it.
-        levers: what changes of the kernel that bounds the speed would do, each alone; none where it is not
+        suggestions: sentences on what would lift it.
+        changes: what changes of the kernel that bounds the speed would do, each alone; none where it is not
             the kernel itself that limits it.
         notices: sentences on why the step is executed so.
         precision: what activations and their gradients are computed in.
@@ -86,8 +93,8 @@ class CompileReport:
     placement: Placement
     performance: Performance
     limit: Limit
-    remedies: tuple[str, ...]
-    levers: tuple[Lever, ...] = ()
+    suggestions: tuple[str, ...]
+    changes: tuple[KernelChange, ...] = ()
     notices: tuple[str, ...] = ()
     precision: Precision = "float32"
     replicas: ReplicaReport | None = None
@@ -107,12 +114,12 @@ class CompileReport:
         return sum(row.figures.deltat_cycles == cycles for row in self.kernels) - 1
 
 
-def compile_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> CompileReport:
+def build_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> CompileReport:
     """Collects a placed graph and its estimates."""
     return _report(graph, placement, estimate(graph, placement, fabric), fabric, fabric)
 
 
-def replicas_report(copies: Replicated, tried: tuple[Replicated, ...], fabric: Fabric) -> CompileReport:
+def build_replicas_report(copies: Replicated, tried: tuple[Replicated, ...], fabric: Fabric) -> CompileReport:
     """Collects the placed copies of a model and their estimates.
 
     Args:
@@ -127,9 +134,9 @@ def replicas_report(copies: Replicated, tried: tuple[Replicated, ...], fabric: F
     if copies.count == 1 and not tried:
         return report
     replicas = ReplicaReport(copies, tried or (copies,))
-    remedies = _remedies(report, replicas, room)
+    suggestions = _suggestions(report, replicas, room)
     batch_size = copies.count * copies.samples
-    return replace(report, batch_size=batch_size, remedies=remedies, replicas=replicas)
+    return replace(report, batch_size=batch_size, suggestions=suggestions, replicas=replicas)
 
 
 def _report(
@@ -139,7 +146,7 @@ def _report(
     shapes = GraphShapes(graph.kernels, room).at(placement.fill)
     assert shapes is not None, "the kernels are placed"
     limit = find_limit(graph, placement, performance, shapes)
-    levers = _levers(graph, placement, performance, limit, shapes, room)
+    changes = _bottleneck_changes(graph, placement, performance, limit, shapes, room)
     kernels = tuple(
         KernelReport(
             kernel,
@@ -158,31 +165,33 @@ def _report(
         placement=placement,
         performance=performance,
         limit=limit,
-        remedies=find_remedies(graph, placement, performance, limit, shapes, room, levers),
-        levers=levers,
+        suggestions=suggest_improvements(graph, placement, performance, limit, shapes, room, changes),
+        changes=changes,
     )
 
 
-def _levers(
+def _bottleneck_changes(
     graph: KernelGraph,
     placement: Placement,
     performance: Performance,
     limit: Limit,
     shapes: Sequence[KernelShapes],
     room: Fabric,
-) -> tuple[Lever, ...]:
+) -> tuple[KernelChange, ...]:
     """What would make the kernel faster that bounds the speed, where its layouts do."""
     if limit.reason not in (Reason.FASTEST_LAYOUT, Reason.AREA_TOO_DEAR):
         return ()
     kernel = graph.by_name[performance.bottleneck]
     own = shapes[graph.kernels.index(kernel)]
-    return tuple(find_levers(kernel, performance.overall.deltat_cycles, own, room, placement.fill))
+    return tuple(
+        estimate_kernel_changes(kernel, performance.overall.deltat_cycles, own, room, placement.fill)
+    )
 
 
-def _remedies(report: CompileReport, replicas: ReplicaReport, room: Fabric) -> tuple[str, ...]:
+def _suggestions(report: CompileReport, replicas: ReplicaReport, room: Fabric) -> tuple[str, ...]:
     """What would make several copies faster: a larger batch, then what would make each of them faster."""
     copies = replicas.copies
-    found = report.remedies
+    found = report.suggestions
     if copies.count > 1 and report.limit.reason is Reason.WAFER_FULL:
         found = (
             f"Each of the {copies.count:,} copies has a box of {room.width:,} x {room.height:,} PEs, in "
@@ -268,7 +277,7 @@ class StreamedReport:
         return [layer for layer in self.layers if layer.recomputed]
 
 
-def streamed_report(
+def build_streamed_report(
     step: StreamedStep,
     placed: Sequence[PlacedLayer],
     recomputed: frozenset[int],
@@ -307,15 +316,15 @@ def streamed_report(
     report = StreamedReport(fabric, step.batch_size, layers, performance)
     return replace(
         report,
-        changes=step_changes(performance, estimate, step.batch_size),
-        kernel=slowest_kernel(report.slowest.placed, fabric),
+        changes=estimate_step_changes(performance, estimate, step.batch_size),
+        kernel=find_slowest_kernel(report.slowest.placed, fabric),
     )
 
 
 _LABEL_WIDTH = 47
 
 
-def what_was_compiled(
+def describe_compilation(
     precision: Precision, batch_size: int, fabric: Fabric, made: Provenance | None
 ) -> list[tuple[str, str]]:
     """Lines of (label, text): the program as far as it is known, then what holds for every step."""
@@ -333,6 +342,6 @@ def what_was_compiled(
     return [(label, text) for label, text in lines.items() if text]
 
 
-def compiled_text(lines: Sequence[tuple[str, str]]) -> str:
+def render_compiled(lines: Sequence[tuple[str, str]]) -> str:
     """The same as text, in the layout of the head."""
     return "\n".join(f"{label + ':':<{_LABEL_WIDTH}}{text}" for label, text in lines)

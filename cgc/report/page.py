@@ -20,13 +20,13 @@ from cgc.kernels.graph import Edge
 from cgc.manifest import Provenance
 from cgc.performance.layers import LayerPlan
 from cgc.performance.model import MEMORY, estimate
-from cgc.report.families import family_sums, layered_family_sums
+from cgc.report.families import sum_families, sum_layer_families
 from cgc.report.floorplan import BINS, Floorplan, Window, detail, overview, used_window, whole_window
 from cgc.report.model import CompileReport, KernelReport, StreamedReport
-from cgc.report.replicas import summary
+from cgc.report.replicas import summarize_replicas
 from cgc.report.suggestions import Reason
-from cgc.report.text import change_text, streamed_remedies, streamed_verdict
-from cgc.report.what_if import lever_text
+from cgc.report.text import describe_step_change, render_streamed_verdict, suggest_kernel_changes
+from cgc.report.what_if import describe_kernel_change
 from cs_toolkit.fabric import Fabric
 
 _WHOLE_WIDTH = 400.0
@@ -54,8 +54,8 @@ def render_html(report: CompileReport, made: Provenance | None = None) -> str:
         .render(
             report=report,
             made=(made or Provenance()).lines(),
-            families=family_sums(report.kernels),
-            lever_text=lever_text,
+            families=sum_families(report.kernels),
+            describe_kernel_change=describe_kernel_change,
             overall=report.performance.overall,
             rows=[_row(index, row, report) for index, row in enumerate(report.kernels)],
             bars=_bars(report),
@@ -180,7 +180,7 @@ def _copies(report: CompileReport) -> dict[str, Any] | None:
         "exchange": copies.exchange,
         "exchange_percent": report.replicas.exchange_percent,
         "boxes": [window.box(x, y, boxes.width, boxes.height) for x, y in boxes.corners],
-        "summary": summary(report.replicas, report.fabric),
+        "summary": summarize_replicas(report.replicas, report.fabric),
         "tried": report.replicas.tried,
     }
 
@@ -339,7 +339,7 @@ def render_streamed_html(report: StreamedReport, made: Provenance | None = None)
         made: where the step comes from.
     """
     layers = list(enumerate(report.layers))
-    verdict = streamed_verdict(report).removeprefix("Verdict: ")
+    verdict = render_streamed_verdict(report).removeprefix("Verdict: ")
     return (
         page_environment()
         .get_template("streamed_report.html.j2")
@@ -348,11 +348,11 @@ def render_streamed_html(report: StreamedReport, made: Provenance | None = None)
             made=(made or Provenance()).lines(),
             performance=report.performance,
             verdict=verdict[0].upper() + verdict[1:],
-            remedies=streamed_remedies(report),
-            change_text=change_text,
+            suggestions=suggest_kernel_changes(report),
+            describe_step_change=describe_step_change,
             layers=layers,
             kinds=_kinds(report),
-            families=layered_family_sums(report.layers),
+            families=sum_layer_families(report.layers),
             bins=BINS,
             style=Markup("\n".join(map(asset, ("base.css", "compile_report.css", "streamed_report.css")))),
         )

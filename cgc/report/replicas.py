@@ -20,11 +20,11 @@ _COLUMNS = (
 )
 
 
-def replicas_text(replicas: ReplicaReport, fabric: Fabric) -> str:
+def render_replicas(replicas: ReplicaReport, fabric: Fabric) -> str:
     """Rate, area and exchange of the copies, and a table of the numbers that were compared."""
     lines = [
         _title(replicas.copies),
-        *(f"  {label + ':':<12}{text}" for label, text in summary(replicas, fabric)),
+        *(f"  {label + ':':<12}{text}" for label, text in summarize_replicas(replicas, fabric)),
     ]
     if replicas.copies.count > 1:
         lines.append("  The rows of kernels, the verdict and what follows from it are those of one copy.")
@@ -36,7 +36,7 @@ def replicas_text(replicas: ReplicaReport, fabric: Fabric) -> str:
     return "\n".join(lines)
 
 
-def summary(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[str, str]]:
+def summarize_replicas(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[str, str]]:
     """What a reader wants to know of the copies: (what, figures)."""
     copies = replicas.copies
     one, overall, exchange = copies.one, copies.performance.overall, copies.exchange
@@ -70,7 +70,7 @@ def summary(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[str, str]]:
     ]
 
 
-def replicas_json(replicas: ReplicaReport) -> dict[str, Any]:
+def build_replicas_json(replicas: ReplicaReport) -> dict[str, Any]:
     """All figures of the copies, unrounded; `tried` are the numbers that were compared, ascending."""
     copies = replicas.copies
     return {

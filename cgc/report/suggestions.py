@@ -14,7 +14,7 @@ from cgc.kernels.graph import Kernel, KernelGraph
 from cgc.performance.model import INPUT, MEMORY, Performance
 from cgc.placement.model import Placement
 from cgc.placement.shapes import AREA_PER_SPEED, MOST_OF_FABRIC, KernelShapes, areas, paying_target
-from cgc.report.what_if import Lever, slowest_nest
+from cgc.report.what_if import KernelChange, find_slowest_nest
 from cs_toolkit.fabric import Fabric
 
 
@@ -71,14 +71,14 @@ _LARGEST = 3
 _FASTER = 0.9
 
 
-def find_remedies(
+def suggest_improvements(
     graph: KernelGraph,
     placement: Placement,
     performance: Performance,
     limit: Limit,
     shapes: Sequence[KernelShapes],
     fabric: Fabric,
-    levers: Sequence[Lever],
+    changes: Sequence[KernelChange],
 ) -> tuple[str, ...]:
     """Whole sentences: what would lift the limit, then what would be the limit after that.
 
@@ -89,7 +89,7 @@ def find_remedies(
         limit: what keeps it from being faster.
         shapes: layouts of each kernel that the fabric can hold.
         fabric: what it is placed on.
-        levers: what changes of the kernel that bounds the speed would do.
+        changes: what changes of the kernel that bounds the speed would do.
     """
     if limit.reason is Reason.HOST_INPUT:
         return (_smaller_samples(graph, placement, performance, fabric),)
@@ -102,10 +102,12 @@ def find_remedies(
     if limit.reason is Reason.AREA_TOO_DEAR:
         return (
             _dear(kernel, placement.layouts[kernel.name], own),
-            _work(kernel, own.layouts[own.fastest], levers),
+            _work(kernel, own.layouts[own.fastest], changes),
         )
     layout = placement.layouts[kernel.name]
-    first = _stream(kernel, layout, levers) if limit.kind == "transmission" else _work(kernel, layout, levers)
+    first = (
+        _stream(kernel, layout, changes) if limit.kind == "transmission" else _work(kernel, layout, changes)
+    )
     return (first, _next_limit(graph, performance, shapes, fabric))
 
 
@@ -194,34 +196,33 @@ def _dear(kernel: Kernel, layout: Configuration, shapes: KernelShapes) -> str:
     )
 
 
-def helpful(kernel: Kernel, levers: Sequence[Lever]) -> str:
+def suggest_changes(kernel: Kernel, changes: Sequence[KernelChange]) -> str:
     """Which changes of a kernel itself make it faster, the best first."""
-    helping = sorted((lever for lever in levers[1:] if lever.helps), key=lambda lever: lever.cycles or 0)[
-        :_LARGEST
-    ]
+    helping = [change for change in changes[1:] if change.helps]
     if not helping:
         return (
             f"No smaller size of {kernel.name} makes it faster: leave it out, or join it with the operation "
             "before it."
         )
-    changes = ", ".join(f"{lever.change}: {lever.cycles:,} cycles" for lever in helping)
-    return f"What helps, each alone: {changes}."
+    best = sorted(helping, key=lambda change: change.cycles or 0)[:_LARGEST]
+    listed = ", ".join(f"{change.change}: {change.cycles:,} cycles" for change in best)
+    return f"What helps, each alone: {listed}."
 
 
-def _work(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> str:
+def _work(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
     """Why more PEs do not help a kernel that computes, and what would."""
     if kernel.loops is not None:
-        return _slowest_loops(kernel, layout, levers)
+        return _slowest_loops(kernel, layout, changes)
     sizes, rows = kernel.parameters, max(1, kernel.parameters.get("rows", 1))
     cycles = f"{layout.compute_cycles:,} cycles"
     each = f"{cycles} a sample" if rows == 1 else f"{cycles} for {rows:,} rows of a sample"
     reason = FAMILIES[kernel.family].fastest.format_map(sizes)
-    return f"At its fastest layout {kernel.name} takes {each}{reason} {helpful(kernel, levers)}"
+    return f"At its fastest layout {kernel.name} takes {each}{reason} {suggest_changes(kernel, changes)}"
 
 
-def _slowest_loops(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> str:
+def _slowest_loops(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
     """The loop nest of a generated kernel that takes most of its time, what holds it up, and what helps."""
-    nest, share = slowest_nest(kernel, layout)
+    nest, share = find_slowest_nest(kernel, layout)
     head = (
         f"{100 * share:.0f} % of the time of {kernel.name}, a generated kernel, at its fastest layout goes to"
     )
@@ -231,7 +232,7 @@ def _slowest_loops(kernel: Kernel, layout: Configuration, levers: Sequence[Lever
         why = "a running value goes from PE to PE, so that more PEs do not help"
     else:
         why = "its iterations are all spread, what remains is their start"
-    return f"{head} `{nest.describe()}`: {why}. {helpful(kernel, levers)}{_known(kernel)}"
+    return f"{head} `{nest.describe()}`: {why}. {suggest_changes(kernel, changes)}{_known(kernel)}"
 
 
 def _known(kernel: Kernel) -> str:
@@ -240,7 +241,7 @@ def _known(kernel: Kernel) -> str:
     return f" An op that the kernel library knows{known} may be faster than loops."
 
 
-def _stream(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> str:
+def _stream(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
     """What goes over the busiest link of a kernel, and what would shorten it."""
     lines = kernel.parameters.get("lines")
     cycles = layout.transmission_cycles
@@ -257,7 +258,11 @@ def _stream(kernel: Kernel, layout: Configuration, levers: Sequence[Lever]) -> s
             f"The busiest link of {kernel.name} takes {each}, for a sample, and no layout of it has a less "
             "busy one"
         )
-    return f"{law}. {helpful(kernel, levers)}" if levers[1:] else f"{law}. Fewer or shorter rows are faster."
+    return (
+        f"{law}. {suggest_changes(kernel, changes)}"
+        if changes[1:]
+        else f"{law}. Fewer or shorter rows are faster."
+    )
 
 
 def _next_limit(

@@ -7,19 +7,19 @@ from collections.abc import Iterable
 from cgc.kernels.graph import Kernel, KernelGraph
 from cgc.manifest import Provenance
 from cgc.performance.model import Figures
-from cgc.report.families import family_sums, layered_family_sums
+from cgc.report.families import sum_families, sum_layer_families
 from cgc.report.model import (
     CompileReport,
     KernelReport,
     LayerReport,
     StreamedReport,
-    compiled_text,
-    what_was_compiled,
+    describe_compilation,
+    render_compiled,
 )
-from cgc.report.replicas import replicas_text
-from cgc.report.suggestions import Reason, helpful
+from cgc.report.replicas import render_replicas
+from cgc.report.suggestions import Reason, suggest_changes
 from cgc.report.tables import table
-from cgc.report.what_if import StepChange, lever_text
+from cgc.report.what_if import StepChange, describe_kernel_change
 
 _TITLE = "Estimated Overall Performance"
 _RULE = "-" * 31
@@ -45,16 +45,16 @@ def render_text(report: CompileReport, made: Provenance | None = None) -> str:
         report: all figures.
         made: where the step comes from.
     """
-    compiled = compiled_text(what_was_compiled(report.precision, report.batch_size, report.fabric, made))
+    compiled = render_compiled(describe_compilation(report.precision, report.batch_size, report.fabric, made))
     parts = [_head(report.performance.overall), compiled, _kernel_table(report), _family_table(report)]
     parts += _loops([row.kernel for row in report.kernels])
     if report.replicas is not None:
-        parts.append(replicas_text(report.replicas, report.fabric))
-    parts += [verdict(report), _remedies(report), *report.notices, _notes(report)]
+        parts.append(render_replicas(report.replicas, report.fabric))
+    parts += [render_verdict(report), _suggestions(report), *report.notices, _notes(report)]
     return "\n\n".join(parts) + "\n"
 
 
-def verdict(report: CompileReport) -> str:
+def render_verdict(report: CompileReport) -> str:
     """One line: which kernel bounds the speed, and whether compute, transmission or area limits it."""
     cycles = report.performance.overall.deltat_cycles
     slowest = report.bottleneck
@@ -88,17 +88,19 @@ def _of_each_copy(report: CompileReport) -> str:
     return f" of each of the {count:,} copies" if count > 1 else ""
 
 
-def _remedies(report: CompileReport) -> str:
-    lines = ["To go faster:", *(f"  {sentence}" for sentence in report.remedies)]
-    if report.levers and report.bottleneck is not None:
+def _suggestions(report: CompileReport) -> str:
+    lines = ["To go faster:", *(f"  {sentence}" for sentence in report.suggestions)]
+    if report.changes and report.bottleneck is not None:
         name, cycles = report.bottleneck.kernel.name, report.performance.overall.deltat_cycles
         lines.append(f"  {name}, {cycles:,} cycles now, with one change at its fastest layout:")
-        width = max(len(lever.change) for lever in report.levers)
-        lines += [f"    {lever.change:<{width}}  {lever_text(lever)}" for lever in report.levers]
+        width = max(len(change.change) for change in report.changes)
+        lines += [
+            f"    {change.change:<{width}}  {describe_kernel_change(change)}" for change in report.changes
+        ]
     return "\n".join(lines)
 
 
-def kernel_list_text(graph: KernelGraph) -> str:
+def render_kernel_list(graph: KernelGraph) -> str:
     """The kernels that a validation found, one row each, with the user's line."""
     rows = [_kernel_row(kernel) for kernel in graph.kernels]
     ops = sum(len(kernel.ops) for kernel in graph.kernels)
@@ -147,7 +149,7 @@ def _family_table(report: CompileReport) -> str:
             f"{one.samples_per_s:.1f}",
             f"{one.compute_utilization_percent:.2f}%",
         )
-        for one in family_sums(report.kernels)
+        for one in sum_families(report.kernels)
     ]
     return table(("Family", "Kernels", "Active PEs", "Slowest Samples/s", "Compute Utilization"), rows)
 
@@ -211,8 +213,8 @@ def render_streamed_text(report: StreamedReport, made: Provenance | None = None)
         report: all figures.
         made: where the step comes from.
     """
-    words = "\n".join([streamed_verdict(report), *_streamed_suggestions(report), *report.notices])
-    compiled = compiled_text(what_was_compiled(report.precision, report.batch_size, report.fabric, made))
+    words = "\n".join([render_streamed_verdict(report), *_streamed_suggestions(report), *report.notices])
+    compiled = render_compiled(describe_compilation(report.precision, report.batch_size, report.fabric, made))
     parts = [
         _streamed_head(report),
         compiled,
@@ -225,7 +227,7 @@ def render_streamed_text(report: StreamedReport, made: Provenance | None = None)
     return "\n\n".join(parts) + "\n"
 
 
-def streamed_verdict(report: StreamedReport) -> str:
+def render_streamed_verdict(report: StreamedReport) -> str:
     """What bounds the rate, with figures, and what would lift that."""
     performance = report.performance
     share = 100 * performance.parts[performance.bound_by] / performance.step_s
@@ -263,26 +265,26 @@ def streamed_verdict(report: StreamedReport) -> str:
             return f"{start} is the update of the weights at MemoryX{_larger_batch(report)}."
 
 
-def streamed_remedies(report: StreamedReport) -> tuple[str, ...]:
+def suggest_kernel_changes(report: StreamedReport) -> tuple[str, ...]:
     """Where compute bounds the rate: a sentence on the kernel that sets the pace of the slowest layer."""
     slowest = report.kernel
     if slowest is None or report.performance.bound_by != "compute":
         return ()
     return (
         f"Kernel {slowest.kernel.name} sets the pace of layer {slowest.layer}, {slowest.cycles:,} cycles a "
-        f"sample in each copy of it. {helpful(slowest.kernel, slowest.levers)}",
+        f"sample in each copy of it. {suggest_changes(slowest.kernel, slowest.changes)}",
     )
 
 
 def _streamed_suggestions(report: StreamedReport) -> list[str]:
-    sentences = [f"  {sentence}" for sentence in streamed_remedies(report)]
+    sentences = [f"  {sentence}" for sentence in suggest_kernel_changes(report)]
     width = max((len(change.change) for change in report.changes), default=0)
-    rates = [f"    {change.change:<{width}}  {change_text(change)}" for change in report.changes]
+    rates = [f"    {change.change:<{width}}  {describe_step_change(change)}" for change in report.changes]
     changed = ["  The step with one change:", *rates] if rates else []
     return ["To go faster:", *sentences, *changed] if sentences or changed else []
 
 
-def change_text(change: StepChange) -> str:
+def describe_step_change(change: StepChange) -> str:
     """What a change of the step comes to."""
     return f"{change.samples_per_s:,.1f} samples/s{'' if change.helps else ', no faster'}"
 
@@ -345,7 +347,7 @@ def _families(report: StreamedReport) -> str:
             f"{one.pe_time_percent:.2f}%",
             f"{one.compute_utilization_percent:.2f}%",
         )
-        for one in layered_family_sums(report.layers)
+        for one in sum_layer_families(report.layers)
     ]
     return table(("Family", "Kernels", "Layers", "Sets the pace ms", "PE time", "Compute Utilization"), rows)
 

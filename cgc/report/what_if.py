@@ -20,7 +20,7 @@ _GAIN = 0.99
 
 
 @dataclass(frozen=True)
-class Lever:
+class KernelChange:
     """A change, alone.
 
     Attributes:
@@ -36,9 +36,9 @@ class Lever:
     note: str = ""
 
 
-def find_levers(
+def estimate_kernel_changes(
     kernel: Kernel, cycles: int, shapes: KernelShapes, fabric: Fabric, fill: float
-) -> list[Lever]:
+) -> list[KernelChange]:
     """More PEs first, then what the sizes of the kernel allow.
 
     Args:
@@ -48,34 +48,36 @@ def find_levers(
         fabric: what it may be placed on.
         fill: samples in flight, see `Kernel.samples`.
     """
-    levers, least = [_more_pes(cycles, shapes)], int(shapes.cycles[0])
+    changes, least = [_more_pes(cycles, shapes)], int(shapes.cycles[0])
     for change, changed in _changed(kernel, shapes):
         found = _fastest(changed, fabric, fill)
-        levers.append(Lever(change, found, found is not None and found < _GAIN * least))
-    return levers
+        changes.append(KernelChange(change, found, found is not None and found < _GAIN * least))
+    return changes
 
 
-def slowest_nest(kernel: Kernel, layout: Configuration) -> tuple[LoopNest, float]:
+def find_slowest_nest(kernel: Kernel, layout: Configuration) -> tuple[LoopNest, float]:
     """The loop nest of a generated kernel that takes most of its time, and its share of that."""
     assert kernel.loops is not None, "a generated kernel has loops"
     return max(nest_shares(kernel.loops, kernel.parameters, layout), key=lambda found: found[1])
 
 
-def lever_text(lever: Lever) -> str:
+def describe_kernel_change(change: KernelChange) -> str:
     """What a change comes to."""
-    if lever.cycles is None:
+    if change.cycles is None:
         return "does not fit"
-    gain = f"{lever.cycles:,} cycles"
-    notes = [note for note in (lever.note, "" if lever.helps or lever.note else "no faster") if note]
+    gain = f"{change.cycles:,} cycles"
+    notes = [note for note in (change.note, "" if change.helps or change.note else "no faster") if note]
     return ", ".join([gain, *notes])
 
 
-def _more_pes(cycles: int, shapes: KernelShapes) -> Lever:
+def _more_pes(cycles: int, shapes: KernelShapes) -> KernelChange:
     fastest = shapes.layouts[shapes.fastest]
     if fastest.cycles < _GAIN * cycles:
-        return Lever("more PEs", fastest.cycles, True, f"on {fastest.area:,} PEs")
+        return KernelChange("more PEs", fastest.cycles, True, f"on {fastest.area:,} PEs")
     count = len(shapes.cycles)
-    return Lever("more PEs", fastest.cycles, False, f"none of its {count:,} layouts on this fabric is faster")
+    return KernelChange(
+        "more PEs", fastest.cycles, False, f"none of its {count:,} layouts on this fabric is faster"
+    )
 
 
 def _fastest(kernel: Kernel, fabric: Fabric, fill: float) -> int | None:
@@ -93,7 +95,7 @@ def _changed(kernel: Kernel, shapes: KernelShapes) -> Iterator[tuple[str, Kernel
         for change, parameters in _changes(sizes):
             yield change, replace(kernel, parameters=parameters)
         return
-    nest, _ = slowest_nest(kernel, shapes.layouts[shapes.fastest])
+    nest, _ = find_slowest_nest(kernel, shapes.layouts[shapes.fastest])
     for change, share, loops in loop_changes(kernel.loops, nest):
         yield change, replace(kernel, parameters=_scaled(sizes, ("stash_bytes",), share), loops=loops)
 
@@ -167,16 +169,18 @@ class SlowestKernel:
         layer: its name.
         kernel: of one copy of the layer.
         cycles: that it takes for a sample.
-        levers: what changes of the kernel would do, each alone.
+        changes: what changes of the kernel would do, each alone.
     """
 
     layer: str
     kernel: Kernel
     cycles: int
-    levers: tuple[Lever, ...]
+    changes: tuple[KernelChange, ...]
 
 
-def step_changes(now: StreamedPerformance, estimate: Estimate, batch_size: int) -> tuple[StepChange, ...]:
+def estimate_step_changes(
+    now: StreamedPerformance, estimate: Estimate, batch_size: int
+) -> tuple[StepChange, ...]:
     """A larger batch; of one in parts, activations of half the size, or no parts where there is room."""
     changes = [(f"a batch twice as large ({2 * batch_size:,})", 2, 1.0)]
     if now.fits_at_once:
@@ -188,7 +192,7 @@ def step_changes(now: StreamedPerformance, estimate: Estimate, batch_size: int) 
     return tuple(StepChange(words, rate, rate > least) for words, rate in found)
 
 
-def slowest_kernel(layer: PlacedLayer, fabric: Fabric) -> SlowestKernel | None:
+def find_slowest_kernel(layer: PlacedLayer, fabric: Fabric) -> SlowestKernel | None:
     """The kernel that sets the pace of a layer, and what would make it faster; None without a kernel.
 
     Args:
@@ -202,5 +206,5 @@ def slowest_kernel(layer: PlacedLayer, fabric: Fabric) -> SlowestKernel | None:
     cycles = copies.placement.layouts[kernel.name].compute_cycles
     waiting = kernel.without_stash()
     shapes = GraphShapes([waiting], box).at(1.0)
-    levers = () if shapes is None else tuple(find_levers(waiting, cycles, shapes[0], box, 1.0))
-    return SlowestKernel(layer.name, kernel, cycles, levers)
+    changes = () if shapes is None else tuple(estimate_kernel_changes(waiting, cycles, shapes[0], box, 1.0))
+    return SlowestKernel(layer.name, kernel, cycles, changes)

@@ -15,7 +15,7 @@ import pytest
 
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import place
-from cgc.report import compile_report, render_html
+from cgc.report import build_report, render_html
 from cs_toolkit.fabric import load_fabric
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -60,7 +60,7 @@ def page(*names: str) -> str:
     edges = tuple(Edge(src, dst, 64) for src, dst in itertools.pairwise(names))
     graph = KernelGraph(tuple(kernels), edges, batch_size=32, input_bytes_per_sample=64)
     fabric = load_fabric("cs2")
-    return render_html(compile_report(graph, place(graph, fabric), fabric))
+    return render_html(build_report(graph, place(graph, fabric), fabric))
 
 
 def chromium(tmp_path: Path, html: str, *arguments: str) -> str:

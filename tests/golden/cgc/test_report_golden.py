@@ -17,12 +17,12 @@ from cgc.performance.replicas import placed_replicas
 from cgc.placement import place
 from cgc.report import (
     CompileReport,
-    compile_report,
-    kernel_list_text,
-    plan_json,
+    build_json,
+    build_replicas_report,
+    build_report,
+    render_kernel_list,
+    render_plan,
     render_text,
-    replicas_report,
-    report_json,
 )
 from cs_toolkit.execution_options import ReplicaChoice
 from cs_toolkit.fabric import load_fabric
@@ -43,7 +43,7 @@ def assert_golden(name: str, text: str) -> None:
 def report() -> CompileReport:
     graph = match_kernels(parse_module((HERE / "fc_mnist_train.mlir").read_text(encoding="utf-8")))
     fabric = load_fabric("cs2")
-    return compile_report(graph, place(graph, fabric), fabric)
+    return build_report(graph, place(graph, fabric), fabric)
 
 
 def test_compile_report_text(report: CompileReport) -> None:
@@ -51,21 +51,21 @@ def test_compile_report_text(report: CompileReport) -> None:
 
 
 def test_compile_report_json(report: CompileReport) -> None:
-    assert_golden("fc_mnist_compile_report.json", json.dumps(report_json(report), indent=1) + "\n")
+    assert_golden("fc_mnist_compile_report.json", json.dumps(build_json(report), indent=1) + "\n")
 
 
 @pytest.mark.parametrize("choice", [2, "auto"])
 def test_report_of_replicas(choice: ReplicaChoice) -> None:
     graph = match_kernels(parse_module((HERE / "fc_mnist_train.mlir").read_text(encoding="utf-8")))
     fabric = load_fabric("cs2")
-    report = replicas_report(*placed_replicas(graph, fabric, choice), fabric)
+    report = build_replicas_report(*placed_replicas(graph, fabric, choice), fabric)
     assert_golden(f"fc_mnist_replicas_{choice}_report.txt", render_text(report))
 
 
 def test_plan(report: CompileReport) -> None:
-    assert_golden("fc_mnist_plan.json", plan_json(report) + "\n")
+    assert_golden("fc_mnist_plan.json", render_plan(report) + "\n")
 
 
 def test_kernel_list() -> None:
     graph = match_kernels(parse_module((HERE / "fc_mnist_train.mlir").read_text(encoding="utf-8")))
-    assert_golden("fc_mnist_kernels.txt", kernel_list_text(graph))
+    assert_golden("fc_mnist_kernels.txt", render_kernel_list(graph))

@@ -22,7 +22,7 @@ from cgc.kernels import KernelGraph, match_kernels
 from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline
 from cgc.placement import place
-from cgc.report import compile_report
+from cgc.report import build_report
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.step import Precision
 from estimator.calling import model_graph
@@ -111,7 +111,7 @@ def kernels_and_rate(module: ModuleOp, precision: Precision = "float32") -> tupl
 def placed(module: ModuleOp) -> tuple[KernelGraph, float]:
     """(kernels, samples/s) of a step that the passes have been through."""
     graph, fabric = match_kernels(module), load_fabric("cs2")
-    report = compile_report(graph, place(graph, fabric), fabric)
+    report = build_report(graph, place(graph, fabric), fabric)
     return graph, report.performance.overall.samples_per_s
 
 

@@ -16,7 +16,7 @@ from cgc.cirh.module import verify_module
 from cgc.cirh.types import tensor_type
 from cgc.kernels import match_kernels
 from cgc.placement import place
-from cgc.report import compile_report, render_text
+from cgc.report import build_report, render_text
 from cs_toolkit.fabric import load_fabric
 
 
@@ -52,7 +52,7 @@ def test_an_op_alone_compiles_to_a_report(name: str) -> None:
     fabric = load_fabric("cs2")
 
     graph = match_kernels(module)
-    report = compile_report(graph, place(graph, fabric), fabric)
+    report = build_report(graph, place(graph, fabric), fabric)
 
     assert [kernel.op_indices for kernel in graph.kernels] == [(0,)]
     assert graph.kernels[0].name in render_text(report)

@@ -31,7 +31,7 @@ from cgc.kernels.nest_cost import nest_configurations
 from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
 from cgc.lair.passes import LairFusePass
-from cgc.report import kernel_list_text
+from cgc.report import render_kernel_list
 
 Shape = tuple[int, ...]
 Build = Callable[..., Sequence[CirhOp]]
@@ -344,7 +344,7 @@ def test_calls_in_the_kept_text_have_names_of_their_own() -> None:
 
 
 def test_the_kernel_list_shows_the_loops_of_generated_kernels() -> None:
-    lines = kernel_list_text(match_kernels(two_layers(exponent=False))).splitlines()
+    lines = render_kernel_list(match_kernels(two_layers(exponent=False))).splitlines()
     assert lines[-4:] == [
         "  first (reduction)",
         "    for i in 0..8, j in 0..12: 3 arith ops, scan over j",

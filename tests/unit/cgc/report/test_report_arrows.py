@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from cgc.report.floorplan import Box, routed
+from cgc.report.floorplan import Box, route_arrows
 
 Point = tuple[float, float]
 
@@ -47,7 +47,7 @@ def test_arrows_join_their_boxes_and_do_not_cross(seed: int) -> None:
     draw = random.Random(seed)
     boxes = [Box(60 * (i % 4), 60 * (i // 4), draw.randint(20, 55), draw.randint(20, 55)) for i in range(12)]
     pairs = [(i, i + 1) for i in range(11)] + [(i + 1, i) for i in range(11)]
-    paths = routed(boxes, pairs)
+    paths = route_arrows(boxes, pairs)
     drawn = [(path, pair) for path, pair in zip(paths, pairs, strict=True) if path is not None]
     assert len(drawn) >= 0.8 * len(pairs)
     for path, (src, dst) in drawn:
@@ -61,7 +61,7 @@ def test_an_arrow_without_a_way_is_left_out() -> None:
     """Four thin rows of a plan, all to all: not all of these arrows can be drawn on a plane of that size."""
     boxes = [Box(0, 12 * i, 300, 2) for i in range(4)]
     pairs = [(i, j) for i in range(4) for j in range(4) if i != j] * 2
-    paths = routed(boxes, pairs)
+    paths = route_arrows(boxes, pairs)
     assert None in paths
     drawn = [path for path in paths if path is not None]
     assert drawn

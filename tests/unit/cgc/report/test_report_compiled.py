@@ -13,8 +13,8 @@ from cgc.cirh.text import parse_module
 from cgc.driver import CompileResult, compile_step
 from cgc.execution.compilation import CompileOptions
 from cgc.manifest import Provenance
-from cgc.report import CompileReport, render_html, render_text, report_json
-from cgc.report.families import family_sums
+from cgc.report import CompileReport, build_json, render_html, render_text
+from cgc.report.families import sum_families
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.step import ExecutionChoice
 
@@ -59,7 +59,7 @@ def test_the_report_says_what_was_compiled_and_only_it_depends_on_that(
 def test_families_are_sums_of_their_kernels(tmp_path: Path) -> None:
     report = compiled(tmp_path, None, "pipelined").report
     assert isinstance(report, CompileReport)
-    sums = {one.family: one for one in family_sums(report.kernels)}
+    sums = {one.family: one for one in sum_families(report.kernels)}
     assert {name: one.kernels for name, one in sums.items()} == Counter(
         row.kernel.family for row in report.kernels
     )
@@ -70,7 +70,7 @@ def test_families_are_sums_of_their_kernels(tmp_path: Path) -> None:
     busy = sum(f.active_pes * f.compute_utilization_percent for f in products)
     assert one.compute_utilization_percent == pytest.approx(busy / one.active_pes)
     assert sum(one.active_pes for one in sums.values()) == report.performance.overall.active_pes
-    assert [entry["family"] for entry in report_json(report)["families"]] == list(sums)
+    assert [entry["family"] for entry in build_json(report)["families"]] == list(sums)
     table = render_text(report).split("| Family ")[1].split("\n\n")[0]
     assert f"| fully_connected |       3 | {one.active_pes} " in table
     assert "fully connected" in render_html(report).split("By family")[1].split("</table>")[0]

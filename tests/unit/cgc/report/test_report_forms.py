@@ -10,13 +10,13 @@ from cgc.kernels.configurations import Configuration
 from cgc.placement import Placement, Rect
 from cgc.report import (
     CompileReport,
-    compile_report,
-    kernel_list_text,
-    plan_json,
+    build_json,
+    build_report,
     render_html,
+    render_kernel_list,
+    render_plan,
     render_text,
-    report_json,
-    verdict,
+    render_verdict,
 )
 from cgc.report.tables import table
 from cs_runtime.terminal import shorten_report
@@ -60,7 +60,7 @@ def report_of(
     }
     rects = {"fc1": Rect(0, 0, 650, 400), "exp1": Rect(0, 0, 100, 232)}
     placement = Placement("cs2", rects, layouts, target, 283_200, 283_200 / 307_840, 12.0)
-    return compile_report(graph, placement, fabric)
+    return build_report(graph, placement, fabric)
 
 
 def test_the_head_has_exactly_the_published_lines(fabric: Fabric) -> None:
@@ -83,22 +83,22 @@ def test_small_shares_can_be_read_in_the_table(fabric: Fabric) -> None:
 
 
 def test_the_verdict_names_kernel_line_and_limit(fabric: Fabric) -> None:
-    assert verdict(report_of(fabric)) == (
+    assert render_verdict(report_of(fabric)) == (
         "Verdict: kernel fc1 at model.py:12 bounds the speed: compute limits it to 988,027 cycles per sample."
     )
-    assert "transmission limits it" in verdict(report_of(fabric, compute=10, transmission=2000))
+    assert "transmission limits it" in render_verdict(report_of(fabric, compute=10, transmission=2000))
 
 
 def test_the_verdict_counts_kernels_that_are_just_as_slow(fabric: Fabric) -> None:
     """Who makes only the named one faster gains nothing."""
     report = report_of(fabric, compute=1024, transmission=1000)
     assert (report.as_slow, report_of(fabric).as_slow) == (1, 0)
-    assert "kernel fc1 at model.py:12 (1 more just as slow) bounds the speed" in verdict(report)
+    assert "kernel fc1 at model.py:12 (1 more just as slow) bounds the speed" in render_verdict(report)
     assert "1 more kernel needs just as many cycles" in render_html(report)
 
 
 def test_the_verdict_says_that_the_fabric_is_full(fabric: Fabric) -> None:
-    assert verdict(report_of(fabric, target=988_027)) == (
+    assert render_verdict(report_of(fabric, target=988_027)) == (
         "Verdict: kernel fc1 at model.py:12 bounds the speed: area limits it to 988,027 cycles per sample; "
         "the kernels take 92.0% of the fabric, larger ones do not fit together."
     )
@@ -111,7 +111,7 @@ def test_the_report_says_that_it_estimates_the_wafer(fabric: Fabric) -> None:
 
 
 def test_the_json_form_has_all_figures_unrounded(fabric: Fabric) -> None:
-    data = json.loads(json.dumps(report_json(report_of(fabric))))
+    data = json.loads(json.dumps(build_json(report_of(fabric))))
     figures = {
         "samples_per_s",
         "compute_samples_per_s",
@@ -142,14 +142,14 @@ def test_the_json_form_has_all_figures_unrounded(fabric: Fabric) -> None:
 
 
 def test_the_plan_is_compact_and_holds_the_total_utilization(fabric: Fabric) -> None:
-    text = plan_json(report_of(fabric))
+    text = render_plan(report_of(fabric))
     assert f'"total_utilization":{283_200 / 307_840}' in text
     assert json.loads(text)["kernels"] == {"fc1": [0, 0, 650, 400], "exp1": [0, 0, 100, 232]}
 
 
 def test_the_kernel_list_tells_matched_from_generated(fabric: Fabric) -> None:
     report = report_of(fabric)
-    text = kernel_list_text(KernelGraph(tuple(row.kernel for row in report.kernels), batch_size=32))
+    text = render_kernel_list(KernelGraph(tuple(row.kernel for row in report.kernels), batch_size=32))
     assert text.startswith("2 kernels for 4 ops, 32 samples per step\n")
     rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in row] for row in rows]

@@ -27,12 +27,12 @@ from cgc.report import (
     CompileReport,
     Limit,
     Reason,
-    compile_report,
+    build_json,
+    build_report,
     render_html,
     render_text,
-    report_json,
 )
-from cgc.report.text import verdict
+from cgc.report.text import render_verdict
 from cs_toolkit.fabric import load_fabric
 
 STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
@@ -63,7 +63,7 @@ def graph_of(count: int, elements: int = 65_536, input_bytes: int = 1) -> Kernel
 
 def compiled(graph: KernelGraph, **fabric: int) -> CompileReport:
     smaller = CS2.model_copy(update=fabric)
-    return compile_report(graph, place(graph, smaller), smaller)
+    return build_report(graph, place(graph, smaller), smaller)
 
 
 def test_input_that_is_slower_than_every_kernel() -> None:
@@ -87,7 +87,7 @@ def test_a_fabric_that_is_full_and_the_same_kernels_with_room() -> None:
     assert tight.limit == Limit("area", Reason.WAFER_FULL)
     assert roomy.limit.kind != "area"
     assert roomy.performance.overall.deltat_cycles < tight.performance.overall.deltat_cycles
-    assert report_json(tight)["bottleneck"]["limit"] == "area"
+    assert build_json(tight)["bottleneck"]["limit"] == "area"
     assert tight.bottleneck is not None
 
 
@@ -103,10 +103,10 @@ def test_speed_that_costs_too_much_area(count: int) -> None:
 
 def first_remedy(report: CompileReport) -> str:
     """It stands in all forms of the report."""
-    first = report.remedies[0]
+    first = report.suggestions[0]
     assert first in render_text(report)
     assert first in html.unescape(render_html(report))
-    assert report_json(report)["bottleneck"]["remedies"] == list(report.remedies)
+    assert build_json(report)["bottleneck"]["remedies"] == list(report.suggestions)
     return first
 
 
@@ -121,7 +121,7 @@ def test_a_full_wafer_says_what_a_faster_pace_would_take() -> None:
     report = compiled(graph_of(40), width=40, height=40)
     (needed,) = re.findall(r"would take ([\d,]+) PEs.* the fabric has 1,600", first_remedy(report))
     assert int(needed.replace(",", "")) > report.performance.overall.active_pes
-    assert len(report.remedies) == 1, "memory gives no kernel its size"
+    assert len(report.suggestions) == 1, "memory gives no kernel its size"
 
 
 def test_a_full_wafer_keeps_room_for_wires() -> None:
@@ -138,7 +138,7 @@ def test_a_full_wafer_says_how_much_of_it_memory_takes() -> None:
     graph = KernelGraph((*holding, *graph_of(20).kernels), batch_size=32, input_bytes_per_sample=1)
     report = compiled(graph, width=40, height=40)
     assert report.limit.reason is Reason.WAFER_FULL
-    assert "Memory, not speed, gives 4 of 24 kernels their size" in report.remedies[1]
+    assert "Memory, not speed, gives 4 of 24 kernels their size" in report.suggestions[1]
 
 
 def waiting_graph(count: int) -> KernelGraph:
@@ -160,16 +160,16 @@ def test_samples_that_wait_for_memory_are_told_as_that() -> None:
     assert report.limit == Limit("memory", Reason.ACTIVATIONS)
     overall, placement = report.performance.overall, report.placement
     assert placement.fill < 1
-    assert verdict(report) == (
+    assert render_verdict(report) == (
         f"Verdict: memory for activations bounds the speed: a sample is let in every "
         f"{overall.deltat_cycles:,} cycles, the kernels would take one every "
         f"{placement.target_cycles:,}; kernel held0 holds the most."
     )
     waiting = 1 + 48 * placement.fill
     assert f"held0 holds activations of {waiting:.1f} samples, 262,144 bytes each" in first_remedy(report)
-    assert "Memory, not speed, gives" in report.remedies[1]
+    assert "Memory, not speed, gives" in report.suggestions[1]
     assert "<strong>Memory</strong> is the limit" in render_html(report)
-    assert report_json(report)["bottleneck"]["reason"] == "activations"
+    assert build_json(report)["bottleneck"]["reason"] == "activations"
     fewer = compiled(waiting_graph(12), width=64, height=40)
     assert fewer.performance.overall.samples_per_s > overall.samples_per_s
 
@@ -179,7 +179,7 @@ def test_speed_that_is_too_dear_says_what_it_would_take() -> None:
     (shapes,) = kernel_shapes(graph_of(1).kernels, CS2)
     fastest = int(shapes.cycles[0])
     assert f"exp0 could take {fastest:,} cycles on " in first_remedy(report)
-    assert f"At its fastest layout exp0 takes {fastest:,} cycles a sample" in report.remedies[1]
+    assert f"At its fastest layout exp0 takes {fastest:,} cycles a sample" in report.suggestions[1]
 
 
 LINES = {"rows": 64, "lines": 64, "line_elements": 1024}
@@ -191,8 +191,8 @@ def test_lines_of_images_say_how_many_there_are_and_which_kernel_comes_next() ->
     report = compiled(KernelGraph((image, rest), batch_size=32, input_bytes_per_sample=1))
     assert "as 64 lines of 1,024 elements, 417.5 cycles a line" in first_remedy(report)  # of 32 bits
     next_cycles = int(configurations(rest).cycles.min())
-    assert report.remedies[1].startswith("After that exp would set the pace")
-    assert f"({next_cycles:,} cycles)" in report.remedies[1]
+    assert report.suggestions[1].startswith("After that exp would set the pace")
+    assert f"({next_cycles:,} cycles)" in report.suggestions[1]
     halved = Kernel("pool", "pooling", {**loop(1024), **LINES, "lines": 32})
     faster = compiled(KernelGraph((halved, rest), batch_size=32, input_bytes_per_sample=1))
     assert faster.performance.overall.deltat_cycles == report.performance.overall.deltat_cycles / 2
@@ -216,19 +216,21 @@ def test_loops_of_a_generated_kernel_say_what_holds_them_up(
     fastest = layouts[int(np.argmin(layouts.compute_cycles))]
     shares = nest_shares(kernel.loops, kernel.parameters, fastest)
     assert sum(share for _, share in shares) == pytest.approx(1)
-    sentence = "\n".join(report.remedies)
+    sentence = "\n".join(report.suggestions)
     assert words in sentence
     assert f"`{kernel.loops.program.nests[0].describe()}`" in sentence
-    half = next(lever for lever in report.levers if lever.change.startswith("half as many elements (2,048"))
-    assert half.cycles == smaller.levers[0].cycles, "what a program of half the size takes"
+    half = next(
+        change for change in report.changes if change.change.startswith("half as many elements (2,048")
+    )
+    assert half.cycles == smaller.changes[0].cycles, "what a program of half the size takes"
     assert (f"{half.change}: {half.cycles:,} cycles" in sentence) is half.helps
 
 
 def test_a_generated_kernel_without_the_loops_that_take_its_time() -> None:
     report = made_report(lambda x: [sin := ops.SinOp(x), ops.CumSumOp(sin.results[0], 1)], 4096)
     alone = made_report(lambda x: [ops.CumSumOp(x, 1)], 4096)
-    lever = next(lever for lever in report.levers if lever.change == "without its slowest loop nest")
-    assert lever.cycles == alone.levers[0].cycles < report.levers[0].cycles
+    change = next(change for change in report.changes if change.change == "without its slowest loop nest")
+    assert change.cycles == alone.changes[0].cycles < report.changes[0].cycles
 
 
 def made_report(build: Callable[[SSAValue], Sequence[CirhOp]], elements: int) -> CompileReport:

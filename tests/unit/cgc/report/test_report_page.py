@@ -14,7 +14,7 @@ from cgc.cirh.text import parse_module
 from cgc.kernels import Edge, Kernel, KernelGraph, match_kernels
 from cgc.performance.model import INPUT
 from cgc.placement import place
-from cgc.report import CompileReport, Limit, Reason, compile_report, render_html, report_json
+from cgc.report import CompileReport, Limit, Reason, build_json, build_report, render_html
 from cs_toolkit.fabric import load_fabric
 
 STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def report() -> CompileReport:
     graph = match_kernels(parse_module(STEP.read_text(encoding="utf-8")))
-    return compile_report(graph, place(graph, CS2), CS2)
+    return build_report(graph, place(graph, CS2), CS2)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def loop() -> dict[str, int]:
 
 def named_report(name: str, source: str) -> CompileReport:
     graph = KernelGraph((Kernel(name, "elementwise", loop(), ("cirh.Exp",), (0,), source),), (), 32, 4)
-    return compile_report(graph, place(graph, CS2), CS2)
+    return build_report(graph, place(graph, CS2), CS2)
 
 
 def hostile_report() -> CompileReport:
@@ -90,18 +90,18 @@ def hostile_report() -> CompileReport:
         for index, name in enumerate(names)
     )
     graph = KernelGraph(kernels, (Edge(*names, 64), Edge(*reversed(names), 64)), 32, 4)
-    return compile_report(graph, place(graph, CS2), CS2)
+    return build_report(graph, place(graph, CS2), CS2)
 
 
 def test_all_overall_figures_are_there_in_full(report: CompileReport, page: Page) -> None:
-    for value in report_json(report)["overall"].values():
+    for value in build_json(report)["overall"].values():
         assert str(value) in page.text
 
 
 def test_every_kernel_has_a_row_with_all_its_figures(report: CompileReport, html: str) -> None:
     rows = re.findall(r'<tr id="row-\d+".*?</tr>', html, re.DOTALL)
     assert len(rows) == len(report.kernels)
-    for row, kernel in zip(rows, report_json(report)["kernels"], strict=True):
+    for row, kernel in zip(rows, build_json(report)["kernels"], strict=True):
         text = Page(row).text
         rectangle = kernel["rectangle"]
         size = f"{rectangle['width']} \N{MULTIPLICATION SIGN} {rectangle['height']}"

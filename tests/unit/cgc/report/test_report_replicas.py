@@ -11,7 +11,7 @@ import pytest
 from cgc.cirh.text import parse_module
 from cgc.kernels import KernelGraph, match_kernels
 from cgc.performance.replicas import placed_replicas
-from cgc.report import CompileReport, plan_json, render_html, render_text, replicas_report, report_json
+from cgc.report import CompileReport, build_json, build_replicas_report, render_html, render_plan, render_text
 from cs_runtime.terminal import shorten_report
 from cs_toolkit.execution_options import ReplicaChoice
 from cs_toolkit.fabric import load_fabric
@@ -26,14 +26,14 @@ def graph() -> KernelGraph:
 
 
 def report_of(graph: KernelGraph, choice: ReplicaChoice) -> CompileReport:
-    return replicas_report(*placed_replicas(graph, FABRIC, choice), FABRIC)
+    return build_replicas_report(*placed_replicas(graph, FABRIC, choice), FABRIC)
 
 
 def test_one_copy_that_was_asked_for_is_no_replica(graph: KernelGraph) -> None:
     report = report_of(graph, 1)
     assert report.replicas is None
     assert "eplica" not in render_text(report)
-    assert "replicas" not in report_json(report)
+    assert "replicas" not in build_json(report)
     assert "replicas-heading" not in render_html(report)
 
 
@@ -41,7 +41,7 @@ def test_rates_and_areas_are_those_of_all_copies(graph: KernelGraph) -> None:
     report = report_of(graph, 4)
     assert report.replicas is not None
     copies = report.replicas.copies
-    data = json.loads(json.dumps(report_json(report)))
+    data = json.loads(json.dumps(build_json(report)))
     assert data["batch_size"] == 256
     assert data["overall"]["samples_per_s"] == copies.samples_per_s
     assert data["overall"]["active_pes"] == 4 * sum(kernel["active_pes"] for kernel in data["kernels"])
@@ -60,7 +60,7 @@ def test_rates_and_areas_are_those_of_all_copies(graph: KernelGraph) -> None:
 def test_the_plan_has_the_corners_of_all_copies(graph: KernelGraph) -> None:
     report = report_of(graph, 4)
     assert report.replicas is not None
-    plan = json.loads(plan_json(report))
+    plan = json.loads(render_plan(report))
     assert plan["copies"] == [list(corner) for corner in report.replicas.copies.boxes.corners]
     assert plan["total_utilization"] == report.performance.overall.active_pes / FABRIC.processing_elements
 
@@ -90,19 +90,19 @@ def test_a_step_says_what_a_larger_batch_would_give(graph: KernelGraph) -> None:
     assert report.replicas is not None
     copies = report.replicas.copies
     cycles = 2 * copies.samples * copies.one.deltat_cycles + copies.exchange.cycles
-    assert f"about {2 * 256 * FABRIC.clock_hz / cycles:,.0f} samples/s" in report.remedies[0]
-    assert len(report.remedies) > 1
+    assert f"about {2 * 256 * FABRIC.clock_hz / cycles:,.0f} samples/s" in report.suggestions[0]
+    assert len(report.suggestions) > 1
 
 
 def test_crowded_copies_are_told_to_be_fewer(graph: KernelGraph) -> None:
     report = report_of(graph, 64)
-    assert "Each of the 64 copies has a box of " in report.remedies[1]
+    assert "Each of the 64 copies has a box of " in report.suggestions[1]
 
 
 def test_a_host_that_is_too_slow_for_all_copies_is_told(graph: KernelGraph) -> None:
     slow = FABRIC.model_copy(update={"io_links": 1, "io_link_bits_per_s": 50e9})
     copies, tried = placed_replicas(graph, slow, 16)
-    report = replicas_report(copies, tried, slow)
+    report = build_replicas_report(copies, tried, slow)
     assert "per sample of each of the 16 copies (transmission)" in render_text(report)
     assert "to each of the 16 copies" in render_html(report)
 

@@ -20,11 +20,11 @@ from cgc.performance.layers import (
     streamed_performance,
 )
 from cgc.placement.replicas import place_copies
-from cgc.report import render_streamed_html, render_streamed_text, streamed_report_json
-from cgc.report.families import layered_family_sums
+from cgc.report import build_streamed_json, render_streamed_html, render_streamed_text
+from cgc.report.families import sum_layer_families
 from cgc.report.model import LayerReport, StreamedReport
-from cgc.report.text import streamed_verdict
-from cgc.report.what_if import slowest_kernel, step_changes
+from cgc.report.text import render_streamed_verdict
+from cgc.report.what_if import estimate_step_changes, find_slowest_kernel
 from cs_runtime.terminal import shorten_report
 from cs_toolkit.fabric import load_fabric
 
@@ -91,7 +91,7 @@ def test_the_text_has_a_row_for_each_layer_and_says_what_bounds_the_rate(report:
 
 
 def test_the_same_figures_for_programs(report: StreamedReport) -> None:
-    found = streamed_report_json(report)
+    found = build_streamed_json(report)
     overall = found["overall"]
     assert overall["samples_per_s"] == report.samples_per_s == pytest.approx(64 / overall["step_s"])
     assert sum(overall["seconds"].values()) == pytest.approx(overall["step_s"])
@@ -108,7 +108,7 @@ def test_the_same_figures_for_programs(report: StreamedReport) -> None:
 
 def test_kernels_are_summed_by_family_over_all_layers(report: StreamedReport) -> None:
     """Three layers with two kernels each: the time that one sets the pace is that of its layer."""
-    (only,) = layered_family_sums(report.layers)
+    (only,) = sum_layer_families(report.layers)
     assert (only.family, only.kernels, only.generated, only.layers) == ("fully_connected", 6, 0, 3)
     assert only.pace_s == pytest.approx(report.performance.parts["compute"])
     assert only.pe_time_percent == pytest.approx(100)
@@ -120,7 +120,7 @@ def test_kernels_are_summed_by_family_over_all_layers(report: StreamedReport) ->
         kernel if kernel is slow else replace(kernel, family="softmax") for kernel in graph.kernels
     )
     plan = replace(other.placed.plan, graph=replace(graph, kernels=kernels))
-    mixed = layered_family_sums([replace(other, placed=replace(other.placed, plan=plan)), *rest])
+    mixed = sum_layer_families([replace(other, placed=replace(other.placed, plan=plan)), *rest])
     assert [(one.family, one.kernels, one.layers) for one in mixed] == [
         ("fully_connected", 5, 3),
         ("softmax", 1, 1),
@@ -133,7 +133,7 @@ def test_kernels_are_summed_by_family_over_all_layers(report: StreamedReport) ->
     expected = 100 * layout.busy_pe_cycles / (rect.area * copies.cycles)
     assert mixed[1].compute_utilization_percent == pytest.approx(expected)
     assert sum(one.pe_time_percent for one in mixed) == pytest.approx(100)
-    assert streamed_report_json(report)["families"] == [asdict(only)]
+    assert build_streamed_json(report)["families"] == [asdict(only)]
     assert f"| {1e3 * only.pace_s:.3f} | 100.00% |" in re.sub(" +", " ", render_streamed_text(report))
     assert "<caption>Kernels by family</caption>" in render_streamed_html(report)
     short = shorten_report(render_streamed_text(report))
@@ -184,7 +184,7 @@ def test_the_verdict_has_the_figures_of_what_bounds_the_rate(
     report: StreamedReport, bound: Bound, said: str
 ) -> None:
     parts = {**dict.fromkeys(report.performance.parts, 0.25), bound: 1.0}
-    found = streamed_verdict(replace(report, performance=replace(report.performance, parts=parts)))
+    found = render_streamed_verdict(replace(report, performance=replace(report.performance, parts=parts)))
     assert found.startswith(f"Verdict: {bound} bounds the rate: 50% of a step of 2e+03 ms")
     assert said in found
 
@@ -194,29 +194,31 @@ def test_the_report_says_what_a_change_of_the_step_would_do(report: StreamedRepo
         parts = {part: seconds * share for part, seconds in report.performance.parts.items()}
         return replace(report.performance, parts=parts, micro_batches=2, activation_room_bytes=1)
 
-    changed = replace(report, changes=step_changes(estimate(1, 1.0), estimate, report.batch_size))
+    changed = replace(report, changes=estimate_step_changes(estimate(1, 1.0), estimate, report.batch_size))
     larger, smaller_activations = changed.changes
     assert larger.samples_per_s == pytest.approx(2 * report.samples_per_s)
     assert smaller_activations.samples_per_s == pytest.approx(2 * report.samples_per_s)
     rate = f"{larger.samples_per_s:,.1f} samples/s"
-    assert f"; a batch twice as large (128) would be {rate}" in streamed_verdict(changed)
+    assert f"; a batch twice as large (128) would be {rate}" in render_streamed_verdict(changed)
     text, page = render_streamed_text(changed), render_streamed_html(changed)
     assert f"    a batch twice as large (128)       {rate}" in text
     assert page.count('<tr class="helps">') == 2
     assert rate in page
-    assert streamed_report_json(changed)["changes"][0]["samples_per_s"] == larger.samples_per_s
+    assert build_streamed_json(changed)["changes"][0]["samples_per_s"] == larger.samples_per_s
 
 
 def test_a_change_that_is_no_faster_is_not_recommended(report: StreamedReport) -> None:
     parts = {part: 2 * seconds for part, seconds in report.performance.parts.items()}
     slower = replace(report.performance, parts=parts)
-    changed = replace(report, changes=step_changes(report.performance, lambda *_: slower, report.batch_size))
-    assert "twice as large" not in streamed_verdict(changed)
+    changed = replace(
+        report, changes=estimate_step_changes(report.performance, lambda *_: slower, report.batch_size)
+    )
+    assert "twice as large" not in render_streamed_verdict(changed)
     assert "samples/s, no faster" in render_streamed_text(changed)
 
 
 def test_where_compute_bounds_the_rate_its_kernel_is_named(report: StreamedReport) -> None:
-    kernel = slowest_kernel(report.layers[0].placed, WAFER)
+    kernel = find_slowest_kernel(report.layers[0].placed, WAFER)
     assert kernel is not None
     copies = report.layers[0].placed.plan.copies
     assert copies is not None
@@ -231,8 +233,10 @@ def test_where_compute_bounds_the_rate_its_kernel_is_named(report: StreamedRepor
     )
     sentence = f"Kernel fc<0> sets the pace of layer embedding, {kernel.cycles:,} cycles a sample"
     assert sentence in render_streamed_text(named)
-    best = min((lever for lever in kernel.levers[1:] if lever.helps), key=lambda lever: lever.cycles or 0)
-    assert f"{best.change}: {best.cycles:,} cycles" in streamed_report_json(named)["remedies"][0]
+    best = min(
+        (change for change in kernel.changes[1:] if change.helps), key=lambda change: change.cycles or 0
+    )
+    assert f"{best.change}: {best.cycles:,} cycles" in build_streamed_json(named)["remedies"][0]
     assert sentence not in render_streamed_text(other)
 
 
@@ -241,8 +245,8 @@ def test_micro_batches_that_the_program_asks_for_are_not_put_on_the_memory(repor
     assert cut.fits_at_once
     parts = {**cut.parts, "activation memory": 1.0}
     asked = replace(report, performance=replace(cut, parts=parts))
-    verdict = streamed_verdict(asked)
+    verdict = render_streamed_verdict(asked)
     assert "the program asks for 4 micro-batches, of 0.0 MB of activations each" in verdict
     assert "16-bit" not in verdict
-    _, change = step_changes(asked.performance, lambda *_: report.performance, report.batch_size)
+    _, change = estimate_step_changes(asked.performance, lambda *_: report.performance, report.batch_size)
     assert (change.change, change.helps) == ("the whole batch at once", True)

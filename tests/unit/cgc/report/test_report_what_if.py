@@ -9,7 +9,7 @@ import pytest
 from cgc.kernels import Kernel, KernelGraph
 from cgc.kernels.families import configurations
 from cgc.placement import place
-from cgc.report import compile_report, render_html, render_text
+from cgc.report import build_report, render_html, render_text
 from cgc.report.model import CompileReport
 from cs_toolkit.fabric import Fabric, load_fabric
 
@@ -45,14 +45,14 @@ def fabric() -> Fabric:
 
 def report_of(kernel: Kernel, fabric: Fabric) -> CompileReport:
     graph = KernelGraph((kernel,), batch_size=kernel.parameters["batch"])
-    return compile_report(graph, place(graph, fabric), fabric)
+    return build_report(graph, place(graph, fabric), fabric)
 
 
 def test_nothing_is_promised_to_a_kernel_whose_start_takes_its_time(fabric: Fabric) -> None:
     """It has one row a sample: fewer rows, which older reports advised, there cannot be."""
     report = report_of(Kernel("dropout1", "dropout", DROPOUT), fabric)
     text, page = render_text(report), render_html(report)
-    assert not any(lever.helps for lever in report.levers)
+    assert not any(change.helps for change in report.changes)
     assert "No smaller size of dropout1 makes it faster" in text
     assert "ewer rows" not in text
     assert "no other rectangle" not in page
@@ -63,7 +63,7 @@ def test_nothing_is_promised_to_a_kernel_whose_start_takes_its_time(fabric: Fabr
 def test_every_lever_is_what_the_cost_function_gives(fabric: Fabric) -> None:
     kernel = Kernel("fc1", "fully_connected", PRODUCT)
     report = report_of(kernel, fabric)
-    found = {lever.change: lever.cycles for lever in report.levers}
+    found = {change.change: change.cycles for change in report.changes}
     for change, parameters in (
         ("16-bit elements", {"element_bytes": 2}),
         ("half as many rows a sample (64)", {"rows": 64}),
@@ -71,16 +71,16 @@ def test_every_lever_is_what_the_cost_function_gives(fabric: Fabric) -> None:
         ("half as many outputs (2,048)", {"outputs": 2048, "resident_bytes": PRODUCT["resident_bytes"] // 2}),
     ):
         other = report_of(replace(kernel, parameters={**PRODUCT, **parameters}), fabric)
-        least = next(lever for lever in other.levers if lever.change == "more PEs").cycles
+        least = next(change for change in other.changes if change.change == "more PEs").cycles
         assert found[change] == least, change
-    helping = [lever for lever in report.levers[1:] if lever.helps]
-    best = min(helping, key=lambda lever: lever.cycles or 0)
-    sentence = next(text for text in report.remedies if "What helps, each alone: " in text)
+    helping = [change for change in report.changes[1:] if change.helps]
+    best = min(helping, key=lambda change: change.cycles or 0)
+    sentence = next(text for text in report.suggestions if "What helps, each alone: " in text)
     assert f"What helps, each alone: {best.change}: {best.cycles:,} cycles" in sentence
     lines = render_text(report).splitlines()
     assert [line.split("  ")[2] for line in lines if line.startswith("    half")] == [
         change for change in found if change.startswith("half")
     ]
     page = render_html(report)
-    assert all(lever.change in page for lever in report.levers)
-    assert page.count('<tr class="helps">') == sum(lever.helps for lever in report.levers)
+    assert all(change.change in page for change in report.changes)
+    assert page.count('<tr class="helps">') == sum(change.helps for change in report.changes)

@@ -179,7 +179,7 @@ def title(analysis: Analysis) -> str:
 
 
 def training_command(analysis: Analysis) -> str:
-    """How to train with the recommended layout; without the command where a function was analysed."""
+    """Return the command to train with the recommended layout, without the program for a single function."""
     layout = analysis.recommendation.layout
     words = [
         "csrun_wse",
@@ -325,5 +325,5 @@ def more_nodes_notes(
     return (
         f"{nodes} nodes like the measured one would be expected to reach the target with "
         f"{format_percent(HEADROOM)} "
-        f"to spare: analyse it with --available-nodes={nodes} for their layout.",
+        f"to spare: analyze it with --available-nodes={nodes} for their layout.",
     )

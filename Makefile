@@ -15,11 +15,12 @@ help: ## this list
 
 setup: .venv/.complete ## create .venv from constraints.txt
 
-lint: .venv/.complete ## ruff (style, format), mypy --strict, who may import whom (import-linter)
+lint: .venv/.complete ## style, types, who may import whom, circles of imports
 	$(VENV_PYTHON) -m ruff check
 	$(VENV_PYTHON) -m ruff format --check
 	$(VENV_PYTHON) -m mypy
 	.venv/bin/lint-imports --config setup.cfg
+	$(VENV_PYTHON) scripts/lint.py
 
 test: .venv/.complete ## the tests
 	$(VENV_PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --no-loadscope-reorder

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The newest original release with this PyTorch interface; programs choose formats by it.
 ORIGINAL_RELEASE = "2.10.0"

@@ -25,8 +25,8 @@ from cgc.report.floorplan import BINS, Floorplan, Window, detail, overview, used
 from cgc.report.model import CompileReport, KernelReport, StreamedReport
 from cgc.report.replicas import summarize_replicas
 from cgc.report.suggestions import Reason
-from cgc.report.text import describe_step_change, render_streamed_verdict, suggest_kernel_changes
-from cgc.report.what_if import describe_kernel_change
+from cgc.report.text import render_streamed_verdict, suggest_kernel_changes
+from cgc.report.what_if import describe_kernel_change, describe_step_change
 from cs_toolkit.fabric import Fabric
 
 _WHOLE_WIDTH = 400.0

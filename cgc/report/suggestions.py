@@ -1,4 +1,4 @@
-"""What limits the speed of a placed pipeline, and why it cannot be faster."""
+"""What limits the speed of a placed pipeline, and what would lift the limit."""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ from cgc.placement.shapes import AREA_PER_SPEED, MOST_OF_FABRIC, KernelShapes, a
 from cgc.report.what_if import KernelChange, find_slowest_nest
 from cs_toolkit.fabric import Fabric
 
+_MAX_LISTED = 3  # kernels or changes in a sentence
+_FASTER = 0.9  # share of the present cycles that the sentence on a full wafer aims at
+
 
 class Reason(Enum):
     """Why the pipeline is not faster."""
 
+    # The Ethernet links deliver samples more slowly than every kernel takes them.
     HOST_INPUT = "host_input"
-    """The Ethernet links bring samples more slowly than every kernel takes them."""
+    # Samples wait until the wafer's memory has room for their activations.
     ACTIVATIONS = "activations"
-    """Samples wait until the wafer's memory has room for their activations."""
+    # Faster layouts of all kernels would pay, but together they do not fit on the fabric.
     WAFER_FULL = "wafer_full"
-    """Faster layouts of all kernels would pay, but together they do not fit on the fabric."""
+    # The slowest kernel has no faster layout that fits the fabric and the memory of its PEs.
     FASTEST_LAYOUT = "fastest_layout"
-    """The slowest kernel has no faster layout that fits the fabric and the memory of its PEs."""
+    # Faster layouts exist and would fit, but cost more area than they are worth to the placer.
     AREA_TOO_DEAR = "area_too_dear"
-    """Faster layouts exist and would fit, but cost more area than they are worth to the placer."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What limits the speed.
+    """The limit of the speed.
 
     Attributes:
         kind: "compute", "transmission", "area" or "memory".
-        reason: why.
+        reason: the reason why the pipeline is not faster.
     """
 
     kind: str
@@ -49,26 +52,18 @@ class Limit:
 def find_limit(
     graph: KernelGraph, placement: Placement, performance: Performance, shapes: Sequence[KernelShapes]
 ) -> Limit:
-    """Tells the limits apart.
-
-    The placer takes the lowest target of cycles that pays and packs. So area limits the speed where the
-    target is above both the one that pays and the fastest layout of every kernel.
-    """
+    """Find the limit of a placed graph's speed; `shapes` are the layouts of each kernel on the fabric."""
     if performance.bottleneck == INPUT:
         return Limit(performance.limit, Reason.HOST_INPUT)
     if performance.limit == MEMORY:
         return Limit(MEMORY, Reason.ACTIVATIONS)
     fastest = {kernel.name: int(own.cycles[0]) for kernel, own in zip(graph.kernels, shapes, strict=True)}
+    # The placer takes the lowest target of cycles that pays and can be packed. So area is the limit where
+    # its target is above both the one that pays and the fastest layout of every kernel.
     if placement.target_cycles > max(*fastest.values(), paying_target(graph, AREA_PER_SPEED)):
         return Limit("area", Reason.WAFER_FULL)
-    slowest_is_fixed = (
-        fastest[performance.bottleneck] >= performance.kernels[performance.bottleneck].deltat_cycles
-    )
-    return Limit(performance.limit, Reason.FASTEST_LAYOUT if slowest_is_fixed else Reason.AREA_TOO_DEAR)
-
-
-_LARGEST = 3
-_FASTER = 0.9
+    is_fastest = fastest[performance.bottleneck] >= performance.kernels[performance.bottleneck].deltat_cycles
+    return Limit(performance.limit, Reason.FASTEST_LAYOUT if is_fastest else Reason.AREA_TOO_DEAR)
 
 
 def suggest_improvements(
@@ -80,89 +75,106 @@ def suggest_improvements(
     fabric: Fabric,
     changes: Sequence[KernelChange],
 ) -> tuple[str, ...]:
-    """Whole sentences: what would lift the limit, then what would be the limit after that.
+    """Write sentences on what would lift the limit, then on what the next limit would be.
 
     Args:
         graph: the kernels.
-        placement: of them.
+        placement: their placement.
         performance: estimates of the placed graph.
-        limit: what keeps it from being faster.
-        shapes: layouts of each kernel that the fabric can hold.
-        fabric: what it is placed on.
-        changes: what changes of the kernel that bounds the speed would do.
+        limit: the limit of its speed.
+        shapes: layouts of each kernel on the fabric.
+        fabric: the PEs that the kernels are placed on.
+        changes: estimated changes of the kernel that bounds the speed.
     """
-    if limit.reason is Reason.HOST_INPUT:
-        return (_smaller_samples(graph, placement, performance, fabric),)
-    if limit.reason is Reason.WAFER_FULL:
-        return _room(graph, placement, performance, shapes, fabric)
-    kernel = graph.by_name[performance.bottleneck]
-    if limit.reason is Reason.ACTIVATIONS:
-        return (_fewer_waiting(kernel, placement, fabric), *_memory(graph, placement, shapes, fabric))
-    own = shapes[graph.kernels.index(kernel)]
-    if limit.reason is Reason.AREA_TOO_DEAR:
+    match limit.reason:
+        case Reason.HOST_INPUT:
+            return (_suggest_smaller_samples(graph, placement, performance, fabric),)
+        case Reason.WAFER_FULL:
+            room = _suggest_room(graph, placement, performance, shapes, fabric)
+            return (room, *_explain_memory(graph, placement, shapes, fabric))
+        case Reason.ACTIVATIONS:
+            kernel = graph.by_name[performance.bottleneck]
+            waiting = _suggest_fewer_samples_in_flight(kernel, placement, fabric)
+            return (waiting, *_explain_memory(graph, placement, shapes, fabric))
+        case Reason.AREA_TOO_DEAR:
+            kernel = graph.by_name[performance.bottleneck]
+            own = shapes[graph.kernels.index(kernel)]
+            fastest = own.layouts[own.fastest]
+            return (
+                _explain_area(kernel, placement.layouts[kernel.name], fastest),
+                _explain_compute(kernel, fastest, changes),
+            )
+        case Reason.FASTEST_LAYOUT:
+            kernel = graph.by_name[performance.bottleneck]
+            explain = _explain_transmission if limit.kind == "transmission" else _explain_compute
+            own_limit = explain(kernel, placement.layouts[kernel.name], changes)
+            return (own_limit, _describe_next_limit(graph, performance, shapes, fabric))
+
+
+def suggest_changes(kernel: Kernel, changes: Sequence[KernelChange]) -> str:
+    """Write a sentence on the changes that make a kernel faster, the best first.
+
+    Args:
+        kernel: a kernel.
+        changes: its estimated changes; the first one, more PEs, is not one of the model and is skipped.
+    """
+    helping = [change for change in changes[1:] if change.helps]
+    if not helping:
         return (
-            _dear(kernel, placement.layouts[kernel.name], own),
-            _work(kernel, own.layouts[own.fastest], changes),
+            f"No smaller size of {kernel.name} makes it faster: leave it out, or join it with the operation "
+            "before it."
         )
-    layout = placement.layouts[kernel.name]
-    first = (
-        _stream(kernel, layout, changes) if limit.kind == "transmission" else _work(kernel, layout, changes)
-    )
-    return (first, _next_limit(graph, performance, shapes, fabric))
+    best = sorted(helping, key=lambda change: change.cycles or 0)[:_MAX_LISTED]
+    listed = ", ".join(f"{change.change}: {change.cycles:,} cycles" for change in best)
+    return f"What helps, each by itself: {listed}."
 
 
-def _smaller_samples(
+def _suggest_smaller_samples(
     graph: KernelGraph, placement: Placement, performance: Performance, fabric: Fabric
 ) -> str:
     slowest = max(graph.kernels, key=lambda kernel: placement.layouts[kernel.name].cycles)
     cycles = placement.layouts[slowest.name].cycles
     share = cycles / performance.overall.deltat_cycles
     return (
-        f"Samples of {int(graph.input_bytes_per_sample * share):,} bytes, in the place of "
-        f"{graph.input_bytes_per_sample:,}, would come as fast as the slowest kernel, {slowest.name}, takes "
-        f"them: {_rate(cycles, fabric)}. Send 8-bit pixels or 16-bit numbers and convert them in the model."
+        f"Samples of {int(graph.input_bytes_per_sample * share):,} bytes, instead of "
+        f"{graph.input_bytes_per_sample:,}, would arrive as fast as the slowest kernel, {slowest.name}, "
+        f"takes them: {_rate(cycles, fabric)}. Send 8-bit pixels or 16-bit numbers and convert them in the "
+        "model."
     )
 
 
-def _room(
+def _suggest_room(
     graph: KernelGraph,
     placement: Placement,
     performance: Performance,
     shapes: Sequence[KernelShapes],
     fabric: Fabric,
-) -> tuple[str, ...]:
-    """What a faster pace would take, and how much of the area memory alone needs, whatever the speed."""
-    layouts, pace = placement.layouts, performance.overall.deltat_cycles
+) -> str:
+    """Write the area that a higher speed would take, and name the largest kernels."""
+    layouts, cycles = placement.layouts, performance.overall.deltat_cycles
     slowest = max(range(len(shapes)), key=lambda index: int(shapes[index].cycles[0]))
     least = int(shapes[slowest].cycles[0])
-    target = max(int(_FASTER * pace), least)
+    target = max(int(_FASTER * cycles), least)
     limit = f", the least of {graph.kernels[slowest].name}," if target == least else ""
-    needed = float(areas(shapes, np.array([target]))[0])
-    largest = sorted(layouts, key=lambda name: -layouts[name].area)[:_LARGEST]
+    needed, pes = float(areas(shapes, np.array([target]))[0]), fabric.processing_elements
+    available = (
+        f"the fabric has {pes:,}"
+        if needed > pes
+        else f"kernels get {MOST_OF_FABRIC * pes:,.0f} of the {pes:,} of the fabric, the rest is for gaps, "
+        "wires and I/O"
+    )
+    largest = sorted(layouts, key=lambda name: -layouts[name].area)[:_MAX_LISTED]
     names = ", ".join(f"{name} ({layouts[name].area:,} PEs)" for name in largest)
-    room = (
-        f"{target:,} cycles{limit} in the place of {pace:,} would take {needed:,.0f} PEs, "
-        f"without room between kernels; {_available(needed, fabric)}. Fewer or narrower "
-        f"layers make room; the largest kernels are {names}."
-    )
-    return room, *_memory(graph, placement, shapes, fabric)
-
-
-def _available(needed: float, fabric: Fabric) -> str:
-    """What kernels that need so many PEs may take of the fabric."""
-    pes = fabric.processing_elements
-    if needed > pes:
-        return f"the fabric has {pes:,}"
     return (
-        f"kernels get {MOST_OF_FABRIC * pes:,.0f} of the {pes:,} of the fabric, the rest goes to gaps, wires "
-        "and I/O"
+        f"{target:,} cycles{limit} instead of {cycles:,} would take {needed:,.0f} PEs, without room between "
+        f"kernels; {available}. Fewer or narrower layers make room; the largest kernels are {names}."
     )
 
 
-def _memory(
+def _explain_memory(
     graph: KernelGraph, placement: Placement, shapes: Sequence[KernelShapes], fabric: Fabric
 ) -> tuple[str, ...]:
-    """How much of the area memory alone needs, whatever the speed; nothing where that is little."""
+    """Write the share of the area that memory takes at any speed; nothing if it is below 1 %."""
     held = [
         placement.layouts[kernel.name].area
         for kernel, own in zip(graph.kernels, shapes, strict=True)
@@ -177,42 +189,27 @@ def _memory(
     )
 
 
-def _fewer_waiting(kernel: Kernel, placement: Placement, fabric: Fabric) -> str:
-    """How many samples wait where most do, and how fast the kernels would be if all could be let in."""
+def _suggest_fewer_samples_in_flight(kernel: Kernel, placement: Placement, fabric: Fabric) -> str:
     return (
         f"{kernel.name} holds activations of {kernel.samples(placement.fill):.1f} samples, "
         f"{kernel.stash_bytes(0):,} bytes each. With room for {kernel.samples(1):.1f} there, and for as many "
         f"more in all layers, it would be {_rate(placement.target_cycles, fabric)}. Fewer layers, shorter "
-        "sequences, or attention that a mask keeps from looking ahead leave fewer of them waiting."
+        "sequences, or attention with a causal mask leave fewer of them waiting."
     )
 
 
-def _dear(kernel: Kernel, layout: Configuration, shapes: KernelShapes) -> str:
-    fastest = shapes.layouts[shapes.fastest]
+def _explain_area(kernel: Kernel, layout: Configuration, fastest: Configuration) -> str:
     return (
-        f"{kernel.name} could take {fastest.cycles:,} cycles on {fastest.area:,} PEs, in the place of "
-        f"{layout.cycles:,} on {layout.area:,}, but a percent of speed, for all kernels that set the pace, "
+        f"{kernel.name} could take {fastest.cycles:,} cycles on {fastest.area:,} PEs, instead of "
+        f"{layout.cycles:,} on {layout.area:,}, but a percent of speed, for all kernels that are as slow, "
         f"would cost more than {AREA_PER_SPEED:.0f} percent of area."
     )
 
 
-def suggest_changes(kernel: Kernel, changes: Sequence[KernelChange]) -> str:
-    """Which changes of a kernel itself make it faster, the best first."""
-    helping = [change for change in changes[1:] if change.helps]
-    if not helping:
-        return (
-            f"No smaller size of {kernel.name} makes it faster: leave it out, or join it with the operation "
-            "before it."
-        )
-    best = sorted(helping, key=lambda change: change.cycles or 0)[:_LARGEST]
-    listed = ", ".join(f"{change.change}: {change.cycles:,} cycles" for change in best)
-    return f"What helps, each alone: {listed}."
-
-
-def _work(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
-    """Why more PEs do not help a kernel that computes, and what would."""
+def _explain_compute(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
+    """Write why more PEs do not help a kernel that compute limits, and what would."""
     if kernel.loops is not None:
-        return _slowest_loops(kernel, layout, changes)
+        return _explain_loops(kernel, layout, changes)
     sizes, rows = kernel.parameters, max(1, kernel.parameters.get("rows", 1))
     cycles = f"{layout.compute_cycles:,} cycles"
     each = f"{cycles} a sample" if rows == 1 else f"{cycles} for {rows:,} rows of a sample"
@@ -220,67 +217,59 @@ def _work(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]
     return f"At its fastest layout {kernel.name} takes {each}{reason} {suggest_changes(kernel, changes)}"
 
 
-def _slowest_loops(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
-    """The loop nest of a generated kernel that takes most of its time, what holds it up, and what helps."""
+def _explain_loops(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
+    """Write which loop nest takes most of a generated kernel's time, why, and what would help."""
     nest, share = find_slowest_nest(kernel, layout)
-    head = (
-        f"{100 * share:.0f} % of the time of {kernel.name}, a generated kernel, at its fastest layout goes to"
-    )
     if nest.scanned:
-        why = "every step of the scan needs the one before, so that more PEs do not help"
+        why = "every step of the scan needs the previous one, so more PEs do not help"
     elif nest.carried:
-        why = "a running value goes from PE to PE, so that more PEs do not help"
+        why = "a running value passes from PE to PE, so more PEs do not help"
     else:
         why = "its iterations are all spread, what remains is their start"
-    return f"{head} `{nest.describe()}`: {why}. {suggest_changes(kernel, changes)}{_known(kernel)}"
-
-
-def _known(kernel: Kernel) -> str:
-    """What else there is for a generated kernel, which no cost function tells."""
     known = ", such as a layer norm, batch norm or softmax" if kernel.family == "reduction" else ""
-    return f" An op that the kernel library knows{known} may be faster than loops."
+    return (
+        f"{100 * share:.0f} % of the time of {kernel.name}, a generated kernel, at its fastest layout is "
+        f"spent in `{nest.describe()}`: {why}. {suggest_changes(kernel, changes)} "
+        f"An op that the kernel library knows{known} may be faster than loops."
+    )
 
 
-def _stream(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
-    """What goes over the busiest link of a kernel, and what would shorten it."""
+def _explain_transmission(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
+    """Write what the busiest link of a kernel carries, and what would shorten that."""
     lines = kernel.parameters.get("lines")
     cycles = layout.transmission_cycles
     if lines:
         elements = kernel.parameters["line_elements"]
-        law = (
-            f"The images of {kernel.name} go from kernel to kernel as {lines:,} lines of {elements:,} "
+        load = (
+            f"The images of {kernel.name} pass from kernel to kernel as {lines:,} lines of {elements:,} "
             f"elements, {cycles / lines:,.1f} cycles a line whatever the layout"
         )
     else:
         rows = max(1, kernel.parameters.get("rows", 1))
         each = f"{rows:,} rows, {cycles / rows:,.1f} cycles each" if rows > 1 else f"{cycles:,} cycles"
-        law = (
+        load = (
             f"The busiest link of {kernel.name} takes {each}, for a sample, and no layout of it has a less "
             "busy one"
         )
-    return (
-        f"{law}. {suggest_changes(kernel, changes)}"
-        if changes[1:]
-        else f"{law}. Fewer or shorter rows are faster."
-    )
+    has_sizes = len(changes) > 1
+    return f"{load}. {suggest_changes(kernel, changes) if has_sizes else 'Fewer or shorter rows are faster.'}"
 
 
-def _next_limit(
+def _describe_next_limit(
     graph: KernelGraph, performance: Performance, shapes: Sequence[KernelShapes], fabric: Fabric
 ) -> str:
-    """Which kernel could not keep up if those that bound the speed now were as fast as one likes."""
-    pace = performance.overall.deltat_cycles
-    others = [
+    """Name the kernel that would be the slowest if those that are now were arbitrarily fast."""
+    faster = [
         (int(own.cycles[0]), kernel)
         for kernel, own in zip(graph.kernels, shapes, strict=True)
-        if int(own.cycles[0]) < pace
+        if int(own.cycles[0]) < performance.overall.deltat_cycles
     ]
-    if not others:
-        return "All kernels are at the same pace."
-    cycles, kernel = max(others, key=lambda found: found[0])
+    if not faster:
+        return "All kernels are equally fast."
+    cycles, kernel = max(faster, key=lambda found: found[0])
     return (
-        f"After that {kernel.name} would set the pace, at its fastest: {_rate(cycles, fabric)}, if there is "
-        "room for layouts of all kernels at that pace."
+        f"After that {kernel.name} would be the slowest, at its fastest: {_rate(cycles, fabric)}, if there "
+        "is room for layouts of all kernels at that speed."
     )
 
 

@@ -19,7 +19,7 @@ from cgc.report.model import (
 from cgc.report.replicas import render_replicas
 from cgc.report.suggestions import Reason, suggest_changes
 from cgc.report.tables import table
-from cgc.report.what_if import StepChange, describe_kernel_change
+from cgc.report.what_if import describe_kernel_change, describe_step_change
 
 _TITLE = "Estimated Overall Performance"
 _RULE = "-" * 31
@@ -282,11 +282,6 @@ def _streamed_suggestions(report: StreamedReport) -> list[str]:
     rates = [f"    {change.change:<{width}}  {describe_step_change(change)}" for change in report.changes]
     changed = ["  The step with one change:", *rates] if rates else []
     return ["To go faster:", *sentences, *changed] if sentences or changed else []
-
-
-def describe_step_change(change: StepChange) -> str:
-    """What a change of the step comes to."""
-    return f"{change.samples_per_s:,.1f} samples/s{'' if change.helps else ', no faster'}"
 
 
 def _larger_batch(report: StreamedReport) -> str:

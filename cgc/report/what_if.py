@@ -1,4 +1,4 @@
-"""What one change of the kernel that bounds the speed would do, by its cost function."""
+"""What-if estimates: how fast a kernel or a step would be with one change, by the cost model."""
 
 from __future__ import annotations
 
@@ -15,107 +15,15 @@ from cgc.performance.layers import PlacedLayer, StreamedPerformance
 from cgc.placement.shapes import GraphShapes, KernelShapes
 from cs_toolkit.fabric import Fabric
 
-_HALF_BYTES = 2
-_GAIN = 0.99
+_HALF_BYTES = 2  # of an element of 16 bits
 
-
-@dataclass(frozen=True)
-class KernelChange:
-    """A change, alone.
-
-    Attributes:
-        change: in words, with the size that it comes to.
-        cycles: per sample, at the fastest layout that the fabric then has; None where none fits.
-        helps: whether that is noticeably less than what the fastest layout takes now.
-        note: what else there is to say, or empty.
-    """
-
-    change: str
-    cycles: int | None
-    helps: bool
-    note: str = ""
-
-
-def estimate_kernel_changes(
-    kernel: Kernel, cycles: int, shapes: KernelShapes, fabric: Fabric, fill: float
-) -> list[KernelChange]:
-    """More PEs first, then what the sizes of the kernel allow.
-
-    Args:
-        kernel: the one that bounds the speed.
-        cycles: that it takes now.
-        shapes: its layouts on the fabric.
-        fabric: what it may be placed on.
-        fill: samples in flight, see `Kernel.samples`.
-    """
-    changes, least = [_more_pes(cycles, shapes)], int(shapes.cycles[0])
-    for change, changed in _changed(kernel, shapes):
-        found = _fastest(changed, fabric, fill)
-        changes.append(KernelChange(change, found, found is not None and found < _GAIN * least))
-    return changes
-
-
-def find_slowest_nest(kernel: Kernel, layout: Configuration) -> tuple[LoopNest, float]:
-    """The loop nest of a generated kernel that takes most of its time, and its share of that."""
-    assert kernel.loops is not None, "a generated kernel has loops"
-    return max(nest_shares(kernel.loops, kernel.parameters, layout), key=lambda found: found[1])
-
-
-def describe_kernel_change(change: KernelChange) -> str:
-    """What a change comes to."""
-    if change.cycles is None:
-        return "does not fit"
-    gain = f"{change.cycles:,} cycles"
-    notes = [note for note in (change.note, "" if change.helps or change.note else "no faster") if note]
-    return ", ".join([gain, *notes])
-
-
-def _more_pes(cycles: int, shapes: KernelShapes) -> KernelChange:
-    fastest = shapes.layouts[shapes.fastest]
-    if fastest.cycles < _GAIN * cycles:
-        return KernelChange("more PEs", fastest.cycles, True, f"on {fastest.area:,} PEs")
-    count = len(shapes.cycles)
-    return KernelChange(
-        "more PEs", fastest.cycles, False, f"none of its {count:,} layouts on this fabric is faster"
-    )
-
-
-def _fastest(kernel: Kernel, fabric: Fabric, fill: float) -> int | None:
-    try:
-        shapes = GraphShapes([kernel], fabric).at(fill)
-    except PlacementError:
-        return None
-    return None if shapes is None else int(shapes[0].cycles[0])
-
-
-def _changed(kernel: Kernel, shapes: KernelShapes) -> Iterator[tuple[str, Kernel]]:
-    """Changes in words, and the kernel that they lead to."""
-    sizes = kernel.parameters
-    if kernel.loops is None:
-        for change, parameters in _changes(sizes):
-            yield change, replace(kernel, parameters=parameters)
-        return
-    nest, _ = find_slowest_nest(kernel, shapes.layouts[shapes.fastest])
-    for change, share, loops in loop_changes(kernel.loops, nest):
-        yield change, replace(kernel, parameters=_scaled(sizes, ("stash_bytes",), share), loops=loops)
-
-
-def _changes(sizes: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
-    """Changes in words, and the parameters that they lead to."""
-    if sizes.get("element_bytes", 0) > _HALF_BYTES:
-        share = _HALF_BYTES / sizes["element_bytes"]
-        yield "16-bit elements", {**_scaled(sizes, ("stash_bytes",), share), "element_bytes": _HALF_BYTES}
-    for name, (words, others) in _HALVES.items():
-        if sizes.get(name, 0) < 2 or (name == "rows" and "lines" in sizes):
-            continue
-        half = _scaled(sizes, (name, *others), 0.5)
-        yield f"{words} ({half[name]:,})", half
-    if sizes.get("step_millicycles", 0):
-        yield f"a batch twice as large ({2 * sizes['batch']:,})", {**sizes, "batch": 2 * sizes["batch"]}
-
+# A change helps if it takes fewer than this share of the cycles, or gives more than this share of the rate.
+_FEWER_CYCLES = 0.99
+_HIGHER_RATE = 1.01
 
 _PER_ROW = ("epilogue_millicycles", "work_millicycles", "streamed_elements", "stash_bytes")
 _PER_WEIGHT = ("resident_bytes", "update_bytes", "step_millicycles")
+# By the name of a size: the change that halves it, and the other sizes that are halved with it.
 _HALVES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "lines": ("images of half as many lines", ("rows", *_PER_ROW)),
     "rows": ("half as many rows a sample", _PER_ROW),
@@ -128,32 +36,121 @@ _HALVES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "keys": ("half as many keys", ()),
     "heads": ("half as many heads", ("width", *_PER_WEIGHT)),
 }
-"""By the name of a size: the change to half of it in words, and what else halves with it."""
 
 
-def _scaled(sizes: Mapping[str, int], names: tuple[str, ...], share: float) -> dict[str, int]:
-    return {name: _part(value, share) if name in names else value for name, value in sizes.items()}
+@dataclass(frozen=True)
+class KernelChange:
+    """A single change of a kernel and its estimated effect.
+
+    Attributes:
+        change: description, with the resulting size.
+        cycles: per sample, at the fastest layout on the fabric after the change; None if none fits.
+        helps: whether the kernel becomes noticeably faster than its fastest layout is now.
+        note: a further remark, or empty.
+    """
+
+    change: str
+    cycles: int | None
+    helps: bool
+    note: str = ""
 
 
-def _part(value: int, share: float) -> int:
-    """A share of a size, rounded up, so that what was there stays there."""
-    return -int(-value * share // 1)
+def estimate_kernel_changes(
+    kernel: Kernel, cycles: int, shapes: KernelShapes, fabric: Fabric, fill: float
+) -> list[KernelChange]:
+    """Estimate each change of a kernel by itself: more PEs first, then smaller sizes.
+
+    Args:
+        kernel: the kernel that bounds the speed.
+        cycles: current cycles per sample.
+        shapes: its layouts on the fabric.
+        fabric: the PEs that it may be placed on.
+        fill: samples in flight, as in `Kernel.samples`.
+    """
+    fastest = shapes.layouts[shapes.fastest]
+    more_pes_help = fastest.cycles < _FEWER_CYCLES * cycles
+    note = (
+        f"on {fastest.area:,} PEs"
+        if more_pes_help
+        else f"none of its {len(shapes.cycles):,} layouts on this fabric is faster"
+    )
+    changes = [KernelChange("more PEs", fastest.cycles, more_pes_help, note)]
+    target = _FEWER_CYCLES * int(shapes.cycles[0])
+    for change, changed_kernel in _change_kernel(kernel, shapes):
+        least = _fewest_cycles(changed_kernel, fabric, fill)
+        changes.append(KernelChange(change, least, least is not None and least < target))
+    return changes
 
 
-_STREAMED_GAIN = 1.01
+def find_slowest_nest(kernel: Kernel, layout: Configuration) -> tuple[LoopNest, float]:
+    """Return the loop nest that takes most of a generated kernel's time, and its share of that time."""
+    assert kernel.loops is not None, "a generated kernel has loops"
+    return max(nest_shares(kernel.loops, kernel.parameters, layout), key=lambda found: found[1])
 
+
+def describe_kernel_change(change: KernelChange) -> str:
+    """Render the effect of a change of a kernel."""
+    if change.cycles is None:
+        return "does not fit"
+    note = change.note or ("" if change.helps else "no faster")
+    return f"{change.cycles:,} cycles" + (f", {note}" if note else "")
+
+
+def _fewest_cycles(kernel: Kernel, fabric: Fabric, fill: float) -> int | None:
+    """Return the cycles of the kernel's fastest layout; None if no layout fits the fabric."""
+    try:
+        shapes = GraphShapes([kernel], fabric).at(fill)
+    except PlacementError:
+        return None
+    return None if shapes is None else int(shapes[0].cycles[0])
+
+
+def _change_kernel(kernel: Kernel, shapes: KernelShapes) -> Iterator[tuple[str, Kernel]]:
+    """Yield each change with the changed kernel."""
+    sizes = kernel.parameters
+    if kernel.loops is None:
+        for change, parameters in _change_sizes(sizes):
+            yield change, replace(kernel, parameters=parameters)
+        return
+    nest, _ = find_slowest_nest(kernel, shapes.layouts[shapes.fastest])
+    for change, share, loops in loop_changes(kernel.loops, nest):
+        yield change, replace(kernel, parameters=_scale_sizes(sizes, ("stash_bytes",), share), loops=loops)
+
+
+def _change_sizes(sizes: Mapping[str, int]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yield each change with the changed parameters of a library kernel."""
+    if sizes.get("element_bytes", 0) > _HALF_BYTES:
+        share = _HALF_BYTES / sizes["element_bytes"]
+        yield (
+            "16-bit elements",
+            {**_scale_sizes(sizes, ("stash_bytes",), share), "element_bytes": _HALF_BYTES},
+        )
+    for name, (change, others) in _HALVES.items():
+        if sizes.get(name, 0) < 2 or (name == "rows" and "lines" in sizes):
+            continue
+        half = _scale_sizes(sizes, (name, *others), 0.5)
+        yield f"{change} ({half[name]:,})", half
+    if sizes.get("step_millicycles", 0):
+        yield f"a batch twice as large ({2 * sizes['batch']:,})", {**sizes, "batch": 2 * sizes["batch"]}
+
+
+def _scale_sizes(sizes: Mapping[str, int], names: tuple[str, ...], share: float) -> dict[str, int]:
+    # Rounded up, so that no size becomes 0.
+    return {name: -int(-value * share // 1) if name in names else value for name, value in sizes.items()}
+
+
+# Estimates a step of N times the samples whose activations take the given share of their bytes.
 Estimate = Callable[[int, float], StreamedPerformance]
-"""Of a step with so many times the samples, whose activations take that share of their bytes."""
 
 
 @dataclass(frozen=True)
 class StepChange:
-    """A change of the step, alone.
+    """A single change of a streamed step and its estimated effect.
 
     Attributes:
-        change: in words, with the size that it comes to.
-        samples_per_s: that it leads to.
-        helps: whether that is noticeably more than now.
+        change: description, with the resulting size.
+        samples_per_s: estimated rate after the change.
+        helps: whether the rate is noticeably higher than now.
     """
 
     change: str
@@ -163,13 +160,13 @@ class StepChange:
 
 @dataclass(frozen=True)
 class SlowestKernel:
-    """The kernel that sets the pace of a layer.
+    """The slowest kernel of a layer.
 
     Attributes:
-        layer: its name.
-        kernel: of one copy of the layer.
-        cycles: that it takes for a sample.
-        changes: what changes of the kernel would do, each alone.
+        layer: name of the layer.
+        kernel: the kernel in one copy of the layer.
+        cycles: cycles per sample.
+        changes: estimated changes of the kernel, each by itself.
     """
 
     layer: str
@@ -181,22 +178,31 @@ class SlowestKernel:
 def estimate_step_changes(
     now: StreamedPerformance, estimate: Estimate, batch_size: int
 ) -> tuple[StepChange, ...]:
-    """A larger batch; of one in parts, activations of half the size, or no parts where there is room."""
+    """Estimate a batch twice as large and, for a batch in micro-batches, fewer of them.
+
+    There are fewer micro-batches with activations of half the size or, where the memory has room for the
+    whole batch, without splitting it.
+    """
     changes = [(f"a batch twice as large ({2 * batch_size:,})", 2, 1.0)]
     if now.fits_at_once:
         changes.append(("the whole batch at once", 1, 1 / now.micro_batches))
     elif now.micro_batches > 1:
         changes.append(("activations of half as many bytes", 1, 0.5))
-    least = _STREAMED_GAIN * batch_size / now.step_s
-    found = ((words, times * batch_size / estimate(times, share).step_s) for words, times, share in changes)
-    return tuple(StepChange(words, rate, rate > least) for words, rate in found)
+    target = _HIGHER_RATE * batch_size / now.step_s
+    rates = ((change, times * batch_size / estimate(times, share).step_s) for change, times, share in changes)
+    return tuple(StepChange(change, rate, rate > target) for change, rate in rates)
+
+
+def describe_step_change(change: StepChange) -> str:
+    """Render the effect of a change of the step."""
+    return f"{change.samples_per_s:,.1f} samples/s{'' if change.helps else ', no faster'}"
 
 
 def find_slowest_kernel(layer: PlacedLayer, fabric: Fabric) -> SlowestKernel | None:
-    """The kernel that sets the pace of a layer, and what would make it faster; None without a kernel.
+    """Return the slowest kernel of a layer with its estimated changes; None if the layer has no kernels.
 
     Args:
-        layer: the layer.
+        layer: a placed layer.
         fabric: the whole wafer.
     """
     copies, kernel = layer.plan.copies, layer.plan.slowest_kernel
@@ -204,7 +210,10 @@ def find_slowest_kernel(layer: PlacedLayer, fabric: Fabric) -> SlowestKernel | N
         return None
     box = fabric.model_copy(update={"width": copies.width, "height": copies.height})
     cycles = copies.placement.layouts[kernel.name].compute_cycles
-    waiting = kernel.without_stash()
-    shapes = GraphShapes([waiting], box).at(1.0)
-    changes = () if shapes is None else tuple(estimate_kernel_changes(waiting, cycles, shapes[0], box, 1.0))
+    # As the layer itself is placed: all samples pass forward before the first one passes backward.
+    without_stash = kernel.without_stash()
+    shapes = GraphShapes([without_stash], box).at(1.0)
+    changes = (
+        () if shapes is None else tuple(estimate_kernel_changes(without_stash, cycles, shapes[0], box, 1.0))
+    )
     return SlowestKernel(layer.name, kernel, cycles, changes)

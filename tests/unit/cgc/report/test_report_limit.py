@@ -101,8 +101,8 @@ def test_speed_that_costs_too_much_area(count: int) -> None:
     assert faster.active_pes > report.placement.active_pes
 
 
-def first_remedy(report: CompileReport) -> str:
-    """It stands in all forms of the report."""
+def first_suggestion(report: CompileReport) -> str:
+    """Return the first suggestion, which all forms of the report contain."""
     first = report.suggestions[0]
     assert first in render_text(report)
     assert first in html.unescape(render_html(report))
@@ -112,14 +112,14 @@ def first_remedy(report: CompileReport) -> str:
 
 def test_smaller_samples_lift_the_limit_of_the_input() -> None:
     report = compiled(graph_of(2, input_bytes=10**9))
-    (size,) = re.findall(r"Samples of ([\d,]+) bytes", first_remedy(report))
+    (size,) = re.findall(r"Samples of ([\d,]+) bytes", first_suggestion(report))
     smaller = compiled(graph_of(2, input_bytes=int(size.replace(",", ""))))
     assert smaller.limit.reason is not Reason.HOST_INPUT
 
 
-def test_a_full_wafer_says_what_a_faster_pace_would_take() -> None:
+def test_a_full_wafer_states_what_a_higher_speed_would_take() -> None:
     report = compiled(graph_of(40), width=40, height=40)
-    (needed,) = re.findall(r"would take ([\d,]+) PEs.* the fabric has 1,600", first_remedy(report))
+    (needed,) = re.findall(r"would take ([\d,]+) PEs.* the fabric has 1,600", first_suggestion(report))
     assert int(needed.replace(",", "")) > report.performance.overall.active_pes
     assert len(report.suggestions) == 1, "memory gives no kernel its size"
 
@@ -127,13 +127,13 @@ def test_a_full_wafer_says_what_a_faster_pace_would_take() -> None:
 def test_a_full_wafer_keeps_room_for_wires() -> None:
     report = compiled(graph_of(25), width=30, height=40)
     (needed,) = re.findall(
-        r"would take ([\d,]+) PEs.* kernels get 1,080 of the 1,200 of the fabric, the rest goes",
-        first_remedy(report),
+        r"would take ([\d,]+) PEs.* kernels get 1,080 of the 1,200 of the fabric, the rest is for",
+        first_suggestion(report),
     )
     assert 1080 < int(needed.replace(",", "")) <= 1200
 
 
-def test_a_full_wafer_says_how_much_of_it_memory_takes() -> None:
+def test_a_full_wafer_states_how_much_of_it_memory_takes() -> None:
     holding = [Kernel(f"held{i}", "elementwise", {**loop(1024), "stash_bytes": 4 << 20}) for i in range(4)]
     graph = KernelGraph((*holding, *graph_of(20).kernels), batch_size=32, input_bytes_per_sample=1)
     report = compiled(graph, width=40, height=40)
@@ -155,7 +155,7 @@ def waiting_graph(count: int) -> KernelGraph:
     return KernelGraph(tuple(kernels), batch_size=32, input_bytes_per_sample=1)
 
 
-def test_samples_that_wait_for_memory_are_told_as_that() -> None:
+def test_samples_that_wait_for_memory() -> None:
     report = compiled(waiting_graph(24), width=64, height=40)
     assert report.limit == Limit("memory", Reason.ACTIVATIONS)
     overall, placement = report.performance.overall, report.placement
@@ -166,7 +166,7 @@ def test_samples_that_wait_for_memory_are_told_as_that() -> None:
         f"{placement.target_cycles:,}; kernel held0 holds the most."
     )
     waiting = 1 + 48 * placement.fill
-    assert f"held0 holds activations of {waiting:.1f} samples, 262,144 bytes each" in first_remedy(report)
+    assert f"held0 holds activations of {waiting:.1f} samples, 262,144 bytes each" in first_suggestion(report)
     assert "Memory, not speed, gives" in report.suggestions[1]
     assert "<strong>Memory</strong> is the limit" in render_html(report)
     assert build_json(report)["bottleneck"]["reason"] == "activations"
@@ -174,24 +174,24 @@ def test_samples_that_wait_for_memory_are_told_as_that() -> None:
     assert fewer.performance.overall.samples_per_s > overall.samples_per_s
 
 
-def test_speed_that_is_too_dear_says_what_it_would_take() -> None:
+def test_the_area_that_a_higher_speed_would_cost() -> None:
     report = compiled(graph_of(1))
     (shapes,) = kernel_shapes(graph_of(1).kernels, CS2)
     fastest = int(shapes.cycles[0])
-    assert f"exp0 could take {fastest:,} cycles on " in first_remedy(report)
+    assert f"exp0 could take {fastest:,} cycles on " in first_suggestion(report)
     assert f"At its fastest layout exp0 takes {fastest:,} cycles a sample" in report.suggestions[1]
 
 
 LINES = {"rows": 64, "lines": 64, "line_elements": 1024}
 
 
-def test_lines_of_images_say_how_many_there_are_and_which_kernel_comes_next() -> None:
+def test_images_state_their_lines_and_the_next_limit() -> None:
     image = Kernel("pool", "pooling", {**loop(1024), **LINES})
     rest = Kernel("exp", "elementwise", loop(1024))
     report = compiled(KernelGraph((image, rest), batch_size=32, input_bytes_per_sample=1))
-    assert "as 64 lines of 1,024 elements, 417.5 cycles a line" in first_remedy(report)  # of 32 bits
+    assert "as 64 lines of 1,024 elements, 417.5 cycles a line" in first_suggestion(report)  # of 32 bits
     next_cycles = int(configurations(rest).cycles.min())
-    assert report.suggestions[1].startswith("After that exp would set the pace")
+    assert report.suggestions[1].startswith("After that exp would be the slowest")
     assert f"({next_cycles:,} cycles)" in report.suggestions[1]
     halved = Kernel("pool", "pooling", {**loop(1024), **LINES, "lines": 32})
     faster = compiled(KernelGraph((halved, rest), batch_size=32, input_bytes_per_sample=1))
@@ -201,8 +201,8 @@ def test_lines_of_images_say_how_many_there_are_and_which_kernel_comes_next() ->
 @pytest.mark.parametrize(
     ("build", "words"),
     [
-        (lambda x: [ops.CumSumOp(x, 1)], "every step of the scan needs the one before"),
-        (lambda x: [ops.ReduceOp(x, "ADD", (1,))], "a running value goes from PE to PE"),
+        (lambda x: [ops.CumSumOp(x, 1)], "every step of the scan needs the previous one"),
+        (lambda x: [ops.ReduceOp(x, "ADD", (1,))], "a running value passes from PE to PE"),
         (lambda x: [ops.SinOp(x)], "its iterations are all spread"),
     ],
 )

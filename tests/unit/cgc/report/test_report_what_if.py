@@ -75,8 +75,8 @@ def test_every_lever_is_what_the_cost_function_gives(fabric: Fabric) -> None:
         assert found[change] == least, change
     helping = [change for change in report.changes[1:] if change.helps]
     best = min(helping, key=lambda change: change.cycles or 0)
-    sentence = next(text for text in report.suggestions if "What helps, each alone: " in text)
-    assert f"What helps, each alone: {best.change}: {best.cycles:,} cycles" in sentence
+    sentence = next(text for text in report.suggestions if "What helps, each by itself: " in text)
+    assert f"What helps, each by itself: {best.change}: {best.cycles:,} cycles" in sentence
     lines = render_text(report).splitlines()
     assert [line.split("  ")[2] for line in lines if line.startswith("    half")] == [
         change for change in found if change.startswith("half")

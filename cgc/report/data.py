@@ -1,4 +1,4 @@
-"""The report for programs: `compile_report.json` and `plan.json`."""
+"""The report for other programs: `compile_report.json` and `plan.json`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 from cgc.performance.model import Figures
-from cgc.placement.model import Rect
 from cgc.report.families import sum_families, sum_layer_families
 from cgc.report.model import CompileReport, KernelReport, LayerReport, StreamedReport
 from cgc.report.replicas import build_replicas_json
@@ -16,16 +15,16 @@ from cgc.report.what_if import SlowestKernel
 
 
 def build_json(report: CompileReport) -> dict[str, Any]:
-    """All figures unrounded, as a JSON value.
+    """Build the JSON value of a pipelined step's report, with all figures unrounded.
 
     Keys: `fabric`, `clock_hz`, `batch_size`, `precision`, `overall` (figures), `kernels` (figures plus name,
     family, generated, origin ("matched" or "generated"), loops (of a generated kernel, one line a nest), ops,
     rectangle, memory_per_pe_bytes, source; in data-flow order), `families` (sums of the kernels by family),
-    `bottleneck` (kernel, limit, reason, deltat_cycles, remedies: what would lift the limit, levers: what
-    changes of that kernel would do), `notices` (why the step is executed so, where that was left to the
-    compiler), `replicas` (where the model may stand on the wafer several times: the copies, their exchange,
-    the numbers that were compared; `kernels` are those of one copy, and `overall` has the rates and PEs of
-    all with the cycles of one).
+    `bottleneck` (kernel, limit, reason, deltat_cycles, remedies: suggestions that would lift the limit,
+    levers: estimated changes of that kernel), `notices` (the reasons for this kind of execution, if the
+    compiler chose it), `replicas` (only if the model may have several copies on the wafer: the copies, their
+    exchange, the counts that were compared; `kernels` are then those of one copy, and `overall` has the rates
+    and PEs of all copies with the cycles of one).
     """
     performance = report.performance
     return {
@@ -34,8 +33,8 @@ def build_json(report: CompileReport) -> dict[str, Any]:
         "estimate_of": "time on the wafer, not of the simulator",
         "batch_size": report.batch_size,
         "precision": report.precision,
-        "overall": _figures(performance.overall),
-        "kernels": [_kernel(kernel) for kernel in report.kernels],
+        "overall": _figures_json(performance.overall),
+        "kernels": [_kernel_json(kernel) for kernel in report.kernels],
         "families": [asdict(one) for one in sum_families(report.kernels)],
         "bottleneck": {
             "kernel": performance.bottleneck,
@@ -51,10 +50,10 @@ def build_json(report: CompileReport) -> dict[str, Any]:
 
 
 def render_plan(report: CompileReport) -> str:
-    """The placement as compact JSON: `total_utilization` (0 to 1), rectangles `[x, y, width, height]`.
+    """Render the placement as compact JSON: `total_utilization` (0 to 1), rectangles `[x, y, width, height]`.
 
-    Of several copies of the model the rectangles are those of the first, and `copies` are the corners
-    `[x, y]` of all boxes, to which the rectangles are moved.
+    If the model has several copies, the rectangles are those of the first one, and `copies` has the corners
+    `[x, y]` of the boxes of all.
     """
     placement = report.placement
     plan: dict[str, Any] = {
@@ -70,7 +69,7 @@ def render_plan(report: CompileReport) -> str:
     return json.dumps(plan, separators=(",", ":"))
 
 
-def _figures(figures: Figures) -> dict[str, int | float]:
+def _figures_json(figures: Figures) -> dict[str, int | float]:
     return {
         "samples_per_s": figures.samples_per_s,
         "compute_samples_per_s": figures.compute_samples_per_s,
@@ -82,7 +81,7 @@ def _figures(figures: Figures) -> dict[str, int | float]:
     }
 
 
-def _kernel(row: KernelReport) -> dict[str, Any]:
+def _kernel_json(row: KernelReport) -> dict[str, Any]:
     return {
         "name": row.kernel.name,
         "family": row.kernel.family,
@@ -93,18 +92,18 @@ def _kernel(row: KernelReport) -> dict[str, Any]:
         "source": row.kernel.source,
         "rectangle": asdict(row.rectangle),
         "memory_per_pe_bytes": row.memory_per_pe_bytes,
-        **_figures(row.figures),
+        **_figures_json(row.figures),
     }
 
 
 def build_streamed_json(report: StreamedReport) -> dict[str, Any]:
-    """All figures unrounded, as a JSON value.
+    """Build the JSON value of a streamed step's report, with all figures unrounded.
 
     Keys: `fabric`, `clock_hz`, `processing_elements` (of the whole wafer), `batch_size`, `precision`,
     `overall`, `layers` (in the order of the forward pass; layers of one `kind` share a floorplan), `kinds`
     (kernels with their rectangles in one copy), `families` (sums of the kernels of all layers), `verdict`,
-    `remedies`, `kernel` (that sets the pace of the slowest layer, with its `levers`: what one change of it
-    would do), `changes` (of the step), `notices`.
+    `remedies`, `kernel` (the slowest one of the slowest layer, with its `levers`: its estimated changes),
+    `changes` (estimated changes of the step), `notices`.
     """
     performance = report.performance
     return {
@@ -129,30 +128,29 @@ def build_streamed_json(report: StreamedReport) -> dict[str, Any]:
             "activation_room_bytes": performance.activation_room_bytes,
             "active_pes": report.active_pes,
         },
-        "layers": [_layer(layer) for layer in report.layers],
-        "kinds": _kinds(report),
+        "layers": [_layer_json(layer) for layer in report.layers],
+        "kinds": _kinds_json(report),
         "families": [asdict(one) for one in sum_layer_families(report.layers)],
         "verdict": render_streamed_verdict(report),
         "remedies": list(suggest_kernel_changes(report)),
-        "kernel": _layer_kernel(report.kernel),
+        "kernel": _slowest_kernel_json(report.kernel),
         "changes": [asdict(change) for change in report.changes],
         "notices": list(report.notices),
     }
 
 
-def _layer_kernel(slowest: SlowestKernel | None) -> dict[str, Any] | None:
+def _slowest_kernel_json(slowest: SlowestKernel | None) -> dict[str, Any] | None:
     if slowest is None:
         return None
-    changes = [asdict(change) for change in slowest.changes]
     return {
         "name": slowest.kernel.name,
         "layer": slowest.layer,
         "deltat_cycles": slowest.cycles,
-        "levers": changes,
+        "levers": [asdict(change) for change in slowest.changes],
     }
 
 
-def _layer(layer: LayerReport) -> dict[str, Any]:
+def _layer_json(layer: LayerReport) -> dict[str, Any]:
     traffic, time, plan = layer.traffic, layer.time, layer.placed.plan
     return {
         "name": layer.placed.name,
@@ -170,21 +168,17 @@ def _layer(layer: LayerReport) -> dict[str, Any]:
     }
 
 
-def _kinds(report: StreamedReport) -> list[dict[str, Any]]:
+def _kinds_json(report: StreamedReport) -> list[dict[str, Any]]:
     plans = {layer.placed.plan.number: layer.placed.plan for layer in report.layers}
-    found = []
+    kinds = []
     for plan in plans.values():
         if plan.copies is None or plan.graph is None:
             continue
         copies, rects = plan.copies, plan.copies.placement.rects
         kernels = [
-            {"name": kernel.name, "family": kernel.family, "rectangle": _corners(rects[kernel.name])}
+            {"name": kernel.name, "family": kernel.family, "rectangle": asdict(rects[kernel.name])}
             for kernel in plan.graph.kernels
         ]
         grid = {name: getattr(copies, name) for name in ("columns", "rows", "width", "height")}
-        found.append({"kind": plan.number, "grid": grid, "kernels": kernels})
-    return found
-
-
-def _corners(rect: Rect) -> dict[str, int]:
-    return {"x": rect.x, "y": rect.y, "width": rect.width, "height": rect.height}
+        kinds.append({"kind": plan.number, "grid": grid, "kernels": kernels})
+    return kinds

@@ -1,4 +1,4 @@
-"""The kernels of a report by family."""
+"""Sums of a report's kernels by family."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cgc.report.model import KernelReport, LayerReport
 
 @dataclass(frozen=True)
 class FamilySum:
-    """All kernels of a family.
+    """Sums of the kernels of a family.
 
     Attributes:
-        family: its name.
-        kernels: how many there are.
-        generated: how many of them are generated.
+        family: name of the family.
+        kernels: number of kernels.
+        generated: number of generated kernels.
         active_pes: PEs of their rectangles.
-        active_pes_percent: share of the fabric.
-        samples_per_s: rate of the slowest of them.
+        active_pes_percent: those PEs as a share of the fabric.
+        samples_per_s: rate of the slowest kernel.
         compute_utilization_percent: share of the time in which those PEs run kernel code.
     """
 
@@ -33,15 +33,15 @@ class FamilySum:
 
 
 def sum_families(kernels: Sequence[KernelReport]) -> list[FamilySum]:
-    """The families of some kernels, those with the most PEs first."""
+    """Sum kernels by family, the families with the most PEs first."""
     by_family: dict[str, list[KernelReport]] = {}
     for row in kernels:
         by_family.setdefault(row.kernel.family, []).append(row)
-    sums = [_sum(family, rows) for family, rows in by_family.items()]
+    sums = [_sum_kernels(family, rows) for family, rows in by_family.items()]
     return sorted(sums, key=lambda one: (-one.active_pes, one.family))
 
 
-def _sum(family: str, rows: Sequence[KernelReport]) -> FamilySum:
+def _sum_kernels(family: str, rows: Sequence[KernelReport]) -> FamilySum:
     pes = sum(row.figures.active_pes for row in rows)
     busy = sum(row.figures.active_pes * row.figures.compute_utilization_percent for row in rows)
     return FamilySum(
@@ -57,13 +57,13 @@ def _sum(family: str, rows: Sequence[KernelReport]) -> FamilySum:
 
 @dataclass(frozen=True)
 class LayeredFamilySum:
-    """All kernels of a family, whatever layer they are in; copies of a layer are not counted again.
+    """Sums of the kernels of a family in all layers; a layer counts once, however many copies it has.
 
     Attributes:
-        family: its name.
-        kernels: how many there are.
-        generated: how many of them are generated.
-        layers: that have some of them.
+        family: name of the family.
+        kernels: number of kernels.
+        generated: number of generated kernels.
+        layers: number of layers with kernels of this family.
         pace_s: compute time of a step in which a kernel of this family is the slowest of its layer.
         pe_time_percent: share of the PEs of all kernels, each for the compute time of its layer, 0 to 100.
         compute_utilization_percent: share of that time in which those PEs run kernel code, 0 to 100.
@@ -80,7 +80,7 @@ class LayeredFamilySum:
 
 @dataclass(frozen=True)
 class _Use:
-    """A kernel of a layer: PEs times seconds of all copies in a step, and how many of them are busy."""
+    """A kernel of a layer, with the PE seconds of all copies in a step and the busy ones of them."""
 
     kernel: Kernel
     layer: str
@@ -90,17 +90,17 @@ class _Use:
 
 
 def sum_layer_families(layers: Sequence[LayerReport]) -> list[LayeredFamilySum]:
-    """The families of the kernels of all layers, those that set the pace the longest first."""
+    """Sum the kernels of all layers by family, the families that are the slowest for the longest first."""
     by_family: dict[str, list[_Use]] = {}
     for layer in layers:
-        for use in _uses(layer):
+        for use in _list_uses(layer):
             by_family.setdefault(use.kernel.family, []).append(use)
     pe_s = sum(use.pe_s for uses in by_family.values() for use in uses)
-    sums = [_layered_sum(family, uses, pe_s) for family, uses in by_family.items()]
+    sums = [_sum_uses(family, uses, pe_s) for family, uses in by_family.items()]
     return sorted(sums, key=lambda one: (-one.pace_s, -one.pe_time_percent, one.family))
 
 
-def _uses(layer: LayerReport) -> Iterator[_Use]:
+def _list_uses(layer: LayerReport) -> Iterator[_Use]:
     plan, compute_s = layer.placed.plan, layer.time.compute_s
     if plan.copies is None or plan.graph is None:
         return
@@ -117,7 +117,7 @@ def _uses(layer: LayerReport) -> Iterator[_Use]:
         )
 
 
-def _layered_sum(family: str, uses: Sequence[_Use], all_pe_s: float) -> LayeredFamilySum:
+def _sum_uses(family: str, uses: Sequence[_Use], all_pe_s: float) -> LayeredFamilySum:
     pe_s = sum(use.pe_s for use in uses)
     return LayeredFamilySum(
         family=family,

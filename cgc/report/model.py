@@ -1,4 +1,4 @@
-"""The result object that all forms of the compile report are made of."""
+"""The figures of a compile report, which all its forms render."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from functools import cached_property
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
 from cgc.layers.streamed import StreamedStep
 from cgc.layers.traffic import LayerTraffic, peak_bytes
-from cgc.manifest import Provenance
 from cgc.performance.layers import (
     LayerTime,
     PlacedLayer,
@@ -37,7 +36,7 @@ from cs_toolkit.step import Precision
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One kernel: what it is, where it lies, what it is expected to do."""
+    """A kernel with its rectangle and its estimated figures."""
 
     kernel: Kernel
     rectangle: Rect
@@ -50,8 +49,8 @@ class ReplicaReport:
     """The copies of the model on the wafer.
 
     Attributes:
-        copies: those that are there.
-        tried: where the number was left to the compiler, all numbers that it has compared; else `copies`.
+        copies: the placed copies.
+        tried: all counts that the compiler compared, if it chose the count; otherwise only `copies`.
     """
 
     copies: Replicated
@@ -65,24 +64,24 @@ class ReplicaReport:
 
 @dataclass(frozen=True)
 class CompileReport:
-    """Everything a compile report shows, unrounded.
+    """The figures of a pipelined step, unrounded.
 
     Attributes:
-        fabric: what was compiled for.
+        fabric: the fabric of all copies.
         batch_size: samples of a step.
-        input_bytes_per_sample: what the hosts send.
+        input_bytes_per_sample: bytes that the hosts send.
         kernels: in data-flow order.
-        edges: what streams between them.
+        edges: streams between the kernels.
         placement: of all kernels.
         performance: estimates of time on the wafer.
-        limit: what keeps the pipeline from being faster.
+        limit: the limit of the pipeline's speed.
         suggestions: sentences on what would lift it.
-        changes: what changes of the kernel that bounds the speed would do, each alone; none where it is not
-            the kernel itself that limits it.
-        notices: sentences on why the step is executed so.
-        precision: what activations and their gradients are computed in.
-        replicas: where the model may stand on the wafer several times; then kernels, edges and placement are
-            those of one copy, at the origin, and the overall performance is that of all.
+        changes: estimated changes of the kernel that bounds the speed, each by itself; empty unless the
+            kernel's layouts are the limit.
+        notices: sentences with the reasons for this kind of execution.
+        precision: of activations and their gradients.
+        replicas: set if the model may have several copies on the wafer; then kernels, edges and placement
+            are those of one copy, at the origin, and the overall performance is that of all.
     """
 
     fabric: Fabric
@@ -101,13 +100,13 @@ class CompileReport:
 
     @cached_property
     def bottleneck(self) -> KernelReport | None:
-        """The kernel that bounds the speed; None where the host input does."""
+        """The kernel that bounds the speed; None if the host input does."""
         name = self.performance.bottleneck
         return next((row for row in self.kernels if row.kernel.name == name), None)
 
     @cached_property
     def as_slow(self) -> int:
-        """How many other kernels need as many cycles as the one that bounds the speed."""
+        """Number of other kernels with as many cycles as the one that bounds the speed."""
         if self.bottleneck is None or self.limit.kind == MEMORY:
             return 0
         cycles = self.bottleneck.figures.deltat_cycles
@@ -115,38 +114,38 @@ class CompileReport:
 
 
 def build_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> CompileReport:
-    """Collects a placed graph and its estimates."""
-    return _report(graph, placement, estimate(graph, placement, fabric), fabric, fabric)
+    """Build the report of a placed graph."""
+    return _build_report(graph, placement, estimate(graph, placement, fabric), fabric, fabric)
 
 
 def build_replicas_report(copies: Replicated, tried: tuple[Replicated, ...], fabric: Fabric) -> CompileReport:
-    """Collects the placed copies of a model and their estimates.
+    """Build the report of a model that may have several copies on the wafer.
 
     Args:
-        copies: the copies.
-        tried: the numbers that the compiler has compared, none where the user has given one.
-        fabric: for all copies.
+        copies: the placed copies.
+        tried: the counts that the compiler compared; empty if the user gave the count.
+        fabric: the fabric of all copies.
     """
     boxes = copies.boxes
     own = {"width": fabric.width // boxes.columns, "height": fabric.height // boxes.rows}
     room = fabric.model_copy(update=own)
-    report = _report(copies.graph, copies.placement, copies.performance, fabric, room)
+    report = _build_report(copies.graph, copies.placement, copies.performance, fabric, room)
     if copies.count == 1 and not tried:
         return report
     replicas = ReplicaReport(copies, tried or (copies,))
-    suggestions = _suggestions(report, replicas, room)
+    suggestions = _suggest_for_replicas(report, replicas, room)
     batch_size = copies.count * copies.samples
     return replace(report, batch_size=batch_size, suggestions=suggestions, replicas=replicas)
 
 
-def _report(
+def _build_report(
     graph: KernelGraph, placement: Placement, performance: Performance, fabric: Fabric, room: Fabric
 ) -> CompileReport:
-    """The report of a graph that was placed in a part of the fabric."""
+    """Build the report of a graph that was placed in `room`, a part of the fabric."""
     shapes = GraphShapes(graph.kernels, room).at(placement.fill)
     assert shapes is not None, "the kernels are placed"
     limit = find_limit(graph, placement, performance, shapes)
-    changes = _bottleneck_changes(graph, placement, performance, limit, shapes, room)
+    changes = _estimate_bottleneck(graph, placement, performance, limit, shapes, room)
     kernels = tuple(
         KernelReport(
             kernel,
@@ -170,7 +169,7 @@ def _report(
     )
 
 
-def _bottleneck_changes(
+def _estimate_bottleneck(
     graph: KernelGraph,
     placement: Placement,
     performance: Performance,
@@ -178,7 +177,7 @@ def _bottleneck_changes(
     shapes: Sequence[KernelShapes],
     room: Fabric,
 ) -> tuple[KernelChange, ...]:
-    """What would make the kernel faster that bounds the speed, where its layouts do."""
+    """Estimate changes of the kernel that bounds the speed; none unless its layouts are the limit."""
     if limit.reason not in (Reason.FASTEST_LAYOUT, Reason.AREA_TOO_DEAR):
         return ()
     kernel = graph.by_name[performance.bottleneck]
@@ -188,37 +187,37 @@ def _bottleneck_changes(
     )
 
 
-def _suggestions(report: CompileReport, replicas: ReplicaReport, room: Fabric) -> tuple[str, ...]:
-    """What would make several copies faster: a larger batch, then what would make each of them faster."""
+def _suggest_for_replicas(report: CompileReport, replicas: ReplicaReport, room: Fabric) -> tuple[str, ...]:
+    """Write sentences on what would make several copies faster: a larger batch, then a faster copy."""
     copies = replicas.copies
-    found = report.suggestions
+    suggestions = report.suggestions
     if copies.count > 1 and report.limit.reason is Reason.WAFER_FULL:
-        found = (
+        suggestions = (
             f"Each of the {copies.count:,} copies has a box of {room.width:,} x {room.height:,} PEs, in "
-            "which faster layouts of all kernels do not fit together; a copy is faster where there are fewer "
-            "of them, or where the model is smaller.",
+            "which faster layouts of all kernels do not fit together; a copy is faster if there are fewer "
+            "of them, or if the model is smaller.",
         )
     if copies.exchange.cycles:
         cycles = 2 * copies.samples * copies.one.deltat_cycles + copies.exchange.cycles
         doubled = 2 * report.fabric.clock_hz * copies.count * copies.samples / cycles
-        found = (
-            "Emptying and exchange take as long however large the batch is, now "
-            f"{replicas.exchange_percent:.1f}% of a step: with twice as many samples a step it would be "
-            f"about {doubled:,.0f} samples/s.",
-            *found,
+        suggestions = (
+            "Emptying and exchange take the same time for every batch size, now "
+            f"{replicas.exchange_percent:.1f}% of a step: with twice as many samples a step the rate would "
+            f"be about {doubled:,.0f} samples/s.",
+            *suggestions,
         )
-    return found
+    return suggestions
 
 
 @dataclass(frozen=True)
 class LayerReport:
-    """One layer.
+    """A layer of a streamed step.
 
     Attributes:
-        placed: its name, and how it lies on the wafer.
-        traffic: bytes that come and go in a pass.
+        placed: name and placement of the layer.
+        traffic: bytes to and from the wafer in a pass.
         time: seconds in a step.
-        recomputed: its backward part computes the forward part again.
+        recomputed: whether the backward part recomputes the forward part.
     """
 
     placed: PlacedLayer
@@ -229,17 +228,17 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class StreamedReport:
-    """What the report shows, unrounded.
+    """The figures of a streamed step, unrounded.
 
     Attributes:
         fabric: the whole wafer.
         batch_size: samples of a step.
         layers: in the order of the forward pass.
         performance: estimates of time on the wafer.
-        notices: sentences on why the step is executed so.
-        precision: what activations and their gradients are computed in.
-        changes: what changes of the step would do, each alone.
-        kernel: the one that sets the pace of the layer that computes the longest.
+        notices: sentences with the reasons for this kind of execution.
+        precision: of activations and their gradients.
+        changes: estimated changes of the step, each by itself.
+        kernel: the slowest kernel of the layer that computes the longest.
     """
 
     fabric: Fabric
@@ -253,7 +252,7 @@ class StreamedReport:
 
     @property
     def samples_per_s(self) -> float:
-        """The rate on the wafer."""
+        """Rate on the wafer."""
         return self.batch_size / self.performance.step_s
 
     @property
@@ -268,12 +267,12 @@ class StreamedReport:
 
     @property
     def active_pes(self) -> int:
-        """PEs of the layer that takes the most."""
+        """PEs of the largest layer."""
         return max(layer.placed.plan.active_pes for layer in self.layers)
 
     @property
     def recomputed(self) -> list[LayerReport]:
-        """Layers whose backward part computes the forward part again."""
+        """Layers whose backward part recomputes the forward part."""
         return [layer for layer in self.layers if layer.recomputed]
 
 
@@ -284,24 +283,24 @@ def build_streamed_report(
     fabric: Fabric,
     room_bytes: int,
 ) -> StreamedReport:
-    """Collects a step in layers and its estimates.
+    """Build the report of a step that is executed by weight streaming.
 
     Args:
         step: the step.
-        placed: its layers.
-        recomputed: those of them whose backward part computes the forward part again.
+        placed: its placed layers.
+        recomputed: indices of the layers whose backward part recomputes the forward part.
         fabric: the whole wafer.
-        room_bytes: what there is for the activations of a batch.
+        room_bytes: memory for the activations of a batch.
     """
-    costs, is_cut = layer_costs(placed, step, recomputed), step.micro_batches > 1
+    costs, is_split = layer_costs(placed, step, recomputed), step.micro_batches > 1
 
     def estimate(times: int, share: float) -> StreamedPerformance:
-        """A step that is cut has the activations of a part; one that is not has those of all samples."""
-        parts = math.ceil(step.micro_batches * times * share) if is_cut else 1
+        # The peak of a step in micro-batches is that of one of them, otherwise that of all samples.
+        parts = math.ceil(step.micro_batches * times * share) if is_split else 1
         return streamed_performance(
             costs,
             times * step.batch_size,
-            round(peak_bytes(step.schedule) * (1 if is_cut else times * share)),
+            round(peak_bytes(step.schedule) * (1 if is_split else times * share)),
             room_bytes,
             joined_update=any(one.joined for one in step.schedule.rounds),
             fabric=fabric,
@@ -319,29 +318,3 @@ def build_streamed_report(
         changes=estimate_step_changes(performance, estimate, step.batch_size),
         kernel=find_slowest_kernel(report.slowest.placed, fabric),
     )
-
-
-_LABEL_WIDTH = 47
-
-
-def describe_compilation(
-    precision: Precision, batch_size: int, fabric: Fabric, made: Provenance | None
-) -> list[tuple[str, str]]:
-    """Lines of (label, text): the program as far as it is known, then what holds for every step."""
-    known = dict((made or Provenance()).lines())
-    size = f"{fabric.name}, {fabric.width:,} x {fabric.height:,} PEs at {fabric.clock_hz / 1e6:,.0f} MHz"
-    lines = {
-        "Model": known.pop("Model", ""),
-        "Program": known.pop("Program", ""),
-        "Command": known.pop("Command", ""),
-        "Precision": str(precision),
-        "Batch": f"{batch_size:,} samples a step",
-        "Fabric": size,
-        **known,
-    }
-    return [(label, text) for label, text in lines.items() if text]
-
-
-def render_compiled(lines: Sequence[tuple[str, str]]) -> str:
-    """The same as text, in the layout of the head."""
-    return "\n".join(f"{label + ':':<{_LABEL_WIDTH}}{text}" for label, text in lines)

@@ -1,4 +1,4 @@
-"""Copies of the model in the forms of the compile report."""
+"""Copies of the model on the wafer, in the text and JSON forms of the compile report."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _COLUMNS = (
 
 
 def render_replicas(replicas: ReplicaReport, fabric: Fabric) -> str:
-    """Rate, area and exchange of the copies, and a table of the numbers that were compared."""
+    """Render rate, area and exchange of the copies, and a table of the counts that were compared."""
     lines = [
-        _title(replicas.copies),
+        _render_title(replicas.copies),
         *(f"  {label + ':':<12}{text}" for label, text in summarize_replicas(replicas, fabric)),
     ]
     if replicas.copies.count > 1:
-        lines.append("  The rows of kernels, the verdict and what follows from it are those of one copy.")
+        lines.append("  The kernels, the verdict and the suggestions are those of one copy.")
     if len(replicas.tried) > 1:
         lines += [
             "Numbers of replicas that divide the batch:",
-            table(_COLUMNS, [_row(copies) for copies in replicas.tried], left=()),
+            table(_COLUMNS, [_render_row(copies) for copies in replicas.tried], left=()),
         ]
     return "\n".join(lines)
 
 
 def summarize_replicas(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[str, str]]:
-    """What a reader wants to know of the copies: (what, figures)."""
+    """Return (label, figures) of one copy, all copies and their exchange."""
     copies = replicas.copies
     one, overall, exchange = copies.one, copies.performance.overall, copies.exchange
-    alone = f"on {one.active_pes:,} PEs ({one.active_pes_percent:.2f}%)"
+    area_of_one = f"on {one.active_pes:,} PEs ({one.active_pes_percent:.2f}%)"
     if copies.count == 1:
-        return [("One copy", f"{one.samples_per_s:,.1f} samples/s {alone}, without an exchange")]
+        return [("One copy", f"{one.samples_per_s:,.1f} samples/s {area_of_one}, without an exchange")]
     times = overall.samples_per_s / one.samples_per_s
-    found = [
-        ("One copy", f"{one.samples_per_s:,.1f} samples/s without the exchange, {alone}"),
+    lines = [
+        ("One copy", f"{one.samples_per_s:,.1f} samples/s without the exchange, {area_of_one}"),
         (
             "All copies",
             f"{overall.samples_per_s:,.1f} samples/s, {times:.2f} times as many, on {overall.active_pes:,} "
@@ -53,9 +53,9 @@ def summarize_replicas(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[st
         ),
     ]
     if not exchange.cycles:
-        return [*found, ("Exchange", "none, an evaluation has no gradients")]
+        return [*lines, ("Exchange", "none, an evaluation has no gradients")]
     return [
-        *found,
+        *lines,
         (
             "Exchange",
             f"{exchange.gradient_bytes:,} bytes of gradients of each copy, {exchange.exchange_cycles:,} "
@@ -71,10 +71,10 @@ def summarize_replicas(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[st
 
 
 def build_replicas_json(replicas: ReplicaReport) -> dict[str, Any]:
-    """All figures of the copies, unrounded; `tried` are the numbers that were compared, ascending."""
+    """Build a JSON value of all figures, unrounded; `tried` has the counts that were compared, ascending."""
     copies = replicas.copies
     return {
-        **_figures(copies),
+        **_figures_json(copies),
         "columns": copies.boxes.columns,
         "rows": copies.boxes.rows,
         "box": {"width": copies.boxes.width, "height": copies.boxes.height},
@@ -82,11 +82,11 @@ def build_replicas_json(replicas: ReplicaReport) -> dict[str, Any]:
         "gradient_bytes": copies.exchange.gradient_bytes,
         "step_cycles": copies.step_cycles,
         "exchange_percent": replicas.exchange_percent,
-        "tried": [_figures(other) for other in replicas.tried],
+        "tried": [_figures_json(other) for other in replicas.tried],
     }
 
 
-def _figures(copies: Replicated) -> dict[str, int | float]:
+def _figures_json(copies: Replicated) -> dict[str, int | float]:
     overall = copies.performance.overall
     return {
         "replicas": copies.count,
@@ -101,7 +101,7 @@ def _figures(copies: Replicated) -> dict[str, int | float]:
     }
 
 
-def _title(copies: Replicated) -> str:
+def _render_title(copies: Replicated) -> str:
     boxes = copies.boxes
     if copies.count == 1:
         return "Replicas: one copy of the model"
@@ -111,7 +111,7 @@ def _title(copies: Replicated) -> str:
     )
 
 
-def _row(copies: Replicated) -> tuple[str, ...]:
+def _render_row(copies: Replicated) -> tuple[str, ...]:
     overall = copies.performance.overall
     return (
         f"{copies.count}",

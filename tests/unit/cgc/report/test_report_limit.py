@@ -161,7 +161,7 @@ def test_samples_that_wait_for_memory() -> None:
     overall, placement = report.performance.overall, report.placement
     assert placement.fill < 1
     assert render_verdict(report) == (
-        f"Verdict: memory for activations bounds the speed: a sample is let in every "
+        f"Verdict: memory for activations bounds the speed: a sample is admitted every "
         f"{overall.deltat_cycles:,} cycles, the kernels would take one every "
         f"{placement.target_cycles:,}; kernel held0 holds the most."
     )

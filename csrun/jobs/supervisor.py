@@ -113,7 +113,7 @@ class Supervisor:
             return f"the job has failed with exit code {self.exit_code}"
         if self.exit_code:
             return "the job has ended at a checkpoint"
-        return "the job has ended well"
+        return "the job has completed"
 
     @property
     def tasks_running(self) -> bool:

@@ -70,7 +70,7 @@ def test_logs_hold_the_bytes_and_the_terminal_prefixed_lines(cluster: Any, run: 
     assert job.process.returncode == 0, job.shown()
     assert lines_of(job, "chief") == ["out 0", "err 0", "\\xffno end"]
     assert (tmp_path / "logs" / "chief-0.log").read_bytes() == b"out 0\nerr 0\r\n\xffno end"
-    assert "the job has ended well; logs: logs" in job.stderr
+    assert "the job has completed; logs: logs" in job.stderr
 
 
 def test_much_output_arrives_whole_and_in_order(cluster: Any, run: Any, tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_workers_that_stay_after_the_chief_are_ended_and_the_job_is_well(start: 
     assert job.end() == 0
     assert "the chief has finished; waiting up to 0.3 s for worker 0, worker 1" in job.stderr
     assert "worker 0, worker 1 did not end within 0.3 s after the chief: ending" in job.stderr
-    assert "the job has ended well" in job.stderr
+    assert "the job has completed" in job.stderr
     assert not job.left()
 
 

@@ -73,7 +73,7 @@ def listed(heading: str) -> set[str]:
 
 
 COMPILED = listed("These layers of Keras 3 are compiled:")
-NOT_COMPILED = listed("These belong into `input_fn`:")
+NOT_COMPILED = listed("These belong in `input_fn`:")
 
 
 def arguments(name: str) -> dict[str, Any]:

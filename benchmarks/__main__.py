@@ -73,7 +73,7 @@ TEXT = """# Benchmarks
 
 Written by `make bench`; run it again to measure your machine. The contenders of a row run
 interleaved, in rounds; figures are medians, a ratio is the median of the ratios of each round, so
-that a busy neighbour disturbs both sides alike. Absolute figures are of this machine:
+that a busy neighbor disturbs both sides alike. Absolute figures are of this machine:
 
 {machine}
 

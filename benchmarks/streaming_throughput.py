@@ -1,7 +1,7 @@
 """Throughput of the data plane against plain sockets, on loopback.
 
 Two sender processes stream batches of one large and one small array. The peer is what the data plane is built
-on, without it: one thread a connection, `recv_into` a pool of slots, an 8-byte acknowledgement a batch and a
+on, without it: one thread a connection, `recv_into` a pool of slots, an 8-byte acknowledgment a batch and a
 window of 4 batches. It neither computes digests nor hands batches to a consumer. Data plane, with and without
 digests, and peer take turns in one run, so that all see the same machine; a ratio is the median of the ratios
 of the rounds.

@@ -191,7 +191,7 @@ def tool_version() -> str:
 def compiler_sources() -> list[Path]:
     """The files that decide what a compilation gives, relative to this package, sorted.
 
-    The importers are left out: what they produce, the module, is in the key itself. So are the colours of
+    The importers are left out: what they produce, the module, is in the key itself. So are the colors of
     the report's page, and programs beside the compiler.
     """
     root = Path(__file__).parent

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run")
 SIZE_LIMIT_BYTES = 200_000
-COLOURS = 256
+COLORS = 256
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 
 
@@ -86,7 +86,7 @@ def take(picture: Picture, page: Path, folder: Path) -> int:
     run([browser, *FLAGS, profile, window, f"--screenshot={shot}", shown.as_uri()], folder)
     target = ROOT / "docs" / f"{picture.name}.png"
     with Image.open(shot) as image:
-        image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(target, optimize=True)
+        image.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(target, optimize=True)
     print(f"{target.relative_to(ROOT)}: {target.stat().st_size} bytes", flush=True)
     return target.stat().st_size
 

@@ -57,7 +57,7 @@ sys.dont_write_bytecode = False
 # AVX-512: the numbers that tests compare with come from it on every machine.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
-# Most programs of tests run for some steps: LLVM optimises nothing and gets a program in one piece, and an
+# Most programs of tests run for some steps: LLVM optimizes nothing and gets a program in one piece, and an
 # older part of XLA writes fused loops, which compiles a step in a sixth of the time. Numbers are equal but
 # for rounding. `make demo` and the benchmarks run what users run.
 os.environ.setdefault(
@@ -134,19 +134,19 @@ def _verified_passes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def unoptimised_tensorflow() -> None:
+def unoptimized_tensorflow() -> None:
     """In workers whose tests import TensorFlow, which they do while they are collected."""
     if "tensorflow" in sys.modules:
         import_module("estimator.testing").optimise_graphs(False)
 
 
 @pytest.fixture(scope="module")
-def optimised_tensorflow(unoptimised_tensorflow: None) -> Iterator[None]:
-    """TensorFlow computes as for a user: in 16 bits its optimised graphs round after other operations."""
-    optimise = import_module("estimator.testing").optimise_graphs
-    optimise(True)
+def optimized_tensorflow(unoptimized_tensorflow: None) -> Iterator[None]:
+    """TensorFlow computes as for a user: in 16 bits its optimized graphs round after other operations."""
+    optimize = import_module("estimator.testing").optimise_graphs
+    optimize(True)
     yield
-    optimise(False)
+    optimize(False)
 
 
 @contextmanager

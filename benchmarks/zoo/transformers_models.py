@@ -729,13 +729,13 @@ def _loss_of(
             logits = getattr(model(**batches[0]), "logits", None)
         labels = _labels(logits, batches)
         if labels is not None:
-            labelled = [{**batch, "labels": own} for batch, own in zip(batches, labels, strict=True)]
+            labeled = [{**batch, "labels": own} for batch, own in zip(batches, labels, strict=True)]
             try:
-                loss = own_loss(model, labelled[0])
+                loss = own_loss(model, labeled[0])
             except Exception:
                 loss = None
             if isinstance(loss, torch.Tensor) and loss.ndim == 0 and loss.requires_grad:
-                batches[:] = labelled
+                batches[:] = labeled
                 return own_loss, "own loss"
     return mean_square, "mean square of its outputs"
 

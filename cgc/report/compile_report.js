@@ -22,7 +22,7 @@
     for (const part of [...parts.get(kernel), ...streams.get(kernel)]) part.classList.toggle("hot", on);
   }
 
-  // An outline above all neighbours, and a ring around what is too small to see.
+  // An outline above all neighbors, and a ring around what is too small to see.
   function outline(kernel) {
     for (const plan of document.querySelectorAll("svg.plan")) {
       const box = kernel && plan.querySelector(`g[data-kernel="${kernel}"]`).getBBox();

@@ -18,7 +18,7 @@ from cgc.report.model import KernelReport
 from cs_toolkit.fabric import Fabric
 
 BINS = 10
-"""Colours of the utilization scale, each a tenth of it."""
+"""Colors of the utilization scale, each a tenth of it."""
 
 _MARGIN_LEFT = 40.0
 _MARGIN_TOP = 22.0
@@ -220,7 +220,7 @@ def detail(report: Drawn, window: Window) -> Floorplan:
 
 
 def utilization_bin(percent: float) -> int:
-    """Which colour of the scale shows a utilization, 0 to BINS - 1."""
+    """Which color of the scale shows a utilization, 0 to BINS - 1."""
     return min(BINS - 1, int(percent * BINS / 100))
 
 
@@ -270,7 +270,7 @@ def _arrows(
 
 
 def _curve(start: Box, end: Box) -> str:
-    """A curve from centre to centre that keeps to the right, so that two opposite streams lie apart."""
+    """A curve from center to center that keeps to the right, so that two opposite streams lie apart."""
     (x0, y0), (x1, y1) = start.center, end.center
     length = math.dist(start.center, end.center) or 1.0
     right_x, right_y = -(y1 - y0) / length, (x1 - x0) / length
@@ -327,7 +327,7 @@ class Box:
 
     @property
     def center(self) -> tuple[float, float]:
-        """Its centre."""
+        """Its center."""
         return self.x + self.width / 2, self.y + self.height / 2
 
     def overlaps(self, other: Box) -> bool:

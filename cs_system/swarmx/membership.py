@@ -324,8 +324,8 @@ def run_member(file: Path, number: int = 1, timeout_s: float = JOIN_TIMEOUT_S) -
                 "its members"
             ) from error
         log.info("the group has ended")
-    except _SignalError as signalled:
-        return signalled.code
+    except _SignalError as signaled:
+        return signaled.code
     finally:
         # A further signal must not interrupt the end of the wafer.
         for each in (signal.SIGTERM, signal.SIGINT):

@@ -142,7 +142,7 @@ class _Task:
         self._ending: signal.Signals | None = None
         self._kill_at_s: float | None = None
         self._give_up_at_s: float | None = None
-        self._signalled: dict[int, int] = {}
+        self._signaled: dict[int, int] = {}
         self._exit_code: int | None = None
         self._reason = "exited"
         self._started = timestamp()
@@ -387,8 +387,8 @@ class _Task:
         signum = self._ending if running or self._ending is signal.SIGKILL else signal.SIGTERM
         alive = descendants(os.getpid(), besides=self._guard_pid)
         again = signum is signal.SIGKILL
-        signal_processes([pid for pid in alive if again or self._signalled.get(pid) != signum], signum)
-        self._signalled.update(dict.fromkeys(alive, signum))
+        signal_processes([pid for pid in alive if again or self._signaled.get(pid) != signum], signum)
+        self._signaled.update(dict.fromkeys(alive, signum))
         if self._give_up_at_s is not None and time.monotonic() > self._give_up_at_s:
             return True  # not even SIGKILL ends a process that waits for a device
         return not alive and not running

@@ -293,9 +293,9 @@ class RecallAtKMetric(_AtKMetric):
         self, labels: torch.Tensor, predictions: torch.Tensor, weights: torch.Tensor | float | None = None
     ) -> None:
         """Add a batch, as `PrecisionAtKMetric.update` takes it."""
-        hits, weight, labelled = self._hits(labels, predictions, weights)
+        hits, weight, labeled = self._hits(labels, predictions, weights)
         self.true_positive_at_k.add_((hits * weight).sum())
-        self.false_negative_at_k.add_(((labelled - hits) * weight).sum())
+        self.false_negative_at_k.add_(((labeled - hits) * weight).sum())
 
     def compute(self) -> torch.Tensor | float:
         """Return the share, as a Python number outside of a recorded step; nan before the first batch."""

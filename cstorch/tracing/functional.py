@@ -225,10 +225,10 @@ def multilabel_margin_loss(
     classes = input.size(-1)
     counts = (target >= 0).to(input.dtype).cumprod(-1)
     hot = functional.one_hot(target.clamp(min=0).long(), classes).to(input.dtype) * counts[..., None]
-    labelled = hot.amax(-2)
+    labeled = hot.amax(-2)
     chosen = (hot * input[..., None, :]).sum(-1)
     excess = (1 - chosen[..., None] + input[..., None, :]).clamp(min=0)
-    excess = excess * counts[..., None] * (1 - labelled)[..., None, :]
+    excess = excess * counts[..., None] * (1 - labeled)[..., None, :]
     return _reduce(excess.sum((-1, -2)) / classes, reduction)
 
 

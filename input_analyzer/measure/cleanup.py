@@ -73,7 +73,7 @@ def analysis_workspace(parent: Path) -> Iterator[Workspace]:
     before = {signum: signal.getsignal(signum) for signum in INTERRUPTS}
     for signum in INTERRUPTS:
         if before[signum] is not signal.SIG_IGN:  # a job under nohup survives the hangup
-            signal.signal(signum, _raise_signalled)
+            signal.signal(signum, _raise_signaled)
     try:
         _end_with_batch_shell(os.environ)
         yield Workspace(marks, Path(folder.name))
@@ -94,7 +94,7 @@ def _end_with_batch_shell(environment: Mapping[str, str]) -> None:
         signal_on_parent_death(signal.SIGTERM)
 
 
-def _raise_signalled(signum: int, frame: FrameType | None) -> NoReturn:
+def _raise_signaled(signum: int, frame: FrameType | None) -> NoReturn:
     _ignore_interrupts()
     raise _SignalledError(signum)
 

@@ -190,11 +190,11 @@ def _claim_mask(assignment: Assignment, group: Group, index: int) -> None:
 def _claim_scaling(assignment: Assignment, group: Group, use: int) -> None:
     """Claim the multiplication by 1 / (1 - rate) next to a use of the mask, before or after it."""
     program = assignment.program
-    for neighbour in (*program.producers(use), *program.user_indices(use)):
-        if program.kinds[neighbour] not in _SCALES:
+    for neighbor in (*program.producers(use), *program.user_indices(use)):
+        if program.kinds[neighbor] not in _SCALES:
             continue
-        if any(_is_constant(program, operand) for operand in program.ops[neighbour].operands):
-            assignment.claim(group, neighbour)
+        if any(_is_constant(program, operand) for operand in program.ops[neighbor].operands):
+            assignment.claim(group, neighbor)
 
 
 def _is_constant(program: Program, value: SSAValue) -> bool:

@@ -112,7 +112,7 @@ class _LocalRun:
         self._report: JobReport
         self._system: SystemWatch | None = None
         self._rank_by_pid: dict[int, int] = {}
-        self._signalled: dict[int, int] = {}
+        self._signaled: dict[int, int] = {}
         self._selector = selectors.DefaultSelector()
         self._signals_only = selectors.DefaultSelector()
 
@@ -192,8 +192,8 @@ class _LocalRun:
             return False
         alive = self._alive()
         again = signum is signal.SIGKILL
-        signal_processes([pid for pid in alive if again or self._signalled.get(pid) != signum], signum)
-        self._signalled.update(dict.fromkeys(alive, signum))
+        signal_processes([pid for pid in alive if again or self._signaled.get(pid) != signum], signum)
+        self._signaled.update(dict.fromkeys(alive, signum))
         return not alive and not self._supervisor.tasks_running
 
     def _alive(self) -> set[int]:

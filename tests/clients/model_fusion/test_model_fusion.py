@@ -42,11 +42,11 @@ def model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> E
     """Takes from the collections of the graph all that programs take from there."""
     hidden = tf.nn.relu(dense(features["x"], 8, params["seed"], "hidden"))
     mean = v1.get_variable("mean", [8], initializer=v1.zeros_initializer(), trainable=False)
-    centred = hidden - mean
-    with tf.control_dependencies([centred]):  # else a session may move the mean before it is used
+    centered = hidden - mean
+    with tf.control_dependencies([centered]):  # else a session may move the mean before it is used
         moved = mean.assign_sub(0.1 * (mean - tf.reduce_mean(hidden, 0)))
     v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, moved)
-    logits = dense(centred, params["classes"], params["seed"] + 1, "out")
+    logits = dense(centered, params["classes"], params["seed"] + 1, "out")
     if mode == "infer":
         named = {"classes": tf.argmax(logits, 1, output_type=tf.int32), "logits": logits}
         return EstimatorSpec(mode, predictions=named if params["classes"] == 3 else logits)

@@ -46,7 +46,7 @@ def test_all_faults_of_a_file_are_named_with_their_lines(tmp_path: Path) -> None
     with pytest.raises(FabricError) as error:
         load_fabric(str(own))
     assert "own.yaml:7: 'width' is -1" in str(error.value)
-    assert "own.yaml:8: unknown key 'colour'" in str(error.value)
+    assert "own.yaml:8: unknown key 'color'" in str(error.value)
 
 
 def test_input_is_limited_by_the_ethernet_links() -> None:

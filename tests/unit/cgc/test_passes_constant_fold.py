@@ -24,7 +24,7 @@ def value_of(make: Make, *arrays: Any) -> np.ndarray | None:
 
 
 def nearest(exact: Fraction, dtype: type) -> Any:
-    """The value of a dtype nearest to an exact number, ties to even, among the neighbours of a guess."""
+    """The value of a dtype nearest to an exact number, ties to even, among the neighbors of a guess."""
     guess = np.asarray(float(exact)).astype(dtype)
     around = [np.nextafter(guess, dtype(-np.inf)), guess, np.nextafter(guess, dtype(np.inf))]
     distances = [abs(Fraction(float(candidate)) - exact) for candidate in around]

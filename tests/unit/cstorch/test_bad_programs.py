@@ -249,8 +249,8 @@ def test_backends(tmp_path: Path) -> None:
     for kind, text in (("GPU", "'GPU' is unavailable, expected CSX or CPU"), ("TPU", "backend is 'TPU'")):
         with pytest.raises(CompileCallError, match=text):
             cstorch.backend(kind)
-    with pytest.raises(ConfigureError, match=r"got colour, expected artifact_dir"):
-        cstorch.backend("CSX", colour=1)
+    with pytest.raises(ConfigureError, match=r"got color, expected artifact_dir"):
+        cstorch.backend("CSX", color=1)
     with pytest.raises(ConfigureError, match=r"recorded once; choose with torch\.where"):
         cstorch.backend("CSX", retrace_every_iteration=True)
     with pytest.raises(ConfigureError, match="max_checkpoints is 0, expected 1 or more"):

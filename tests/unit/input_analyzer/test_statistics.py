@@ -52,7 +52,7 @@ def wandering(seconds: float, memory_s: float, noise: float, seed: int) -> list[
 
 
 @pytest.mark.parametrize("memory_s", [0.02, 0.05, 0.1])
-def test_the_interval_holds_the_true_rate_where_neighbours_are_alike(memory_s: float) -> None:
+def test_the_interval_holds_the_true_rate_where_neighbors_are_alike(memory_s: float) -> None:
     cases = [steady_rate([wandering(4, memory_s, 0.2, seed)], 100, 104) for seed in range(200)]
     assert sum(case.low <= 1000 <= case.high for case in cases) >= 180
 

@@ -141,9 +141,9 @@ def test_images_and_masks_from_files(unet: Modules, monkeypatch: pytest.MonkeyPa
         for kind in ("images", "masks"):
             (tmp_path / split / kind).mkdir(parents=True)
         for index in range(count):
-            grey = np.full((20, 12, 1), 51 * index, np.uint8)
+            gray = np.full((20, 12, 1), 51 * index, np.uint8)
             mask = np.full((20, 12, 1), index % 3, np.uint8)
-            for kind, pixels in (("images", grey), ("masks", mask)):
+            for kind, pixels in (("images", gray), ("masks", mask)):
                 path = tmp_path / split / kind / f"{index}.png"
                 path.write_bytes(tf.io.encode_png(pixels).numpy())
     params = params_of(unet, "--data_dir", str(tmp_path))
@@ -185,8 +185,8 @@ def test_photographs_from_tfrecords(resnet: Modules, monkeypatch: pytest.MonkeyP
     for input_fn in (data.train_input_fn, data.eval_input_fn):
         for images, labels in input_fn(params).take(2):
             assert images.shape == (4, 16, 16, 3)
-            greys = (40 * (labels.numpy() + 1) - data.MEAN_RGB[0]) / data.STDDEV_RGB[0]
-            np.testing.assert_allclose(images[:, 8, 8, 0], greys, atol=0.1)
+            grays = (40 * (labels.numpy() + 1) - data.MEAN_RGB[0]) / data.STDDEV_RGB[0]
+            np.testing.assert_allclose(images[:, 8, 8, 0], grays, atol=0.1)
     assert sorted(label for _, labels in data.eval_input_fn(params) for label in labels.numpy()) == [
         *[0, 0, 1, 1],
         *[2, 2, 3, 3],

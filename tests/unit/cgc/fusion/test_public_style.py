@@ -30,7 +30,7 @@ from models.common.tf import layers as own
 from models.common.tf.optimizers import minimize
 from models.common.tf.transformer import BlockShape, attention, causal_bias, feed_forward
 
-pytestmark = pytest.mark.usefixtures("optimised_tensorflow")
+pytestmark = pytest.mark.usefixtures("optimized_tensorflow")
 
 v1 = tf.compat.v1
 Block = Callable[[Any], Any]

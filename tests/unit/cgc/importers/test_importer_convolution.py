@@ -124,7 +124,7 @@ def test_values_and_gradients_are_tensorflows(case: Case, both_ways: Any) -> Non
     inputs = [tf1.placeholder(tf.float32, shape) for shape in case.shapes]
     built = case.build(*inputs)
     values = built if isinstance(built, list) else [built]
-    # a loss with another gradient at each element, so that none can be mistaken for its neighbour's
+    # a loss with another gradient at each element, so that none can be mistaken for its neighbor's
     weights = rng.normal(size=values[0].shape).astype(np.float32)
     gradients = tf1.gradients(tf.reduce_sum(tf.sin(values[0]) * weights), inputs)
     outputs = {f"value{i}": value for i, value in enumerate(values)}

@@ -47,7 +47,7 @@ def test_values_and_gradients_are_tensorflows(name: str, both_ways: Any) -> None
     arrays = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
     inputs = [tf1.placeholder(tf.float32, shape) for shape in shapes]
     value = build(*inputs)
-    # a loss with another gradient at each element, so that none can be mistaken for its neighbour's
+    # a loss with another gradient at each element, so that none can be mistaken for its neighbor's
     weights = rng.normal(size=value.shape).astype(np.float32)
     gradients = tf1.gradients(tf.reduce_sum(tf.sin(value) * weights), inputs)
     outputs = {"value": value, **{f"gradient{i}": gradient for i, gradient in enumerate(gradients)}}

@@ -30,7 +30,7 @@ def scaled(parameter: torch.Tensor, gradient: torch.Tensor, scale: torch.Tensor)
     return parameter - 0.1 * scale * gradient / (torch.sqrt(gradient * gradient) + 1e-3)
 
 
-def centred(parameter: torch.Tensor, gradient: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def centered(parameter: torch.Tensor, gradient: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return parameter - 0.1 * scale * (gradient - gradient.mean(0, keepdim=True))
 
 
@@ -42,7 +42,7 @@ def skipped(parameter: torch.Tensor, gradient: torch.Tensor, scale: torch.Tensor
     return torch.where(scale > 0, scaled(parameter, gradient, scale), parameter)
 
 
-@pytest.mark.parametrize(("update", "is_swept"), [(scaled, True), (centred, False), (turned, False)])
+@pytest.mark.parametrize(("update", "is_swept"), [(scaled, True), (centered, False), (turned, False)])
 def test_only_updates_whose_elements_do_not_mix_are_swept(update: Update, is_swept: bool) -> None:
     step = linear_step(update)
     cut = cut_step(step.module)

@@ -58,7 +58,7 @@ def test_a_label_that_is_no_class_spoils_its_row_only(run_op):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_a_row_labelled_as_padding_does_not_count(run_op, rng, dtype):
+def test_a_row_labeled_as_padding_does_not_count(run_op, rng, dtype):
     logits = rng.standard_normal((3, 4)).astype(dtype)
     loss, backprop = run_op(ops.SparseSoftmaxCrossEntropyWithLogitsOp, logits, np.int64([1, -1, 3]))
     assert loss[1] == 0

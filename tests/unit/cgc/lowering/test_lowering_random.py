@@ -76,7 +76,7 @@ def correlation(a, b):
 
 
 @pytest.mark.parametrize("kind", ["uniform", "normal"])
-def test_steps_ops_seeds_and_neighbours_are_independent(kind, request):
+def test_steps_ops_seeds_and_neighbors_are_independent(kind, request):
     draw = request.getfixturevalue(kind)
     base = draw(3)
     others = [draw(4), draw(3, op_seed=2), draw(3, seed=8), draw(1, op_seed=3), draw(7, seed=3)]

@@ -98,7 +98,7 @@ def test_nothing_is_gathered_from_nothing(run_op):
     assert run_op(ops.GatherNdOp, empty, np.zeros((0, 2), np.int32)).shape == (0,)
 
 
-def test_gather_out_of_range_is_nan_not_a_neighbour(run_op):
+def test_gather_out_of_range_is_nan_not_a_neighbor(run_op):
     got = run_op(ops.GatherOp, np.float32([1, 2, 3]), np.int32([0, -1, 3]))
     np.testing.assert_array_equal(got, np.float32([1, np.nan, np.nan]))
 

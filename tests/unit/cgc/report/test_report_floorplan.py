@@ -61,7 +61,7 @@ def test_one_pe_of_the_enlarged_part_is_the_same_length_in_both_directions(fabri
 
 
 @pytest.mark.parametrize(("percent", "step"), [(0, 0), (9.99, 0), (10, 1), (55, 5), (99.99, 9), (100, 9)])
-def test_colours_are_tenths(percent: float, step: int) -> None:
+def test_colors_are_tenths(percent: float, step: int) -> None:
     assert utilization_bin(percent) == step
 
 

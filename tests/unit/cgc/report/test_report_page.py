@@ -227,8 +227,8 @@ def test_references_inside_the_page_lead_somewhere(page: Page) -> None:
         assert (attributes.get("href") or "").removeprefix("#") in {"", *ids}
 
 
-def luminance(colour: str) -> float:
-    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+def luminance(color: str) -> float:
+    channels = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 

@@ -78,7 +78,7 @@ def test_binary_output_cannot_change_the_terminal() -> None:
     )
 
 
-def test_colours_stay_and_end_with_the_line() -> None:
+def test_colors_stay_and_end_with_the_line() -> None:
     assert printable(b"\x1b[1;31mred") == "\x1b[1;31mred\x1b[0m"
 
 

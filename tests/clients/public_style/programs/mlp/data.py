@@ -1,4 +1,4 @@
-"""Images of 8-bit grey values, and their classes, in an npz file."""
+"""Images of 8-bit gray values, and their classes, in an npz file."""
 
 import os
 

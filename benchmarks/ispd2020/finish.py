@@ -105,7 +105,7 @@ def _match_adapters(
 
 
 def _wanted_channels(graph: ContestGraph, chosen: Sequence[_Choice], index: int) -> tuple[set[int], set[int]]:
-    """Values of the first c' and the last k' of a kernel that would match its neighbours."""
+    """Values of the first c' and the last k' of a kernel that would match its neighbors."""
     inputs = {
         chosen[edge.source].splits.outputs[LAST_CONVOLUTION[graph.kernels[edge.source].kind]]
         for edge in graph.edges
@@ -122,7 +122,7 @@ def _retuned(
     target: float,
     memlimit: float,
 ) -> list[_Choice]:
-    """Variants of the options with the channels that neighbours want, as far as piece and target allow."""
+    """Variants of the options with the channels that neighbors want, as far as piece and target allow."""
     found = []
     last = LAST_CONVOLUTION[kernel.kind]
     first_limit, last_limit = kernel.convolutions[0].inputs, kernel.convolutions[last].outputs

@@ -23,7 +23,7 @@ from benchmarks.ispd2020.labels import (
     share_of_fabric,
 )
 from benchmarks.ispd2020.model import ContestGraph, Convolution
-from cgc.placement.engine.anneal import MOVES, Stop, replaced
+from cgc.placement.engine.anneal import MOVES, Stop, replace_leaf
 from cgc.placement.engine.problem import Problem, Weights
 from cgc.placement.engine.starts import band_trees, column_trees, flow_order, short_order
 from cgc.placement.engine.tree import NEVER, Box, Ints, Node
@@ -45,7 +45,7 @@ class Matched:
         tree: the cuts.
         box: what they are made in.
         labels: by kernel.
-        objective: adapters included, the centres in the middle of the pieces.
+        objective: adapters included, the centers in the middle of the pieces.
     """
 
     tree: Node
@@ -144,7 +144,7 @@ class Joint:
             if self._rng.random() < _LABEL_SHARE:
                 changed, before = self._relabelled(tree, 0.05**progress)
             else:
-                changed = self._rng.choices(kinds, shares)[0](tree, self._rng, self.problem.neighbours)
+                changed = self._rng.choices(kinds, shares)[0](tree, self._rng, self.problem.neighbors)
             if changed is None:
                 continue
             estimate = self.estimate(changed, steepness)
@@ -159,7 +159,7 @@ class Joint:
         return best
 
     def _relabelled(self, tree: Node, cooling: float) -> tuple[Node | None, list[tuple[int, Label]]]:
-        """A tree with new labels of a few neighbours, and the labels before; they are set already."""
+        """A tree with new labels of a few neighbors, and the labels before; they are set already."""
         rng = self._rng
         index = rng.randrange(len(self.labels))
         before: list[tuple[int, Label]] = []
@@ -169,15 +169,15 @@ class Joint:
             if label is not None and label != self.labels[index]:
                 before.append((index, self.labels[index]))
                 self._set(index, label)
-                tree = replaced(tree, index, _fresh)
-            near = self.problem.neighbours[index]
+                tree = replace_leaf(tree, index, _fresh)
+            near = self.problem.neighbors[index]
             if not near:
                 break
             index = rng.choice(near)
         return (tree if before else None), before[::-1]
 
     def _drawn(self, index: int, heat: float) -> Label | None:
-        """A label that suits those of the neighbours."""
+        """A label that suits those of the neighbors."""
         menu = self._menus[index]
         if not len(menu):
             return None

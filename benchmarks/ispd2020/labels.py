@@ -1,7 +1,7 @@
 """The execution arguments that a kernel may take where adapters cost.
 
 A label of a kernel are its execution arguments with the rectangle and the time that follow. Of the numbers
-that an adapter joins, h' and w' are shared with every neighbour, the first c' with the sources, the last k'
+that an adapter joins, h' and w' are shared with every neighbor, the first c' with the sources, the last k'
 with the targets. So the best label need not be the smallest one, other than for time and area alone; a menu
 lists those of a kernel that may be useful at one target time.
 """
@@ -270,7 +270,7 @@ def mismatches(graph: ContestGraph, labels: Sequence[Label]) -> int:
 
 
 def fixed_by(graph: ContestGraph, labels: Sequence[Label]) -> list[Fixed]:
-    """By kernel the numbers that match those of a neighbour; the others are free to change."""
+    """By kernel the numbers that match those of a neighbor; the others are free to change."""
     shared: list[set[str]] = [set() for _ in labels]
     for edge in graph.edges:
         source, target = labels[edge.source], labels[edge.target]
@@ -313,7 +313,7 @@ def expected_cost(graph: ContestGraph, labels: Sequence[Label]) -> float:
 
 
 def adapters(menu: Menu, ends: Sequence[Link], labels: Sequence[Label]) -> Floats:
-    """By label of a menu: mismatches at the edges of a kernel whose neighbours have the given labels."""
+    """By label of a menu: mismatches at the edges of a kernel whose neighbors have the given labels."""
     total = np.zeros(len(menu))
     for end in ends:
         other = labels[end.other]
@@ -339,7 +339,7 @@ def agreed(
 ) -> list[Label]:
     """Labels whose tiles, sides and adapters together cost little at a target.
 
-    They are drawn kernel by kernel, given those of the neighbours, at falling heat.
+    They are drawn kernel by kernel, given those of the neighbors, at falling heat.
 
     Args:
         graph: the graph.

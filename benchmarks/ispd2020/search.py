@@ -242,7 +242,7 @@ class Search:
         if not self._stop():
             schedule = Schedule(self._moves, heat, steepness)
 
-            def realise(changed: Node, limit: float) -> Floorplan | None:
+            def realize(changed: Node, limit: float) -> Floorplan | None:
                 return self.problem.realised(changed, target, limit, self._late)
 
-            self._keep(anneal(self.problem, tree, target, schedule, self._rng, realise, self._stop))
+            self._keep(anneal(self.problem, tree, target, schedule, self._rng, realize, self._stop))

@@ -1,4 +1,4 @@
-"""What placement returns."""
+"""Floorplans: a rectangle and a layout for every kernel of a graph."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Rect:
 
     @property
     def center(self) -> tuple[float, float]:
-        """Centre in PEs."""
+        """Center in PEs."""
         return self.x + self.width / 2, self.y + self.height / 2
 
     def overlaps(self, other: Rect) -> bool:
-        """Whether the two share a PE."""
+        """Return True if the two rectangles share a PE."""
         return (
             self.x < other.x + other.width
             and other.x < self.x + self.width
@@ -40,7 +40,7 @@ class Rect:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where every kernel of a graph lies.
+    """The floorplan of a kernel graph.
 
     Attributes:
         fabric: name of the fabric.
@@ -50,9 +50,9 @@ class Placement:
         target_cycles: cycles per sample that every kernel keeps.
         active_pes: PEs of all rectangles.
         total_utilization: active_pes as a share of the fabric, 0 to 1.
-        wire_length: sum over all edges of the L1 distance of the centres, in PEs.
-        fill: samples in flight between kernels, as a share of those where samples follow as closely as the
-            kernels take them: one comes every target_cycles / fill cycles.
+        wire_length: sum over all edges of the L1 distance of the centers, in PEs.
+        fill: samples in flight between kernels, relative to a full pipeline; a sample enters every
+            target_cycles / fill cycles.
     """
 
     fabric: str
@@ -66,11 +66,11 @@ class Placement:
 
     @property
     def interval_cycles(self) -> int:
-        """Cycles from one sample to the next that memory for activations allows."""
+        """Cycles between two samples, limited by the kernels and by the memory for activations."""
         return math.ceil(self.target_cycles / self.fill)
 
-    def moved_to(self, rects: Mapping[str, Rect]) -> Placement:
-        """The same layouts at other places."""
+    def with_rects(self, rects: Mapping[str, Rect]) -> Placement:
+        """Return the same layouts at other positions."""
         return replace(self, rects=rects)
 
 
@@ -79,7 +79,7 @@ class Boxes:
     """A grid of equal boxes on a wafer, each with the same floorplan.
 
     Attributes:
-        placement: of the kernels of one copy; its origin is a corner of its box.
+        placement: floorplan of one copy; the origin is a corner of its box.
         columns: boxes in x.
         rows: boxes in y.
         width: PEs of a box in x.
@@ -94,7 +94,7 @@ class Boxes:
 
     @property
     def count(self) -> int:
-        """How many."""
+        """Number of boxes in the grid."""
         return self.columns * self.rows
 
     @property

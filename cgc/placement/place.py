@@ -1,16 +1,17 @@
-"""Chooses the size and the place of every kernel.
+"""Choose the size and the position of every kernel.
 
-The pipeline is as fast as its slowest kernel. So all kernels get one target of cycles per sample, each takes
-a small rectangle that keeps it, and the target is the lowest one at which all rectangles pack into the
-fabric. At that target the wires are made short.
+A pipeline is as fast as its slowest kernel. All kernels therefore share one target of cycles per sample: each
+takes a small rectangle that meets it, and the target is the lowest one at which all rectangles pack into the
+fabric. The search then shortens the wires at that target.
 
-Three things end the search before the fabric is full. No target is below the cycles of a kernel that cannot
-be split further: the others would only wait for it. Speed must pay, and a share of the fabric stays free
-where it can, see `cgc.placement.shapes`. Where memory for activations is short, fewer samples are let in,
-see `cgc.placement.place`.
+Three conditions can end the search before the fabric is full:
 
-The search is the one of `cgc.placement.engine`, which also solves the graphs of the ISPD 2020 contest. It
-counts moves, not seconds: the result depends on nothing but the arguments.
+- The target is never below the cycles of a kernel that cannot be split further; the others would only wait.
+- Speed has a price in area, and part of the fabric stays free where possible (`cgc.placement.shapes`).
+- If memory for activations is short, fewer samples are in flight (`fills`).
+
+The floorplan search is `cgc.placement.engine`, which also solves the graphs of the ISPD 2020 contest. Its
+budget is a number of moves, not a time, so that results are deterministic.
 """
 
 from __future__ import annotations
@@ -54,54 +55,58 @@ from cgc.placement.shapes import (
 from cs_toolkit.fabric import Fabric
 
 _BOXES_PER_HALVING = 8
+# Budgets as moves times kernels: the time of a move is about proportional to the number of kernels.
 _ORDER_WORK, _ANNEAL_WORK, _PUSH_WORK = 3_000_000, 1_000_000, 300
-"""Moves of each search times the number of kernels, to which the time of a move is about proportional."""
-
 _MOVES_PER_KERNEL, _MOST_MOVES = 60, 5_000
 _HEAT_OF_ALL, _STEEPNESS = 0.05, 5.0
 _SQUEEZES, _FIT_MOVES = 4, 1_500
 _FIT_OVER_WIRES = 4.0
 
+# Fills are `_FILL_STEP` to the power of 0 .. `_MAX_EXPONENT`, searched in strides from coarse to fine.
+_FILL_STEP = 0.98
+_STRIDES = (32, 8, 2, 1)
+_MAX_EXPONENT = 320
+
+# Shares of the fabric that kernels may take by their area; all of it only as a last resort.
+_SHARES = (MOST_OF_FABRIC, 0.95, 0.98, 1.0)
+
 
 def place(graph: KernelGraph, fabric: Fabric, area_per_speed: float = AREA_PER_SPEED) -> Placement:
-    """Places all kernels of a graph; the result depends on nothing but the arguments.
+    """Place all kernels of a graph on a fabric, deterministically.
 
     Args:
         graph: kernels in data-flow order.
-        fabric: where to place them.
+        fabric: the fabric, or the part of one, to place them on.
         area_per_speed: percent of area that one percent of speed may cost; larger values use more of the
             fabric.
 
     Raises:
-        PlacementError: a kernel does not fit, or all of them together do not: which, what is needed and
-            available.
-        KernelGraphError: parameters of a kernel that its cost function cannot use.
+        PlacementError: a kernel, or all of them together, do not fit; it names the kernel and the resources
+            needed and available.
+        KernelGraphError: the cost function of a kernel cannot use its parameters.
     """
     if not graph.kernels:
         raise PlacementError(
             "the graph has no kernels, expected at least one; compile a step that computes something"
         )
+    position = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
+    edges = [(position[edge.src], position[edge.dst]) for edge in graph.edges]
     all_shapes = GraphShapes(graph.kernels, fabric)
     start = paying_target(graph, area_per_speed)
     for fill in fills(all_shapes, start, fabric.processing_elements):
         shapes = all_shapes.at(fill)
         assert shapes is not None
         floor = max(int(kernel.cycles[0]) for kernel in shapes)
-        search = _Search(fabric, shapes, _edges(graph))
-        plan = search.fastest(targets_from(shapes, max(floor, start)))
+        search = _Search(fabric, shapes, edges)
+        plan = search.find_fastest(targets_from(shapes, max(floor, start)))
         if plan is not None:
-            plan = search.shortest(plan)
-            return _placement(graph, shapes, fabric, search.rectangles(plan), int(plan.target), fill)
+            plan = search.shorten_wires(plan)
+            return _make_placement(graph, shapes, fabric, search.rectangles(plan), int(plan.target), fill)
     raise graph_too_large(graph.kernels, fabric)
 
 
-def _edges(graph: KernelGraph) -> Edges:
-    position = {kernel.name: index for index, kernel in enumerate(graph.kernels)}
-    return [(position[edge.src], position[edge.dst]) for edge in graph.edges]
-
-
 class _Search:
-    """The search for one graph on one fabric."""
+    """The floorplan search for one graph on one fabric."""
 
     def __init__(self, fabric: Fabric, shapes: Sequence[KernelShapes], edges: Edges) -> None:
         self._fabric = fabric
@@ -115,19 +120,19 @@ class _Search:
         self._flow = short_order(range(count), self._problem.edges, sizes, moves, self._rng)
         self._moves = min(_MOVES_PER_KERNEL * count, _MOST_MOVES, _ANNEAL_WORK // count)
 
-    def fastest(self, targets: Ints) -> Floorplan | None:
-        """A floorplan at the lowest target that works, None where none does."""
+    def find_fastest(self, targets: Ints) -> Floorplan | None:
+        """Find a floorplan at the lowest feasible target; None if no target is feasible."""
         total = areas(self._shapes, targets)
         possible = total <= self._fabric.processing_elements
         if not possible.any():
             return None
         roomy = total <= MOST_OF_FABRIC * self._fabric.processing_elements
         first = int(np.argmax(roomy if roomy.any() else possible))
-        index, plan = self._lowest(targets, first)
-        return None if plan is None else self._squeezed(targets[first:index], plan)
+        index, plan = self._find_lowest_target(targets, first)
+        return None if plan is None else self._lower_target(targets[first:index], plan)
 
-    def _lowest(self, targets: Ints, first: int) -> tuple[int, Floorplan | None]:
-        """The lowest target from `first` on at which bands fit: growing strides up, then halving back."""
+    def _find_lowest_target(self, targets: Ints, first: int) -> tuple[int, Floorplan | None]:
+        """Find the lowest target from `first` on at which bands fit, by exponential, then binary search."""
         failed, stride, index = first - 1, 1, first
         while (plan := fit_bands(self._problem, self._flow, int(targets[index]))) is None:
             if index == len(targets) - 1:
@@ -143,8 +148,8 @@ class _Search:
                 index, plan = middle, found
         return index, plan
 
-    def _squeezed(self, targets: Ints, plan: Floorplan) -> Floorplan:
-        """Changes the best bands for lower targets."""
+    def _lower_target(self, targets: Ints, plan: Floorplan) -> Floorplan:
+        """Anneal a floorplan to fit at lower targets, found by bisection."""
         low, high = 0, len(targets)
         for _ in range(_SQUEEZES):
             if low >= high:
@@ -158,45 +163,45 @@ class _Search:
                 plan, high = found, middle
         return plan
 
-    def shortest(self, plan: Floorplan) -> Floorplan:
-        """A floorplan of short wires at the same target, in the smallest box that works."""
-        plan, problem = self._boxed(plan)
+    def shorten_wires(self, plan: Floorplan) -> Floorplan:
+        """Minimize the wire length at the target of a floorplan, in the smallest box that works."""
+        plan, problem = self._shrink_box(plan)
         if plan.objective == 0:
             return plan
         fit = _FIT_OVER_WIRES * plan.objective / plan.target
-        weighed = self._wired(problem.width, problem.height, fit)
+        weighed = self._problem_with_wires(problem.width, problem.height, fit)
         schedule = Schedule(self._moves, _HEAT_OF_ALL / max(8, len(self._shapes)), _STEEPNESS)
 
-        def realise(tree: Node, limit: float) -> Floorplan | None:
+        def realize(tree: Node, limit: float) -> Floorplan | None:
             found = weighed.floorplan(tree, plan.target)
             return found if found is not None and found.objective < limit else None
 
-        best = anneal(weighed, plan.tree, plan.target, schedule, self._rng, realise)
+        best = anneal(weighed, plan.tree, plan.target, schedule, self._rng, realize)
         return best or plan
 
-    def _boxed(self, plan: Floorplan) -> tuple[Floorplan, Problem]:
-        """The shortest wires of bands in the smallest box of the fabric's proportions that works."""
+    def _shrink_box(self, plan: Floorplan) -> tuple[Floorplan, Problem]:
+        """Find the smallest box of the fabric's proportions that bands fit into, and its shortest wires."""
         area = sum(kernel.least_area(int(plan.target)) for kernel in self._shapes)
-        boxes = [self._wired(width, height) for width, height in _boxes(self._fabric, area)]
+        boxes = [self._problem_with_wires(width, height) for width, height in _boxes(self._fabric, area)]
         for order in orders_to_fit(self._problem, self._flow, plan.target):
             for problem in boxes:
                 bands = partial(band_trees, problem, order, plan.target, problem.width, problem.height)
                 dense = list(bands(DENSE))
-                if not dense:  # then bands of short columns do not fit either
+                if not dense:  # bands of short columns, which are less dense, do not fit either
                     continue
                 trees = chain(bands(SHORT), dense)
-                found = [made for tree in trees if (made := problem.floorplan(tree, plan.target))]
+                found = [fitted for tree in trees if (fitted := problem.floorplan(tree, plan.target))]
                 if found:
-                    return min(found, key=lambda made: made.objective), problem
-        made = boxes[-1].floorplan(plan.tree, plan.target)
-        assert made is not None
-        return made, boxes[-1]
+                    return min(found, key=lambda fitted: fitted.objective), problem
+        fitted = boxes[-1].floorplan(plan.tree, plan.target)
+        assert fitted is not None
+        return fitted, boxes[-1]
 
-    def _wired(self, width: int, height: int, fit: float = 0.0) -> Problem:
+    def _problem_with_wires(self, width: int, height: int, fit: float = 0.0) -> Problem:
         return Problem(width, height, self._shapes, self._edges, Weights(fit, 1.0))
 
     def rectangles(self, plan: Floorplan) -> list[tuple[Rect, int]]:
-        """Rectangle and number of the layout of each kernel."""
+        """Return the rectangle and the layout number of each kernel, with the slack of the pieces used."""
         pieces = self._problem.pieces(plan)
         chosen = [
             kernel.at(plan.target).inside(piece.width, piece.height)
@@ -213,7 +218,7 @@ class _Search:
 
 
 def _boxes(fabric: Fabric, area: int) -> Iterator[tuple[int, int]]:
-    """Boxes in the fabric's proportions, from the first one that has `area` PEs up to the fabric."""
+    """Yield boxes in the fabric's proportions, from the smallest that has `area` PEs to the whole fabric."""
     for step in range(40 * _BOXES_PER_HALVING, -1, -1):
         scale = 2.0 ** (-step / _BOXES_PER_HALVING)
         width, height = round(fabric.width * scale), round(fabric.height * scale)
@@ -221,7 +226,7 @@ def _boxes(fabric: Fabric, area: int) -> Iterator[tuple[int, int]]:
             yield width, height
 
 
-def _placement(
+def _make_placement(
     graph: KernelGraph,
     shapes: Sequence[KernelShapes],
     fabric: Fabric,
@@ -253,29 +258,20 @@ def _distance(one: tuple[float, float], other: tuple[float, float]) -> float:
     return abs(one[0] - other[0]) + abs(one[1] - other[1])
 
 
-_STEP = 0.98
-_STRIDES = (32, 8, 2, 1)
-_EMPTIEST = 320
-"""Fills are powers of `_STEP` up to this one, searched in strides that become shorter."""
-
-_SHARES = (MOST_OF_FABRIC, 0.95, 0.98, 1.0)
-"""Of the fabric that kernels may take by their area; the whole of it only where they need it."""
-
-
 class _Best(NamedTuple):
-    """A fill, and the cycles between samples at it."""
+    """A fill and its cycles between samples."""
 
     fill: float
     interval: float
 
 
 class _FillSearch:
-    """The shortest interval between samples by the fill, from the areas of the kernels.
+    """Search for the fill of the shortest interval between samples, from the areas of the kernels only.
 
     Args:
-        shapes: of all kernels.
-        start: cycles below which speed does not pay.
-        available: PEs.
+        shapes: layouts of all kernels.
+        start: cycles below which speed is not worth its area.
+        available: PEs that the kernels may take together.
     """
 
     def __init__(self, shapes: GraphShapes, start: int, available: float) -> None:
@@ -285,28 +281,28 @@ class _FillSearch:
         self._found: dict[int, float] = {}
 
     def best(self) -> _Best | None:
-        """The fill of the shortest interval, None where the kernels do not fit at any."""
+        """Return the fill of the shortest interval; None if the kernels fit at no fill."""
         best: int | None = None
-        tried = range(0, _EMPTIEST + 1, _STRIDES[0])
+        exponents = range(0, _MAX_EXPONENT + 1, _STRIDES[0])
         for stride, shorter in zip(_STRIDES, (*_STRIDES[1:], 0), strict=True):
-            for exponent in tried:
+            for exponent in exponents:
                 bound = math.inf if best is None else self._interval(best)
-                if self._start / _fill_of(exponent) >= bound:
+                if self._start / _FILL_STEP**exponent >= bound:
                     break
                 if self._interval(exponent) < bound:
                     best = exponent
             if best is None or not shorter:
                 break
-            tried = range(max(0, best - stride + shorter), min(_EMPTIEST, best + stride), shorter)
-        return None if best is None else _Best(_fill_of(best), self._interval(best))
+            exponents = range(max(0, best - stride + shorter), min(_MAX_EXPONENT, best + stride), shorter)
+        return None if best is None else _Best(_FILL_STEP**best, self._interval(best))
 
     def _interval(self, exponent: int) -> float:
-        """Cycles between samples at a fill; infinite where the kernels do not fit."""
+        """Return the least cycles between samples at a fill; infinite if the kernels do not fit."""
         if exponent not in self._found:
-            self._found[exponent] = self._shortest(_fill_of(exponent))
+            self._found[exponent] = self._compute_interval(_FILL_STEP**exponent)
         return self._found[exponent]
 
-    def _shortest(self, fill: float) -> float:
+    def _compute_interval(self, fill: float) -> float:
         shapes = self._shapes.at(fill)
         if shapes is None:
             return math.inf
@@ -315,21 +311,15 @@ class _FillSearch:
         return float(targets[np.argmax(fitting)]) / fill if fitting.any() else math.inf
 
 
-def _fill_of(exponent: int) -> float:
-    """The fill of an exponent."""
-    return _STEP**exponent
-
-
 def fills(shapes: GraphShapes, start: int, available: int) -> Iterator[float]:
-    """Fills to pack at, best first; none where the kernels do not fit at any.
+    """Yield the fills to pack at, best first; nothing if the kernels fit at no fill.
 
-    Kernels take more than `MOST_OF_FABRIC` only where that speeds the pipeline by more than `AREA_PER_SPEED`
-    for the area. The fills of smaller shares follow, for kernels that would fit by their area but do not
-    pack.
+    Kernels take more than `MOST_OF_FABRIC` only if the speedup is worth the area by `AREA_PER_SPEED`. The
+    fills of smaller shares follow, for kernels that would fit by their area but do not pack.
 
     Args:
-        shapes: of all kernels.
-        start: cycles below which speed does not pay.
+        shapes: layouts of all kernels.
+        start: cycles below which speed is not worth its area.
         available: PEs of the fabric.
     """
     emptiest = shapes.at(0)

@@ -1,4 +1,4 @@
-"""Several copies of a whole model side by side, each of which computes a part of every batch."""
+"""Several copies of a model, or of a layer, on one wafer; they share the samples of every batch."""
 
 from __future__ import annotations
 
@@ -14,23 +14,30 @@ from cgc.placement.place import place
 from cgc.placement.shapes import MOST_OF_FABRIC
 from cs_toolkit.fabric import Fabric
 
-_GRIDS = 5
-"""Grids that are tried, those with the squarest boxes first."""
+_MODEL_GRIDS = 5  # grids to try for a model, squarest boxes first
+_LAYER_GRIDS = 3  # grids to try for a layer, most boxes first
+_MOST_OBLONG = 2.5
+
+# Percent of area for a percent of speed: at this price a rectangle gives the highest throughput per PE.
+_EVEN_TRADE = 1.0
+
+# Share of the memory for the weights of all copies; the next layer's take as much, activations the rest.
+_WEIGHTS_SHARE = 0.25
 
 
 def replica_grids(graph: KernelGraph, fabric: Fabric, count: int) -> tuple[Boxes, ...]:
-    """Ways to place a model several times; none where it does not fit so often.
+    """Return the grids in which `count` copies of a model fit on a fabric.
 
-    The fabric is divided into a grid of equal boxes. The kernels of one copy are placed in a box as on a
-    fabric of its own, and the boxes are moved together, so that gradients have a short way.
+    The fabric is divided into equal boxes, and the kernels of one copy are placed in a box as if it were a
+    fabric. The boxes are then moved together, which shortens the path of gradients.
 
     Args:
-        graph: of one copy, see `KernelGraph.of_replica`.
-        fabric: for all copies.
-        count: copies.
+        graph: graph of one copy, from `KernelGraph.of_replica`.
+        fabric: the fabric that all copies share.
+        count: number of copies.
     """
     found = []
-    for columns, rows in _grids(fabric, count)[:_GRIDS]:
+    for columns, rows in _grids(fabric, count)[:_MODEL_GRIDS]:
         size = {"width": fabric.width // columns, "height": fabric.height // rows}
         try:
             placement = place(graph, fabric.model_copy(update=size))
@@ -41,7 +48,7 @@ def replica_grids(graph: KernelGraph, fabric: Fabric, count: int) -> tuple[Boxes
 
 
 def boxes_of(placement: Placement, columns: int, rows: int) -> Boxes:
-    """A grid of the smallest boxes around a placement, whose origin becomes the corner of the first."""
+    """Return a grid of bounding boxes of a placement, with the first one at the origin."""
     rects = placement.rects.values()
     left, top = min(rect.x for rect in rects), min(rect.y for rect in rects)
     width, height = max(rect.x + rect.width for rect in rects), max(rect.y + rect.height for rect in rects)
@@ -49,11 +56,11 @@ def boxes_of(placement: Placement, columns: int, rows: int) -> Boxes:
         name: Rect(rect.x - left, rect.y - top, rect.width, rect.height)
         for name, rect in placement.rects.items()
     }
-    return Boxes(placement.moved_to(moved), columns, rows, width - left, height - top)
+    return Boxes(placement.with_rects(moved), columns, rows, width - left, height - top)
 
 
 def _grids(fabric: Fabric, count: int) -> list[tuple[int, int]]:
-    """Columns and rows of as many boxes, the squarest boxes first."""
+    """Return the columns and rows of grids of `count` boxes, squarest boxes first."""
     grids = [(columns, count // columns) for columns in range(1, count + 1) if count % columns == 0]
     possible = [grid for grid in grids if grid[0] <= fabric.width and grid[1] <= fabric.height]
     return sorted(
@@ -62,48 +69,38 @@ def _grids(fabric: Fabric, count: int) -> list[tuple[int, int]]:
     )
 
 
-_EVEN_TRADE = 1.0
-"""Percent of area for a percent of speed: at this price a rectangle does the most for its area."""
-
-_WEIGHTS_SHARE = 0.25
-"""Of the memory, for weights of all copies; those of the next layer take as much, activations the rest."""
-
-_LAYER_GRIDS = 3
-_MOST_OBLONG = 2.5
-
-
 @dataclass(frozen=True)
 class Copies(Boxes):
     """Copies of a layer.
 
     Attributes:
-        cycles: from one sample to the next in one copy, of computing alone.
+        cycles: cycles of compute between two samples of one copy.
     """
 
     cycles: int
 
     @property
     def held_bytes(self) -> int:
-        """Memory of these PEs that kernels take: weights, buffers and code."""
+        """Bytes of the wafer's memory that the kernels take: weights, buffers and code."""
         rects, layouts = self.placement.rects, self.placement.layouts
         return self.count * sum(rect.area * layouts[name].memory_per_pe_bytes for name, rect in rects.items())
 
     def cycles_of(self, samples: int) -> int:
-        """Cycles for some samples, which the copies share."""
+        """Return the cycles for `samples` samples shared by all copies."""
         return -(-samples // self.count) * self.cycles
 
 
 def place_copies(graph: KernelGraph, fabric: Fabric) -> Copies:
-    """Places as many copies of a layer as compute a batch the fastest.
+    """Place the number of copies of a layer that computes a batch fastest.
 
     Args:
-        graph: the layer; nothing of a sample waits in it.
+        graph: kernels of the layer, which stash no activations.
         fabric: the whole wafer.
 
     Raises:
         PlacementError: not even one copy fits.
     """
-    best = _copies(graph, fabric, 1, 1)
+    best = _place_grid(graph, fabric, 1, 1)
     smallest = place(graph, fabric, _EVEN_TRADE)
     resident = max(1, sum(kernel.parameters.get("resident_bytes", 0) for kernel in graph.kernels))
     most = min(
@@ -113,14 +110,14 @@ def place_copies(graph: KernelGraph, fabric: Fabric) -> Copies:
     )
     for columns, rows in islice(_layer_grids(fabric, most), _LAYER_GRIDS):
         try:
-            found = _copies(graph, fabric, columns, rows)
+            found = _place_grid(graph, fabric, columns, rows)
         except PlacementError:
             continue
         best = min(best, found, key=lambda copies: copies.cycles_of(graph.batch_size))
     return best
 
 
-def _copies(graph: KernelGraph, fabric: Fabric, columns: int, rows: int) -> Copies:
+def _place_grid(graph: KernelGraph, fabric: Fabric, columns: int, rows: int) -> Copies:
     width, height = fabric.width // columns, fabric.height // rows
     placement = place(graph, fabric.model_copy(update={"width": width, "height": height}))
     cycles = max(layout.compute_cycles for layout in placement.layouts.values())
@@ -128,7 +125,7 @@ def _copies(graph: KernelGraph, fabric: Fabric, columns: int, rows: int) -> Copi
 
 
 def _layer_grids(fabric: Fabric, most: int) -> Iterator[tuple[int, int]]:
-    """Columns and rows of boxes that are about square, the most boxes first."""
+    """Yield the columns and rows of grids of roughly square boxes, most boxes first."""
     grids = []
     for columns in range(1, most + 1):
         rows = most // columns

@@ -15,21 +15,23 @@ from cgc.kernels.graph import Kernel, KernelGraph
 from cgc.placement.engine.tree import NEVER
 from cs_toolkit.fabric import Fabric
 
+# Percent of area that one percent of speed may cost, where neither a kernel nor the area limits the speed. Of
+# the published results only the Transformer of width 16 is nearly in that case: from 2.5 on the model is
+# within 1 % of it, with 2 it is 9 % slower.
 AREA_PER_SPEED = 4.0
-"""Percent of area that one percent of speed may cost at most, where no kernel and no area pins the speed. Of
-the published rows that is nearly so for the Transformer of width 16: from 2.5 on the model is within 1 % of
-it, with 2 it is 9 % slower."""
 
+# Largest share of the fabric for the least areas of the kernels, unless they fit at no lower speed. With the
+# overhead of packing this gives the 90 to 92 % of published reports of full wafers; wires and I/O need the
+# rest.
 MOST_OF_FABRIC = 0.9
-"""Share of the fabric that kernels at their smallest take at most where they fit there at a lower speed. With
-what packing adds that is what published reports of full wafers stop at, 90 to 92 %; the rest is left to wires
-and I/O."""
+
+AREA_SLACK = 1.3  # largest area of a rectangle relative to the smallest one, for proportions that pack better
 
 _UNBOUNDED = 1 << 30
 
 
 def paying_target(graph: KernelGraph, area_per_speed: float) -> int:
-    """The target in cycles below which speed costs too much area, whatever the size of the fabric."""
+    """Return the target in cycles below which speed costs too much area, regardless of the fabric's size."""
     shared = {id(layouts := configurations(kernel)): layouts for kernel in graph.kernels}
     unbounded = {key: KernelShapes(layouts, layouts.by_pace, _UNBOUNDED) for key, layouts in shared.items()}
     kernels = [unbounded[id(configurations(kernel))] for kernel in graph.kernels]
@@ -39,14 +41,14 @@ def paying_target(graph: KernelGraph, area_per_speed: float) -> int:
 
 
 def targets_from(shapes: Sequence[KernelShapes], start: int) -> Ints:
-    """`start` and all higher targets at which some kernel becomes smaller, ascending."""
+    """Return `start` and all higher targets at which some kernel becomes smaller, ascending."""
     distinct = list({id(kernel): kernel for kernel in shapes}.values())
     steps: Ints = np.concatenate([kernel.steps() for kernel in distinct])
     return np.unique(np.append(steps[steps > start], start))
 
 
 def areas(shapes: Sequence[KernelShapes], targets: Ints) -> Floats:
-    """Area of all kernels together at each target."""
+    """Return the least total area of all kernels at each target."""
     counts: dict[int, int] = {}
     for kernel in shapes:
         counts[id(kernel)] = counts.get(id(kernel), 0) + 1
@@ -55,10 +57,6 @@ def areas(shapes: Sequence[KernelShapes], targets: Ints) -> Floats:
     for key, count in counts.items():
         total += count * distinct[key].least_areas(targets)
     return total
-
-
-AREA_SLACK = 1.3
-"""A rectangle may take this much more than the smallest one where its proportions suit the packing."""
 
 
 @dataclass(frozen=True)
@@ -77,28 +75,28 @@ class Shape:
 
 @dataclass(frozen=True)
 class ShapeList:
-    """Rectangles of one kernel, none inside another: height ascends, width descends.
+    """The Pareto front of a kernel's rectangles: height ascends, width descends.
 
     Attributes:
         shapes: the rectangles.
-        heights: least height by width, 0 .. the longer side of the fabric.
+        heights: least height by width, for widths 0 .. the longer side of the fabric.
     """
 
     shapes: tuple[Shape, ...]
     heights: Ints
 
     def inside(self, width: int, height: int) -> Shape:
-        """The rectangle of the smallest area within the limits; of equal ones the flattest."""
+        """Return the rectangle of the smallest area within the limits; of equal ones the flattest."""
         fitting = (shape for shape in self.shapes if shape.width <= width and shape.height <= height)
         return min(fitting, key=lambda shape: shape.area)
 
 
 class KernelShapes:
-    """Layouts of a kernel, ordered by cycles.
+    """The usable layouts of a kernel, ordered by cycles.
 
     Args:
-        layouts: all layouts.
-        chosen: positions of those that may be used, by ascending cycles.
+        layouts: all layouts of the kernel.
+        chosen: indices of the usable ones in `layouts`, by ascending cycles.
         limit: longest side of a rectangle.
     """
 
@@ -112,28 +110,28 @@ class KernelShapes:
 
     @property
     def fastest(self) -> int:
-        """The layout of the fewest cycles, of equal ones the smallest: a position in `layouts`."""
+        """Index in `layouts` of the layout with the fewest cycles; of equal ones the smallest."""
         return int(self._chosen[0])
 
     def least_area(self, target: int) -> int:
-        """Smallest area that keeps `target` cycles; requires target >= cycles[0]."""
+        """Return the smallest area that meets `target` cycles; requires target >= cycles[0]."""
         return int(self._least_area[np.searchsorted(self.cycles, target, side="right") - 1])
 
     def least_areas(self, targets: Ints) -> Floats:
-        """`least_area` of many targets, infinite where no layout is fast enough."""
+        """Return the smallest area at each target, infinite where no layout is fast enough."""
         index = np.searchsorted(self.cycles, targets, side="right") - 1
         return np.where(index < 0, np.inf, self._least_area[np.maximum(index, 0)].astype(np.float64))
 
     def steps(self) -> Ints:
-        """The targets at which the smallest area changes, ascending."""
+        """Return the targets at which the smallest area changes, ascending."""
         return np.unique(self.cycles[np.concatenate([[True], np.diff(self._least_area) < 0])])
 
     def heights(self, target: float) -> Ints:
-        """Least height by width at a target, both orientations; see `cgc.placement.engine.problem.Curves`."""
+        """Return the least height by width at a target, over both orientations (`engine.problem.Curves`)."""
         return self.at(target).heights
 
     def at(self, target: float) -> ShapeList:
-        """The rectangles worth trying at a target, both orientations, on a square of the longer side."""
+        """Return the rectangles worth trying at a target, in both orientations."""
         count = int(np.searchsorted(self.cycles, target, side="right"))
         if count not in self._lists:
             self._lists[count] = self._pareto(self._chosen[:count], int(self._least_area[count - 1]))
@@ -157,14 +155,14 @@ class KernelShapes:
 
 
 class GraphShapes:
-    """The layouts of all kernels of a graph that a fabric can hold.
+    """The layouts of a graph's kernels that fit on a fabric.
 
     Args:
-        kernels: in the order of the graph.
-        fabric: to place them on.
+        kernels: kernels in the order of the graph.
+        fabric: the fabric to place them on.
 
     Raises:
-        PlacementError: no layout of a kernel fits: it is too large for the fabric, or for the memory of a PE.
+        PlacementError: no layout of a kernel fits the fabric and the memory of a PE.
     """
 
     def __init__(self, kernels: Sequence[Kernel], fabric: Fabric) -> None:
@@ -180,14 +178,14 @@ class GraphShapes:
                 raise kernel_too_large(kernel, kernels, fabric)
 
     def at(self, fill: float) -> list[KernelShapes] | None:
-        """The layouts of each kernel with room for its activations, None where some kernel has none.
+        """Return the layouts of each kernel with room for its activations; None if a kernel has none.
 
-        Kernels of equal layouts share one object.
+        Kernels with equal layouts share one object.
 
         Args:
-            fill: samples in flight, see `Kernel.stash_bytes`.
+            fill: samples in flight relative to a full pipeline, as for `Kernel.stash_bytes`.
         """
-        rooms: dict[tuple[int, int], KernelShapes] = {}  # layers that repeat have equal kernels
+        rooms: dict[tuple[int, int], KernelShapes] = {}  # repeated layers have equal kernels
         found = []
         for kernel, layouts in self._kernels:
             stash_bytes = kernel.stash_bytes(fill)
@@ -207,7 +205,7 @@ class GraphShapes:
 
 
 def kernel_shapes(kernels: Sequence[Kernel], fabric: Fabric) -> list[KernelShapes]:
-    """The layouts of each kernel on a fabric with room for the activations of a sample.
+    """Return the layouts of each kernel that fit on a fabric with the activations of one sample.
 
     Raises:
         PlacementError: no layout of a kernel fits.
@@ -221,21 +219,21 @@ Mask = NDArray[np.bool_]
 
 
 def fits_on(layouts: Configurations, fabric: Fabric) -> Mask:
-    """Which layouts fit on the fabric, turned by 90 degrees or not."""
+    """Return a mask of the layouts that fit on the fabric in either orientation."""
     upright: Mask = (layouts.width <= fabric.width) & (layouts.height <= fabric.height)
-    turned: Mask = (layouts.width <= fabric.height) & (layouts.height <= fabric.width)
-    return upright | turned
+    rotated: Mask = (layouts.width <= fabric.height) & (layouts.height <= fabric.width)
+    return upright | rotated
 
 
 def room_for_activations(layouts: Configurations, fabric: Fabric) -> Ints:
-    """Bytes that a rectangle has free beside what it holds; negative where a PE holds too much."""
+    """Return the bytes that each layout leaves for activations; negative if a PE's memory is exceeded."""
     free: Ints = layouts.area * fabric.memory_per_pe_bytes - layouts.held
     room: Ints = np.where(layouts.memory_per_pe_bytes <= fabric.memory_per_pe_bytes, free, -1)
     return room
 
 
-def _needed_bytes(kernel: Kernel) -> Ints:
-    """Bytes of the fullest PE of each layout, with the activations of one sample."""
+def _bytes_per_pe(kernel: Kernel) -> Ints:
+    """Return the bytes of the fullest PE of each layout, with the activations of one sample."""
     layouts = configurations(kernel)
     spread = -(-(layouts.held + kernel.stash_bytes(0)) // layouts.area)
     needed: Ints = np.maximum(layouts.memory_per_pe_bytes, spread)
@@ -243,12 +241,12 @@ def _needed_bytes(kernel: Kernel) -> Ints:
 
 
 def shortage(kernels: Sequence[Kernel], fabric: Fabric) -> Shortage:
-    """The figures of a graph that does not fit, with one sample at a time."""
+    """Compute which resources a graph lacks on a fabric, even with one sample at a time."""
     needs: dict[tuple[int, int], tuple[int, int]] = {}
     keys = [(id(configurations(kernel)), kernel.stash_bytes(0)) for kernel in kernels]
     for key, kernel in zip(keys, kernels, strict=True):
         if key not in needs:
-            needs[key] = _least(kernel, fabric)
+            needs[key] = _least_resources(kernel, fabric)
     largest = max(range(len(kernels)), key=lambda index: needs[keys[index]][0])
     fullest = max(range(len(kernels)), key=lambda index: needs[keys[index]][1])
     return Shortage(
@@ -262,21 +260,19 @@ def shortage(kernels: Sequence[Kernel], fabric: Fabric) -> Shortage:
     )
 
 
-def _least(kernel: Kernel, fabric: Fabric) -> tuple[int, int]:
-    """The least PEs of a kernel, and the least bytes of its fullest PE.
-
-    Where no layout respects the memory, the PEs are what its memory comes to.
-    """
-    layouts, needed = configurations(kernel), _needed_bytes(kernel)
+def _least_resources(kernel: Kernel, fabric: Fabric) -> tuple[int, int]:
+    """Return the least PEs of a kernel and the least bytes of its fullest PE."""
+    layouts, needed = configurations(kernel), _bytes_per_pe(kernel)
     overfull = np.maximum(1.0, needed / fabric.memory_per_pe_bytes)
     fitting = overfull == 1.0
+    # If every layout exceeds the memory of a PE, count the PEs whose memory would be enough.
     area = np.where(fitting, layouts.area, np.inf) if fitting.any() else np.ceil(layouts.area * overfull)
     usable = fits_on(layouts, fabric)
     return int(area.min()), int(needed[usable].min() if usable.any() else needed.min())
 
 
 def kernel_too_large(kernel: Kernel, kernels: Sequence[Kernel], fabric: Fabric) -> PlacementError:
-    """The error for a kernel of which no layout fits."""
+    """Return the error for a kernel none of whose layouts fits."""
     layouts = configurations(kernel)
     usable = layouts.where(fits_on(layouts, fabric))
     figures = shortage(kernels, fabric)
@@ -285,7 +281,7 @@ def kernel_too_large(kernel: Kernel, kernels: Sequence[Kernel], fabric: Fabric) 
         what = f"its smallest rectangle is {smallest.width} x {smallest.height} PEs, available are "
         advice = "split the layer"
     else:
-        needed = _needed_bytes(kernel)[fits_on(layouts, fabric)]
+        needed = _bytes_per_pe(kernel)[fits_on(layouts, fabric)]
         best = usable[int(np.argmin(needed))]
         what = (
             f"spread over {best.width} x {best.height} PEs it needs {needed.min():,} bytes per "
@@ -313,7 +309,7 @@ def _together(kernels: Sequence[Kernel], figures: Shortage) -> str:
 
 
 def graph_too_large(kernels: Sequence[Kernel], fabric: Fabric) -> PlacementError:
-    """The error for kernels that fit one by one, but not together."""
+    """Return the error for kernels that fit individually but not together."""
     figures = shortage(kernels, fabric)
     largest = next(kernel for kernel in kernels if kernel.name == figures.largest_kernel)
     times = figures.needed_pes / figures.available_pes

@@ -1,6 +1,6 @@
-"""What placing a kernel graph and solving a graph of the contest share: slicing floorplans and their search.
+"""Search for slicing floorplans, used to place kernel graphs and to solve the ISPD 2020 contest.
 
-The kernels come as curves, the least height by width at a target time. `bands` and `columns` lay them out
-along the data flow, `fit` looks for anything that fits, `anneal` changes floorplans, `push` moves the
-rectangles of the best one closer together.
+A kernel is given as its shape curve, the least height by width at a target time. `packing` lays kernels out
+in bands and columns along the data flow, `starts` turns them into initial floorplans, and `anneal` improves
+floorplans and finally pushes the rectangles of the best one closer together.
 """

@@ -14,21 +14,21 @@ from cgc.placement.engine.problem import Floorplan, Problem
 from cgc.placement.engine.tree import Ints, Node, cut
 
 Stop = Callable[[], bool]
-"""Whether time is up."""
+"""Returns True when the time is up."""
 
-Realise = Callable[[Node, float], Floorplan | None]
-"""From a tree and an objective that must be beaten to a floorplan that fits, None where there is none."""
+Realize = Callable[[Node, float], Floorplan | None]
+"""Turns a tree into a floorplan that fits and is better than an objective; None if there is none."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How to anneal.
+    """The budget and the temperatures of simulated annealing.
 
     Attributes:
-        moves: how many changes to try.
-        heat: rise of the objective, as a share, that is accepted in 37 % of the cases at the beginning; it
-            falls to a twentieth of that.
-        steepness: see `Problem.estimate`.
+        moves: number of moves to try.
+        heat: relative rise of the objective that is accepted with probability 1/e at the beginning; it
+            decreases to a twentieth of that.
+        steepness: percent of time per percent of missing length, as for `Problem.estimate`.
     """
 
     moves: int
@@ -42,34 +42,34 @@ def anneal(
     target: float,
     schedule: Schedule,
     rng: random.Random,
-    realise: Realise,
+    realize: Realize,
     stop: Stop = lambda: False,
 ) -> Floorplan | None:
-    """Changes a tree at random at one target; better ones, and sometimes worse ones, are changed further.
+    """Anneal a tree at one target.
 
     Args:
-        problem: the kernels.
-        tree: where to start; it need not fit.
-        target: the time at which trees are compared.
-        schedule: how many and which changes to accept.
-        rng: source of the changes.
-        realise: makes floorplans of the best trees.
-        stop: whether time is up.
+        problem: kernels, wires and fabric.
+        tree: initial tree, which need not fit.
+        target: time at which trees are compared.
+        schedule: number of moves and temperatures.
+        rng: random generator of the moves.
+        realize: makes floorplans of the best trees.
+        stop: returns True when the time is up.
 
     Returns:
-        The best floorplan seen that fits.
+        The best floorplan found; None if no tree fits.
     """
     kinds, shares = [move for move, _ in MOVES], [share for _, share in MOVES]
     current = lowest = problem.estimate(tree, target, schedule.steepness)
-    best = realise(tree, math.inf)
+    best = realize(tree, math.inf)
     if math.isinf(current):
         return best
-    # With all weights 0 every tree is as good as any other.
+    # The estimate is 0 if all weights are: then every tree is equally good.
     scale = schedule.heat * max(current, 1.0)
     for number in range(schedule.moves):
         if stop():
             break
-        changed = rng.choices(kinds, shares)[0](tree, rng, problem.neighbours)
+        changed = rng.choices(kinds, shares)[0](tree, rng, problem.neighbors)
         if changed is None:
             continue
         estimate = problem.estimate(changed, target, schedule.steepness)
@@ -79,75 +79,75 @@ def anneal(
         tree, current = changed, estimate
         if current < lowest - 1e-9:
             lowest = current
-            best = realise(tree, best.objective if best else math.inf) or best
+            best = realize(tree, best.objective if best else math.inf) or best
     return best
 
 
 Move = Callable[[Node, random.Random, Sequence[Sequence[int]]], Node | None]
-"""From a tree, a source of randomness and the neighbours of every kernel to a changed tree, or None."""
+"""Maps a tree, a random generator and the neighbors of every kernel to a changed tree, or to None."""
 
 
-def without(node: Node, kernel: int) -> Node | None:
-    """The tree without a kernel, None where that was the last one."""
+def remove_kernel(node: Node, kernel: int) -> Node | None:
+    """Return the tree without a kernel; None if it was the last one."""
     if not node.members >> kernel & 1:
         return node
     if node.leaf >= 0:
         return None
-    rest = (without(child, kernel) for child in node.children)
+    rest = (remove_kernel(child, kernel) for child in node.children)
     return cut(node.stacked, [child for child in rest if child is not None])
 
 
-def replaced(node: Node, kernel: int, piece: Callable[[Node], Node]) -> Node:
-    """The tree with the leaf of a kernel replaced."""
+def replace_leaf(node: Node, kernel: int, piece: Callable[[Node], Node]) -> Node:
+    """Return the tree with `piece` applied to the leaf of a kernel."""
     if not node.members >> kernel & 1:
         return node
     if node.leaf >= 0:
         return piece(node)
-    return cut(node.stacked, [replaced(child, kernel, piece) for child in node.children])
+    return cut(node.stacked, [replace_leaf(child, kernel, piece) for child in node.children])
 
 
-def changed(node: Node, old: Node, new: Node) -> Node:
-    """The tree with an inner node replaced."""
+def replace_node(node: Node, old: Node, new: Node) -> Node:
+    """Return the tree with an inner node replaced."""
     if node is old:
         return new
     if node.members & old.members != old.members:
         return node
-    return cut(node.stacked, [changed(child, old, new) for child in node.children])
+    return cut(node.stacked, [replace_node(child, old, new) for child in node.children])
 
 
-def swap_kernels(tree: Node, rng: random.Random, neighbours: Sequence[Sequence[int]]) -> Node | None:
-    """Exchanges two kernels, as a rule ones with a common neighbour."""
-    first = rng.randrange(len(neighbours))
-    second = _near(first, rng, neighbours)
+def swap_kernels(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
+    """Swap two kernels, usually nearby ones in the graph."""
+    first = rng.randrange(len(neighbors))
+    second = _near(first, rng, neighbors)
     if first == second:
         return None
 
-    def swapped(node: Node) -> Node:
+    def swap(node: Node) -> Node:
         if not node.members & (1 << first | 1 << second):
             return node
         if node.leaf >= 0:
             return Node(second if node.leaf == first else first)
-        return Node(-1, node.stacked, tuple(swapped(child) for child in node.children))
+        return Node(-1, node.stacked, tuple(swap(child) for child in node.children))
 
-    return swapped(tree)
+    return swap(tree)
 
 
-def move_kernel(tree: Node, rng: random.Random, neighbours: Sequence[Sequence[int]]) -> Node | None:
-    """Takes a kernel out and puts it beside, below or above another one."""
-    kernel = rng.randrange(len(neighbours))
-    place = _near(kernel, rng, neighbours)
-    rest = without(tree, kernel)
+def move_kernel(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
+    """Remove a kernel and insert it next to, below or above another one."""
+    kernel = rng.randrange(len(neighbors))
+    place = _near(kernel, rng, neighbors)
+    rest = remove_kernel(tree, kernel)
     if kernel == place or rest is None:
         return None
     stacked, before = rng.random() < 0.5, rng.random() < 0.5
     leaf = Node(kernel)
-    return replaced(rest, place, lambda old: cut(stacked, (leaf, old) if before else (old, leaf)))
+    return replace_leaf(rest, place, lambda old: cut(stacked, (leaf, old) if before else (old, leaf)))
 
 
-def move_beside_run(tree: Node, rng: random.Random, neighbours: Sequence[Sequence[int]]) -> Node | None:
-    """Takes a kernel out and puts it across the ends of some neighbouring pieces of one node."""
-    kernel = rng.randrange(len(neighbours))
-    rest = without(tree, kernel)
+def move_beside_run(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
+    """Remove a kernel and insert it across the ends of adjacent pieces of one node."""
+    kernel = rng.randrange(len(neighbors))
+    rest = remove_kernel(tree, kernel)
     if rest is None or rest.leaf >= 0:
         return None
     node = rng.choice(rest.inner())
@@ -157,11 +157,11 @@ def move_beside_run(tree: Node, rng: random.Random, neighbours: Sequence[Sequenc
     leaf, group = Node(kernel), Node(-1, node.stacked, run)
     pair = cut(not node.stacked, (leaf, group) if rng.random() < 0.5 else (group, leaf))
     new = cut(node.stacked, (*node.children[:start], pair, *node.children[start + size :]))
-    return changed(rest, node, new)
+    return replace_node(rest, node, new)
 
 
-def reverse_run(tree: Node, rng: random.Random, neighbours: Sequence[Sequence[int]]) -> Node | None:
-    """Reverses some neighbouring pieces of a node; no size changes."""
+def reverse_run(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
+    """Reverse the order of adjacent pieces of a node, which keeps its size."""
     if tree.leaf >= 0:
         return None
     node = rng.choice(tree.inner())
@@ -170,11 +170,11 @@ def reverse_run(tree: Node, rng: random.Random, neighbours: Sequence[Sequence[in
     start = rng.randrange(count - size + 1)
     run = node.children[start : start + size][::-1]
     new = Node(-1, node.stacked, (*node.children[:start], *run, *node.children[start + size :]))
-    return changed(tree, node, new)
+    return replace_node(tree, node, new)
 
 
-def move_piece(tree: Node, rng: random.Random, neighbours: Sequence[Sequence[int]]) -> Node | None:
-    """Moves a piece of a node to another place in it, or into the piece beside it."""
+def move_piece(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
+    """Move a piece of a node to another position in it, or into an adjacent piece."""
     if tree.leaf >= 0:
         return None
     node = rng.choice(tree.inner())
@@ -185,24 +185,24 @@ def move_piece(tree: Node, rng: random.Random, neighbours: Sequence[Sequence[int
         children[place] = cut(not node.stacked, (children[place], piece))
     else:
         children.insert(place, piece)
-    return changed(tree, node, cut(node.stacked, children))
+    return replace_node(tree, node, cut(node.stacked, children))
 
 
-def turn_piece(tree: Node, rng: random.Random, neighbours: Sequence[Sequence[int]]) -> Node | None:
-    """Cuts a node the other way."""
+def turn_piece(tree: Node, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> Node | None:
+    """Cut a node in the other direction."""
     if tree.leaf >= 0:
         return None
     node = rng.choice(tree.inner())
-    return changed(tree, node, cut(not node.stacked, node.children))
+    return replace_node(tree, node, cut(not node.stacked, node.children))
 
 
-def _near(kernel: int, rng: random.Random, neighbours: Sequence[Sequence[int]]) -> int:
-    """A kernel some edges away, sometimes any kernel."""
-    if rng.random() < 0.15 or not neighbours[kernel]:
-        return rng.randrange(len(neighbours))
+def _near(kernel: int, rng: random.Random, neighbors: Sequence[Sequence[int]]) -> int:
+    """Pick a kernel up to three edges away, sometimes any kernel."""
+    if rng.random() < 0.15 or not neighbors[kernel]:
+        return rng.randrange(len(neighbors))
     place = kernel
     for _ in range(rng.randint(1, 3)):
-        place = rng.choice(neighbours[place])
+        place = rng.choice(neighbors[place])
     return place
 
 
@@ -214,8 +214,7 @@ MOVES: tuple[tuple[Move, int], ...] = (
     (move_piece, 2),
     (turn_piece, 1),
 )
-"""Moves with their shares."""
-
+"""All moves with their relative frequencies."""
 
 PASSES = 30
 
@@ -223,14 +222,14 @@ PASSES = 30
 def push(
     problem: Problem, places: Ints, sizes: Ints, most_passes: int = PASSES, stop: Stop = lambda: False
 ) -> Ints:
-    """Moves kernels, and others that are in their way with them, while that shortens the wires.
+    """Move kernels, and push others out of their way, while that shortens the wires.
 
     Args:
         problem: fabric and wires.
         places: x and y of every kernel, kernels x 2; without overlap.
-        sizes: extents in x and y, likewise.
-        most_passes: over all kernels; it ends earlier where nothing moves any more.
-        stop: whether time is up.
+        sizes: extents in x and y, kernels x 2.
+        most_passes: most passes over all kernels; ends earlier when no kernel moves.
+        stop: returns True when the time is up.
 
     Returns:
         Places without overlap, inside the fabric.
@@ -239,14 +238,14 @@ def push(
     best = problem.wires(places + sizes / 2)
     for _ in range(most_passes):
         before = best
-        for index, near in enumerate(problem.neighbours):
+        for index, near in enumerate(problem.neighbors):
             if stop() or not near:
                 continue
             for axis in (0, 1):
                 centers = places[:, axis] + sizes[:, axis] / 2
                 distance = int(np.median(centers[near]) - centers[index])
                 for step in dict.fromkeys((distance, distance // 2, distance // 4, 1, -1)):
-                    moved = _pushed(places, sizes, index, axis, step, limits[axis]) if step else None
+                    moved = _push_along(places, sizes, index, axis, step, limits[axis]) if step else None
                     if moved is not None and (length := problem.wires(moved + sizes / 2)) < best - 1e-9:
                         places, best = moved, length
                         break
@@ -255,18 +254,16 @@ def push(
     return places
 
 
-def _pushed(places: Ints, sizes: Ints, index: int, axis: int, step: int, limit: int) -> Ints | None:
-    """Places after a kernel moved along an axis and pushed others, None where the fabric ends.
-
-    Whoever pushes lies before what it pushes, also before the move. So in the order of the places before the
-    move the place of every kernel is known for good when its turn comes.
-    """
+def _push_along(places: Ints, sizes: Ints, index: int, axis: int, step: int, limit: int) -> Ints | None:
+    """Move a kernel along an axis, pushing others; None if one would leave the fabric."""
     forward = step > 0
-    # Backwards is forwards with the axis turned round: the far edge becomes the near one.
+    # Backward is forward on the mirrored axis: the far edge becomes the near one.
     near = places[:, axis] if forward else -(places[:, axis] + sizes[:, axis])
     end = limit if forward else 0
     lows, highs = places[:, 1 - axis], places[:, 1 - axis] + sizes[:, 1 - axis]
     pushed = {index: int(near[index]) + abs(step)}
+    # A kernel pushes only kernels that were after it before the move. Processed in the order of the old
+    # positions, the position of every kernel is therefore final when it is popped.
     waiting = [(int(near[index]), index)]
     while waiting:
         start, pusher = heappop(waiting)

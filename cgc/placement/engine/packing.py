@@ -1,8 +1,8 @@
-"""Dense bands along the data flow, by dynamic programming, for any number of kernels.
+"""Packing of kernels along the data flow by dynamic programming: dense bands, and columns of short wires.
 
-The fabric is cut into bands of equal height that lie on top of each other; a band is cut into columns, a
-column into rows, a row holds a few kernels. For one order and one height of the bands the columns are
-the narrowest ones, so that the kernels take the fewest bands.
+`pack_bands` works for any number of kernels. It cuts the fabric into bands of equal height, a band into
+columns, and a column into rows of a few kernels. For a given order and band height it chooses the narrowest
+columns, so that the kernels take the fewest bands.
 """
 
 from __future__ import annotations
@@ -16,24 +16,30 @@ from numpy.typing import NDArray
 from cgc.placement.engine.anneal import Stop
 from cgc.placement.engine.tree import NEVER, Floats, Ints, inverse
 
+# At least 48 widths are tried, more for few kernels: time and memory grow with widths times kernels.
 _LEAST_WIDTHS, _MOST_WIDTH_ENTRIES = 48, 20_000
-"""Widths to try, and those times the number of kernels, to which time and memory are proportional."""
 
+MOST_KERNELS = 160  # larger graphs take `pack_columns` too much memory and time: all spans at all widths
+_IMPOSSIBLE = 1e15
+_WIDTHS_PER_SPAN = 12
+_EMPTIEST = 1.4
 
+Small = NDArray[np.int8]
+Wires = NDArray[np.float32]
 Lengths = NDArray[np.int32]
 
 Rows = tuple[tuple[int, ...], ...]
-"""Positions in the order, by row from low to high."""
+"""Positions in the order, one tuple per row, from low to high."""
 
 
 @dataclass(frozen=True)
 class Stacks:
-    """The lowest stacks of rows of all short runs of an order.
+    """The lowest stacks of rows for all short runs of an order.
 
     Attributes:
-        widths: the widths of columns that were tried, ascending.
-        heights: by length of the run less 1, first position and width: the least height.
-        last: likewise, how many kernels are in the last row.
+        widths: column widths that were tried, ascending.
+        heights: least height, by length of the run less 1, first position and width.
+        last: number of kernels in the last row, indexed like `heights`.
     """
 
     widths: Ints
@@ -41,7 +47,7 @@ class Stacks:
     last: list[NDArray[np.int8]]
 
     def rows(self, start: int, end: int, column: int) -> Rows:
-        """The rows of a run at a width, given by its number."""
+        """Return the rows of a run at the width of index `column`."""
         found = []
         while end > start:
             size = int(self.last[end - start - 1][start, column])
@@ -51,14 +57,14 @@ class Stacks:
 
 
 def stacks(curves: Sequence[Ints], width: int, height: int, largest_row: int, largest_stack: int) -> Stacks:
-    """Stacks of all runs that are no higher than `height` at some width.
+    """Compute the stacks of all runs that are no higher than `height` at some width.
 
     Args:
-        curves: by position in the order, the least extent in one direction by that in the other.
-        width: of the fabric.
-        height: of the highest band.
-        largest_row: kernels in a row at most.
-        largest_stack: kernels in a stack at most.
+        curves: shape curves by position in the order: the least extent in one direction by that in the other.
+        width: width of the fabric.
+        height: height of the highest band.
+        largest_row: most kernels in a row.
+        largest_stack: most kernels in a stack.
     """
     count = len(curves)
     widths = _useful_widths(curves, width)
@@ -84,7 +90,7 @@ def stacks(curves: Sequence[Ints], width: int, height: int, largest_row: int, la
 
 
 def _useful_widths(curves: Sequence[Ints], width: int) -> Ints:
-    """Widths at which some kernel becomes lower, thinned out."""
+    """Return the widths at which some kernel becomes lower, subsampled to a maximum number."""
     distinct = {id(curve): curve for curve in curves}.values()
     useful = np.zeros(width + 1, np.bool_)
     useful[width] = True
@@ -98,7 +104,7 @@ def _useful_widths(curves: Sequence[Ints], width: int) -> Ints:
 
 
 def _row_heights(curves: Sequence[Ints], size: int, widths: Ints) -> Lengths:
-    """Least height of `size` kernels beside each other, by first position and width."""
+    """Return the least height of a row of `size` kernels, by first position and width."""
     if size == 1:
         return np.stack([curve[widths] for curve in curves]).astype(np.int32)
     known: dict[tuple[int, ...], Ints] = {}
@@ -113,21 +119,21 @@ def _row_heights(curves: Sequence[Ints], size: int, widths: Ints) -> Lengths:
 
 
 def pack_bands(found: Stacks, count: int, width: int, height: int, bands: int) -> list[list[Rows]] | None:
-    """The narrowest columns in equal bands.
+    """Pack kernels into the narrowest columns of equal bands.
 
     Args:
         found: stacks of the order.
-        count: kernels of the order.
-        width: of the fabric.
-        height: of the fabric.
-        bands: how many.
+        count: number of kernels in the order.
+        width: width of the fabric.
+        height: height of the fabric.
+        bands: number of bands.
 
     Returns:
-        By band and column the rows, None where the kernels need more bands.
+        The rows by band and column; None if the kernels need more bands.
     """
     narrowest, which = _narrowest(found, count, width, height // bands)
     lengths = np.arange(1, len(narrowest) + 1)
-    # Width used so far, plus `width` for every full band; the least is the best in every respect.
+    # Width used so far, plus `width` for every full band. A smaller value is never worse, so one is kept.
     used = np.full(count + 1, NEVER, dtype=np.int64)
     used[0] = 0
     came_from = np.zeros(count + 1, dtype=np.int64)
@@ -146,7 +152,7 @@ def pack_bands(found: Stacks, count: int, width: int, height: int, bands: int) -
 
 
 def _narrowest(found: Stacks, count: int, width: int, height: int) -> tuple[Ints, Ints]:
-    """By length less 1 and first position: the least width of a column of that height, and its number."""
+    """Return the least width of a column and its index, by length less 1 and first position."""
     narrowest = np.full((len(found.heights), count), NEVER, dtype=np.int64)
     which = np.zeros((len(found.heights), count), dtype=np.int64)
     for number, heights in enumerate(found.heights):
@@ -170,20 +176,9 @@ def _read_bands(
     return [bands[number][::-1] for number in sorted(bands)]
 
 
-Small = NDArray[np.int8]
-Wires = NDArray[np.float32]
-
-_IMPOSSIBLE = 1e15
-_WIDTHS_PER_SPAN = 12
-_EMPTIEST = 1.4
-
-MOST_KERNELS = 160
-"""Larger graphs need too much memory and time: all spans at all widths."""
-
-
 @dataclass(frozen=True)
 class _Rows:
-    """All rows of one number of kernels; first axis: first position, second: width of the column."""
+    """All rows of one number of kernels; axes are the first position and the width of the column."""
 
     heights: Lengths
     wires: Wires
@@ -191,7 +186,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Stacks:
-    """The best stacks of all spans of one length; axes as in `_Rows`, `last` is the size of the last row."""
+    """The best stacks of all spans of one length, with axes as in `_Rows`; `last` is the last row's size."""
 
     heights: Lengths
     wires: Wires
@@ -199,7 +194,7 @@ class _Stacks:
 
 
 class _Order:
-    """Wires of an order: which edges pass over, leave and stay in a run of positions."""
+    """An order's wires: the edges that pass over, leave and stay within a run of positions."""
 
     def __init__(self, count: int, edges: Sequence[tuple[int, int]]) -> None:
         self.count = count
@@ -209,7 +204,7 @@ class _Order:
         self.crossing: Ints = ((self.first < cuts) & (cuts <= self.second)).sum(axis=1)
 
     def row(self, start: int, size: int) -> tuple[float, float]:
-        """Wire of a row of `size` kernels per tile of its height, and per tile of its width."""
+        """Return the wire length of a row of `size` kernels per tile of its height, and per tile of width."""
         end = start + size
         first_in = (self.first >= start) & (self.first < end)
         second_in = (self.second >= start) & (self.second < end)
@@ -229,7 +224,7 @@ def pack_columns(
     frugalities: Sequence[float] = (0.0, 1.0, 8.0),
     stop: Stop = lambda: False,
 ) -> list[Rows] | None:
-    """The columns of the shortest estimated wires.
+    """Pack kernels into the columns of the shortest estimated wires.
 
     Args:
         heights: by position in the order, the least extent of the kernel in y by its extent in x (and the
@@ -237,20 +232,20 @@ def pack_columns(
         edges: pairs of positions.
         width: tiles of the fabric in x.
         height: tiles in y.
-        largest_row: kernels in a row at most.
-        frugalities: wire length per tile of height that a stack may cost more to be lower; each is tried.
-        stop: whether time is up.
+        largest_row: most kernels in a row.
+        frugalities: prices of height to try: the wire length that a stack may add per tile it becomes lower.
+        stop: returns True when the time is up.
 
     Returns:
-        The rows of the columns from left to right, or None where nothing fits or time is up.
+        The rows of the columns from left to right; None if nothing fits or the time is up.
     """
     order = _Order(len(heights), edges)
-    rows = [_rows(heights, order, size, width, height) for size in range(1, largest_row + 1)]
-    options = [_stacks(rows, order.count, height, frugality, stop) for frugality in frugalities]
-    return None if stop() else _best_columns(options, order, width, height, stop)
+    rows = [_make_rows(heights, order, size, width, height) for size in range(1, largest_row + 1)]
+    options = [_make_stacks(rows, order.count, height, frugality, stop) for frugality in frugalities]
+    return None if stop() else _choose_columns(options, order, width, height, stop)
 
 
-def _rows(heights: Ints, order: _Order, size: int, width: int, height: int) -> _Rows:
+def _make_rows(heights: Ints, order: _Order, size: int, width: int, height: int) -> _Rows:
     count = max(0, order.count - size + 1)
     widths = np.arange(width + 1)
     table = np.empty((count, width + 1), dtype=np.int64)
@@ -266,15 +261,17 @@ def _rows(heights: Ints, order: _Order, size: int, width: int, height: int) -> _
     return _Rows(table.astype(np.int32), wires.astype(np.float32))
 
 
-def _stacks(rows: Sequence[_Rows], count: int, height: int, frugality: float, stop: Stop) -> list[_Stacks]:
-    """The best stacks by length of the span, from 0 to the longest that fits anywhere."""
+def _make_stacks(
+    rows: Sequence[_Rows], count: int, height: int, frugality: float, stop: Stop
+) -> list[_Stacks]:
+    """Return the best stacks by length of the span, from 0 to the longest that fits anywhere."""
     shape = (count + 1, rows[0].heights.shape[1])
     stacks = [_Stacks(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(shape, np.int8))]
     for length in range(1, count + 1):
         best: _Stacks | None = None
         for size in range(1, min(length, len(rows)) + 1):
-            option = _extended(stacks[length - size], rows[size - 1], count, length, size)
-            best = option if best is None else _better(best, option, frugality)
+            option = _add_row(stacks[length - size], rows[size - 1], count, length, size)
+            best = option if best is None else _select_stacks(best, option, frugality)
         assert best is not None
         if stop() or bool((best.heights > height).all()):
             break
@@ -282,7 +279,7 @@ def _stacks(rows: Sequence[_Rows], count: int, height: int, frugality: float, st
     return stacks
 
 
-def _extended(stack: _Stacks, row: _Rows, count: int, length: int, size: int) -> _Stacks:
+def _add_row(stack: _Stacks, row: _Rows, count: int, length: int, size: int) -> _Stacks:
     starts = count - length + 1
     rest = length - size
     heights = stack.heights[:starts] + row.heights[rest : rest + starts]
@@ -290,7 +287,8 @@ def _extended(stack: _Stacks, row: _Rows, count: int, length: int, size: int) ->
     return _Stacks(np.minimum(heights, np.int32(NEVER)), wires, np.full(heights.shape, size, np.int8))
 
 
-def _better(one: _Stacks, other: _Stacks, frugality: float) -> _Stacks:
+def _select_stacks(one: _Stacks, other: _Stacks, frugality: float) -> _Stacks:
+    """Choose the cheaper of two stacks for every start and width."""
     take = other.wires + frugality * other.heights < one.wires + frugality * one.heights
     return _Stacks(
         np.where(take, other.heights, one.heights),
@@ -299,7 +297,7 @@ def _better(one: _Stacks, other: _Stacks, frugality: float) -> _Stacks:
     )
 
 
-def _best_columns(
+def _choose_columns(
     options: Sequence[Sequence[_Stacks]], order: _Order, width: int, height: int, stop: Stop
 ) -> list[Rows] | None:
     count = order.count
@@ -316,7 +314,7 @@ def _best_columns(
         used = int(np.argmax(possible))
         for length in range(1, min(len(cost) - 1, count - start) + 1):
             end = start + length
-            for column in _widths(cost[length][start], width - used, end == count):
+            for column in _useful_column_widths(cost[length][start], width - used, end == count):
                 found = total[start, : width + 1 - column] + cost[length][start, column]
                 better = found < total[end, column:] - 1e-9
                 total[end, column:][better] = found[better]
@@ -330,7 +328,7 @@ def _best_columns(
 def _span_costs(
     options: Sequence[Sequence[_Stacks]], order: _Order, width: int, height: int
 ) -> tuple[list[Floats], list[Small]]:
-    """Cost of a column by length of span, start and width, and which of the options it is."""
+    """Return the cost of a column by length of span, start and width, and the index of its option."""
     widths = np.arange(width + 1)
     costs, choices = [np.empty((0, 0))], [np.empty((0, 0), np.int8)]
     for length in range(1, max(len(option) for option in options)):
@@ -348,13 +346,11 @@ def _span_costs(
     return costs, choices
 
 
-def _widths(cost: Floats, limit: int, last: bool) -> list[int]:
-    """Widths worth trying: those cheaper than all narrower ones, thinned out.
-
-    A column that is far wider than its kernels need stays half empty, so it can only be the last one.
-    """
+def _useful_column_widths(cost: Floats, limit: int, last: bool) -> list[int]:
+    """Return the widths that are cheaper than all narrower ones, subsampled to a maximum number."""
     lowest = np.minimum.accumulate(cost[: limit + 1])
     useful = np.nonzero(lowest[1:] < np.minimum(lowest[:-1], _IMPOSSIBLE / 2))[0] + 1
+    # A column much wider than its kernels need is half empty, which only the last one may be.
     if len(useful) and not last:
         useful = useful[useful <= _EMPTIEST * useful[0] + 1]
     if len(useful) > _WIDTHS_PER_SPAN:

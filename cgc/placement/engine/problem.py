@@ -1,4 +1,4 @@
-"""Evaluation of slicing floorplans: do the kernels fit at a target time, and how long are the wires."""
+"""Evaluation of slicing floorplans: feasibility at a target time, and wire length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cgc.placement.engine.tree import Box, Ints, Node, Shapes
 
 Edges = Sequence[tuple[int, int]]
-"""Pairs of indices of kernels, source first; the same pair may come more than once."""
+"""Pairs of kernel indices, source first; a pair may occur more than once."""
 
 _KEPT_TARGETS = 400
 _SMALLEST_STRETCH, _LARGEST_STRETCH = 0.98, 1.3
@@ -22,13 +22,13 @@ _BOXES_BETWEEN = 2
 
 
 class Curves(Protocol):
-    """The rectangles of a kernel by the time that they take."""
+    """The shape curves of a kernel by target time."""
 
     def heights(self, target: float) -> Ints:
-        """Least extent in one direction by the extent in the other, 0 .. the longer side of the fabric.
+        """Return the least extent in one direction by the extent in the other, 0 .. the fabric's longer side.
 
-        Kernels may be turned by 90 degrees, so that the curve holds for both directions. Kernels of equal
-        curves return the same array.
+        Kernels may be rotated by 90 degrees, so one curve serves both directions. Kernels with equal curves
+        return the same array.
         """
 
 
@@ -38,9 +38,9 @@ class Floorplan:
 
     Attributes:
         tree: the cuts.
-        target: all kernels keep this time.
-        box: what the tree is cut from; its low corner is that of the fabric.
-        objective: with the target as the time and the middle of its piece as the centre of every kernel.
+        target: time that every kernel meets.
+        box: the box that the tree divides, at the low corner of the fabric.
+        objective: value with the target as the time, and with every kernel centered in its piece.
     """
 
     tree: Node
@@ -51,7 +51,7 @@ class Floorplan:
 
 @dataclass(frozen=True)
 class Weights:
-    """Of the objective `time * target + wires * length of the wires`; smaller is better."""
+    """Weights of the objective `time * target + wires * wire length`, which is minimized."""
 
     time: float
     wires: float
@@ -61,14 +61,14 @@ class Problem:
     """Kernels, their wires and a fabric in the form that the search needs.
 
     Args:
-        width: of the fabric.
-        height: of the fabric.
-        curves: rectangles of each kernel.
-        edges: wires between kernels; all weigh the same.
-        weights: of the objective.
+        width: extent of the fabric in x, in PEs.
+        height: extent of the fabric in y, in PEs.
+        curves: shape curves of each kernel.
+        edges: wires between kernels, all of equal weight.
+        weights: weights of the objective.
 
     Attributes:
-        neighbours: indices of the kernels at the other end of each kernel's edges.
+        neighbors: indices of the kernels at the other end of each kernel's edges.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Problem:
         self.weights = weights
         self.curves = list(curves)
         self.edges = [edge for edge in edges if edge[0] != edge[1]]
-        self.neighbours: list[list[int]] = [[] for _ in curves]
+        self.neighbors: list[list[int]] = [[] for _ in curves]
         for source, target in self.edges:
-            self.neighbours[source].append(target)
-            self.neighbours[target].append(source)
+            self.neighbors[source].append(target)
+            self.neighbors[target].append(source)
         pairs = [(min(edge), max(edge)) for edge in self.edges]
         ends, counts = np.unique(np.array(pairs, np.int64).reshape(-1, 2), axis=0, return_counts=True)
         self._sources: Ints = ends[:, 0].copy()
@@ -91,7 +91,7 @@ class Problem:
         self._shapes: dict[float, Shapes] = {}
 
     def shapes(self, target: float) -> Shapes:
-        """Rectangles of all kernels at a target; the last few targets are kept."""
+        """Return the shapes of all kernels at a target, cached for recent targets."""
         found = self._shapes.get(target)
         if found is None:
             if len(self._shapes) >= _KEPT_TARGETS:
@@ -100,7 +100,7 @@ class Problem:
         return found
 
     def stretch(self, tree: Node, shapes: Shapes) -> tuple[float, Box]:
-        """How long a tree is compared with the fabric, in the direction where that is less, and that box."""
+        """Return the extent of a tree relative to the fabric in its better direction, and the box there."""
         heights, widths = tree.curves(shapes)
         height, width = int(heights[self.width]), int(widths[self.height])
         upright, across = height / self.height, width / self.width
@@ -109,26 +109,27 @@ class Problem:
         return across, Box(0, 0, max(1, width), self.height)
 
     def estimate(self, tree: Node, target: float, steepness: float) -> float:
-        """The objective at the target at which a tree would just fit, the measure of the search.
+        """Estimate the objective at the target at which a tree would just fit.
 
-        It also tells bad trees from worse ones. What is much smaller than the fabric does not promise more
-        speed: then something else limits it, or wires weigh more.
+        This is the measure of the search, as it also ranks trees that do not fit.
 
         Args:
             tree: the cuts.
-            target: the time.
-            steepness: percent of time for a percent of length that is missing; 1 where sizes are proportional
-                to speed, more where they come in steps.
+            target: the time at which the extent is measured.
+            steepness: percent of time per percent of missing length; 1 if sizes are proportional to speed,
+                more if they change in steps.
         """
         shapes = self.shapes(target)
         ratio, box = self.stretch(tree, shapes)
         if ratio > _LARGEST_STRETCH:
             return math.inf
+        # A tree much smaller than the fabric promises no more speed: something else limits it, or the wires
+        # have more weight. Hence the lower limit.
         time = target * max(ratio**steepness if ratio > 1 else ratio, _SMALLEST_STRETCH)
         return self.weights.time * time + self.weights.wires * self._shortest(tree, box, ratio, shapes)[0]
 
     def floorplan(self, tree: Node, target: float) -> Floorplan | None:
-        """A tree at a target, None where it does not fit."""
+        """Evaluate a tree at a target; None if it does not fit."""
         shapes = self.shapes(target)
         ratio, box = self.stretch(tree, shapes)
         if ratio > 1:
@@ -137,21 +138,22 @@ class Problem:
         return Floorplan(tree, target, box, self.weights.time * target + self.weights.wires * wires)
 
     def _shortest(self, tree: Node, box: Box, ratio: float, shapes: Shapes) -> tuple[float, Box]:
-        """Length of the wires in the best of some boxes, or in the given one where little is free.
+        """Return the least wire length over some boxes, or in the given one if little of the fabric is free.
 
-        Without weight it counts as 0.
+        The length is 0 if wires have no weight.
         """
         if not self.weights.wires:
             return 0.0, box
-        best = self._wires(tree, box, shapes), box
+        best = self._wire_length(np.array(tree.centers(box, shapes))), box
         if ratio < _ROOMY:
             for other in self._roomy_boxes(tree, shapes):
                 if other != box:
-                    best = min(best, (self._wires(tree, other, shapes), other))
+                    length = self._wire_length(np.array(tree.centers(other, shapes)))
+                    best = min(best, (length, other))
         return best
 
     def _roomy_boxes(self, tree: Node, shapes: Shapes) -> Iterator[Box]:
-        """Boxes inside the fabric: as wide as possible, as high as possible, and some in between."""
+        """Yield boxes inside the fabric, from the highest to the widest."""
         heights, widths = tree.curves(shapes)
         narrow, low = int(widths[self.height]), int(heights[self.width])
         if narrow > self.width or low > self.height:
@@ -160,17 +162,14 @@ class Problem:
             yield Box(0, 0, int(width), max(1, int(heights[width])))
 
     def pieces(self, plan: Floorplan) -> list[Box]:
-        """The piece of every kernel."""
+        """Return the piece of every kernel, by index."""
         return [Box(*piece[1:]) for piece in sorted(plan.tree.pieces(plan.box, self.shapes(plan.target)))]
 
-    def _wires(self, tree: Node, box: Box, shapes: Shapes) -> float:
-        return self._length(np.array(tree.centers(box, shapes)))
-
     def wires(self, centers: NDArray[np.float64]) -> float:
-        """Sum over the edges of the L1 distance of the centres; `centers` is kernels x 2."""
-        return self._length(centers.T)
+        """Return the sum of the L1 distances along all edges; `centers` is kernels x 2."""
+        return self._wire_length(centers.T)
 
-    def _length(self, centers: NDArray[np.float64]) -> float:
-        """`wires` of x and y of all centres, 2 x kernels."""
+    def _wire_length(self, centers: NDArray[np.float64]) -> float:
+        """Return the wire length for `centers` of 2 x kernels."""
         x, y = np.abs(centers[:, self._sources] - centers[:, self._sinks])
         return float((x + y) @ self._counts)

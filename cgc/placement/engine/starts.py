@@ -1,4 +1,4 @@
-"""Floorplans along the data flow, to start the search from."""
+"""Initial floorplans along the data flow, and searches for any floorplan that fits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,21 @@ from cgc.placement.engine.packing import MOST_KERNELS, Rows, pack_bands, pack_co
 from cgc.placement.engine.problem import Edges, Floorplan, Problem, Weights
 from cgc.placement.engine.tree import Node, cut
 
+STRETCHES = (1.0, 1.03)  # heights of the box relative to the fabric's: slightly too high is a good start, too
+MOST_BANDS = 10
+
+# Most kernels in a row and in a column of a band: thin kernels in a row have short wires, more freedom packs
+# more densely.
+SHORT, DENSE = ((1, 1), (1, 3)), ((3, 96),)
+
+RUNS = (1, 24, 64, 256)  # lengths of the runs that may be sorted by size
+_HEAT, _STEEPNESS = 0.02, 5.0
+_BANDS_TO_FIT = 6
+_HIGHER = (1.0, 1.1, 1.25)  # heights of bands to start from, relative to the fabric's
+
 
 def flow_order(count: int, edges: Edges) -> list[int]:
-    """Indices of the kernels with every source before its targets, staying on a branch as long as possible.
-
-    Kernels on a cycle come last, by index.
-    """
+    """Sort the kernels topologically, depth first; kernels on a cycle come last, by index."""
     targets: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for source, sink in edges:
@@ -36,10 +45,10 @@ def flow_order(count: int, edges: Edges) -> list[int]:
     return order + [index for index in range(count) if index not in seen]
 
 
-def sorted_runs(order: Sequence[int], sizes: Sequence[float], length: int) -> list[int]:
-    """An order with the kernels of each run of some length sorted by falling size.
+def sort_runs(order: Sequence[int], sizes: Sequence[float], length: int) -> list[int]:
+    """Sort each run of `length` kernels of an order by descending size.
 
-    Kernels of like sizes fill an area better; short runs keep most of the order.
+    Kernels of similar sizes pack more densely; short runs preserve most of the order.
     """
     runs = (order[start : start + length] for start in range(0, len(order), length))
     return [index for run in runs for index in sorted(run, key=lambda index: (-sizes[index], index))]
@@ -53,15 +62,15 @@ def short_order(
     rng: random.Random,
     stop: Stop = lambda: False,
 ) -> list[int]:
-    """Moves and reverses runs of an order while that shortens the wires of a stack of the kernels.
+    """Move and reverse runs of an order while that shortens the wires of a stack of the kernels.
 
     Args:
-        order: where to start.
-        edges: by index of kernel.
-        sizes: thickness of each kernel in the stack, any unit.
-        moves: how many to try.
-        rng: source of the moves.
-        stop: whether time is up.
+        order: initial order.
+        edges: pairs of kernel indices.
+        sizes: thickness of each kernel in the stack, in any unit.
+        moves: number of moves to try.
+        rng: random generator of the moves.
+        stop: returns True when the time is up.
     """
     count = len(order)
     if count < 3 or not edges:
@@ -92,16 +101,6 @@ def short_order(
     return best
 
 
-STRETCHES = (1.0, 1.03)
-"""Heights of the box to fill, as shares of the fabric's: what is a little too high is a good start, too."""
-
-MOST_BANDS = 10
-
-SHORT, DENSE = ((1, 1), (1, 3)), ((3, 96),)
-"""Kernels in a row and in a column of a band at most: thin kernels beside each other have short wires, more
-freedom fills more."""
-
-
 def band_trees(
     problem: Problem,
     order: Sequence[int],
@@ -111,7 +110,7 @@ def band_trees(
     styles: Sequence[tuple[int, int]] = SHORT + DENSE,
     most_bands: int = MOST_BANDS,
 ) -> Iterator[Node]:
-    """Dense bands in a box at the corner of the fabric, few bands first; as trees they may be even denser."""
+    """Yield trees of bands packed into a box, fewest bands first; cut as trees they may be even denser."""
     shapes = problem.shapes(target)
     curves = [shapes.heights[index] for index in order]
     for largest_row, largest_stack in styles:
@@ -119,13 +118,13 @@ def band_trees(
         for count in range(1, min(most_bands, height) + 1):
             bands = pack_bands(found, len(order), width, height, count)
             if bands is not None:
-                yield _serpentine(bands, order)
+                yield _make_serpentine(bands, order)
 
 
 def column_trees(
     problem: Problem, order: Sequence[int], target: float, stop: Stop = lambda: False
 ) -> Iterator[Node]:
-    """The columns of the shortest wires at a target, in boxes as high as the fabric and a little higher."""
+    """Yield the columns of the shortest wires at a target, in boxes of the heights `STRETCHES`."""
     if len(order) > MOST_KERNELS:
         return
     shapes = problem.shapes(target)
@@ -137,16 +136,16 @@ def column_trees(
         columns = pack_columns(heights, edges, problem.width, int(problem.height * stretch), stop=stop)
         if columns is not None and columns not in seen:
             seen.append(columns)
-            yield _serpentine([columns], order)
+            yield _make_serpentine([columns], order)
 
 
-def _serpentine(bands: Sequence[Sequence[Rows]], order: Sequence[int]) -> Node:
-    """Bands and columns of which every other one runs backwards, so that neighbours stay near."""
+def _make_serpentine(bands: Sequence[Sequence[Rows]], order: Sequence[int]) -> Node:
+    """Make a tree of bands and columns with alternating direction, which keeps neighbors close."""
     pieces = []
     for number, band in enumerate(bands):
         columns = []
         for turn, rows in enumerate(band):
-            # A backward band is mirrored, rows included, so that what follows in a row lies behind it.
+            # Mirror a backward band together with its rows, so that the data flow continues across columns.
             step = -1 if number % 2 else 1
             leaves = [cut(False, [Node(order[position]) for position in row[::step]]) for row in rows]
             columns.append(cut(True, leaves[::-1] if turn % 2 else leaves))
@@ -154,25 +153,16 @@ def _serpentine(bands: Sequence[Sequence[Rows]], order: Sequence[int]) -> Node:
     return cut(True, pieces)
 
 
-_HEAT, _STEEPNESS = 0.02, 5.0
-RUNS = (1, 24, 64, 256)
-"""Lengths of runs that may be sorted by size."""
-
-_BANDS_TO_FIT = 6
-_HIGHER = (1.0, 1.1, 1.25)
-"""Heights of bands to start from, as shares of the fabric's."""
-
-
 def orders_to_fit(problem: Problem, order: Sequence[int], target: float) -> Iterator[list[int]]:
-    """An order, and others that pack more densely the less they follow it."""
+    """Yield an order, then others that pack more densely but follow it less."""
     sizes = _sizes(problem, target)
     for length in RUNS:
         if length < 2 * len(order):
-            yield sorted_runs(order, sizes, length)
+            yield sort_runs(order, sizes, length)
 
 
 def fit_bands(problem: Problem, order: Sequence[int], target: float) -> Floorplan | None:
-    """The first dense bands along an order that fit the fabric at a target, None where none do."""
+    """Find dense bands along an order that fit the fabric at a target; None if none do."""
     for variant in orders_to_fit(problem, order, target):
         trees = band_trees(problem, variant, target, problem.width, problem.height, DENSE, _BANDS_TO_FIT)
         for tree in trees:
@@ -190,11 +180,11 @@ def fit_changed(
     rng: random.Random,
     stop: Stop = lambda: False,
 ) -> Floorplan | None:
-    """Anneals a tree until it fits at a target, None where it does not after that many changes."""
+    """Anneal a tree until it fits at a target; None if it does not within `moves` moves."""
     fitting: list[Floorplan] = []
     unwired = Problem(problem.width, problem.height, problem.curves, problem.edges, Weights(1.0, 0.0))
 
-    def realise(changed: Node, _: float) -> Floorplan | None:
+    def realize(changed: Node, _: float) -> Floorplan | None:
         found = problem.floorplan(changed, target)
         if found is not None:
             fitting.append(found)
@@ -206,7 +196,7 @@ def fit_changed(
         target,
         Schedule(moves, _HEAT, _STEEPNESS),
         rng,
-        realise,
+        realize,
         lambda: bool(fitting) or stop(),
     )
     return fitting[0] if fitting else None
@@ -215,8 +205,8 @@ def fit_changed(
 def fit_hard(
     problem: Problem, target: float, moves: int, rng: random.Random, stop: Stop = lambda: False
 ) -> Floorplan | None:
-    """For kernels that hardly fit: by falling size, and annealed from bands that are too high."""
-    by_size = sorted_runs(range(len(problem.curves)), _sizes(problem, target), len(problem.curves))
+    """Find a floorplan for kernels that barely fit: sort by size, then anneal bands that are too high."""
+    by_size = sort_runs(range(len(problem.curves)), _sizes(problem, target), len(problem.curves))
     for share in _HIGHER:
         for tree in band_trees(problem, by_size, target, problem.width, int(problem.height * share)):
             plan = fit_changed(problem, tree, target, moves, rng, stop)
@@ -226,7 +216,7 @@ def fit_hard(
 
 
 def _sizes(problem: Problem, target: float) -> list[int]:
-    """About the least area of each kernel."""
+    """Estimate the least area of each kernel."""
     lengths = np.arange(len(problem.curves[0].heights(target)))
     areas = {id(heights): int((heights * lengths)[1:].min()) for heights in problem.shapes(target).heights}
     return [areas[id(heights)] for heights in problem.shapes(target).heights]

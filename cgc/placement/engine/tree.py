@@ -1,8 +1,8 @@
-"""Slicing floorplans: a fabric cut straight through again and again, with a kernel in every piece.
+"""Slicing floorplans: recursive straight cuts of a fabric, with a kernel in every piece.
 
-A tree says how to cut. Every node knows, for one target, the least height at every width and the least width
-at every height of its piece, each from those of its children in one vector operation. So the shapes of all
-kernels are always chosen together and exactly, and a tree fits the fabric or does not.
+A slicing tree describes the cuts. Every node computes, for one target, its shape curves: the least height at
+every width and the least width at every height, each from the curves of its children in one vector operation.
+The shapes of all kernels are thereby chosen together and exactly, and a tree either fits the fabric or not.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-NEVER = 1 << 24
-"""Length of a rectangle that does not exist; sums of thousands of them stay in 64 bits."""
+NEVER = 1 << 24  # extent of a rectangle that does not exist; sums of thousands of them fit in 64 bits
 
 
 class Box(NamedTuple):
@@ -30,16 +29,16 @@ class Box(NamedTuple):
 
 
 Piece = tuple[int, int, int, int, int]
-"""A kernel and its box."""
+"""Kernel index, x, y, width and height."""
 
 
 class Node:
-    """A piece of the fabric; immutable but for the curves it remembers for one target.
+    """A piece of the fabric; immutable except for the curves, which are cached for one target.
 
     Attributes:
         leaf: index of the kernel, or -1.
-        stacked: whether the children lie on top of each other, from low to high y, else side by side.
-        children: at least two, or none for a leaf.
+        stacked: True if the children follow each other in y, False if in x.
+        children: at least two nodes, or none for a leaf.
         members: bit set of the kernels in this piece.
     """
 
@@ -57,7 +56,7 @@ class Node:
         self._widths: Ints = self._heights
 
     def curves(self, shapes: Shapes) -> tuple[Ints, Ints]:
-        """Least height by width, and least width by height."""
+        """Return the least height by width, and the least width by height."""
         target = shapes.target
         if self._target != target:
             if self.leaf >= 0:
@@ -76,11 +75,9 @@ class Node:
         return self._heights, self._widths
 
     def pieces(self, box: Box, shapes: Shapes) -> list[Piece]:
-        """The pieces of all kernels below this node, which must fit into `box`.
-
-        Trees share nodes. So a child may remember another target than its parent, from a tree without that
-        parent: every node is brought to the target of `shapes` before it is cut.
-        """
+        """Return the pieces of all kernels below this node, which must fit into `box`."""
+        # Trees share nodes, so the curves of a child may be cached for another target than its parent's:
+        # `curves` must be called on every node before it is cut.
         found: list[Piece] = []
         waiting = [(self, *box)]
         while waiting:
@@ -93,7 +90,7 @@ class Node:
                     waiting.append((child, x, y, width, part))
                     y += part
             else:
-                # In the middle of what is left, near the centres of the pieces below and above.
+                # Center a row in the remaining width, close to the centers of the pieces below and above.
                 x += (width - node.curves(shapes)[1].item(height)) // 2
                 for child in node.children:
                     part = child.curves(shapes)[1].item(height)
@@ -102,10 +99,8 @@ class Node:
         return found
 
     def centers(self, box: Box, shapes: Shapes) -> tuple[list[float], list[float]]:
-        """X and y of the middles of the pieces that `pieces` gives, by kernel; this is a tree of all kernels.
-
-        The search spends most of its time here, hence no calls for what a node remembers.
-        """
+        """Return the x and the y of the centers of all pieces, by kernel; the tree must hold all kernels."""
+        # The search spends most of its time here: cached curves are read without a call.
         target, count = shapes.target, len(shapes.heights)
         middles_x, middles_y = [box.x + box.width / 2] * count, [box.y + box.height / 2] * count
         waiting = [(self, *box)] if self.children else []
@@ -133,7 +128,7 @@ class Node:
         return middles_x, middles_y
 
     def inner(self) -> list[Node]:
-        """This node and all below it that have children, each before those below it."""
+        """Return the inner nodes of this subtree in preorder."""
         found: list[Node] = []
         waiting = [self]
         while waiting:
@@ -145,7 +140,7 @@ class Node:
 
 
 def cut(stacked: bool, children: Sequence[Node]) -> Node:
-    """A node of children, with children that are cut the same way dissolved into it."""
+    """Make a node of `children`, inlining children that are cut in the same direction."""
     flat: list[Node] = []
     for child in children:
         flat.extend(child.children if child.leaf < 0 and child.stacked == stacked else (child,))
@@ -156,8 +151,9 @@ class Shapes:
     """The rectangles of all kernels at one target.
 
     Args:
-        target: the time.
-        heights: by kernel, the least extent in one direction by that in the other, 0 .. limit.
+        target: time that every kernel must meet.
+        heights: shape curve of each kernel: the least extent in one direction by that in the other,
+            0 .. limit.
     """
 
     def __init__(self, target: float, heights: Sequence[Ints]) -> None:
@@ -166,14 +162,14 @@ class Shapes:
         self._queries: Ints = -np.arange(len(self.heights[0]))
 
     def inverse(self, curve: Ints) -> Ints:
-        """From least height by width to least width by height, or back."""
+        """Invert a curve from least height by width to least width by height, or back."""
         found = (-curve).searchsorted(self._queries)
         found[found >= len(curve)] = NEVER
         return found
 
 
 def inverse(curve: Ints, lengths: Ints) -> Ints:
-    """The least length in the other direction at some lengths, `NEVER` where there is none."""
+    """Return the least extent in the other direction for each of `lengths`; `NEVER` if there is none."""
     found = (-curve).searchsorted(-lengths)
     found[found >= len(curve)] = NEVER
     return found

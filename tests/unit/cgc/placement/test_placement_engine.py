@@ -11,7 +11,7 @@ import pytest
 
 from cgc.placement.engine.anneal import Schedule, anneal, push
 from cgc.placement.engine.problem import Curves, Edges, Floorplan, Problem, Weights
-from cgc.placement.engine.starts import band_trees, fit_bands, fit_hard, flow_order, short_order, sorted_runs
+from cgc.placement.engine.starts import band_trees, fit_bands, fit_hard, flow_order, short_order, sort_runs
 from cgc.placement.engine.tree import NEVER, Box, Ints, Node, cut
 from cgc.placement.model import Rect
 
@@ -152,11 +152,11 @@ def test_annealing_shortens_the_wires_of_a_shuffled_chain() -> None:
     start = problem.floorplan(tree, 1)
     assert start is not None
 
-    def realise(changed: Node, limit: float) -> Floorplan | None:
+    def realize(changed: Node, limit: float) -> Floorplan | None:
         found = problem.floorplan(changed, 1)
         return found if found is not None and found.objective < limit else None
 
-    best = anneal(problem, tree, 1, Schedule(3000, 0.02, 5.0), random.Random(0), realise)
+    best = anneal(problem, tree, 1, Schedule(3000, 0.02, 5.0), random.Random(0), realize)
     pieces_of(problem, best)
     assert best is not None
     # A chain of 16 squares of side 4 has 15 wires of at least 4.
@@ -164,7 +164,7 @@ def test_annealing_shortens_the_wires_of_a_shuffled_chain() -> None:
 
 
 def test_the_box_of_few_kernels_is_the_one_of_the_shortest_wires() -> None:
-    """Flat kernels on top of each other: 1 from centre to centre, where tall ones beside each other are 9."""
+    """Flat kernels on top of each other: 1 from center to center, where tall ones beside each other are 9."""
     problem = problem_of([Choice((9, 1), (3, 3))] * 4, 60, 60, chain(4))
     plan = problem.floorplan(cut(True, [Node(index) for index in range(4)]), 1)
     assert plan is not None
@@ -220,5 +220,5 @@ def test_short_order_untangles_a_chain() -> None:
 
 
 def test_sorted_runs_keep_the_order_of_the_runs() -> None:
-    assert sorted_runs([0, 1, 2, 3, 4], [1, 5, 2, 9, 3], 2) == [1, 0, 3, 2, 4]
-    assert sorted_runs([3, 1, 2], [0, 0, 0, 0], 1) == [3, 1, 2]
+    assert sort_runs([0, 1, 2, 3, 4], [1, 5, 2, 9, 3], 2) == [1, 0, 3, 2, 4]
+    assert sort_runs([3, 1, 2], [0, 0, 0, 0], 1) == [3, 1, 2]

@@ -15,12 +15,13 @@ help: ## this list
 
 setup: .venv/.complete ## create .venv from constraints.txt
 
-lint: .venv/.complete ## style, types, who may import whom, circles of imports
+lint: .venv/.complete ## style, types, who may import whom, circles of imports, American spelling
 	$(VENV_PYTHON) -m ruff check
 	$(VENV_PYTHON) -m ruff format --check
 	$(VENV_PYTHON) -m mypy
 	.venv/bin/lint-imports --config setup.cfg
 	$(VENV_PYTHON) scripts/lint.py
+	git ls-files -z | xargs -0 .venv/bin/codespell
 
 test: .venv/.complete ## the tests
 	$(VENV_PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --no-loadscope-reorder

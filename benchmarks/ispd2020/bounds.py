@@ -23,7 +23,7 @@ class Bounds:
     Attributes:
         area_time: the time below which the smallest rectangles have more tiles than the fabric, cycles.
         kernel_time: the least time of the kernel that is hardest to split, cycles.
-        objective: of time and wires together, without adapters: the centres of two kernels are at least half
+        objective: of time and wires together, without adapters: the centers of two kernels are at least half
             of their two shorter sides apart.
     """
 

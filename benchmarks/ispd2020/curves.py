@@ -296,7 +296,7 @@ class ContestProblem(Problem):
         wires = sum(sides[source] + sides[sink] for source, sink in self.edges) / 2
         return self.weights.time * target + self.weights.wires * wires
 
-    def realised(
+    def realized(
         self, tree: Node, target: float, limit: float = math.inf, stop: Stop = lambda: False
     ) -> Floorplan | None:
         """A tree at the best target near the given one.

@@ -31,7 +31,7 @@ class Score:
         objective: the weighted sum; smaller is better.
         time: of the slowest kernel, cycles per sample.
         slowest: its name.
-        wires: sum over the edges of the L1 distance of the centres, tiles.
+        wires: sum over the edges of the L1 distance of the centers, tiles.
         adapters: sum over the edges of the mismatches, own definition.
         used_tiles: tiles of all rectangles.
         largest_memory: words of the fullest tile.

@@ -169,7 +169,7 @@ class Search:
         if estimate < math.inf:
             self._starts.append(_Start(estimate, len(self._starts), tree, target))
         if not self._plans or estimate < _HOPEFUL * self._plans[0].objective:
-            self._keep(self.problem.realised(tree, target, stop=self._late))
+            self._keep(self.problem.realized(tree, target, stop=self._late))
 
     def _late(self) -> bool:
         """Whether time is up, and for a first floorplan, too."""
@@ -243,6 +243,6 @@ class Search:
             schedule = Schedule(self._moves, heat, steepness)
 
             def realize(changed: Node, limit: float) -> Floorplan | None:
-                return self.problem.realised(changed, target, limit, self._late)
+                return self.problem.realized(changed, target, limit, self._late)
 
             self._keep(anneal(self.problem, tree, target, schedule, self._rng, realize, self._stop))

@@ -59,7 +59,7 @@ def test_solution_round_trip() -> None:
 def test_score_of_a_legal_solution() -> None:
     graph = parse_graph(GRAPH)
     found = score(graph, parse_solution(PAINT, graph))
-    # k1: 6 high, 3 wide, turned: centre (3, 1.5). k2: 5 high, 12 wide from x = 6: centre (12, 2.5).
+    # k1: 6 high, 3 wide, turned: center (3, 1.5). k2: 5 high, 12 wide from x = 6: center (12, 2.5).
     assert found.legal
     assert found.time == max(2 * 4 * 1 * 4, 16 * 2 * 2, 16 * 1 * 2 * 9, 16 * 1 * 4)
     assert found.slowest == "k2"

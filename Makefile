@@ -21,7 +21,6 @@ lint: .venv/.complete ## style, types, who may import whom, circles of imports, 
 	$(VENV_PYTHON) -m mypy
 	.venv/bin/lint-imports --config setup.cfg
 	$(VENV_PYTHON) scripts/lint.py
-	git ls-files -z | xargs -0 .venv/bin/codespell
 
 test: .venv/.complete ## the tests
 	$(VENV_PYTHON) -m pytest --numprocesses=auto --maxprocesses=5 --no-loadscope-reorder

@@ -1,4 +1,4 @@
-"""Checks of `make lint` that no tool has: circles of imports, and paths of a machine in tracked files."""
+"""Lint in addition to ruff, mypy and import-linter: circles of imports, machine paths, spelling."""
 
 from __future__ import annotations
 
@@ -44,6 +44,20 @@ def find_machine_paths(paths: Iterable[Path], machine_paths: Iterable[str]) -> l
     return found
 
 
+def list_files() -> list[Path]:
+    """Return the files that Git tracks, or all files of a copy that is no checkout."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode == 0:
+        paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    else:
+        sources = (path for path in ROOT.rglob("*") if path.suffix != ".pyc")
+        paths = [path for path in sources if not _GENERATED & set(path.relative_to(ROOT).parts)]
+    return [path for path in paths if path.is_file()]
+
+
+_GENERATED = {".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".venv", "demo_out"}
+
+
 def main() -> int:
     """Print what is wrong, and return the exit code."""
     setup = ConfigParser()
@@ -51,12 +65,13 @@ def main() -> int:
     circle = find_import_circle(setup["importlinter"]["root_packages"].split())
     if circle:
         print("circle of imports:", " -> ".join(circle))
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
-    files = [ROOT / name for name in tracked.stdout.split("\0") if name and (ROOT / name).is_file()]
+    files = list_files()
     machine_paths = find_machine_paths(files, (str(ROOT), str(Path.home())))
     for line in machine_paths:
         print(f"{line} is a path of this machine")
-    return int(bool(circle or machine_paths))
+    names = [str(path.relative_to(ROOT)) for path in files]
+    spelling = subprocess.run([sys.executable, "-m", "codespell_lib", *names], cwd=ROOT, check=False)
+    return int(bool(circle or machine_paths or spelling.returncode))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ tensors, with bodies of `arith`, `math` and `tensor.extract` on scalars.
 
     dialect     `linalg.generic`, queries about it, and calls for what linalg cannot express
     build       scalars, tensors and loops
+    expressions lazy tensors, computed in the bodies of the nests that need them
     from_jaxpr  loop nests from the jaxpr of an op, by a table of JAX primitives
     lower       a group of CIRH ops -> func.func
     passes      `lair-fuse`, `lair-cse`, `lair-dce`

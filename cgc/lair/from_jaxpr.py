@@ -1,50 +1,65 @@
-"""Loop nests from a jaxpr: what an op computes is defined by its JAX lowering only.
+"""Loop nests from the jaxpr of an op, by a closed table of JAX primitives.
 
-Primitives that treat every element by itself, or only move elements, become *expressions*: they are evaluated
-in the body of the nest that needs them. Reductions, scans, products and writes of a part are nests. The table
-is closed: an op whose jaxpr contains any other primitive is no loop nest (`UnsupportedPrimitiveError`).
+Primitives that compute each element by itself, or only move elements, become expressions
+(`cgc.lair.expressions`). Reductions, scans, products, and writes of a part of a tensor become nests.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
-from xdsl.ir import Block
-from xdsl.ir.affine import AffineExpr, AffineMap
 
-from cgc.lair.affine import affine_map, compose, dim, identity, partial, reshape_map
+from cgc.lair.affine import affine_map, dim, identity, partial, reshape_map
 from cgc.lair.build import (
     FLOAT_NAMES,
     Array,
     Builder,
     Read,
     Scalar,
-    affine_index,
-    constant,
-    extract,
     highest,
     loop_index,
     lowest,
     missing,
 )
-from cgc.lair.dialect import gives_every_loop
+from cgc.lair.expressions import (
+    Constant,
+    Expression,
+    Gathered,
+    Index,
+    Moved,
+    Pointwise,
+    Shape,
+    View,
+    build_loops,
+    build_nest,
+    convert,
+    materialize,
+    materialize_together,
+    move,
+    view,
+)
 
-Shape: TypeAlias = tuple[int, ...]
-
-
-class UnsupportedPrimitiveError(Exception):
-    """A jaxpr contains a primitive that loop nests do not express."""
+_DTYPES = frozenset(
+    {
+        "bool",
+        "float16",
+        "bfloat16",
+        "float32",
+        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32)),
+    }
+)
+# Per operand; a longer jaxpr is an unrolled algorithm, whose nests would be of no use to a reader.
+MAX_EQUATIONS = 500
 
 
 def build_nests(builder: Builder, jaxpr: ClosedJaxpr, arrays: Sequence[Array]) -> list[Array]:
-    """Add the loop nests of a jaxpr to a function.
+    """Add the loop nests of a jaxpr that loop nests can express (`is_expressible`) to a function.
 
     Args:
         builder: Adds to the body of the function.
@@ -53,262 +68,48 @@ def build_nests(builder: Builder, jaxpr: ClosedJaxpr, arrays: Sequence[Array]) -
 
     Returns:
         Its outputs.
-
-    Raises:
-        UnsupportedPrimitiveError: Loop nests do not express one of its primitives; ops that were added before
-            are dead code.
     """
-    inputs = [_View(array.shape, array.dtype, array, identity(array.rank)) for array in arrays]
-    outputs = _Translation(builder).run(jaxpr.jaxpr, jaxpr.consts, inputs)
-    return _materialize_together(builder, outputs)
+    inputs = [View(array.shape, array.dtype, array, identity(array.rank)) for array in arrays]
+    outputs = _Translation(builder).run(jaxpr.jaxpr, inputs)
+    return materialize_together(builder, outputs)
 
 
-def find_unsupported(jaxpr: ClosedJaxpr) -> str | None:
-    """Return the name of a primitive that loop nests do not express, or None if there is none."""
+def is_expressible(jaxpr: ClosedJaxpr) -> bool:
+    """Return True if loop nests express all equations of a jaxpr."""
+    eqns = list(_flatten(jaxpr))
+    is_short = len(eqns) <= MAX_EQUATIONS * max(1, len(jaxpr.jaxpr.invars))
+    # Tensors of different numbers that a lowering closes over have no place in a nest.
+    return is_short and not jaxpr.consts and all(map(_is_expressible, eqns))
+
+
+def _flatten(jaxpr: ClosedJaxpr) -> Iterator[JaxprEqn]:
+    """Yield the equations of a jaxpr, with those of the functions that it calls."""
     for eqn in jaxpr.jaxpr.eqns:
-        name: str = eqn.primitive.name
-        if (call := _called(eqn)) is not None:
-            if eqn.params.get("name", "") not in _FUNCTIONS and (found := find_unsupported(call)):
-                return found
-        elif name not in _POINTWISE and name not in _MOVES and name not in _NESTS:
-            return name
-    if any(_uniform_value(np.asarray(value)) is None for value in jaxpr.consts):
-        return "constant array"
-    return None
-
-
-# Expressions: an element as a function of its indices
-
-
-@dataclass(frozen=True, eq=False)
-class _Expression:
-    shape: Shape
-    dtype: str
-
-    def operands_at(self, places: AffineMap) -> Iterable[tuple[_Expression, AffineMap]]:
-        """Yield the elements of other expressions that the element at `places` is computed from."""
-        return ()
-
-    def evaluate(self, body: _Body, places: AffineMap) -> Scalar:
-        """Compute the element at `places` in a body."""
-        raise NotImplementedError
-
-
-class _Body:
-    """A loop body in the making.
-
-    Attributes:
-        block: The block of the body.
-        elements: The elements that it has read, by array and place.
-    """
-
-    def __init__(self, block: Block, elements: Mapping[tuple[int, AffineMap], Scalar]) -> None:
-        self.block = block
-        self.elements = elements
-        self._known: dict[tuple[int, AffineMap], Scalar] = {}
-
-    def element(self, expression: _Expression, places: AffineMap) -> Scalar:
-        """Return the element of an expression, computed once for each place."""
-        key = (id(expression), places)
-        if key not in self._known:
-            self._known[key] = expression.evaluate(self, places)
-        return self._known[key]
-
-
-@dataclass(frozen=True, eq=False)
-class _View(_Expression):
-    """Elements of an array, at the places that a map gives for the indices."""
-
-    array: Array
-    map: AffineMap
-
-    def evaluate(self, body: _Body, places: AffineMap) -> Scalar:
-        return body.elements[id(self.array), compose(self.map, places)]
-
-
-@dataclass(frozen=True, eq=False)
-class _Moved(_Expression):
-    """Elements of another expression, at the places that a map gives for the indices."""
-
-    of: _Expression
-    map: AffineMap
-
-    def operands_at(self, places: AffineMap) -> Iterable[tuple[_Expression, AffineMap]]:
-        yield self.of, compose(self.map, places)
-
-    def evaluate(self, body: _Body, places: AffineMap) -> Scalar:
-        return body.element(self.of, compose(self.map, places))
-
-
-@dataclass(frozen=True, eq=False)
-class _Constant(_Expression):
-    number: float
-
-    def evaluate(self, body: _Body, places: AffineMap) -> Scalar:
-        return constant(body.block, self.number, self.dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class _Index(_Expression):
-    """The index along one dimension."""
-
-    dimension: int
-
-    def evaluate(self, body: _Body, places: AffineMap) -> Scalar:
-        return affine_index(body.block, places.results[self.dimension]).to(self.dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class _Pointwise(_Expression):
-    """A scalar function of the elements of its operands; operands of size 1 are read at 0."""
-
-    function: Callable[..., Scalar]
-    operands: Sequence[_Expression]
-
-    def operands_at(self, places: AffineMap) -> Iterable[tuple[_Expression, AffineMap]]:
-        return ((operand, self._places_of(operand, places)) for operand in self.operands)
-
-    def evaluate(self, body: _Body, places: AffineMap) -> Scalar:
-        return self.function(*(body.element(x, self._places_of(x, places)) for x in self.operands))
-
-    def _places_of(self, operand: _Expression, places: AffineMap) -> AffineMap:
-        if operand.shape == self.shape:
-            return places
-        results = [
-            0 if size == 1 else places.results[d] for d, size in enumerate(operand.shape)
-        ]  # rank 0 has no place
-        return affine_map(places.num_dims, results)
-
-
-@dataclass(frozen=True, eq=False)
-class _Gathered(_Expression):
-    """Elements of an array at places that data decide.
-
-    Attributes:
-        array: What is read.
-        index: For each dimension of the array the index from the data, if there is one.
-        offset: For each dimension of the array the place within the slice.
-        last: For each dimension of the array the largest valid index.
-        fill: What an index out of range gives; None clips the index instead.
-    """
-
-    array: Array
-    index: Sequence[_Expression | None]
-    offset: AffineMap
-    last: Sequence[int]
-    fill: float | None
-
-    def operands_at(self, places: AffineMap) -> Iterable[tuple[_Expression, AffineMap]]:
-        return ((index, places) for index in self.index if index is not None)
-
-    def evaluate(self, body: _Body, places: AffineMap) -> Scalar:
-        in_range: Scalar | None = None
-        offsets = compose(self.offset, places).results
-        is_zero = [offset == AffineExpr.constant(0) for offset in offsets]
-        found = [
-            affine_index(body.block, offset) if index is None or not zero else None
-            for index, offset, zero in zip(self.index, offsets, is_zero, strict=True)
-        ]
-        for axis, (index, last) in enumerate(zip(self.index, self.last, strict=True)):
-            if index is None:
-                continue
-            number = body.element(index, places)
-            place = number.max(0).min(last).to("index")
-            within = found[axis]
-            found[axis] = place if within is None else place + within
-            fits = number.compare("GE", 0) & number.compare("LE", last)
-            in_range = fits if in_range is None else in_range & fits
-        element = extract(body.block, self.array, [place for place in found if place is not None])
-        if in_range is None or self.fill is None:
-            return element
-        return in_range.select(element, self.fill)
-
-
-def _materialize(builder: Builder, expression: _Expression) -> Array:
-    """Return an array with the elements of an expression, computed by a nest unless it is one."""
-    if isinstance(expression, _Constant):
-        return builder.fill(expression.shape, expression.dtype, expression.number)
-    if isinstance(expression, _View):
-        array = expression.array
-        if array.shape == expression.shape and expression.map == identity(array.rank):
-            return array
-    return _nest(builder, [expression])[0]
-
-
-def _materialize_together(builder: Builder, expressions: Sequence[_Expression]) -> list[Array]:
-    """Materialize the outputs of an op: those of one shape in one nest."""
-    arrays: dict[int, Array] = {}
-    groups: dict[Shape, list[int]] = {}
-    for number, expression in enumerate(expressions):
-        if isinstance(expression, _Pointwise):
-            groups.setdefault(expression.shape, []).append(number)
+        called = _called(eqn)
+        if called is None or called.consts or eqn.params.get("name", "") in _FUNCTIONS:
+            yield eqn
         else:
-            arrays[number] = _materialize(builder, expression)
-    for numbers in groups.values():
-        made = _nest(builder, [expressions[number] for number in numbers])
-        arrays.update(zip(numbers, made, strict=True))
-    return [arrays[number] for number in range(len(expressions))]
+            yield from _flatten(called)
 
 
-def _nest(builder: Builder, expressions: Sequence[_Expression]) -> list[Array]:
-    shape = expressions[0].shape
-    writes = [Read(builder.empty(shape, e.dtype), identity(len(shape))) for e in expressions]
-    return _loops(builder, shape, (), expressions, writes, lambda elements, _old: elements)
+def _is_expressible(eqn: JaxprEqn) -> bool:
+    name = eqn.primitive.name
+    is_function = _called(eqn) is not None and eqn.params.get("name", "") in _FUNCTIONS
+    known = is_function or name in _POINTWISE or name in _MOVES or name in _NESTS
+    avals: list[Any] = [v.aval for v in (*eqn.invars, *eqn.outvars)]
+    # Loops need extents, and the bodies have no complex numbers.
+    if not known or any(0 in aval.shape or aval.dtype.name not in _DTYPES for aval in avals):
+        return False
+    if name == "select_n":
+        return len(avals) == 4 and avals[0].dtype == np.bool_
+    if name == "pad":
+        return not any(
+            interior and min(low, high) < 0 for low, high, interior in eqn.params["padding_config"]
+        )
+    return True
 
 
-def _loops(
-    builder: Builder,
-    extents: Shape,
-    carried: Sequence[int],
-    expressions: Sequence[_Expression],
-    writes: Sequence[Read],
-    combine: Callable[[list[Scalar], list[Scalar]], Sequence[Scalar]],
-    places: Sequence[AffineMap] | None = None,
-) -> list[Array]:
-    """Add a nest.
-
-    Args:
-        builder: Adds to the body of the function.
-        extents: Of the loops.
-        carried: Loops that carry a running value.
-        expressions: Evaluated in every iteration.
-        writes: Initial values of the results, and where an iteration writes.
-        combine: Makes the results of an iteration of its elements and the old values of the results.
-        places: Where each expression is evaluated; the iteration itself when None.
-    """
-    if places is None:
-        places = [identity(len(extents))] * len(expressions)
-    reads: dict[tuple[int, AffineMap], Read] = {}
-    seen: set[tuple[int, AffineMap]] = set()
-    pending = list(zip(expressions, places, strict=True))[::-1]
-    while pending:
-        expression, where = pending.pop()
-        if (id(expression), where) in seen:
-            continue
-        seen.add((id(expression), where))
-        if isinstance(expression, _View):
-            mapping = compose(expression.map, where)
-            read = Read(expression.array, partial(mapping, extents, expression.array.shape))
-            reads.setdefault((id(expression.array), mapping), read)
-        pending.extend([*expression.operands_at(where)][::-1])
-
-    if not gives_every_loop([*(r.map for r in reads.values()), *(w.map for w in writes)], len(extents)):
-        # The extent of a loop shows only where an indexing map has the loop by itself.
-        arrays = [_view(_nest(builder, [expression])[0]) for expression in expressions]
-        return _loops(builder, extents, carried, arrays, writes, combine, places)
-
-    def body(*values: Scalar) -> Sequence[Scalar]:
-        elements = dict(zip(reads, values, strict=False))
-        made = _Body(values[-1].block, elements)
-        found = [made.element(e, where) for e, where in zip(expressions, places, strict=True)]
-        return combine(found, list(values[len(reads) :]))
-
-    return builder.loops(len(extents), carried, list(reads.values()), writes, body)
-
-
-# From primitives to expressions and nests
-
-_Operands: TypeAlias = Sequence[_Expression]
+_Operands: TypeAlias = Sequence[Expression]
 
 
 class _Translation:
@@ -317,14 +118,13 @@ class _Translation:
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
 
-    def run(self, jaxpr: Jaxpr, constants: Sequence[Any], inputs: _Operands) -> list[_Expression]:
+    def run(self, jaxpr: Jaxpr, inputs: _Operands) -> list[Expression]:
         """Return the outputs of a jaxpr."""
-        known: dict[Any, _Expression] = dict(zip(jaxpr.invars, inputs, strict=True))
-        known |= {v: _constant(value) for v, value in zip(jaxpr.constvars, constants, strict=True)}
+        known: dict[Any, Expression] = dict(zip(jaxpr.invars, inputs, strict=True))
         uses = Counter(v for eqn in jaxpr.eqns for v in eqn.invars if not isinstance(v, Literal))
         uses.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
 
-        def read(v: Any) -> _Expression:
+        def read(v: Any) -> Expression:
             return _constant(v.val, v.aval) if isinstance(v, Literal) else known[v]
 
         for eqn in jaxpr.eqns:
@@ -332,37 +132,35 @@ class _Translation:
             if eqn.primitive.name in _NESTS and not isinstance(eqn.invars[0], Literal):
                 # A value with further readers is computed once, not in the nest and in each of them again.
                 first = eqn.invars[0]
-                if uses[first] > 1 and isinstance(known[first], _Pointwise):
-                    known[first] = operands[0] = _view(_materialize(self.builder, known[first]))
+                if uses[first] > 1 and isinstance(known[first], Pointwise):
+                    known[first] = operands[0] = view(materialize(self.builder, known[first]))
             known.update(zip(eqn.outvars, self._translate(eqn, operands), strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def _translate(self, eqn: JaxprEqn, operands: _Operands) -> Sequence[_Expression]:
+    def _translate(self, eqn: JaxprEqn, operands: _Operands) -> Sequence[Expression]:
         name = eqn.primitive.name
         if (call := _called(eqn)) is not None:
             function = _FUNCTIONS.get(eqn.params.get("name", ""))
             if function is not None:
                 return [_pointwise(eqn, function, self._compute_once(eqn, operands))]
-            return self.run(call.jaxpr, call.consts, operands)
-        if name == "max" and isinstance(operands[0], _Constant) and operands[0].number == -math.inf:
+            return self.run(call.jaxpr, operands)
+        if name == "max" and isinstance(operands[0], Constant) and operands[0].number == -math.inf:
             return operands[1:]  # jax.numpy.max has it, for the maximum of no elements
         if name in _POINTWISE:
             return [_pointwise(eqn, _POINTWISE[name], self._compute_once(eqn, operands))]
         if name in _MOVES:
             return _MOVES[name](eqn, *self._compute_once(eqn, operands))
-        if name in _NESTS:
-            return [_view(_NESTS[name](self.builder, eqn, *operands))]
-        raise UnsupportedPrimitiveError(name)
+        return [view(_NESTS[name](self.builder, eqn, *operands))]
 
-    def _compute_once(self, eqn: JaxprEqn, operands: _Operands) -> list[_Expression]:
+    def _compute_once(self, eqn: JaxprEqn, operands: _Operands) -> list[Expression]:
         """Materialize operands that are read for several elements of the result, such as sums of rows.
 
         Scalars are not: a body computes them again, which needs no further nest.
         """
         elements = math.prod(_result(eqn)[0])
         return [
-            _view(_materialize(self.builder, x))
-            if x.shape and math.prod(x.shape) < elements and isinstance(x, _Pointwise | _Moved)
+            view(materialize(self.builder, x))
+            if x.shape and math.prod(x.shape) < elements and isinstance(x, Pointwise | Moved)
             else x
             for x in operands
         ]
@@ -376,30 +174,13 @@ def _called(eqn: JaxprEqn) -> ClosedJaxpr | None:
     return found if isinstance(found, ClosedJaxpr) else ClosedJaxpr(found, ())
 
 
-def _constant(value: Any, aval: Any = None) -> _Expression:
-    array = np.asarray(value) if aval is None else np.asarray(value, aval.dtype)
-    number = _uniform_value(array)
-    if number is None:
-        raise UnsupportedPrimitiveError("constant array")
-    return _Constant(array.shape, array.dtype.name, number)
+def _constant(value: Any, aval: Any) -> Expression:
+    return Constant(tuple(aval.shape), np.dtype(aval.dtype).name, np.asarray(value).item())
 
 
-def _uniform_value(array: np.ndarray) -> float | None:
-    """Return the value of all elements of an array, if they are equal."""
-    if not array.size:
-        return None
-    number: float = array.flat[0].item()
-    same = array == array.flat[0] if number == number else array != array  # NaN differs from itself
-    return number if bool(np.all(same)) else None
-
-
-def _view(array: Array) -> _View:
-    return _View(array.shape, array.dtype, array, identity(array.rank))
-
-
-def _pointwise(eqn: JaxprEqn, function: Callable[..., Scalar], operands: _Operands) -> _Expression:
+def _pointwise(eqn: JaxprEqn, function: Callable[..., Scalar], operands: _Operands) -> Expression:
     shape, dtype = _result(eqn)
-    return _Pointwise(shape, dtype, lambda *elements: function(eqn, *elements), operands)
+    return Pointwise(shape, dtype, lambda *elements: function(eqn, *elements), operands)
 
 
 def _result(eqn: JaxprEqn, index: int = 0) -> tuple[Shape, str]:
@@ -496,46 +277,38 @@ _POINTWISE: dict[str, Callable[..., Scalar]] = {
 }
 
 
-def _move(eqn: JaxprEqn, x: _Expression, places: Sequence[Any], index: int = 0) -> _Expression:
+def _move(eqn: JaxprEqn, x: Expression, places: Sequence[Any], index: int = 0) -> Expression:
     """Return the result whose element is that of `x` at places that depend on its indices."""
     shape, _ = _result(eqn, index)
-    return _moved(x, shape, affine_map(len(shape), places))
+    return move(x, shape, affine_map(len(shape), places))
 
 
-def _moved(x: _Expression, shape: Shape, mapping: AffineMap) -> _Expression:
-    if isinstance(x, _Constant):
-        return _Constant(shape, x.dtype, x.number)
-    if isinstance(x, _View):
-        return _View(shape, x.dtype, x.array, compose(x.map, partial(mapping, shape, x.shape)))
-    return _Moved(shape, x.dtype, x, mapping)
-
-
-def _broadcast(eqn: JaxprEqn, x: _Expression) -> Sequence[_Expression]:
+def _broadcast(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
     dimensions = eqn.params["broadcast_dimensions"]
     return [_move(eqn, x, [0 if n == 1 else dim(d) for n, d in zip(x.shape, dimensions, strict=True)])]
 
 
-def _reshape(eqn: JaxprEqn, x: _Expression) -> Sequence[_Expression]:
+def _reshape(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
     return [_move(eqn, x, reshape_map(x.shape, _result(eqn)[0]).results)]
 
 
-def _transpose(eqn: JaxprEqn, x: _Expression) -> Sequence[_Expression]:
+def _transpose(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
     permutation = list(eqn.params["permutation"])
     return [_move(eqn, x, [dim(permutation.index(d)) for d in range(len(permutation))])]
 
 
-def _reverse(eqn: JaxprEqn, x: _Expression) -> Sequence[_Expression]:
+def _reverse(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
     turned = eqn.params["dimensions"]
     return [_move(eqn, x, [dim(d) * -1 + (n - 1) if d in turned else dim(d) for d, n in enumerate(x.shape)])]
 
 
-def _slice(eqn: JaxprEqn, x: _Expression) -> Sequence[_Expression]:
+def _slice(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
     starts = eqn.params["start_indices"]
     strides = eqn.params["strides"] or (1,) * len(starts)
     return [_move(eqn, x, [dim(d) * s + b for d, (b, s) in enumerate(zip(starts, strides, strict=True))])]
 
 
-def _split(eqn: JaxprEqn, x: _Expression) -> Sequence[_Expression]:
+def _split(eqn: JaxprEqn, x: Expression) -> Sequence[Expression]:
     pieces, begin, axis = [], 0, eqn.params["axis"]
     for number, size in enumerate(eqn.params["sizes"]):
         places = [dim(d) + begin if d == axis else dim(d) for d in range(len(x.shape))]
@@ -544,11 +317,11 @@ def _split(eqn: JaxprEqn, x: _Expression) -> Sequence[_Expression]:
     return pieces
 
 
-def _iota(eqn: JaxprEqn) -> Sequence[_Expression]:
-    return [_Index(*_result(eqn), eqn.params["dimension"])]
+def _iota(eqn: JaxprEqn) -> Sequence[Expression]:
+    return [Index(*_result(eqn), eqn.params["dimension"])]
 
 
-_MOVES: dict[str, Callable[..., Sequence[_Expression]]] = {
+_MOVES: dict[str, Callable[..., Sequence[Expression]]] = {
     "broadcast_in_dim": _broadcast,
     "reshape": _reshape,
     "squeeze": _reshape,
@@ -575,30 +348,24 @@ _REDUCTIONS: dict[str, tuple[_Combine, Callable[[str], float]]] = {
 def _reduce(kind: str) -> Callable[..., Array]:
     combine, start = _REDUCTIONS[kind]
 
-    def build(builder: Builder, eqn: JaxprEqn, x: _Expression) -> Array:
+    def build(builder: Builder, eqn: JaxprEqn, x: Expression) -> Array:
         axes, (shape, dtype) = eqn.params["axes"], _result(eqn)
         # XLA accumulates sums and products of 16-bit floats in float32; the primitive does not show it.
         wide = "float32" if kind in ("sum", "prod") and dtype in FLOAT_NAMES else dtype
         kept = affine_map(len(x.shape), [dim(d) for d in range(len(x.shape)) if d not in axes])
         write = Read(builder.fill(shape, wide, start(wide)), kept)
-        total = _loops(
+        total = build_loops(
             builder, x.shape, axes, [x], [write], lambda new, old: [combine(new[0].to(wide), old[0])]
         )[0]
-        return _convert(builder, total, dtype)
+        return convert(builder, total, dtype)
 
     return build
-
-
-def _convert(builder: Builder, array: Array, dtype: str) -> Array:
-    if array.dtype == dtype:
-        return array
-    return _nest(builder, [_Pointwise(array.shape, dtype, lambda x: x.to(dtype), [_view(array)])])[0]
 
 
 def _scan(kind: str) -> Callable[..., Array]:
     combine, start = _REDUCTIONS[kind]
 
-    def build(builder: Builder, eqn: JaxprEqn, x: _Expression) -> Array:
+    def build(builder: Builder, eqn: JaxprEqn, x: Expression) -> Array:
         axis, (shape, dtype) = eqn.params["axis"], _result(eqn)
         kept = affine_map(len(shape), [dim(d) for d in range(len(shape)) if d != axis])
         running = builder.fill([n for d, n in enumerate(shape) if d != axis], dtype, start(dtype))
@@ -613,8 +380,8 @@ def _scan(kind: str) -> Callable[..., Array]:
             total = combine(new[0], old[1])
             return total, total
 
-        scanned = _loops(builder, shape, [axis], [x], writes, step, [places])[0]
-        return _materialize(builder, _moved(_view(scanned), shape, places))
+        scanned = build_loops(builder, shape, [axis], [x], writes, step, [places])[0]
+        return materialize(builder, move(view(scanned), shape, places))
 
     return build
 
@@ -622,13 +389,13 @@ def _scan(kind: str) -> Callable[..., Array]:
 def _arg_extreme(kind: str, direction: str) -> Callable[..., Array]:
     combine, start = _REDUCTIONS[kind]
 
-    def build(builder: Builder, eqn: JaxprEqn, x: _Expression) -> Array:
+    def build(builder: Builder, eqn: JaxprEqn, x: Expression) -> Array:
         (axis,), (shape, dtype) = eqn.params["axes"], _result(eqn)
-        array = _materialize(builder, x)
+        array = materialize(builder, x)
         kept = affine_map(array.rank, [dim(d) for d in range(array.rank) if d != axis])
         first = Read(builder.fill(shape, array.dtype, start(array.dtype)), kept)
-        extreme = _loops(
-            builder, x.shape, [axis], [_view(array)], [first], lambda new, old: [combine(new[0], old[0])]
+        extreme = build_loops(
+            builder, x.shape, [axis], [view(array)], [first], lambda new, old: [combine(new[0], old[0])]
         )[0]
         initial = builder.fill(shape, dtype, highest(dtype))
 
@@ -645,7 +412,7 @@ def _arg_extreme(kind: str, direction: str) -> Callable[..., Array]:
     return build
 
 
-def _dot_general(builder: Builder, eqn: JaxprEqn, lhs: _Expression, rhs: _Expression) -> Array:
+def _dot_general(builder: Builder, eqn: JaxprEqn, lhs: Expression, rhs: Expression) -> Array:
     """Loops over the batch, the free dimensions of both sides, and what is summed over."""
     contracting, batching = eqn.params["dimension_numbers"]
     shape, dtype = _result(eqn)
@@ -656,12 +423,12 @@ def _dot_general(builder: Builder, eqn: JaxprEqn, lhs: _Expression, rhs: _Expres
     for x, batch, contracted in ((lhs, batching[0], contracting[0]), (rhs, batching[1], contracting[1])):
         positions = {d: number for number, d in enumerate(batch)}
         positions |= {d: len(shape) + number for number, d in enumerate(contracted)}
-        arrays.append(_view(_materialize(builder, x)))
+        arrays.append(view(materialize(builder, x)))
         places = [dim(positions[d] if d in positions else next(next_free)) for d in range(len(x.shape))]
         maps.append(affine_map(loops, places))
     wide = "float32" if dtype in FLOAT_NAMES else dtype  # products of 16-bit floats are summed in float32
     write = Read(builder.fill(shape, wide, 0), affine_map(loops, [dim(d) for d in range(len(shape))]))
-    total = _loops(
+    total = build_loops(
         builder,
         tuple(extents),
         range(len(shape), loops),
@@ -670,32 +437,30 @@ def _dot_general(builder: Builder, eqn: JaxprEqn, lhs: _Expression, rhs: _Expres
         lambda new, old: [old[0] + new[0].to(wide) * new[1].to(wide)],
         maps,
     )[0]
-    return _convert(builder, total, dtype)
+    return convert(builder, total, dtype)
 
 
-def _pad(builder: Builder, eqn: JaxprEqn, x: _Expression, value: _Expression) -> Array:
+def _pad(builder: Builder, eqn: JaxprEqn, x: Expression, value: Expression) -> Array:
     shape, _ = _result(eqn)
     config = eqn.params["padding_config"]
     if not any(map(any, config)):
-        return _materialize(builder, x)
+        return materialize(builder, x)
     # Negative padding removes elements.
     starts, sizes = [], []
-    for n, (low, high, interior) in zip(x.shape, config, strict=True):
-        if (low < 0 or high < 0) and interior:
-            raise UnsupportedPrimitiveError("pad with negative and interior padding")
+    for n, (low, high, _) in zip(x.shape, config, strict=True):
         starts.append(max(0, -low))
         sizes.append(n - max(0, -low) - max(0, -high))
     part = (
-        _moved(x, tuple(sizes), affine_map(len(sizes), [dim(d) + s for d, s in enumerate(starts)]))
+        move(x, tuple(sizes), affine_map(len(sizes), [dim(d) + s for d, s in enumerate(starts)]))
         if tuple(sizes) != x.shape
         else x
     )
-    whole = _materialize(builder, _moved(value, shape, affine_map(len(shape), [])))
+    whole = materialize(builder, move(value, shape, affine_map(len(shape), [])))
     targets = [dim(d) * (interior + 1) + max(0, low) for d, (low, _, interior) in enumerate(config)]
     return _write(builder, part, whole, targets)
 
 
-def _concatenate(builder: Builder, eqn: JaxprEqn, *parts: _Expression) -> Array:
+def _concatenate(builder: Builder, eqn: JaxprEqn, *parts: Expression) -> Array:
     (shape, dtype), axis = _result(eqn), eqn.params["dimension"]
     whole, begin = builder.empty(shape, dtype), 0
     for part in parts:
@@ -705,22 +470,22 @@ def _concatenate(builder: Builder, eqn: JaxprEqn, *parts: _Expression) -> Array:
     return whole
 
 
-def _write(builder: Builder, part: _Expression, whole: Array, places: Sequence[Any]) -> Array:
+def _write(builder: Builder, part: Expression, whole: Array, places: Sequence[Any]) -> Array:
     """Return `whole` with the elements of `part` at places that depend on their indices."""
     targets = partial(affine_map(len(part.shape), places), part.shape, whole.shape)
     if 0 in part.shape:
         return whole
-    return _loops(builder, part.shape, (), [part], [Read(whole, targets)], lambda new, _old: new)[0]
+    return build_loops(builder, part.shape, (), [part], [Read(whole, targets)], lambda new, _old: new)[0]
 
 
-def _gather(builder: Builder, eqn: JaxprEqn, x: _Expression, indices: _Expression) -> Array:
+def _gather(builder: Builder, eqn: JaxprEqn, x: Expression, indices: Expression) -> Array:
     numbers, sizes = eqn.params["dimension_numbers"], eqn.params["slice_sizes"]
     shape, dtype = _result(eqn)
-    array = _materialize(builder, x)
+    array = materialize(builder, x)
     batch = [d for d in range(len(shape)) if d not in numbers.offset_dims]
     dropped = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
     offsets = iter(numbers.offset_dims)
-    index: list[_Expression | None] = []
+    index: list[Expression | None] = []
     offset: list[Any] = []
     for d in range(array.rank):
         inside: Any = 0 if d in dropped else dim(next(offsets))
@@ -728,7 +493,7 @@ def _gather(builder: Builder, eqn: JaxprEqn, x: _Expression, indices: _Expressio
         if d in numbers.start_index_map:
             number = numbers.start_index_map.index(d)
             places = affine_map(len(shape), [*(dim(b) for b in batch), number])
-            found = _moved(indices, shape, places)
+            found = move(indices, shape, places)
         elif d in numbers.operand_batching_dims:
             where = numbers.start_indices_batching_dims[numbers.operand_batching_dims.index(d)]
             inside = dim(batch[where])
@@ -736,7 +501,7 @@ def _gather(builder: Builder, eqn: JaxprEqn, x: _Expression, indices: _Expressio
         offset.append(inside)
     mode = eqn.params["mode"]
     fill = eqn.params.get("fill_value")
-    gathered = _Gathered(
+    gathered = Gathered(
         shape,
         dtype,
         array,
@@ -745,7 +510,7 @@ def _gather(builder: Builder, eqn: JaxprEqn, x: _Expression, indices: _Expressio
         [n - size for n, size in zip(array.shape, sizes, strict=True)],
         (missing(dtype) if fill is None else fill) if mode == lax.GatherScatterMode.FILL_OR_DROP else None,
     )
-    return _nest(builder, [gathered])[0]
+    return build_nest(builder, [gathered])[0]
 
 
 _NESTS: dict[str, Callable[..., Array]] = {

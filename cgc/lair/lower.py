@@ -20,7 +20,7 @@ from cgc.cirh.types import numpy_dtype, shape_of, tensor_of
 from cgc.errors import LoweringError
 from cgc.lair.build import FMOD, Array, Builder, dtype_of, lair_tensor, scalar_type
 from cgc.lair.dialect import declaration
-from cgc.lair.from_jaxpr import build_nests, find_unsupported
+from cgc.lair.from_jaxpr import build_nests, is_expressible
 from cgc.lowering.base import narrow_to_device
 from cgc.lowering.jax_table import trace
 
@@ -136,7 +136,7 @@ class _Lowering:
         is_call = op.TRAITS.order is not Order.ANY or op.TRAITS.work.random
         if not is_call and all(0 not in shape_of(value) for value in (*op.operands, *op.results)):
             jaxpr = trace(op)
-            if find_unsupported(jaxpr) is None:
+            if is_expressible(jaxpr):
                 return build_nests(self._builder, jaxpr, operands)
         return self._call(op, operands)
 

@@ -17,6 +17,8 @@ from xdsl.ir import Block
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.types import tensor_type
+from cgc.lair.build import Array, Builder
+from cgc.lair.from_jaxpr import MAX_EQUATIONS, build_nests, is_expressible
 from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
 from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
@@ -290,3 +292,36 @@ def test_what_linalg_cannot_express_says_what_it_is(
         np.testing.assert_array_equal(got, np.asarray(wanted))
     (nest,) = loop_program(module).nests
     assert nest.describe() == loops
+
+
+def _chain(length: int) -> Callable[[jax.Array], jax.Array]:
+    def compute(x: jax.Array) -> jax.Array:
+        for _ in range(length):
+            x = jnp.sin(x)
+        return x
+
+    return compute
+
+
+@pytest.mark.parametrize(
+    ("compute", "expressible"),
+    [
+        (_chain(MAX_EQUATIONS), True),
+        (_chain(MAX_EQUATIONS + 1), False),
+        (lambda x: jnp.real(jnp.exp(x * 1j)), False),
+        (lambda x: x + np.arange(6, dtype=np.float32), False),
+        (lambda x: jnp.concatenate([x, x[:0]]), False),
+        (lambda x: jax.lax.select_n(x.astype(jnp.int32) % 3, x, x, x), False),
+        (lambda x: jax.lax.pad(x, jnp.float32(0), ((-1, 0, 1), (0, 0, 0))), False),
+    ],
+    ids=["long", "too long", "complex", "tensor", "empty", "three cases", "negative border"],
+)
+def test_a_jaxpr_is_translated_or_refused_before_anything_is_added(
+    compute: Callable[[jax.Array], jax.Array], expressible: bool
+) -> None:
+    jaxpr = jax.make_jaxpr(compute)(X)
+    assert is_expressible(jaxpr) is expressible
+    if expressible:
+        block = Block(arg_types=[tensor_type(X.shape, X.dtype)])
+        (result,) = build_nests(Builder(block), jaxpr, [Array(block.args[0], "float32")])
+        assert result.shape == X.shape

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-CB16_EXPONENT_BITS = 6
 CB16_MANTISSA_BITS = 9
 CB16_SMALLEST_NORMAL = 2.0**-30
 CB16_SMALLEST = 2.0**-39

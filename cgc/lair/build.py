@@ -184,10 +184,6 @@ class Scalar:
             return self._float_to(dtype)
         return self._integer_to(dtype)
 
-    def read_as(self, kind: str) -> Scalar:
-        """Reinterpret this integer as signed ("int") or unsigned ("uint")."""
-        return Scalar(self.block, self.value, f"{kind}{_width(self.dtype)}")
-
     def bits_as(self, dtype: str) -> Scalar:
         """Reinterpret the bits as another type of the same width."""
         return self._append(arith.BitcastOp(self.value, scalar_type(dtype)), dtype)

@@ -108,11 +108,11 @@ class _Scheduler:
         )
 
     def _values(self, plan: Schedule) -> dict[int, TensorSpec]:
-        # Types repeat, and reading a tensor type is slow: once per type.
         """Return shapes and types of all values that calls pass."""
         used = {number for call in plan.calls() for number in (*call.arguments, *call.results)}
         used |= {*plan.arguments, *plan.state.values()}
         values, types = self._program.values, self._graph.types
+        # Types repeat, and reading a tensor type is slow: once per type.
         tensors = {types[number]: tensor_of(values[number]) for number in used}
         kinds = {kind: (dtype_name(tensor), tensor.get_shape()) for kind, tensor in tensors.items()}
         return {number: TensorSpec(str(number), *kinds[types[number]]) for number in sorted(used)}

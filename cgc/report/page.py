@@ -38,14 +38,14 @@ _LARGE_SHARE = 50.0
 
 
 def render_html(report: CompileReport, made: Provenance | None = None) -> str:
-    """The text of `compile_report.html`: the same bytes for the same arguments.
+    """Render the `compile_report.html` of a pipelined step; equal arguments give equal bytes.
 
-    Everything that comes from the user's program is escaped. A content security policy refuses every network
-    access and every script but the page's own.
+    Everything from the user's program is escaped. A content security policy blocks all network access and
+    all scripts except the page's own.
 
     Args:
         report: all figures.
-        made: where the step comes from.
+        made: provenance of the compile, if known.
     """
     script = asset("compile_report.js")
     return (
@@ -78,7 +78,7 @@ def render_html(report: CompileReport, made: Provenance | None = None) -> str:
 
 @cache
 def page_environment() -> Environment:
-    """The templates of reports, with their filters; everything is escaped."""
+    """Return the template environment of reports, with its filters and with escaping on."""
     environment = Environment(
         loader=FunctionLoader(asset),
         autoescape=True,
@@ -98,7 +98,7 @@ def page_environment() -> Environment:
 
 @cache
 def asset(name: str) -> str:
-    """The text of a file beside this one."""
+    """Read a text file of this package."""
     return resources.files("cgc.report").joinpath(name).read_text(encoding="utf-8").strip()
 
 
@@ -118,7 +118,7 @@ def _row(index: int, row: KernelReport, report: CompileReport) -> dict[str, Any]
 
 
 def _bars(report: CompileReport) -> list[dict[str, Any]]:
-    """What can limit the speed: compute and transmission as shares of the pace, area, memory, exchange."""
+    """Return how close compute, transmission, area, memory and exchange are to limiting the speed."""
     overall = report.performance.overall
     bars = [
         _bar("compute", overall.compute_cycles, overall.deltat_cycles, "cycles per sample"),
@@ -143,7 +143,7 @@ def _bar(kind: str, used: int, limit: int, unit: str) -> dict[str, Any]:
 
 
 def _plans(report: CompileReport) -> dict[str, Floorplan | None]:
-    """`main` has names and arrows; `whole` is the fabric, where `main` shows a part of it."""
+    """Draw `main`, with names and arrows, and `whole`, the fabric, if `main` shows only a part of it."""
     rects = [row.rectangle for row in report.kernels]
     window = used_window(rects, report.fabric, _DETAIL_WIDTH)
     if window is None and _count(report) > 1:
@@ -151,11 +151,11 @@ def _plans(report: CompileReport) -> dict[str, Floorplan | None]:
     if window is None:
         return {"main": detail(report, whole_window(report.fabric, _ALONE_WIDTH)), "whole": None}
     whole = whole_window(report.fabric, _WHOLE_WIDTH)
-    return {"main": detail(report, window), "whole": overview(report, whole, _framed(report, window))}
+    return {"main": detail(report, window), "whole": overview(report, whole, _frame(report, window))}
 
 
-def _framed(report: CompileReport, window: Window) -> Window:
-    """What the drawing of the whole wafer frames: the enlarged part, of several copies the first."""
+def _frame(report: CompileReport, window: Window) -> Window:
+    """Return the frame on the whole wafer: the first of several copies, otherwise the enlarged part."""
     if report.replicas is None or report.replicas.copies.count == 1:
         return window
     boxes = report.replicas.copies.boxes
@@ -163,12 +163,12 @@ def _framed(report: CompileReport, window: Window) -> Window:
 
 
 def _count(report: CompileReport) -> int:
-    """Copies of the model on the wafer."""
+    """Return the number of copies of the model on the wafer."""
     return 1 if report.replicas is None else report.replicas.copies.count
 
 
 def _copies(report: CompileReport) -> dict[str, Any] | None:
-    """The copies of the model, their boxes on the drawing of the whole wafer, and the numbers compared."""
+    """Return figures of the copies, their boxes on the whole wafer, and the counts compared."""
     if report.replicas is None:
         return None
     copies = report.replicas.copies
@@ -186,12 +186,12 @@ def _copies(report: CompileReport) -> dict[str, Any] | None:
 
 
 def _kinds_shown(arrows: int) -> tuple[str, ...]:
-    """The arrows that are drawn unasked; those of a kernel under the pointer always are."""
+    """Return the kinds of arrows that are shown at first; the pointer shows those of a kernel anyway."""
     return () if arrows > _DENSE else ("forward", "backward", "control")
 
 
 def _common_folder(sources: Sequence[str | None]) -> str:
-    """The folder, with a slash, that the paths of all source lines begin with; empty if there is none."""
+    """Return the common folder of all source lines, with a slash; empty if there is none."""
     folders = {posixpath.dirname(source) for source in sources if source}
     if not folders or len({posixpath.isabs(folder) for folder in folders}) > 1:
         return ""
@@ -200,7 +200,7 @@ def _common_folder(sources: Sequence[str | None]) -> str:
 
 
 def _thousands(value: float) -> str:
-    """1,559,633 or 12.25: digits that a reader can use."""
+    """Format a number with the digits that a reader can use: 1,559,633 or 12.25."""
     return f"{value:,.0f}" if value >= 1000 or value == int(value) else f"{value:#.4g}"
 
 
@@ -211,7 +211,7 @@ def _percent(value: float) -> str:
 
 
 def _breakable(text: str, separators: str) -> Markup:
-    """A name or path, escaped, that a narrow column may break after its separators."""
+    """Escape a name or path, and let a narrow column break it after its separators."""
     some = f"[{re.escape(separators)}]"
     return Markup("<wbr>").join(re.split(f"(?<={some})(?!{some}|$)", text))
 
@@ -222,7 +222,7 @@ def _pixels(value: float) -> str:
 
 @dataclass(frozen=True)
 class Definition:
-    """A figure: its name, unit and meaning."""
+    """Name, unit and meaning of a figure."""
 
     term: str
     unit: str
@@ -323,7 +323,7 @@ _WAFER_WIDTH, _COPY_WIDTH = 460.0, 780.0
 
 @dataclass(frozen=True)
 class _Copy:
-    """One copy of a layer, whose box is all the PEs that it has."""
+    """A copy of a layer, drawn as if its box were the fabric."""
 
     fabric: Fabric
     kernels: Sequence[KernelReport]
@@ -332,11 +332,11 @@ class _Copy:
 
 
 def render_streamed_html(report: StreamedReport, made: Provenance | None = None) -> str:
-    """The text of `compile_report.html`: the same bytes for the same arguments, everything escaped.
+    """Render the `compile_report.html` of a streamed step; equal arguments give equal bytes, all escaped.
 
     Args:
         report: all figures.
-        made: where the step comes from.
+        made: provenance of the compile, if known.
     """
     layers = list(enumerate(report.layers))
     verdict = render_streamed_verdict(report).removeprefix("Verdict: ")
@@ -360,7 +360,7 @@ def render_streamed_html(report: StreamedReport, made: Provenance | None = None)
 
 
 def _kinds(report: StreamedReport) -> list[dict[str, Any]]:
-    """Number, layers and drawing of each kind of layer."""
+    """Return number, layer names and drawing of each kind of layer."""
     names: dict[int, list[str]] = {}
     plans = {}
     for layer in report.layers:
@@ -368,13 +368,13 @@ def _kinds(report: StreamedReport) -> list[dict[str, Any]]:
         plans[plan.number] = plan
         names.setdefault(plan.number, []).append(layer.placed.name)
     return [
-        {"number": number, "names": names[number], "drawn": _drawing(plan, report.fabric)}
+        {"number": number, "names": names[number], "drawn": _draw_layer(plan, report.fabric)}
         for number, plan in plans.items()
     ]
 
 
-def _drawing(plan: LayerPlan, wafer: Fabric) -> dict[str, Any] | None:
-    """The wafer with its copies, one copy enlarged, and its kernels; None where nothing is computed."""
+def _draw_layer(plan: LayerPlan, wafer: Fabric) -> dict[str, Any] | None:
+    """Draw the wafer with all copies, and one copy enlarged; None if the layer computes nothing."""
     graph, copies = plan.graph, plan.copies
     if graph is None or copies is None:
         return None
@@ -398,7 +398,7 @@ def _drawing(plan: LayerPlan, wafer: Fabric) -> dict[str, Any] | None:
         "copies": copies,
         "kernels": kernels,
         "one": detail(copy, window),
-        "wafer": _on_wafer(copy, wafer),
+        "wafer": _draw_wafer(copy, wafer),
         "boxes": [
             whole.box(column * copies.width, row * copies.height, copies.width, copies.height)
             for row in range(copies.rows)
@@ -407,7 +407,7 @@ def _drawing(plan: LayerPlan, wafer: Fabric) -> dict[str, Any] | None:
     }
 
 
-def _on_wafer(copy: _Copy, wafer: Fabric) -> Floorplan:
-    """The first copy at its place on the whole wafer."""
+def _draw_wafer(copy: _Copy, wafer: Fabric) -> Floorplan:
+    """Draw the first copy in its place on the whole wafer."""
     window = whole_window(wafer, _WAFER_WIDTH)
     return overview(_Copy(wafer, copy.kernels, copy.edges, copy.bottleneck), window, window)

@@ -26,7 +26,7 @@ from cgc.manifest import (
     REPORT_TEXT,
     PipelinedEstimates,
 )
-from cgc.performance.replicas import placed_replicas
+from cgc.performance.replicas import select_replicas
 from cgc.report import CompileReport, build_json, build_replicas_report, render_html, render_plan, render_text
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def place_replicas(
         The best placed number of copies, and all that were tried.
     """
     with stages.stage("Placing kernels"):
-        return placed_replicas(graph, fabric, replicas)
+        return select_replicas(graph, fabric, replicas)
 
 
 def compile_pipelined(

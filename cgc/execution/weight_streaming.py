@@ -18,7 +18,7 @@ from cgc.layers.micro_batches import NotSplitError
 from cgc.layers.streamed import StreamedStep, recomputing, split_norms, streamed_step
 from cgc.layers.traffic import peak_bytes
 from cgc.manifest import CIRH_TEXT, REPORT_HTML, REPORT_JSON, REPORT_TEXT, SCHEDULE, StreamedEstimates
-from cgc.performance.layers import activation_room, layer_costs, placed_layers
+from cgc.performance.layers import activation_room, layer_costs, place_layers
 from cgc.report import (
     StreamedReport,
     build_streamed_json,
@@ -96,14 +96,14 @@ def estimate_streamed(
         split_norms(module)
         step = streamed_step(module)
     with stages.stage("Placing layers"):
-        layers = placed_layers(step, wafer)
+        layers = place_layers(step, wafer)
         room = activation_room(layer_costs(layers, step, frozenset()), wafer)
         limit = memory_limit(room, streaming)
         choice = choose_step(module, step, limit, streaming)
         step = choice.step
         # Micro-batches change the batch size that kernels are placed for.
         if step.micro is not None:
-            layers = placed_layers(step, wafer)
+            layers = place_layers(step, wafer)
     with stages.stage("Estimating performance"):
         report = build_streamed_report(step, layers, choice.recomputed, wafer, limit.room_bytes)
         report = replace(report, notices=(*notices, *activation_notices(choice, limit, streaming)))

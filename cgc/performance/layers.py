@@ -1,9 +1,9 @@
-"""Time of a step with weight streaming: while a layer computes, the weights of the next one come.
+"""Step time with weight streaming: the weights of the next layer are prefetched while a layer computes.
 
     pass = fetch_1 + sum(max(compute_l + latency, fetch_{l+1}, gradients out_{l-1}))
 
-A batch whose activations are more than the wafer holds goes through as several micro-batches, and the weights
-come again for each of them.
+A batch whose activations exceed the memory of the wafer is split into micro-batches, and the weights are
+streamed again for each of them.
 """
 
 from __future__ import annotations
@@ -25,29 +25,30 @@ from cgc.manifest import Bound
 from cgc.placement.replicas import Copies, place_copies
 from cs_toolkit.fabric import Fabric
 
+# Latency of one part of a layer, in seconds. Rates measured on one CS-2 (arXiv 2409.00287, tables IV and V;
+# BERT, 2.7 and 13 billion parameters) fit 4.5 ms per layer, forward and backward part together, and
+# 1.9e15 FLOP/s, to 25 %. FC-MNIST with small batches agrees.
 PART_S = 4.5e-3 / 2
-"""Latency of one part of a layer. Rates measured on one CS-2 (arXiv 2409.00287, tables IV and V; BERT, 2.7
-and 13 billion parameters) fit 4.5 ms a layer, forward and backward part together, and 1.9e15 FLOP/s, to 25 %;
-FC-MNIST with small batches says the same."""
 
+# Bandwidth of weight updates in MemoryX: 22 weight servers, as in published logs, with the memory of an
+# EPYC 7713 (eight channels DDR4-3200), the processor of Andromeda's servers. The efficiency of a server was
+# not published.
 UPDATE_BYTES_PER_S = 22 * 204.8e9
-"""Of MemoryX: 22 weight servers, as published logs list them, with the memory of an EPYC 7713 (eight channels
-DDR4-3200), the processor of Andromeda's servers. What a server does with it was not published."""
 
+# Micro-batches to try above the least number: smaller ones may be shared better by the copies of a layer.
 _MORE_MICRO_BATCHES = 8
-"""Than the least: smaller ones may be shared better by the copies of a layer."""
 
 
 @dataclass(frozen=True)
 class LayerCost:
-    """What a layer needs.
+    """The resources that a layer needs.
 
     Attributes:
-        forward_cycles: of a sample in one copy of the layer.
-        backward_cycles: the same of the backward part, 0 without one.
-        copies: of the layer on the wafer, which share the samples.
-        held_bytes: memory that the kernels take.
-        traffic: bytes that come and go.
+        forward_cycles: cycles per sample of the forward part in one copy of the layer.
+        backward_cycles: cycles per sample of the backward part, 0 without one.
+        copies: copies of the layer on the wafer, which share the samples.
+        held_bytes: memory of the kernels.
+        traffic: bytes streamed to and from the wafer.
     """
 
     forward_cycles: float
@@ -62,9 +63,9 @@ class LayerTime:
     """Seconds of a layer in a step, over all micro-batches.
 
     Attributes:
-        compute_s: both parts.
-        latency_s: both parts.
-        exposed_s: transfers during them that they do not hide; of the first layer the begin as well.
+        compute_s: compute of both parts.
+        latency_s: latency of both parts.
+        exposed_s: transfers that both parts do not hide; for the first layer including its initial fetch.
     """
 
     compute_s: float
@@ -74,16 +75,16 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class StreamedPerformance:
-    """Estimates of a step.
+    """Estimates of a step with weight streaming.
 
     Attributes:
-        layers: in the order of the forward pass.
-        micro_batch_size: samples that go through the layers together.
-        micro_batches: of a step.
-        activation_bytes: the most that wait on the wafer: of the whole batch, or of a micro-batch where the
-            step is cut.
-        activation_room_bytes: what the wafer has for them.
-        parts: seconds of a step by what they are for; they sum up to `step_s`.
+        layers: times of the layers in the order of the forward pass.
+        micro_batch_size: samples that pass through the layers together.
+        micro_batches: micro-batches of a step.
+        activation_bytes: peak memory of activations, of the whole batch, or of a micro-batch if the step is
+            split.
+        activation_room_bytes: memory available for activations.
+        parts: seconds of a step by their cause; their sum is `step_s`.
     """
 
     layers: tuple[LayerTime, ...]
@@ -95,7 +96,7 @@ class StreamedPerformance:
 
     @property
     def fits_at_once(self) -> bool:
-        """Whether a batch goes through in parts although the wafer has room for the activations of all."""
+        """True if the batch is split although the wafer has room for all of its activations."""
         waiting = self.micro_batches * self.activation_bytes
         return self.micro_batches > 1 and waiting <= self.activation_room_bytes
 
@@ -106,7 +107,7 @@ class StreamedPerformance:
 
     @property
     def bound_by(self) -> Bound:
-        """What takes most of a step."""
+        """The cause of the largest part of a step."""
         return max(self.parts, key=lambda part: self.parts[part])
 
 
@@ -125,7 +126,7 @@ class _Pass:
         return self.compute_s + self.latency_s
 
 
-def streamed_performance(
+def estimate_streamed_step(
     layers: Sequence[LayerCost],
     batch_size: int,
     peak_bytes: int,
@@ -135,26 +136,28 @@ def streamed_performance(
     fabric: Fabric,
     micro_batches: int = 1,
 ) -> StreamedPerformance:
-    """Estimates a step.
+    """Estimate the time of a step with weight streaming.
 
     Args:
-        layers: in the order of the forward pass.
+        layers: costs of the layers in the order of the forward pass.
         batch_size: samples of the step.
-        peak_bytes: the most bytes of activations at once: of the whole batch, or of a micro-batch.
-        room: what there is for them, see `activation_room`.
-        joined_update: no weight is updated before all gradients have come, as with their global norm.
+        peak_bytes: peak bytes of activations, of the whole batch or of a micro-batch.
+        room: bytes available for activations, from `activation_room`.
+        joined_update: True if no weight is updated before all gradients have arrived, as with a global norm.
         fabric: the whole wafer.
-        micro_batches: into which the step is cut; where it is not, as many are estimated as it needs.
+        micro_batches: number that the step is split into; if 1, the number that memory needs is chosen.
     """
     if micro_batches > 1:
         memory = (peak_bytes, room)
-        return _performance(
+        return _estimate_split(
             layers, batch_size, micro_batches, memory, joined_update=joined_update, fabric=fabric
         )
-    least = _least_micro_batches(batch_size, peak_bytes, room)
+    least = 1
+    if peak_bytes > room:
+        least = math.ceil(batch_size / max(1, math.floor(batch_size * room / peak_bytes)))
     counts = range(least, min(batch_size, least + _MORE_MICRO_BATCHES) + 1) if least > 1 else (1,)
     found = (
-        _performance(
+        _estimate_split(
             layers, batch_size, count, (peak_bytes, room), joined_update=joined_update, fabric=fabric
         )
         for count in counts
@@ -162,7 +165,7 @@ def streamed_performance(
     return min(found, key=lambda performance: performance.step_s)
 
 
-def _performance(
+def _estimate_split(
     layers: Sequence[LayerCost],
     batch_size: int,
     count: int,
@@ -171,10 +174,10 @@ def _performance(
     joined_update: bool,
     fabric: Fabric,
 ) -> StreamedPerformance:
-    """The estimate for a number of micro-batches; `memory` is the need and the room of activations."""
+    """Estimate a step of `count` micro-batches; `memory` is the peak and the room of activations in bytes."""
     micro_batch = math.ceil(batch_size / count)
-    passes = _passes(layers, micro_batch, fabric)
-    exposed = _exposed(passes)
+    passes = _list_passes(layers, micro_batch, fabric)
+    exposed = _exposed_seconds(passes)
     first_fetch = passes[0].fetch_s
     compute, latency, waits = ([0.0] * len(layers) for _ in range(3))
     waits[0] = first_fetch
@@ -196,44 +199,42 @@ def _performance(
 
 
 def activation_room(layers: Sequence[LayerCost], fabric: Fabric) -> int:
-    """Bytes of the wafer beside the layer that computes and the weights of the one that comes."""
+    """Return the bytes of the wafer available to activations: all but a layer and prefetched weights."""
     taken = max(layer.held_bytes + layer.copies * layer.traffic.weights for layer in layers)
     return max(0, fabric.memory_bytes - taken)
 
 
-def _least_micro_batches(batch_size: int, peak_bytes: int, room: int) -> int:
-    if peak_bytes <= room:
-        return 1
-    return math.ceil(batch_size / max(1, math.floor(batch_size * room / peak_bytes)))
-
-
-def _passes(layers: Sequence[LayerCost], samples: int, fabric: Fabric) -> list[_Pass]:
-    """All parts in the order in which they run; the last layer's run at once."""
+def _list_passes(layers: Sequence[LayerCost], samples: int, fabric: Fabric) -> list[_Pass]:
+    """Return the parts of all layers in execution order, with both parts of the last layer as one."""
     link = fabric.io_bytes_per_s
 
-    def part(index: int, cycles: float, latency_s: float, fetched: int, out: int) -> _Pass:
-        turns = math.ceil(samples / layers[index].copies)
-        return _Pass(index, turns * cycles / fabric.clock_hz, latency_s, fetched / link, out / link)
+    def make_pass(index: int, cycles: float, latency_s: float, fetched: int, out: int) -> _Pass:
+        samples_of_copy = math.ceil(samples / layers[index].copies)
+        compute_s = samples_of_copy * cycles / fabric.clock_hz
+        return _Pass(index, compute_s, latency_s, fetched / link, out / link)
 
     last = len(layers) - 1
     forward = [
-        part(index, layer.forward_cycles, PART_S, layer.traffic.weights, 0)
+        make_pass(index, layer.forward_cycles, PART_S, layer.traffic.weights, 0)
         for index, layer in enumerate(layers[:last])
     ]
     end = layers[last]
     both = PART_S * (2 if end.backward_cycles else 1)
     cycles = end.forward_cycles + end.backward_cycles
-    turn = part(last, cycles, both, end.traffic.weights, end.traffic.gradients)
+    turning_point = make_pass(last, cycles, both, end.traffic.weights, end.traffic.gradients)
     backward = [
-        part(index, layer.backward_cycles, PART_S, layer.traffic.backward_weights, layer.traffic.gradients)
+        make_pass(
+            index, layer.backward_cycles, PART_S, layer.traffic.backward_weights, layer.traffic.gradients
+        )
         for index, layer in reversed(list(enumerate(layers[:last])))
         if layer.backward_cycles
     ]
-    return [*forward, turn, *backward]
+    return [*forward, turning_point, *backward]
 
 
-def _exposed(passes: Sequence[_Pass]) -> list[float]:
-    """For each part the seconds that the weights of the next one, or gradients before it, take longer."""
+def _exposed_seconds(passes: Sequence[_Pass]) -> list[float]:
+    """Return the seconds by which transfers during each pass take longer than the pass."""
+    # A pass overlaps with the weights of the next pass and with the gradients of the previous one.
     fetched = [one.fetch_s for one in passes[1:]] + [0.0]
     leaving = [0.0] + [one.out_s for one in passes[:-1]]
     return [
@@ -243,7 +244,7 @@ def _exposed(passes: Sequence[_Pass]) -> list[float]:
 
 
 def _update_s(layers: Sequence[LayerCost], passes: Sequence[_Pass], *, joined_update: bool) -> float:
-    """Seconds of the update that neither the backward pass nor the next forward pass hides."""
+    """Return the seconds of the update that neither the backward nor the next forward pass hides."""
     seconds = [layer.traffic.update / UPDATE_BYTES_PER_S for layer in layers]
     if joined_update:
         forward = [one.busy_s for one in passes[: len(layers)]]
@@ -259,14 +260,14 @@ def _update_s(layers: Sequence[LayerCost], passes: Sequence[_Pass], *, joined_up
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """Layers of one kind on the wafer: equal layers share it.
+    """The placement of a layer on the wafer, shared by identical layers.
 
     Attributes:
-        number: of the kind, in the order in which the kinds come.
-        graph: the kernels; None where nothing is computed.
-        copies: where they lie.
-        forward_cycles: of a sample in one copy.
-        backward_cycles: the same of the backward part.
+        number: index of the plan in order of first use.
+        graph: kernels of the layer; None if nothing is computed.
+        copies: placement of the copies; None if nothing is computed.
+        forward_cycles: cycles per sample of the forward part in one copy.
+        backward_cycles: cycles per sample of the backward part in one copy.
     """
 
     number: int
@@ -282,7 +283,7 @@ class LayerPlan:
 
     @property
     def slowest_kernel(self) -> Kernel | None:
-        """The kernel that takes the most cycles for a sample; None where nothing is computed."""
+        """The kernel with the most cycles per sample; None if nothing is computed."""
         if self.copies is None or self.graph is None:
             return None
         layouts = self.copies.placement.layouts
@@ -294,23 +295,23 @@ class PlacedLayer:
     """A layer on the wafer.
 
     Attributes:
-        name: for reports.
-        plan: how it lies there.
+        name: name in reports.
+        plan: its placement.
     """
 
     name: str
     plan: LayerPlan
 
 
-def placed_layers(step: StreamedStep, fabric: Fabric) -> tuple[PlacedLayer, ...]:
-    """Places the layers of a step, in the order of the forward pass.
+def place_layers(step: StreamedStep, fabric: Fabric) -> tuple[PlacedLayer, ...]:
+    """Place each layer of a step on the wafer, in the order of the forward pass.
 
     Args:
-        step: the step.
+        step: the step with weight streaming.
         fabric: the whole wafer.
 
     Raises:
-        PlacementError: a layer does not fit on the wafer by itself.
+        PlacementError: a layer does not fit on the wafer.
     """
     plans: dict[Hashable, LayerPlan] = {}
     found = []
@@ -319,10 +320,10 @@ def placed_layers(step: StreamedStep, fabric: Fabric) -> tuple[PlacedLayer, ...]
     for index, (calls, moved) in enumerate(zip(step.schedule.layers, traffic, strict=True)):
         name = names[index]
         if max(moved.weights, moved.backward_weights) > fabric.memory_bytes:
-            raise _too_large(name, moved, whole_layer(step, index), fabric)
+            raise _weights_too_large(name, moved, whole_layer(step, index), fabric)
         kind = tuple(call and call.function for call in (calls.forward, calls.backward))
         if kind not in plans:
-            plans[kind] = _placed(len(plans), name, whole_layer(step, index), fabric)
+            plans[kind] = _plan_layer(len(plans), name, whole_layer(step, index), fabric)
         found.append(PlacedLayer(name, plans[kind]))
     return tuple(found)
 
@@ -330,21 +331,21 @@ def placed_layers(step: StreamedStep, fabric: Fabric) -> tuple[PlacedLayer, ...]
 def layer_costs(
     layers: Sequence[PlacedLayer], step: StreamedStep, recomputed: frozenset[int]
 ) -> tuple[LayerCost, ...]:
-    """What every layer costs in a step.
+    """Compute the cost of every layer of a step.
 
     Args:
-        layers: of the step.
-        step: the step.
-        recomputed: layers whose backward part computes the forward part again.
+        layers: placed layers of the step.
+        step: the step with weight streaming.
+        recomputed: indices of the layers whose backward part recomputes the forward part.
     """
     costs = []
     for index, (layer, moved) in enumerate(zip(layers, layer_traffic(step.schedule), strict=True)):
         plan = layer.plan
-        again = plan.forward_cycles if index in recomputed else 0.0
+        recompute_cycles = plan.forward_cycles if index in recomputed else 0.0
         costs.append(
             LayerCost(
                 forward_cycles=plan.forward_cycles,
-                backward_cycles=plan.backward_cycles + again,
+                backward_cycles=plan.backward_cycles + recompute_cycles,
                 copies=plan.copies.count if plan.copies else 1,
                 held_bytes=plan.copies.held_bytes if plan.copies else 0,
                 traffic=moved,
@@ -353,7 +354,9 @@ def layer_costs(
     return tuple(costs)
 
 
-def _too_large(name: str, traffic: LayerTraffic, layer: WholeLayer | None, fabric: Fabric) -> PlacementError:
+def _weights_too_large(
+    name: str, traffic: LayerTraffic, layer: WholeLayer | None, fabric: Fabric
+) -> PlacementError:
     weights = max(traffic.weights, traffic.backward_weights)
     message = (
         f"layer {name} has {weights:,} bytes of weights, the {fabric.processing_elements:,} PEs of the "
@@ -364,7 +367,7 @@ def _too_large(name: str, traffic: LayerTraffic, layer: WholeLayer | None, fabri
 
 
 def _largest_source(layer: WholeLayer) -> str | None:
-    """The user's line of the op with the largest operand."""
+    """Return the user's source line of the op with the largest operand."""
     ops = [op for op in layer.module.walk() if isinstance(op, CirhOp) and op.source is not None]
     return max(ops, key=_operand_elements).source if ops else None
 
@@ -374,7 +377,7 @@ def _operand_elements(op: CirhOp) -> int:
     return max(map(prod, shapes), default=0)
 
 
-def _placed(number: int, name: str, layer: WholeLayer | None, fabric: Fabric) -> LayerPlan:
+def _plan_layer(number: int, name: str, layer: WholeLayer | None, fabric: Fabric) -> LayerPlan:
     if layer is None:
         return LayerPlan(number, None, None, 0.0, 0.0)
     graph = match_kernels(layer.module, layer.part)
@@ -392,26 +395,26 @@ def _placed(number: int, name: str, layer: WholeLayer | None, fabric: Fabric) ->
 
 
 def _without_stash(graph: KernelGraph) -> KernelGraph:
-    """The graph of a layer whose samples all pass forward before the first one passes backward.
-
-    What waits in between lies in the memory that no layer takes, see `cgc.performance.layers`.
-    """
+    """Return the graph without memory for activations between its forward and backward kernels."""
+    # All samples pass forward before the first one passes backward, so the activations wait in the memory
+    # that no layer takes (`activation_room`).
     kernels = tuple(kernel.without_stash() for kernel in graph.kernels)
     return KernelGraph(kernels, graph.edges, graph.batch_size, graph.input_bytes_per_sample)
 
 
 def _forward_share(graph: KernelGraph, copies: Copies, layer: WholeLayer) -> float:
-    """The share of a sample's time that goes to the forward part: that of the busy cycles."""
+    """Return the share of the forward part in the time of a sample, by busy cycles."""
     layouts = copies.placement.layouts
     busy = [layouts[kernel.name].busy_pe_cycles for kernel in graph.kernels]
     forward = sum(
-        cycles * _forward_passes(kernel, layer) for cycles, kernel in zip(busy, graph.kernels, strict=True)
+        cycles * _forward_pass_share(kernel, layer)
+        for cycles, kernel in zip(busy, graph.kernels, strict=True)
     )
     return forward / sum(busy) if sum(busy) else 1.0
 
 
-def _forward_passes(kernel: Kernel, layer: WholeLayer) -> float:
-    """The share of a kernel's passes that are of the forward part."""
+def _forward_pass_share(kernel: Kernel, layer: WholeLayer) -> float:
+    """Return the share of a kernel's passes that belong to the forward part."""
     members, forward = set(kernel.op_indices), layer.part.forward
     if members <= forward:
         return 1.0

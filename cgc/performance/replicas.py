@@ -1,11 +1,11 @@
-"""Copies of a model on one wafer: the rate of all together, and what their exchange of gradients costs.
+"""Replicas of a model on one wafer: their total throughput, and the cost of the gradient all-reduce.
 
-Every copy computes an equal part of the samples of a step. Then its pipeline runs empty, the sums of all
-copies are added, and every copy updates its own weights:
+Every replica computes an equal share of the samples of a step. Its pipeline then drains, the gradients of all
+replicas are summed, and every replica updates its own weights:
 
-    step = samples of a copy * cycles per sample + emptying + exchange
+    step = samples of a replica * cycles per sample + drain + all-reduce
 
-Published rates of one copy have neither of the last two terms, so it has none here.
+The last two terms are zero for a single replica, as in published rates.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _BATCH_NORMS = frozenset({FusedBatchNormOp.name, FusedBatchNormGradOp.name})
 
 @dataclass(frozen=True)
 class Exchange:
-    """What comes after the samples of a step.
+    """The end of a step, after its samples: pipeline drain and gradient all-reduce.
 
     Attributes:
-        gradient_bytes: of one copy.
-        emptying_cycles: from the last sample that enters a copy until all are through, beside its own.
-        exchange_cycles: until every copy has the sums of all.
+        gradient_bytes: bytes of the gradients of one replica.
+        emptying_cycles: cycles to drain the pipeline after the last sample's own interval.
+        exchange_cycles: cycles of the all-reduce.
     """
 
     gradient_bytes: int = 0
@@ -45,20 +45,20 @@ class Exchange:
 
     @property
     def cycles(self) -> int:
-        """Both."""
+        """Cycles of drain and all-reduce together."""
         return self.emptying_cycles + self.exchange_cycles
 
 
 @dataclass(frozen=True)
 class Replicated:
-    """Copies of a model on a wafer.
+    """Replicas of a model on a wafer.
 
     Attributes:
-        graph: of one copy.
-        boxes: where the copies lie.
-        one: estimates of a copy that shares the host links with the others, without the exchange.
-        performance: of all copies; figures of kernels, and the cycles of the whole, are those of one.
-        exchange: of a step; nothing in an evaluation, and with one copy.
+        graph: kernels of one replica.
+        boxes: placement of the replicas.
+        one: estimates of one replica, which shares the host links with the others, without the exchange.
+        performance: estimates of all replicas together; cycles, and figures of kernels, are per replica.
+        exchange: cost of the exchange per step; zero for evaluation and for a single replica.
     """
 
     graph: KernelGraph
@@ -69,102 +69,102 @@ class Replicated:
 
     @property
     def count(self) -> int:
-        """How many copies."""
+        """Number of replicas."""
         return self.boxes.count
 
     @property
     def placement(self) -> Placement:
-        """Of one copy."""
+        """Placement of one replica."""
         return self.boxes.placement
 
     @property
     def samples(self) -> int:
-        """Of a step in one copy."""
+        """Samples per step of one replica."""
         return self.graph.batch_size
 
     @property
     def step_cycles(self) -> int:
-        """From one step to the next."""
+        """Cycles between two steps."""
         return self.samples * self.one.deltat_cycles + self.exchange.cycles
 
     @property
     def samples_per_s(self) -> float:
-        """Of all copies."""
+        """Throughput of all replicas together."""
         return self.performance.overall.samples_per_s
 
 
-def replicated(graph: KernelGraph, fabric: Fabric, count: int) -> Replicated:
-    """Places a model so many times.
+def replicate(graph: KernelGraph, fabric: Fabric, count: int) -> Replicated:
+    """Place `count` replicas of a model.
 
     Args:
-        graph: the model with the samples of a whole step.
-        fabric: for all copies.
-        count: copies.
+        graph: kernels of the model, with the samples of a whole step.
+        fabric: the fabric that all replicas share.
+        count: number of replicas.
 
     Raises:
-        ReplicaError: the samples of a step cannot be shared equally, or so many copies do not fit.
-        PlacementError: the model does not fit once.
+        ReplicaError: the replicas cannot share the samples of a step equally, or do not fit.
+        PlacementError: not even one replica fits.
     """
-    _check_shares(graph.batch_size, count)
-    found = _replicated(graph, fabric, count)
+    if graph.batch_size % count:
+        raise ReplicaError(
+            f"a batch of {graph.batch_size:,} samples cannot be shared equally by {count:,} replicas; choose "
+            f"a batch size that {count:,} divides, or another num_replicas"
+        )
+    found = _place_best_grid(graph, fabric, count)
     if found is not None:
         return found
     raise _too_many(graph, fabric, count)
 
 
-def best_replicated(graph: KernelGraph, fabric: Fabric) -> tuple[Replicated, tuple[Replicated, ...]]:
-    """As many copies as have the best rate, and all numbers that were tried, ascending.
-
-    Numbers are those that divide the batch. More copies than the host links can feed are not tried.
+def choose_replicas(graph: KernelGraph, fabric: Fabric) -> tuple[Replicated, tuple[Replicated, ...]]:
+    """Choose the number of replicas with the highest throughput, among the divisors of the batch size.
 
     Args:
-        graph: the model with the samples of a whole step.
-        fabric: for all copies.
+        graph: kernels of the model, with the samples of a whole step.
+        fabric: the fabric that all replicas share.
+
+    Returns:
+        The fastest replicas, and all that were tried, by ascending number.
 
     Raises:
-        PlacementError: the model does not fit once.
+        PlacementError: not even one replica fits.
     """
     most = _most_by_area(graph, fabric)
     tried = []
     for count in _divisors(graph.batch_size):
         if count > max(1, most):
             break
-        found = _replicated(graph, fabric, count)
+        found = _place_best_grid(graph, fabric, count)
         if found is None:
             continue
         tried.append(found)
         if found.performance.bottleneck == INPUT:
-            break
+            break  # the host links cannot feed more replicas
     return max(tried, key=lambda found: found.samples_per_s), tuple(tried)
 
 
-def placed_replicas(
+def select_replicas(
     graph: KernelGraph, fabric: Fabric, choice: ReplicaChoice
 ) -> tuple[Replicated, tuple[Replicated, ...]]:
-    """What a user has asked for, and the numbers that were tried for it.
+    """Place the number of replicas that the user chose, or the fastest number.
+
+    Returns:
+        The replicas, and those tried for an automatic choice.
 
     Raises:
-        ReplicaError: so many copies cannot be.
-        PlacementError: the model does not fit once.
+        ReplicaError: the chosen number of replicas is not possible.
+        PlacementError: not even one replica fits.
     """
     if choice == "auto":
-        return best_replicated(graph, fabric)
-    return replicated(graph, fabric, choice), ()
-
-
-def _check_shares(batch_size: int, count: int) -> None:
-    if batch_size % count:
-        raise ReplicaError(
-            f"a batch of {batch_size:,} samples cannot be shared equally by {count:,} replicas; choose a "
-            f"batch size that {count:,} divides, or another num_replicas"
-        )
+        return choose_replicas(graph, fabric)
+    return replicate(graph, fabric, choice), ()
 
 
 def _too_many(graph: KernelGraph, fabric: Fabric, count: int) -> ReplicaError:
-    """The error for copies that do not fit, with the largest number that does."""
+    """Return the error for replicas that do not fit, with the largest number that does."""
     needed = shortage(graph.kernels, fabric).needed_pes
     fewer = [number for number in _divisors(graph.batch_size) if number < count]
-    most = next(number for number in reversed(fewer) if _replicated(graph, fabric, number) is not None)
+    most = next(number for number in reversed(fewer) if _place_best_grid(graph, fabric, number) is not None)
     return ReplicaError(
         f"{count:,} replicas of the model do not fit the wafer: one takes at least {needed:,} PEs, and of "
         f"the {fabric.processing_elements:,} of {fabric.name} each would have "
@@ -174,7 +174,7 @@ def _too_many(graph: KernelGraph, fabric: Fabric, count: int) -> ReplicaError:
 
 
 def _most_by_area(graph: KernelGraph, fabric: Fabric) -> int:
-    """Copies for which the area suffices, at their smallest and without room between kernels."""
+    """Return an upper bound of the number of replicas, from the least areas of their kernels."""
     return fabric.processing_elements // shortage(graph.kernels, fabric).needed_pes
 
 
@@ -182,31 +182,31 @@ def _divisors(number: int) -> list[int]:
     return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
-def _replicated(graph: KernelGraph, fabric: Fabric, count: int) -> Replicated | None:
-    """The copies in the grid with the best rate; None where so many do not fit.
+def _place_best_grid(graph: KernelGraph, fabric: Fabric, count: int) -> Replicated | None:
+    """Place replicas in the grid with the highest throughput; None if `count` replicas do not fit.
 
     Raises:
-        PlacementError: one copy does not fit.
+        PlacementError: not even one replica fits.
     """
     if count == 1:
-        return _estimated(graph, Boxes(place(graph, fabric), 1, 1, fabric.width, fabric.height), fabric)
+        return _estimate_grid(graph, Boxes(place(graph, fabric), 1, 1, fabric.width, fabric.height), fabric)
     if count > _most_by_area(graph, fabric):
-        place(graph, fabric)  # where not even one fits, that is the error
+        place(graph, fabric)  # raises the error for a model of which not even one replica fits
         return None
     part = graph.of_replica(count)
-    found = [_estimated(part, boxes, fabric) for boxes in replica_grids(part, fabric, count)]
+    found = [_estimate_grid(part, boxes, fabric) for boxes in replica_grids(part, fabric, count)]
     return max(found, key=lambda copies: copies.samples_per_s, default=None)
 
 
-def _estimated(part: KernelGraph, boxes: Boxes, fabric: Fabric) -> Replicated:
+def _estimate_grid(part: KernelGraph, boxes: Boxes, fabric: Fabric) -> Replicated:
     performance = estimate(part, boxes.placement, fabric, boxes.count)
     after = exchange(part, boxes, performance.overall.deltat_cycles, fabric)
-    overall = _of_all(performance.overall, boxes.count, part.batch_size, after, fabric)
+    overall = _sum_figures(performance.overall, boxes.count, part.batch_size, after, fabric)
     return Replicated(part, boxes, performance.overall, replace(performance, overall=overall), after)
 
 
-def _of_all(one: Figures, count: int, samples: int, after: Exchange, fabric: Fabric) -> Figures:
-    """Figures of all copies; cycles stay those of one."""
+def _sum_figures(one: Figures, count: int, samples: int, after: Exchange, fabric: Fabric) -> Figures:
+    """Return the figures of all replicas together, with the cycles of one."""
     streaming = samples * one.deltat_cycles
     share = streaming / (streaming + after.cycles)
     active = count * one.active_pes
@@ -222,43 +222,42 @@ def _of_all(one: Figures, count: int, samples: int, after: Exchange, fabric: Fab
 
 
 def exchange(part: KernelGraph, boxes: Boxes, pace_cycles: int, fabric: Fabric) -> Exchange:
-    """Cost of the exchange of a step.
+    """Estimate the cost of the gradient all-reduce of a step.
 
-    A PE holds sums of its own part of the weights, and the PE at the same place of every other copy holds
-    those of the same part. Along each dimension of the grid they go from copy to copy to the first one, which
-    adds its own, and the result goes back on the other direction of the links, while the next words arrive.
-    A link carries one wavelet a cycle, a 32-bit packet with 16 bits of data (`Fabric.data_bits_per_wavelet`;
-    arXiv 2409.00287, section II-D), and a router passes it on in a cycle:
+    Each PE holds the gradients of its part of the weights, as does the PE at the same position of every other
+    replica. Along each dimension of the grid, gradients are summed from replica to replica toward the first
+    one. The result returns on the opposite direction of the links while further words arrive. A link carries
+    one wavelet per cycle, a 32-bit packet with 16 bits of data (`Fabric.data_bits_per_wavelet`;
+    arXiv 2409.00287, section II-D), and a router forwards it in one cycle:
 
-        cycles = max(words of the fullest line of PEs, words of the fullest PE * cycles to take, add and send
-                 one) + 2 * (copies in the dimension - 1) * PEs of a box
+        cycles = max(words of the fullest line of PEs, words of the fullest PE * cycles to receive, add and
+                 send one) + 2 * (replicas in the dimension - 1) * PEs of a box
 
-    A line of PEs has one link to the next box for all its words. A batch norm needs the sums of all samples
-    in its forward and in its backward pass; those are few words that go the same way, there and back.
-
-    Nothing of that is hidden by compute here: the last gradients are there when the last sample has passed.
+    A line of PEs has one link to the next box for all its words. A batch norm also needs the sums of all
+    samples in its forward and in its backward pass: few words, which take the same round trip.
 
     Args:
-        part: the model of one copy.
-        boxes: where the copies lie.
-        pace_cycles: from one sample to the next in a copy.
-        fabric: for all copies.
+        part: kernels of one replica.
+        boxes: placement of the replicas.
+        pace_cycles: cycles between two samples of a replica.
+        fabric: the fabric that all replicas share.
     """
+    # Compute hides none of the cost: the last gradients exist only after the last sample.
     total = sum(kernel.gradient_bytes for kernel in part.kernels)
     if boxes.count == 1 or total == 0:
         return Exchange()
     in_flight = max(kernel.samples(boxes.placement.fill) for kernel in part.kernels)
-    way = 2 * ((boxes.columns - 1) * boxes.width + (boxes.rows - 1) * boxes.height)
+    round_trip = 2 * ((boxes.columns - 1) * boxes.width + (boxes.rows - 1) * boxes.height)
     norms = sum(op in _BATCH_NORMS for kernel in part.kernels for op in kernel.ops)
     return Exchange(
         gradient_bytes=total,
         emptying_cycles=math.ceil((in_flight - 1) * pace_cycles),
-        exchange_cycles=math.ceil(_wire_cycles(part, boxes, fabric)) + (1 + norms) * way,
+        exchange_cycles=math.ceil(_wire_cycles(part, boxes, fabric)) + (1 + norms) * round_trip,
     )
 
 
 def _wire_cycles(part: KernelGraph, boxes: Boxes, fabric: Fabric) -> float:
-    """Cycles in which the words of the gradients pass, in both dimensions one after the other."""
+    """Return the cycles to transfer the words of the gradients in both dimensions, sequentially."""
     rects = boxes.placement.rects
     words = {kernel.name: 8 * kernel.gradient_bytes / fabric.data_bits_per_wavelet for kernel in part.kernels}
     held = [(words[kernel.name], rects[kernel.name]) for kernel in part.kernels if kernel.gradient_bytes]
@@ -273,7 +272,7 @@ def _wire_cycles(part: KernelGraph, boxes: Boxes, fabric: Fabric) -> float:
 
 
 def _fullest_line(spans: Iterable[tuple[int, int, float]]) -> float:
-    """The most words on a line of PEs, of words that are spread evenly over (first, lines)."""
+    """Return the most words on a line of PEs; `spans` are (first line, number of lines, words)."""
     changes: dict[int, float] = {}
     for first, lines, words in spans:
         changes[first] = changes.get(first, 0.0) + words / lines

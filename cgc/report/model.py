@@ -14,8 +14,8 @@ from cgc.performance.layers import (
     LayerTime,
     PlacedLayer,
     StreamedPerformance,
+    estimate_streamed_step,
     layer_costs,
-    streamed_performance,
 )
 from cgc.performance.model import MEMORY, Figures, Performance, estimate
 from cgc.performance.replicas import Replicated
@@ -297,7 +297,7 @@ def build_streamed_report(
     def estimate(times: int, share: float) -> StreamedPerformance:
         # The peak of a step in micro-batches is that of one of them, otherwise that of all samples.
         parts = math.ceil(step.micro_batches * times * share) if is_split else 1
-        return streamed_performance(
+        return estimate_streamed_step(
             costs,
             times * step.batch_size,
             round(peak_bytes(step.schedule) * (1 if is_split else times * share)),

@@ -13,7 +13,7 @@ import pytest
 
 from cgc.cirh.text import parse_module
 from cgc.kernels import match_kernels
-from cgc.performance.replicas import placed_replicas
+from cgc.performance.replicas import select_replicas
 from cgc.placement import place
 from cgc.report import (
     CompileReport,
@@ -58,7 +58,7 @@ def test_compile_report_json(report: CompileReport) -> None:
 def test_report_of_replicas(choice: ReplicaChoice) -> None:
     graph = match_kernels(parse_module((HERE / "fc_mnist_train.mlir").read_text(encoding="utf-8")))
     fabric = load_fabric("cs2")
-    report = build_replicas_report(*placed_replicas(graph, fabric, choice), fabric)
+    report = build_replicas_report(*select_replicas(graph, fabric, choice), fabric)
     assert_golden(f"fc_mnist_replicas_{choice}_report.txt", render_text(report))
 
 

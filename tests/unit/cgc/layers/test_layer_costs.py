@@ -15,7 +15,7 @@ from cgc.kernels import match_kernels
 from cgc.layers.streamed import StreamedStep, layer_names, recomputing, whole_layer
 from cgc.layers.traffic import layer_traffic, peak_bytes
 from cgc.performance import layers as layer_costs
-from cgc.performance.layers import placed_layers
+from cgc.performance.layers import place_layers
 from cs_toolkit.fabric import load_fabric
 
 WAFER = load_fabric("cs2").for_execution("weight_streaming")
@@ -91,14 +91,14 @@ def test_equal_layers_are_placed_once_however_many_there_are(monkeypatch: pytest
     counts = []
     for depth in (4, 7):
         placed.clear()
-        layers = placed_layers(stack(depth), WAFER)
+        layers = place_layers(stack(depth), WAFER)
         counts.append(len(placed))
         assert len({layer.plan.number for layer in layers}) == len(placed) < len(layers)
     assert counts[0] == counts[1]
 
 
 def test_backward_parts_take_longer_than_forward_parts(five: StreamedStep) -> None:
-    plan = placed_layers(five, WAFER)[2].plan
+    plan = place_layers(five, WAFER)[2].plan
     assert plan.copies is not None
     assert plan.backward_cycles > plan.forward_cycles > 0
     assert plan.forward_cycles + plan.backward_cycles == pytest.approx(plan.copies.cycles)
@@ -113,7 +113,7 @@ def test_layers_have_names_of_their_own(five: StreamedStep) -> None:
 def test_a_layer_larger_than_the_wafer_is_an_error_with_figures(five: StreamedStep) -> None:
     tiny = WAFER.model_copy(update={"width": 4, "height": 4, "memory_per_pe_bytes": 64})
     with pytest.raises(PlacementError, match=r"1,536 bytes of weights, the 16 PEs of the whole .* 1,024;"):
-        placed_layers(five, tiny)
+        place_layers(five, tiny)
     small = WAFER.model_copy(update={"width": 4, "height": 4})
     with pytest.raises(PlacementError, match=r"layer .* does not fit on the whole wafer: .*16"):
-        placed_layers(five, small)
+        place_layers(five, small)

@@ -15,7 +15,7 @@ from cgc.performance.layers import (
     LayerCost,
     StreamedPerformance,
     activation_room,
-    streamed_performance,
+    estimate_streamed_step,
 )
 from cgc.placement.replicas import place_copies
 from cs_toolkit.fabric import load_fabric
@@ -34,7 +34,7 @@ def layer(forward_s: float = 0.0, backward_s: float = 0.0, copies: int = 1, **by
 def estimate(
     *layers: LayerCost, batch: int = 1, peak: int = 0, joined_update: bool = False
 ) -> StreamedPerformance:
-    return streamed_performance(
+    return estimate_streamed_step(
         layers, batch, peak, activation_room(layers, WAFER), joined_update=joined_update, fabric=WAFER
     )
 
@@ -176,5 +176,5 @@ def test_rates_are_within_30_percent_of_measured_ones(
     )
     layers = [cost] * count
     room = activation_room(layers, WAFER)
-    found = streamed_performance(layers, batch, count * kept, room, joined_update=True, fabric=WAFER)
+    found = estimate_streamed_step(layers, batch, count * kept, room, joined_update=True, fabric=WAFER)
     assert batch / found.step_s == pytest.approx(measured, rel=0.3)

@@ -11,7 +11,7 @@ from cgc.errors import PlacementError, ReplicaError
 from cgc.kernels import Kernel, KernelGraph, match_kernels
 from cgc.kernels.configurations import Configuration
 from cgc.performance.model import INPUT, estimate
-from cgc.performance.replicas import best_replicated, exchange, placed_replicas, replicated
+from cgc.performance.replicas import choose_replicas, exchange, replicate, select_replicas
 from cgc.placement import Placement, Rect, place
 from cgc.placement.model import Boxes
 from cs_toolkit.fabric import load_fabric
@@ -84,7 +84,7 @@ def test_a_batch_norm_goes_across_the_copies_for_its_sums_in_both_directions() -
 
 @pytest.mark.parametrize("count", [2, 8])
 def test_the_rate_is_that_of_all_copies_with_the_exchange(mnist: KernelGraph, count: int) -> None:
-    found = replicated(mnist, FABRIC, count)
+    found = replicate(mnist, FABRIC, count)
     overall = found.performance.overall
     assert found.count == count
     assert found.samples == 256 // count
@@ -100,7 +100,7 @@ def test_the_rate_is_that_of_all_copies_with_the_exchange(mnist: KernelGraph, co
 
 
 def test_one_copy_is_the_model_as_it_is_without_replicas(mnist: KernelGraph) -> None:
-    found = replicated(mnist, FABRIC, 1)
+    found = replicate(mnist, FABRIC, 1)
     placement = place(mnist, FABRIC)
     assert found.placement == placement
     assert found.performance == estimate(mnist, placement, FABRIC)
@@ -108,16 +108,16 @@ def test_one_copy_is_the_model_as_it_is_without_replicas(mnist: KernelGraph) -> 
 
 
 def test_auto_is_the_best_of_the_divisors_that_fit(mnist: KernelGraph) -> None:
-    best, tried = best_replicated(mnist, FABRIC)
+    best, tried = choose_replicas(mnist, FABRIC)
     assert [found.count for found in tried] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
     assert best.samples_per_s == max(found.samples_per_s for found in tried)
     assert 1 < best.count < 256
-    assert placed_replicas(mnist, FABRIC, "auto") == (best, tried)
+    assert select_replicas(mnist, FABRIC, "auto") == (best, tried)
 
 
 def test_host_links_are_shared_and_end_the_search(mnist: KernelGraph) -> None:
     slow = FABRIC.model_copy(update={"io_links": 1, "io_link_bits_per_s": 50e9})
-    best, tried = best_replicated(mnist, slow)
+    best, tried = choose_replicas(mnist, slow)
     assert tried[-1].performance.bottleneck == INPUT
     assert all(found.performance.bottleneck != INPUT for found in tried[:-1])
     last = tried[-1]
@@ -132,15 +132,15 @@ def test_an_evaluation_has_no_exchange() -> None:
         match_kernels(parse_module(text.replace('cs.mode = "train"', f'cs.mode = "{mode}"')))
         for mode in ("train", "eval")
     )
-    assert replicated(train, FABRIC, 2).exchange.cycles > 0
-    found = replicated(evaluation, FABRIC, 2)
+    assert replicate(train, FABRIC, 2).exchange.cycles > 0
+    found = replicate(evaluation, FABRIC, 2)
     assert found.exchange.cycles == 0
     assert found.samples_per_s == pytest.approx(2 * found.one.samples_per_s)
 
 
 def test_samples_that_cannot_be_shared_are_refused(mnist: KernelGraph) -> None:
     with pytest.raises(ReplicaError, match="a batch of 256 samples cannot be shared equally by 3 replicas"):
-        replicated(mnist, FABRIC, 3)
+        replicate(mnist, FABRIC, 3)
 
 
 def test_the_error_names_the_largest_number_that_fits(mnist: KernelGraph) -> None:
@@ -148,15 +148,15 @@ def test_the_error_names_the_largest_number_that_fits(mnist: KernelGraph) -> Non
     with pytest.raises(
         ReplicaError, match=r"128 replicas .* do not fit .* divides the batch of 256 is (\d+)"
     ) as e:
-        replicated(mnist, small, 128)
+        replicate(mnist, small, 128)
     most = int(str(e.value).split("num_replicas=")[1].split(",")[0])
-    assert replicated(mnist, small, most).count == most
+    assert replicate(mnist, small, most).count == most
     with pytest.raises(ReplicaError):
-        replicated(mnist, small, 2 * most)
+        replicate(mnist, small, 2 * most)
 
 
 def test_what_does_not_fit_once_is_an_error_of_placement(mnist: KernelGraph) -> None:
     tiny = FABRIC.model_copy(update={"width": 5, "height": 5})
     for choice in (2, "auto"):
         with pytest.raises(PlacementError):
-            placed_replicas(mnist, tiny, choice)
+            select_replicas(mnist, tiny, choice)

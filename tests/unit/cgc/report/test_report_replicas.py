@@ -10,7 +10,7 @@ import pytest
 
 from cgc.cirh.text import parse_module
 from cgc.kernels import KernelGraph, match_kernels
-from cgc.performance.replicas import placed_replicas
+from cgc.performance.replicas import select_replicas
 from cgc.report import CompileReport, build_json, build_replicas_report, render_html, render_plan, render_text
 from cs_runtime.terminal import shorten_report
 from cs_toolkit.execution_options import ReplicaChoice
@@ -26,7 +26,7 @@ def graph() -> KernelGraph:
 
 
 def report_of(graph: KernelGraph, choice: ReplicaChoice) -> CompileReport:
-    return build_replicas_report(*placed_replicas(graph, FABRIC, choice), FABRIC)
+    return build_replicas_report(*select_replicas(graph, FABRIC, choice), FABRIC)
 
 
 def test_one_copy_that_was_asked_for_is_no_replica(graph: KernelGraph) -> None:
@@ -101,7 +101,7 @@ def test_crowded_copies_are_told_to_be_fewer(graph: KernelGraph) -> None:
 
 def test_a_host_that_is_too_slow_for_all_copies_is_told(graph: KernelGraph) -> None:
     slow = FABRIC.model_copy(update={"io_links": 1, "io_link_bits_per_s": 50e9})
-    copies, tried = placed_replicas(graph, slow, 16)
+    copies, tried = select_replicas(graph, slow, 16)
     report = build_replicas_report(copies, tried, slow)
     assert "per sample of each of the 16 copies (transmission)" in render_text(report)
     assert "to each of the 16 copies" in render_html(report)

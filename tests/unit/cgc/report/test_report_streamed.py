@@ -17,7 +17,7 @@ from cgc.performance.layers import (
     LayerPlan,
     PlacedLayer,
     StreamedPerformance,
-    streamed_performance,
+    estimate_streamed_step,
 )
 from cgc.placement.replicas import place_copies
 from cgc.report import build_streamed_json, render_streamed_html, render_streamed_text
@@ -64,7 +64,7 @@ def report() -> StreamedReport:
         )
         for layer in placed
     ]
-    performance = streamed_performance(costs, 64, 1000, 10**9, joined_update=False, fabric=WAFER)
+    performance = estimate_streamed_step(costs, 64, 1000, 10**9, joined_update=False, fabric=WAFER)
     layers = tuple(
         LayerReport(layer, TRAFFIC, time, index == 1)
         for index, (layer, time) in enumerate(zip(placed, performance.layers, strict=True))

@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from analyses import ANALYZER, analysis_of, inside, until
+
+from .analyses import ANALYZER, analysis_of, inside, until
 
 HEAD = """
 import os, signal, sys, time

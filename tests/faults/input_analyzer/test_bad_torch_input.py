@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from analyses import ANALYZER, analysis_of, inside, until
+
+from .analyses import ANALYZER, analysis_of, inside, until
 
 HEAD = """
 import os, sys, time

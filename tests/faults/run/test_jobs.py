@@ -8,7 +8,11 @@ import signal
 from pathlib import Path
 
 import pytest
-from training_jobs import (
+
+from cs_system.client import SystemClient, parse_address
+from cs_system.testing import RunningSystem
+
+from .training_jobs import (
     TENSORFLOW_PROGRAM,
     assert_equal_bit_for_bit,
     checkpoint,
@@ -18,9 +22,6 @@ from training_jobs import (
     wait_for_log,
     wait_idle,
 )
-
-from cs_system.client import SystemClient, parse_address
-from cs_system.testing import RunningSystem
 
 
 def test_input_of_a_worker_that_raises_ends_the_run_with_its_traceback(

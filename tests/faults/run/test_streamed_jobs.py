@@ -15,7 +15,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from training_jobs import (
+
+from cs_runtime.options import EXECUTION_VARIABLE
+from cs_system.client import SystemClient, parse_address
+from cs_system.testing import RunningSystem, parts_of, running_system
+
+from .training_jobs import (
     assert_equal_bit_for_bit,
     checkpoint,
     finish,
@@ -23,11 +28,7 @@ from training_jobs import (
     wait_for_log,
     wait_idle,
 )
-from training_jobs import launch as launch_job
-
-from cs_runtime.options import EXECUTION_VARIABLE
-from cs_system.client import SystemClient, parse_address
-from cs_system.testing import RunningSystem, parts_of, running_system
+from .training_jobs import launch as launch_job
 
 STEPS = 150
 launch = partial(launch_job, tasks=2, **{EXECUTION_VARIABLE: "weight_streaming"})

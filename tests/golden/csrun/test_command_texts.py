@@ -18,8 +18,7 @@ import pytest
 
 from cs_toolkit import __version__
 
-sys.path.insert(0, str(Path(__file__).parent))
-from recorded_cluster import write_commands
+from .recorded_cluster import write_commands
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXTS = Path(__file__).parent / "texts"

@@ -8,10 +8,8 @@ from typing import Any
 
 import jax
 import pytest
-from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_modules import GENERATORS, Builder
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Region, SSAValue
@@ -25,6 +23,9 @@ from cgc.errors import CompileError, LoweringError
 from cgc.lowering.base import device_type, result_dtype, result_shape
 from cgc.lowering.jax_table import lower
 from cgc.passes.pipeline import run_pipeline
+
+from .examples import examples
+from .random_modules import GENERATORS, Builder
 
 PLACES = re.compile(
     r"(?P<type>(?<=[<x])(?:bf16|f16|f32|i1|i8|ui8|i32|i64|ui32)(?=>))|(?P<size>(?<=[<x])\d+(?=x))"

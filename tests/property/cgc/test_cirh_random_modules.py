@@ -6,10 +6,8 @@ import contextlib
 
 import numpy as np
 import pytest
-from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_modules import GENERATORS, Builder, modules
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region
@@ -21,6 +19,9 @@ from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.cirh.types import DTYPE_NAMES, numpy_dtype, tensor_of, tensor_type
 from cgc.errors import CompileError
 from cgc.passes.pipeline import run_pipeline
+
+from .examples import examples
+from .random_modules import GENERATORS, Builder, modules
 
 QUICK = settings(max_examples=examples(15), suppress_health_check=list(HealthCheck))
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgc.importers.tensorflow.constant_folding import MASKS, resolve_slice
+
+from .examples import examples
 
 Entry = int | slice | None
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 # The algorithms need no TensorFlow, but their package loads it.
 from cgc.importers.tensorflow.plan import Node, order_nodes, reachable
+
+from .examples import examples
 
 VARIABLES = "abc"
 

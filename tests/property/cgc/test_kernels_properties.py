@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,8 @@ from cgc.cirh.text import parse_module
 from cgc.kernels import match_kernels
 from cgc.placement import place
 from cs_toolkit.fabric import load_fabric
+
+from .examples import examples
 
 X = "tensor<4x6xf32>"
 W = "tensor<6x6xf32>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.ir import Block
@@ -15,6 +14,8 @@ from cgc.cirh.types import tensor_type
 from cgc.lowering.base import result_shape
 from cgc.lowering.jax_table import lower
 from cgc.lowering.random import op_key, threefry_2x32
+
+from .examples import examples
 
 few = settings(max_examples=examples(10))
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,8 @@ from cgc.errors import PlacementError
 from cgc.kernels import Edge, Kernel, KernelGraph
 from cgc.placement import Placement, place
 from cs_toolkit.fabric import Fabric
+
+from .examples import examples
 
 pytestmark = pytest.mark.usefixtures("full_placement")
 

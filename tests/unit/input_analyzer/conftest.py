@@ -1,13 +1,10 @@
-"""Lets the tests import what they share, and keeps random numbers of one from deciding about another."""
+"""Keep the random numbers of one test from affecting another."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)

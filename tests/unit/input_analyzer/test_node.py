@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from resident_files import resident
 
 from cs_toolkit.errors import UsageError
 from input_analyzer.analysis import Measurement
 from input_analyzer.measure.node import ColdFiles, check_has_files, walk_files
 from input_analyzer.report.wording import cold_notes
+
+from .resident_files import resident
 
 SIZE = 3 << 20
 

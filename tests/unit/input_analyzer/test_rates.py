@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from resident_files import resident
 
 from csrun.tasks.environment import program_environment, this_toolkit
 from input_analyzer.analysis import Measurement
@@ -20,6 +19,8 @@ from input_analyzer.measure.node import ColdFiles, processes_in_sessions
 from input_analyzer.measure.rates import FEWEST_BATCHES, Effort, Plan, Rates, plans
 from input_analyzer.rate_model import Point, fit
 from input_rules.input_export import Shard
+
+from .resident_files import resident
 
 PROGRAM = """
 import os, sys, time

@@ -13,7 +13,13 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SubsetRandomSampler, get_worker_info
-from torch_loaders import (
+
+from input_analyzer.function_program import program_of
+from input_analyzer.measure.examine import Overlap, _first_batches, overlap
+from input_analyzer.torch.examine import of_workers, random_numbers_alike, reading_of
+from input_rules.input_export import Shard
+
+from .torch_loaders import (
     Augmented,
     Numbers,
     SplitStream,
@@ -25,11 +31,6 @@ from torch_loaders import (
     loader,
     times,
 )
-
-from input_analyzer.function_program import program_of
-from input_analyzer.measure.examine import Overlap, _first_batches, overlap
-from input_analyzer.torch.examine import of_workers, random_numbers_alike, reading_of
-from input_rules.input_export import Shard
 
 SAME, SOME, NONE = Overlap.SAME, Overlap.SOME, Overlap.NONE
 

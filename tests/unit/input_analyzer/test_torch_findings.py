@@ -24,7 +24,6 @@ from torch.utils.data import (
     WeightedRandomSampler,
     get_worker_info,
 )
-from torch_loaders import ALONE, Augmented, Numbers, Stream, bare, found, judged, loader, times
 
 from input_analyzer.function_program import program_of, torch_batches
 from input_analyzer.measure.link import Order
@@ -35,6 +34,8 @@ from input_rules.input_export import InputProgram, Shard
 from input_rules.rules.base import Context
 from input_rules.torch.loader import read_pipeline
 from input_rules.torch.rules import find, recommend_workers
+
+from .torch_loaders import ALONE, Augmented, Numbers, Stream, bare, found, judged, loader, times
 
 MIB = 1 << 20
 

@@ -6,17 +6,18 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from rule_cases import (
+
+from input_rules.pipeline import Pipeline, Stage
+from input_rules.rules.base import count_records
+from input_rules.rules.batching import is_endless
+
+from .rule_cases import (
     AUTOTUNE,
     finish,
     found,
     from_generator,
     slices,
 )
-
-from input_rules.pipeline import Pipeline, Stage
-from input_rules.rules.base import count_records
-from input_rules.rules.batching import is_endless
 
 
 def test_what_stops_with_one_of_its_datasets_has_an_end() -> None:

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from rule_cases import (
+
+from input_rules.findings import Finding
+from input_rules.pipeline import StageTime
+from input_rules.tf.inspection import inspect
+
+from .rule_cases import (
     AUTOTUNE,
     RECORDS,
     finish,
     found,
     slices,
 )
-
-from input_rules.findings import Finding
-from input_rules.pipeline import StageTime
-from input_rules.tf.inspection import inspect
 
 
 def test_caches_are_weighed_against_the_memory() -> None:

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rule_cases
 import tensorflow as tf
-from rule_cases import AUTOTUNE, CASES, RECORDS, files, finish, found, good, parsed, pipeline_of, slices
 
 from input_rules.findings import Finding
 from input_rules.pipeline import StageTime
 from input_rules.rules import find
 from input_rules.rules.base import Context
 from input_rules.tf.pipeline import trace
+
+from . import rule_cases
+from .rule_cases import AUTOTUNE, CASES, RECORDS, files, finish, found, good, parsed, pipeline_of, slices
 
 
 def test_nothing_is_said_of_a_good_pipeline() -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from rule_cases import (
+
+from input_rules.findings import Finding
+from input_rules.pipeline import StageTime
+from input_rules.rules import find
+from input_rules.rules.base import Context
+from input_rules.tf.inspection import inspect
+
+from .rule_cases import (
     AUTOTUNE,
     RECORDS,
     files,
@@ -17,12 +24,6 @@ from rule_cases import (
     pipeline_of,
     slices,
 )
-
-from input_rules.findings import Finding
-from input_rules.pipeline import StageTime
-from input_rules.rules import find
-from input_rules.rules.base import Context
-from input_rules.tf.inspection import inspect
 
 
 def test_a_shard_is_recommended_behind_what_chooses_by_the_order() -> None:

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.ir.affine import AffineExpr, AffineMap
 
 from cgc.lair.affine import affine_map, compose, dim, inverse_permutation, reshape_map
 from cgc.lair.polyhedra import access, carried_loops, count, domain, footprint, is_injective, tile
+from tests.property.cgc.examples import examples
 
 few = settings(max_examples=examples(20))
 extents_lists = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)

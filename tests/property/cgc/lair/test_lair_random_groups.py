@@ -13,10 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lair_interpreter import run
 from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -32,6 +30,8 @@ from cgc.lair.nest import loop_program
 from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
 from cgc.lair.polyhedra import carried_loops, count, domain
 from cgc.lowering.jax_table import lower
+from tests.property.cgc.examples import examples
+from tests.unit.cgc.lair_interpreter import run
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 Array = NDArray[np.generic]

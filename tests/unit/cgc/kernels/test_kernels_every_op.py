@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from every_op import CASES, Argument
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region
@@ -18,6 +17,8 @@ from cgc.kernels import match_kernels
 from cgc.placement import place
 from cgc.report import build_report, render_text
 from cs_toolkit.fabric import load_fabric
+
+from .every_op import CASES, Argument
 
 
 def single_op_module(arguments: Sequence[Argument], build: Callable[..., Operation]) -> ModuleOp:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from every_op import CASES, Argument
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import FunctionType, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -25,6 +24,8 @@ from cgc.kernels.program import Program
 from cgc.kernels.sizing import ON_THE_WAY, op_millicycles
 from cgc.lowering.jax_table import lower
 from cgc.passes.precision import fp16_region
+
+from .every_op import CASES, Argument
 
 Values = NDArray[Any]
 SAMPLES = 8

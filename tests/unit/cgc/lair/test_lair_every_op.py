@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lair_interpreter import run
 from numpy.typing import NDArray
 from xdsl.context import Context
 from xdsl.ir import Block
@@ -23,6 +22,7 @@ from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
 from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
 from cgc.lowering.jax_table import lower
+from tests.unit.cgc.lair_interpreter import run
 
 Make = Callable[..., CirhOp]
 Values = NDArray[Any]

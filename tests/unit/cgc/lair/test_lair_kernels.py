@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from lair_interpreter import run
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -32,6 +31,7 @@ from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
 from cgc.lair.passes import LairFusePass
 from cgc.report import render_kernel_list
+from tests.unit.cgc.lair_interpreter import run
 
 Shape = tuple[int, ...]
 Build = Callable[..., Sequence[CirhOp]]

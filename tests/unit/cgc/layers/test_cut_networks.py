@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cut_steps import Run, cut_step, run_cut, run_whole
-from networks import Loss, Stack, Step, sgd_step
 from torch import nn
 from torch.nn import functional as F
 
 from cgc.layers.roles import Role
 from cgc.layers.streamed import StreamedStep
+from tests.programs.pytorch.residual_stack import Loss, Stack, Step, sgd_step
+
+from .cut_steps import Run, cut_step, run_cut, run_whole
 
 VOCABULARY = 12
 

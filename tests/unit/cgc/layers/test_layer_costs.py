@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cut_steps import cut_step
-from networks import Stack, sgd_step
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,6 +15,9 @@ from cgc.layers.traffic import layer_traffic, peak_bytes
 from cgc.performance import layers as layer_costs
 from cgc.performance.layers import place_layers
 from cs_toolkit.fabric import load_fabric
+from tests.programs.pytorch.residual_stack import Stack, sgd_step
+
+from .cut_steps import cut_step
 
 WAFER = load_fabric("cs2").for_execution("weight_streaming")
 WIDTH, TOKENS = 32, 24

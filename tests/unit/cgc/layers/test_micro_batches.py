@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cut_steps import cut_step, run_cut, run_whole
-from networks import Loss, Stack, Step, sgd_step
 from torch import nn
 from torch.nn import functional as F
 
@@ -16,6 +14,9 @@ from cgc.execution.weight_streaming import MemoryLimit, activation_notices, choo
 from cgc.layers.micro_batches import NotSplitError
 from cgc.layers.traffic import peak_bytes
 from cs_toolkit.execution_options import Streaming
+from tests.programs.pytorch.residual_stack import Loss, Stack, Step, sgd_step
+
+from .cut_steps import cut_step, run_cut, run_whole
 
 VOCABULARY, BATCH = 12, 8
 
@@ -169,7 +170,7 @@ class Normalized(nn.Module):
 
 
 def test_samples_that_need_each_other_are_not_separated() -> None:
-    with pytest.raises(NotSplitError, match=r"networks\.py.* that depends on all samples of the batch"):
+    with pytest.raises(NotSplitError, match=r"residual_stack\.py.* that depends on all samples of the batch"):
         cut_step(stack_step(worst).module, micro_batches=2)
     torch.manual_seed(3)
     batch = tuple(torch.randint(0, VOCABULARY, (2, BATCH, 6)))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cut_steps import cut_step, run_cut, run_whole
-from networks import Step, Update, updated_step
 from torch import nn
 from torch.nn import functional as F
 
 from cgc.layers.pieces import LEAST_ELEMENTS, PIECE_ELEMENTS
 from cgc.passes.pipeline import run_pipeline
+from tests.programs.pytorch.residual_stack import Step, Update, updated_step
+
+from .cut_steps import cut_step, run_cut, run_whole
 
 WIDTH = 384
 assert PIECE_ELEMENTS < WIDTH * WIDTH  # more than a piece, and no multiple of it

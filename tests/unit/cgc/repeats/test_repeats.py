@@ -9,8 +9,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from networks import Stack, sgd_step
-from repeated_steps import RESIDUAL, TENSOR, Emit, Part, RepeatedBlock, repeated_step
 from torch.nn import functional
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
@@ -27,6 +25,9 @@ from cgc.repeats.expand import Item, expand_items
 from cgc.repeats.find import _Families
 from cgc.repeats.rewrite import rewrite
 from cgc.repeats.shorten import ShortStep, shorten_step
+from tests.programs.pytorch.residual_stack import Stack, sgd_step
+
+from .repeated_steps import RESIDUAL, TENSOR, Emit, Part, RepeatedBlock, repeated_step
 
 
 def shortened(module: ModuleOp) -> ShortStep | None:

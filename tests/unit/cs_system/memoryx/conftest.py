@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "cgc" / "layers")]
+from cs_system.engine.streamed import StreamedEngine
+from cs_system.memoryx.config import MemoryxConfig
 
-from streamed_steps import Streamed, running_memoryx, stack_of_three  # noqa: E402
-
-from cs_system.engine.streamed import StreamedEngine  # noqa: E402
-from cs_system.memoryx.config import MemoryxConfig  # noqa: E402
+from .streamed_steps import Streamed, running_memoryx, stack_of_three
 
 
 @pytest.fixture(scope="session")

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from streamed_steps import Streamed
 
 from cs_system.engine.base import Engine
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.memoryx.protocol import HEARTBEAT_TIMEOUT_S
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import WaferProcess
+
+from .streamed_steps import Streamed
 
 
 @contextmanager

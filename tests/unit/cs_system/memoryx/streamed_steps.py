@@ -11,8 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from cut_steps import Run, State, run_whole
-from networks import Stack, Step, sgd_step, updated_step
 from torch import nn
 from torch.nn import functional as F
 
@@ -24,6 +22,8 @@ from cs_system.engine.streamed import StreamedEngine
 from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_address
 from cs_toolkit.layered_step import Schedule
 from cs_toolkit.step import CompiledStep, Executable
+from tests.programs.pytorch.residual_stack import Stack, Step, sgd_step, updated_step
+from tests.unit.cgc.layers.cut_steps import Run, State, run_whole
 
 VOCABULARY, STEPS = 12, 20
 WIDTH = 384

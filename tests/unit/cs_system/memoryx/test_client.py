@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from streamed_steps import Streamed, running_memoryx, wide_network
 
 from cs_system.engine.streamed import StreamedEngine
 from cs_system.errors import BadOptionError, MemoryxError
@@ -19,6 +18,8 @@ from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_addresses
 from cs_system.swarmx.group import GroupEngine
 from cs_toolkit.layered_step import is_small, shards, traffic
 from cs_toolkit.step import device_bytes
+
+from .streamed_steps import Streamed, running_memoryx, wide_network
 
 Run = tuple[list[bytes], dict[str, bytes]]
 

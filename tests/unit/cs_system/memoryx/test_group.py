@@ -10,14 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from groups import group, pids_of, train
-from streamed_steps import Streamed
 
 from cs_system.address import SystemAddress
 from cs_system.engine.base import make_engine
 from cs_system.errors import ArtifactRefusedError, StateMismatchError
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.swarmx.member import wait_for_listener
+
+from .groups import group, pids_of, train
+from .streamed_steps import Streamed
 
 
 def check_numbers(stack: Streamed, place: MemoryxConfig, count: int) -> None:

@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from groups import group, pids_of, train
-from streamed_steps import Streamed, running_memoryx
 
 from cs_system.errors import MemoryxError, StorageFullError, WaferLostError, WrongOrderError
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.memoryx.protocol import FrameType, send_frame
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import RunHosts, Wafer, WaferProcess
+
+from .groups import group, pids_of, train
+from .streamed_steps import Streamed, running_memoryx
 
 
 def check_gone(pids: list[int]) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from streamed_steps import Streamed
 
 from cs_system.errors import BadOptionError, GroupError, WaferLostError
 from cs_system.memoryx.config import MemoryxConfig
@@ -23,6 +22,8 @@ from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import HostPool
 from cs_system.swarmx.membership import GroupConfig, GroupFile, GroupLeader, find_group
 from cs_system.testing import parts_of
+
+from .streamed_steps import Streamed
 
 LIMIT_S = 60.0
 STEP = {

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from groups import train
-from streamed_steps import Streamed, stack_of_three
-from test_group import check_numbers
 
 from cs_system.engine.base import make_engine
 from cs_system.engine.layers import share
 from cs_system.errors import ArtifactRefusedError
 from cs_system.memoryx.config import MemoryxConfig
+
+from .groups import train
+from .streamed_steps import Streamed, stack_of_three
+from .test_group import check_numbers
 
 
 @pytest.fixture(scope="module")

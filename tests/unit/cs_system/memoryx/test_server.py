@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from streamed_steps import Streamed, running_memoryx
 
 from cs_system.errors import BadOptionError, MemoryxError, StorageFullError
 from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_address
 from cs_system.memoryx.store import FileLayout, MappedTensors, SharedFiles, file_layouts
 from cs_toolkit.layered_step import shards
 from cs_toolkit.step import TensorSpec
+
+from .streamed_steps import Streamed, running_memoryx
 
 SPECS = {
     3: TensorSpec("3", "float32", (5, 7)),

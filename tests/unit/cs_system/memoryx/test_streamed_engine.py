@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from streamed_steps import Streamed, wide_network
 
 from cgc.layers.pieces import PIECE_ELEMENTS
 from cs_system.engine.streamed import StreamedEngine
 from cs_system.errors import MemoryxError, StateMismatchError, WrongOrderError
 from cs_system.memoryx import weights
 from cs_system.memoryx.config import MemoryxConfig
+
+from .streamed_steps import Streamed, wide_network
 
 Outputs = list[dict[str, np.ndarray]]
 

@@ -1,0 +1,1 @@
+"""Programs, models and layers that several tests or benchmarks use."""

@@ -1,0 +1,1 @@
+"""Networks and training steps of PyTorch programs."""

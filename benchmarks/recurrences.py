@@ -31,21 +31,25 @@ def _library(kind: str) -> Any:
     """Recurrent layers of torch: LSTM or GRU."""
     from torch import nn
 
-    class Recurrent(nn.Module):
+    from tests.programs.pytorch.recurrent import RecurrentLayers
+
+    class OfBatch(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.rnn = getattr(nn, kind)(WIDTH, WIDTH, LAYERS, batch_first=True)
+            self.layers = RecurrentLayers(getattr(nn, kind), WIDTH, LAYERS)
 
         def forward(self, batch: Any) -> Any:
-            return self.rnn(batch[0])[0].square().mean()
+            return self.layers(batch[0])
 
-    return Recurrent()
+    return OfBatch()
 
 
 def _rwkv() -> Any:
     """Blocks of time mixing and channel mixing, as those of RWKV."""
     import torch
     from torch import nn
+
+    from tests.programs.pytorch.recurrent import mix_time
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -63,23 +67,10 @@ def _rwkv() -> Any:
         def forward(self, x: Any) -> Any:
             h = self.norms[0](x)
             h = h * self.mixed + nn.functional.pad(h, (0, 0, 1, -1)) * (1 - self.mixed)
-            x = x + self.out(torch.sigmoid(self.gate(h)) * self._sums(self.key(h), self.value(h)))
+            mixed = mix_time(self.key(h), self.value(h), torch.exp(self.decay), self.first)
+            x = x + self.out(torch.sigmoid(self.gate(h)) * mixed)
             h = self.norms[1](x)
             return x + torch.sigmoid(self.channel_gate(h)) * self.narrow(torch.relu(self.wide(h)).square())
-
-        def _sums(self, keys: Any, values: Any) -> Any:
-            above, below = torch.zeros_like(keys[:, 0]), torch.zeros_like(keys[:, 0])
-            largest = below - 1e38
-            decay, out = torch.exp(self.decay), torch.zeros_like(keys)
-            for t in range(keys.shape[1]):
-                key, value = keys[:, t], values[:, t]
-                now = torch.maximum(largest, key + self.first)
-                old, new = torch.exp(largest - now), torch.exp(key + self.first - now)
-                out[:, t] = (old * above + new * value) / (old * below + new)
-                now = torch.maximum(largest - decay, key)
-                old, new = torch.exp(largest - decay - now), torch.exp(key - now)
-                above, below, largest = old * above + new * value, old * below + new, now
-            return out
 
     class Network(nn.Module):
         def __init__(self) -> None:

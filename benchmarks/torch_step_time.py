@@ -68,26 +68,16 @@ class Case:
         return Workload(model, batches)
 
     def _parts(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Import the example's input function and network, which returns the loss of a batch."""
         from importlib import import_module
 
-        import torch
-        from torch.nn import functional
-
         data = import_module(f"models.{self.folder}.pytorch.data").train_dataloader
+        if self.folder == "gpt2":
+            from tests.programs.pytorch.language_models import GPT2Loss
+
+            return data, GPT2Loss
         module = import_module(f"models.{self.folder}.pytorch.model")
-        if self.folder != "gpt2":
-            return data, getattr(module, _NETWORKS[self.folder])
-
-        class LanguageModel(torch.nn.Module):
-            def __init__(self, params: dict[str, Any]) -> None:
-                super().__init__()
-                self.network = module.GPT2(params["model"])
-
-            def forward(self, batch: Any) -> torch.Tensor:
-                ids, following = batch
-                return functional.cross_entropy(self.network(ids).flatten(0, 1), following.flatten())
-
-        return data, LanguageModel
+        return data, getattr(module, _NETWORKS[self.folder])
 
 
 _NETWORKS = {"fc_mnist": "FcMnist", "resnet": "ResNet", "bert": "Bert"}

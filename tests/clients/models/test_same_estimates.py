@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 from xdsl.dialects.builtin import ModuleOp
 
 from benchmarks.example_step import example_step
@@ -26,7 +25,7 @@ from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import trace
 from models.bert.pytorch.model import Bert
 from models.fc_mnist.pytorch.model import FcMnist
-from models.gpt2.pytorch.model import GPT2
+from tests.programs.pytorch.language_models import GPT2Loss
 
 BATCH, LENGTH = 4, 64
 LAYERS = {
@@ -55,18 +54,6 @@ IN_TORCH = {
 
 _SINGLE_NUMBERS = ("reduction", "control")
 """Families of sums of the loss and of what schedules and scales compute, in each framework's way."""
-
-
-class LanguageModel(nn.Module):
-    """GPT-2 with its loss, as the other examples."""
-
-    def __init__(self, params: dict[str, Any]) -> None:
-        super().__init__()
-        self.network = GPT2(params["model"])
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        ids, following = batch
-        return functional.cross_entropy(self.network(ids).flatten(0, 1), following.flatten())
 
 
 @dataclass(frozen=True)
@@ -109,7 +96,7 @@ def _in_tensorflow(name: str, file: str, changes: dict[str, dict[str, Any]]) -> 
     ("name", "file", "changes", "network", "tensors"),
     [
         ("fc_mnist", "params_fc_mnist.yaml", DIGITS, FcMnist, PIXELS),
-        ("gpt2", "params_gpt2_small.yaml", TEXT, LanguageModel, IDS),
+        ("gpt2", "params_gpt2_small.yaml", TEXT, GPT2Loss, IDS),
     ],
 )
 def test_kernels_and_rate_do_not_depend_on_the_framework(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh.interface import step_interface
 from cgc.cirh.module import verify_module
@@ -68,13 +69,19 @@ def run_compiled(
 
 
 def run_traced(traced: TracedStep, batches: Sequence[Sequence[torch.Tensor]]) -> Compiled:
-    """Compiles a traced step and runs it on each batch, from what its state is on this CPU."""
+    """Import a traced step and run it on each batch, from its state on this CPU."""
     module = import_step(traced.graph, mode="train", seed=3)
     verify_module(module)
+    return run_module(module, traced, batches)
+
+
+def run_module(module: ModuleOp, traced: TracedStep, batches: Sequence[Sequence[torch.Tensor]]) -> Compiled:
+    """Run the module of a traced step on each batch, from the step's state on this CPU."""
     interface, function = step_interface(module), jax.jit(step_function(module))
     names = [spec.name for spec in interface.state]
     values = tuple(
-        np.asarray(0, np.int64) if name == GLOBAL_STEP else _elements(traced.state[name]) for name in names
+        np.asarray(0, np.int64) if name == GLOBAL_STEP else to_array(traced.state[name].to_host())
+        for name in names
     )
     found = []
     for batch in batches:
@@ -82,12 +89,6 @@ def run_traced(traced: TracedStep, batches: Sequence[Sequence[torch.Tensor]]) ->
         found.append([float(output) for output in outputs])
     after = {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
     return Compiled(np.asarray(found), after, traced)
-
-
-def _elements(tensor: torch.Tensor) -> np.ndarray:
-    assert isinstance(tensor, DeviceTensor)
-    assert tensor.host is not None
-    return to_array(tensor.host)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from cstorch import optim
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import trace
+from tests.programs.pytorch.language_models import TinyGPT
 
 RECORDED = json.loads((Path(__file__).parents[2] / "golden" / "cstorch" / "cirh_steps.json").read_text())
 TYPES = {"float32": "f32", "int32": "i32", "int64": "i64"}
@@ -64,42 +65,6 @@ class Cnn(nn.Module):
         return self.fc(x.flatten(1))
 
 
-class Attention(nn.Module):
-    """Attention in the products that it is made of."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (
-            layer(x).view(*x.shape[:2], self.heads, -1).transpose(1, 2) for layer in (self.q, self.k, self.v)
-        )
-        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-        mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
-        mixed = scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
-        return self.o(mixed.transpose(1, 2).reshape(x.shape))
-
-
-class GptBlock(nn.Module):
-    """A block of a GPT."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.wte, self.wpe = nn.Embedding(64, 32), nn.Embedding(16, 32)
-        self.ln1, self.attn, self.ln2 = nn.LayerNorm(32), Attention(32, 2), nn.LayerNorm(32)
-        self.fc1, self.fc2 = nn.Linear(32, 128), nn.Linear(128, 32)
-        self.lnf, self.head = nn.LayerNorm(32), nn.Linear(32, 64, bias=False)
-        self.head.weight = self.wte.weight
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
-        x = x + self.attn(self.ln1(x))
-        x = x + self.fc2(functional.gelu(self.fc1(self.ln2(x))))
-        return self.head(self.lnf(x)).flatten(0, 1)
-
-
 CASES: dict[str, tuple[type[nn.Module], Callable[[Any], optim.Optimizer], list[torch.Tensor]]] = {
     "mlp_adamw": (
         Mlp,
@@ -112,7 +77,7 @@ CASES: dict[str, tuple[type[nn.Module], Callable[[Any], optim.Optimizer], list[t
         [torch.ones(4, 1, 28, 28), torch.ones(4, dtype=torch.int32)],
     ),
     "gpt_block_adamw_dls": (
-        GptBlock,
+        TinyGPT,
         lambda parameters: optim.AdamW(parameters, lr=0.001, weight_decay=0.1),
         [torch.ones(2, 16, dtype=torch.int32), torch.ones(2, 16, dtype=torch.int32)],
     ),

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-import jax
 import numpy as np
 import pytest
 import torch
@@ -15,13 +14,11 @@ from torch.nn import functional
 from xdsl.dialects.builtin import ModuleOp
 
 from cgc.cirh import ops
-from cgc.cirh.interface import graph_function, step_interface
+from cgc.cirh.interface import graph_function
 from cgc.cirh.types import dtype_name, tensor_of
 from cgc.importers.aten import import_step
-from cgc.lowering.interpret import step_function
 from cgc.passes import DEFAULT_PIPELINE, precision_pipeline
 from cgc.passes.pipeline import run_pipeline
-from cs_toolkit.step import GLOBAL_STEP
 from cstorch import amp, backends
 from cstorch.errors import ConfigureError, StepError
 from cstorch.optim import AdamW
@@ -30,7 +27,9 @@ from cstorch.program import Program
 from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import TracedStep, trace
-from cstorch.tracing.values import to_array
+from tests.programs.pytorch.language_models import TinyGPT
+
+from .conftest import run_module
 
 VOCABULARY, LENGTH, WIDTH, BATCH, STEPS = 17, 8, 16, 8, 200
 
@@ -42,25 +41,6 @@ def _as_it_was() -> Iterator[None]:
     name_half_dtype(before)
     mix_precision(False)
     Program.current().models.clear()
-
-
-class TinyGpt(nn.Module):
-    """One block with attention by hand; the words of a text are numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
-        self.n1, self.n2, self.last = (nn.LayerNorm(WIDTH) for _ in range(3))
-        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.words(ids) + self.places(torch.arange(ids.size(1), device=ids.device))
-        q, k, v = (z.view(*ids.shape, 2, -1).transpose(1, 2) for z in self.qkv(self.n1(x)).chunk(3, -1))
-        found = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(found.transpose(1, 2).reshape(x.shape))
-        x = x + self.down(functional.gelu(self.up(self.n2(x)), approximate="tanh"))
-        return functional.linear(self.last(x), self.words.weight)
 
 
 def _texts() -> list[torch.Tensor]:
@@ -77,7 +57,10 @@ def _trained(precision: str, half: str) -> float:
     name_half_dtype(half)
     torch.manual_seed(1)
     model = nn.Module()
-    model.net, model.scaler = TinyGpt(), amp.GradScaler("dynamic", steps_per_increase=50)
+    model.net, model.scaler = (
+        TinyGPT(VOCABULARY, LENGTH, WIDTH),
+        amp.GradScaler("dynamic", steps_per_increase=50),
+    )
     net, scaler = model.net, model.scaler
     move_to_device(model)
     Program.current().models.append(model)
@@ -85,7 +68,7 @@ def _trained(precision: str, half: str) -> float:
 
     def step(text: torch.Tensor) -> torch.Tensor:
         logits = net(text[:, :-1])
-        loss = functional.cross_entropy(logits.reshape(-1, VOCABULARY), text[:, 1:].reshape(-1).long())
+        loss = functional.cross_entropy(logits, text[:, 1:].reshape(-1).long())
         amp.optimizer_step(loss, optimizer, scaler, max_gradient_norm=1.0)
         return loss.detach()
 
@@ -94,7 +77,7 @@ def _trained(precision: str, half: str) -> float:
     traced = trace(lambda: step(text), [text], model_state(model), [model])
     module = _optimized(traced, precision)
     assert (_halves(module) != []) == (precision != "float32")
-    return float(np.mean(_run(traced, module, texts)[-20:]))
+    return float(np.mean(_losses(traced, module, texts)[-20:]))
 
 
 def _optimized(traced: TracedStep, precision: str) -> ModuleOp:
@@ -116,17 +99,9 @@ def _halves(module: ModuleOp) -> list[str]:
     return found
 
 
-def _run(traced: TracedStep, module: ModuleOp, batches: list[torch.Tensor]) -> list[float]:
-    interface, function = step_interface(module), jax.jit(step_function(module))
-    values = tuple(
-        np.asarray(0, np.int64) if spec.name == GLOBAL_STEP else to_array(traced.state[spec.name].to_host())
-        for spec in interface.state
-    )
-    losses = []
-    for batch in batches:
-        values, (loss,) = function(values, (to_array(batch),))
-        losses.append(float(loss))
-    return losses
+def _losses(traced: TracedStep, module: ModuleOp, batches: list[torch.Tensor]) -> list[float]:
+    found: list[float] = run_module(module, traced, [(batch,) for batch in batches]).values[:, 0].tolist()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +221,7 @@ def test_a_mixed_step_takes_tensors_of_16_bits() -> None:
     found = traced()
     module = _optimized(found, "mixed_float16")
     assert _halves(module)
-    assert _run(found, module, [x] * 3) == pytest.approx(expected, rel=3e-3)
+    assert _losses(found, module, [x] * 3) == pytest.approx(expected, rel=3e-3)
 
 
 def test_two_formats_in_a_step_are_refused() -> None:
@@ -270,7 +245,7 @@ def test_a_model_that_is_cast_by_hand_computes_as_eager(kind: torch.dtype) -> No
     move_to_device(model)
     batch = DeviceTensor(x)
     traced = trace(lambda: step(model, batch), [batch], model_state(model), [model])
-    found = _run(traced, _optimized(traced, "float32"), [x] * 3)
+    found = _losses(traced, _optimized(traced, "float32"), [x] * 3)
     np.testing.assert_allclose(found, expected, rtol=0.01)
 
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
+from tests.programs.pytorch.training_steps import programs
+
 from .conftest import Compiled, in_numbers, run_compiled
-from .programs import programs
 
 STEPS = 3
 PROGRAMS = programs()

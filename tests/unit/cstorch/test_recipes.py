@@ -12,7 +12,6 @@ import pytest
 import torch
 import yaml
 from torch import nn
-from torch.nn import functional
 
 import cstorch
 from cs_system.testing import RunningSystem
@@ -25,9 +24,9 @@ from models.bert.pytorch.model import Bert
 from models.fc_mnist.pytorch.data import train_dataloader as digits
 from models.fc_mnist.pytorch.model import FcMnist
 from models.gpt2.pytorch.data import train_dataloader as text
-from models.gpt2.pytorch.model import GPT2
 from models.resnet.pytorch.data import train_dataloader as images
 from models.resnet.pytorch.model import ResNet
+from tests.programs.pytorch.language_models import GPT2Loss
 
 MODELS = Path(__file__).parents[3] / "models"
 STEPS, STOP = 20, 12
@@ -40,18 +39,6 @@ SMALL_TRANSFORMER = {
     "max_position_embeddings": 16,
     "num_hidden_layers": 1,
 }
-
-
-class LanguageModel(nn.Module):
-    """GPT-2 with its loss, as the other examples."""
-
-    def __init__(self, params: dict[str, Any]) -> None:
-        super().__init__()
-        self.network = GPT2(params["model"])
-
-    def forward(self, batch: Any) -> torch.Tensor:
-        ids, following = batch
-        return functional.cross_entropy(self.network(ids).flatten(0, 1), following.flatten())
 
 
 @dataclass(frozen=True)
@@ -90,7 +77,7 @@ FAMILIES = {
     ),
     "gpt": Family(
         "gpt2/pytorch/configs/params_gpt2_tiny.yaml",
-        LanguageModel,
+        GPT2Loss,
         text,
         {"model": SMALL_TRANSFORMER, "train_input": SMALL_TEXT},
     ),

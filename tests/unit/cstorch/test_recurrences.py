@@ -23,42 +23,21 @@ from cstorch.tracing.device import DeviceTensor
 from cstorch.tracing.state import model_state, move_to_device
 from cstorch.tracing.step import trace
 from cstorch.tracing.values import to_array
+from tests.programs.pytorch.recurrent import RecurrentLayers, mix_time
 
 TIME = 12
 BATCH, WIDTH = 3, 4
 
 
-class Library(nn.Module):
-    """A recurrent layer of torch, and what its last outputs are worth."""
-
-    def __init__(self, kind: type[nn.RNNBase], layers: int) -> None:
-        super().__init__()
-        self.rnn = kind(WIDTH, WIDTH, layers, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.rnn(x)[0].square().mean()
-
-
 class Decay(nn.Module):
-    """Sums that decay, written into a tensor step by step, as time mixing of RWKV is."""
+    """The time mixing of RWKV with equal keys and values."""
 
     def __init__(self) -> None:
         super().__init__()
         self.decay, self.first = (nn.Parameter(torch.rand(WIDTH)) for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        above, below = torch.zeros(2, len(x), WIDTH)
-        largest = torch.full((len(x), WIDTH), -10.0)
-        out = torch.zeros_like(x)
-        for t in range(x.shape[1]):
-            key = x[:, t]
-            now = torch.maximum(largest, key + self.first)
-            old, new = torch.exp(largest - now), torch.exp(key + self.first - now)
-            out[:, t] = (old * above + new * key) / (old * below + new)
-            now = torch.maximum(largest - self.decay, key)
-            old, new = torch.exp(largest - self.decay - now), torch.exp(key - now)
-            above, below, largest = old * above + new * key, old * below + new, now
-        return out.square().mean()
+        return mix_time(x, x, self.decay, self.first).square().mean()
 
 
 class Memory(nn.Module):
@@ -139,8 +118,8 @@ def run(module: ModuleOp, model: nn.Module, x: torch.Tensor) -> tuple[np.ndarray
 @pytest.mark.parametrize(
     ("make", "loops"),
     [
-        (lambda: Library(nn.LSTM, 2), 4),
-        (lambda: Library(nn.GRU, 1), 2),
+        (lambda: RecurrentLayers(nn.LSTM, WIDTH, 2), 4),
+        (lambda: RecurrentLayers(nn.GRU, WIDTH, 1), 2),
         (Decay, 2),
         (Memory, 2),
         (Layers, 0),

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from cgc.errors import GraphImportError
 from cstorch.errors import RandomOutsideError, TensorReadError, TensorWriteError, ValueUnavailableError
@@ -307,29 +306,6 @@ def test_gradients_belong_to_the_layer_of_their_forward_operation() -> None:
     }
     assert products == {("inner", "0")}
     assert all("test_tracing.py:" in (node.source or "") for node in found.graph.nodes)
-
-
-def test_attention_and_autocast_are_those_of_eager(both_ways: Run) -> None:
-    class Attention(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.qkv = nn.Linear(8, 24)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
-            return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-    def step(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-        loss = model(x).square().mean()
-        (gradient,) = torch.autograd.grad(loss, [model.qkv.weight])
-        with torch.no_grad():
-            model.qkv.weight.sub_(gradient)
-        return loss.detach()
-
-    torch.manual_seed(2)
-    x = torch.randn(2, 5, 8)
-    found = both_ways(Attention(), step, (x,), (x,))
-    np.testing.assert_allclose(found.compiled.values, found.eager, rtol=1e-6)
 
 
 def test_shapes_of_equal_operations_are_computed_once() -> None:

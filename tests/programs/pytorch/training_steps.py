@@ -1,91 +1,17 @@
-"""Networks and steps in the manners of programs that people publish."""
+"""Training steps as published PyTorch programs write them, each with a network and a batch."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+
+from .language_models import RotaryLanguageModel
 
 Step = Callable[..., torch.Tensor]
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, dim: int, eps: float = 1e-6) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def _norm(self, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._norm(x.float()).type_as(x) * self.weight
-
-
-def rotate_half(x: torch.Tensor) -> torch.Tensor:
-    x1, x2 = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
-    return torch.cat((-x2, x1), dim=-1)
-
-
-class Block(nn.Module):
-    """Rotary embeddings, fewer keys than queries, a gated feed-forward layer."""
-
-    def __init__(self, dim: int = 16, heads: int = 4, kv_heads: int = 2) -> None:
-        super().__init__()
-        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, dim // heads
-        self.wq = nn.Linear(dim, dim, bias=False)
-        self.wkv = nn.Linear(dim, 2 * kv_heads * self.head_dim, bias=False)
-        self.wo = nn.Linear(dim, dim, bias=False)
-        self.n1, self.n2 = RMSNorm(dim), RMSNorm(dim)
-        self.w1, self.w2, self.w3 = nn.Linear(dim, 32), nn.Linear(32, dim), nn.Linear(dim, 32)
-        inv_freq = 1.0 / (10000 ** (torch.arange(0, self.head_dim, 2).float() / self.head_dim))
-        self.register_buffer("inv_freq", inv_freq, persistent=False)
-        self.inv_freq: torch.Tensor
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        b, t, _ = x.shape
-        y = self.n1(x)
-        q = self.wq(y).view(b, t, self.heads, self.head_dim).transpose(1, 2)
-        kv = self.wkv(y).view(b, t, 2, self.kv_heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        k, v = kv.unbind(0)
-        steps = torch.arange(t, device=x.device, dtype=self.inv_freq.dtype)
-        freqs = torch.einsum("i,j->ij", steps, self.inv_freq)
-        emb = torch.cat((freqs, freqs), dim=-1)
-        q, k = (z * emb.cos() + rotate_half(z) * emb.sin() for z in (q, k))
-        repeats = self.heads // self.kv_heads
-        k = k[:, :, None].expand(b, self.kv_heads, repeats, t, self.head_dim).reshape(b, self.heads, t, -1)
-        v = torch.repeat_interleave(v, repeats, dim=1)
-        mask = torch.triu(torch.full((t, t), float("-inf"), device=x.device), diagonal=1)
-        scores = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(self.head_dim) + mask
-        probs = F.softmax(scores.float(), dim=-1).type_as(q)
-        x = x + self.wo(torch.matmul(probs, v).transpose(1, 2).contiguous().view(b, t, -1))
-        h = self.n2(x)
-        out: torch.Tensor = x + self.w2(F.silu(self.w1(h)) * self.w3(h))
-        return out
-
-
-class LanguageModel(nn.Module):
-    """Tied weights, a loss inside of the model, checkpointed blocks."""
-
-    def __init__(self, vocab: int = 19, dim: int = 16, *, use_checkpoint: bool = False) -> None:
-        super().__init__()
-        self.emb = nn.Embedding(vocab, dim)
-        self.blocks = nn.ModuleList(Block(dim) for _ in range(2))
-        self.norm, self.out = RMSNorm(dim), nn.Linear(dim, vocab, bias=False)
-        self.out.weight = self.emb.weight
-        self.use_checkpoint = use_checkpoint
-
-    def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        x = self.emb(ids)
-        for i, block in enumerate(self.blocks):
-            x = checkpoint(block, x, use_reentrant=i == 0) if self.use_checkpoint else block(x)
-        logits = self.out(self.norm(x)).float()
-        return F.cross_entropy(logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-100)
 
 
 class StraightThrough(torch.autograd.Function):
@@ -316,9 +242,9 @@ def programs() -> Mapping[str, tuple[nn.Module, Step, tuple[torch.Tensor, ...]]]
         torch.tensor([[1, 2, 3, 4, 0], [5, 6, 7, 8, 9]]),
     )
     return {
-        "clipped by norm": (LanguageModel(), clipped_by_norm, words),
-        "clipped by value": (LanguageModel(use_checkpoint=True), clipped_by_value, words),
-        "accumulated": (LanguageModel(), accumulated, words),
+        "clipped by norm": (RotaryLanguageModel(), clipped_by_norm, words),
+        "clipped by value": (RotaryLanguageModel(use_checkpoint=True), clipped_by_value, words),
+        "accumulated": (RotaryLanguageModel(), accumulated, words),
         "own gradients": (OwnGradients(), regress, (x,)),
         "hooks": (small(), hooked, (x,)),
         "average": (Average(), regress, (x,)),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
-from csrun.tasks.roles import EXIT_REQUEUE
+from csrun.tasks.place import EXIT_REQUEUE
 
 # A pause between two calls to the system has no effect, so it is repeated until the request is served.
 REPEAT_INTERVAL_S = 0.5

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from csrun.tasks.roles import TaskInfo, tf_config
+from csrun.tasks.place import tf_config
+from csrun.tasks.roles import TaskInfo
 
 VARIABLE = "TF_CONFIG"
 

@@ -345,13 +345,14 @@ def _usable_cpus(cpus_per_task: tuple[int, ...]) -> tuple[int, ...]:
     Raises:
         UsageError: a task should have more CPUs.
     """
-    from input_analyzer.measure.node import host_name, usable_cpus
+    from csrun.schedulers.registry import node_name
+    from input_analyzer.measure.node import usable_cpus
 
     cpus = usable_cpus(os.environ)
     if cpus_per_task and max(cpus_per_task) > len(cpus):
         raise UsageError(
             f"--cpus-per-task: got {max(cpus_per_task)}, expected at most {len(cpus)}, the CPUs of "
-            f"{host_name(os.environ)} that may be used: leave it out, or measure on a larger node"
+            f"{node_name(os.environ)} that may be used: leave it out, or measure on a larger node"
         )
     return cpus
 
@@ -392,9 +393,9 @@ def _plan_launch(
     limit_s: float,
     memory_bytes: int | None,
 ) -> Launch:
+    from csrun.schedulers.registry import node_name
     from input_analyzer.function_program import looks_like_function, refuse_no_program
     from input_analyzer.measure.copies import Launch
-    from input_analyzer.measure.node import host_name
 
     environment = dict(os.environ)
     refuse_no_program(words, environment.get("PATH", ""))
@@ -410,7 +411,7 @@ def _plan_launch(
     mounted = [*(path.absolute() for path in mount_dirs), workspace.folder]
     executed = containerize(program, site, cwd, mounted)
     variables = {**change.apply(environment), **workspace.variables}
-    return Launch(executed, variables, limit_s, memory_bytes, host_name(environment), workspace.folder)
+    return Launch(executed, variables, limit_s, memory_bytes, node_name(environment), workspace.folder)
 
 
 def _run_and_report(request: Request, json_file: Path | None, html_file: Path | None) -> int:

@@ -1,4 +1,5 @@
-"""The agent of a task in a Slurm job: starts the task, supervises it and reports to the launcher.
+"""Agents: a scheduler starts one for every task on the nodes, and it runs the task for the launcher.
 
-Slurm starts it on the nodes, outside any container, and it needs only Python's standard library.
+`task.py` is the agent, which runs outside any container and needs only Python's standard library. `plan.py`,
+`launch.py` and `job_loop.py` are the launcher's side; `starter.py` is what a scheduler contributes to it.
 """

@@ -1,4 +1,8 @@
-"""Entry point on the nodes: `python -I -S .../csrun/agent`, isolated from the user's Python settings."""
+"""Entry point on the nodes: `python -I -S .../csrun/agent FOLDER MODULE:FUNCTION`.
+
+The interpreter is isolated from the user's Python settings. FUNCTION, in a module below FOLDER, reads the
+place of the task from the environment (`csrun.tasks.place.PlaceReader`).
+"""
 
 from __future__ import annotations
 
@@ -11,4 +15,4 @@ if __name__ == "__main__":
     from csrun.agent.task import main
 
     leave_at_exit()
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -11,7 +11,7 @@ and the payload. "kind" in the head names the message.
        | <- Output*, Heartbeat*, Ended, Gone  |
        | --------- Signal*, Credit* -------> |
 
-Both sides prove that they know the job's token, which they get through Slurm and never send over this
+Both sides prove that they know the job's token, which they get through the scheduler and never send over this
 connection. Thus no other user of the nodes can impersonate a task or run a command in one.
 """
 
@@ -59,9 +59,9 @@ class Hello:
 
     Attributes:
         rank: of the task.
-        node: Slurm's name of the machine.
+        node: the scheduler's name of the machine.
         pid: of the agent.
-        slurm_job, slurm_step: Slurm's numbers.
+        job_id, step_id: the scheduler's ids of the job and of the step within it; "" for no steps.
         cpus: numbers of the CPUs that the task may use.
         cpus_on_node: number of CPUs of the job on this node; 0 if unknown.
         nonce: random number of the agent.
@@ -72,8 +72,8 @@ class Hello:
     rank: int
     node: str
     pid: int
-    slurm_job: str
-    slurm_step: str
+    job_id: str
+    step_id: str
     cpus: tuple[int, ...]
     cpus_on_node: int
     nonce: str
@@ -89,7 +89,7 @@ class Start:
         cwd: absolute working directory.
         values: environment variables to set.
         unset: environment variables to remove first.
-        cpus: CPUs that the task is pinned to; empty to leave the pinning to Slurm.
+        cpus: CPUs that the task is pinned to; empty to leave the pinning to the scheduler.
         log: absolute path of the task's log.
         append: append to the log of the run before the job was requeued.
         exit_record: absolute path of the file about the end of the task.
@@ -152,7 +152,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Agent: Slurm has sent this signal (scancel, time limit, preemption)."""
+    """Agent: the scheduler has sent this signal (a cancellation, time limit, preemption)."""
 
     kind: ClassVar[str] = "asked"
     signum: int
@@ -160,7 +160,7 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Orphaned:
-    """Agent: Slurm's step daemon, the parent of the agent, is gone, and the agent ends the task."""
+    """Agent: the scheduler's daemon, the parent of the agent, is gone, and the agent ends the task."""
 
     kind: ClassVar[str] = "forsaken"
 

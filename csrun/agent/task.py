@@ -1,8 +1,8 @@
-"""One task of a Slurm job: start it for the launcher, report on it, and leave no process running.
+"""One task of a job: start it for the launcher, report on it, and leave no process running.
 
 One loop waits for a message, output of the task, a signal, or the next heartbeat. The agent ends its task
-when the connection to the launcher breaks, when Slurm requests it, or when Slurm's step daemon, its parent,
-is gone. The log is written by a second thread.
+when the connection to the launcher breaks, when the scheduler requests it, or when the scheduler's daemon,
+its parent, is gone. The log is written by a second thread.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 
@@ -45,9 +46,10 @@ from csrun.agent.protocol import (
     launcher_proof,
     same_proof,
 )
-from csrun.errors import CsrunError
+from csrun.errors import CsrunError, RoleError
 from csrun.jobs.record import timestamp
 from csrun.tasks.command import find_command
+from csrun.tasks.place import TaskPlace
 from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe, SignalRelay
 
@@ -65,20 +67,25 @@ FILES_LIMIT_S = 10.0
 FAREWELL_LIMIT_S = 5.0
 LOST_GRACE_S = 5.0  # longest grace period without a launcher, whose killer expects an end within seconds
 KILL_LIMIT_S = 30.0
-PRIVATE_VARIABLES = ("CSRUN_SUPERVISOR_HOST", "CSRUN_SUPERVISOR_PORT")
+PRIVATE_VARIABLES = ("CSRUN_SUPERVISOR_HOST", "CSRUN_SUPERVISOR_PORT", "CSRUN_SUPERVISOR_PORTS")
 
 
-def main() -> int:
-    """Run the task of this Slurm process and return its exit code, or 1 with a message if it has none."""
+def main(arguments: Sequence[str]) -> int:
+    """Run the task of this process and return its exit code, or 1 with a message if it has none.
+
+    Args:
+        arguments: a folder with modules, and MODULE:FUNCTION of the reader of the task's place.
+    """
     adopt_orphans()
     environment = dict(os.environ)
     try:
+        place = _read_place(arguments, environment)
         with SignalPipe() as signals:
-            connection = _connect(environment)
-            marks = {"CSRUN_JOB_ID": environment["CSRUN_JOB_ID"], "CSRUN_RANK": environment["SLURM_PROCID"]}
+            connection = _connect(environment, place)
+            marks = {"CSRUN_JOB_ID": environment["CSRUN_JOB_ID"], "CSRUN_RANK": str(place.rank)}
             guard = Guard(marks)
             try:
-                return _Task(connection, signals, guard.pid, environment).run()
+                return _Task(connection, signals, guard.pid, environment, place).run()
             finally:
                 guard.dismiss()
                 connection.close()
@@ -87,17 +94,30 @@ def main() -> int:
         return error.exit_code
     except KeyError as error:
         sys.stderr.write(
-            f"{PROGRAM}: the variable {error} is not set; expected those of csrun_wse and of a Slurm step: "
-            f"only csrun_wse starts this program\n"
+            f"{PROGRAM}: the variable {error} is not set; expected those of csrun_wse: only csrun_wse starts "
+            f"this program\n"
         )
         return 2
 
 
-def _connect(environment: Mapping[str, str]) -> Connection:
+def _read_place(arguments: Sequence[str], environment: Mapping[str, str]) -> TaskPlace:
+    folder, reader = arguments
+    # At the end: it may contain modules with the names of others, such as those of site-packages.
+    sys.path.append(folder)
+    module, _, function = reader.partition(":")
+    found = getattr(import_module(module), function)(environment)
+    if not isinstance(found, TaskPlace):
+        raise RoleError(
+            "the scheduler has set no variables of a task; expected those of a job: only csrun_wse starts "
+            "this program"
+        )
+    return found if found.node else replace(found, node=socket.gethostname())
+
+
+def _connect(environment: Mapping[str, str], place: TaskPlace) -> Connection:
     """Connect to the launcher at the first of its addresses that can be reached."""
     port = int(environment["CSRUN_SUPERVISOR_PORT"])
-    # The address for the step's own messages is always reachable from a node; a host name may not be.
-    hosts = [environment.get("SLURM_LAUNCH_NODE_IPADDR", ""), environment.get("CSRUN_SUPERVISOR_HOST", "")]
+    hosts = [place.launcher_host, environment.get("CSRUN_SUPERVISOR_HOST", "")]
     limit_s = time.monotonic() + CONNECT_LIMIT_S
     failures: dict[str, str] = {}
     while time.monotonic() < limit_s:
@@ -108,11 +128,11 @@ def _connect(environment: Mapping[str, str]) -> Connection:
                 failures[host] = error.strerror or str(error)
         time.sleep(TICK_S)
     tried = ", ".join(f"{host} ({reason})" for host, reason in failures.items())
+    setting = environment.get("CSRUN_SUPERVISOR_PORTS", "")
     raise CsrunError(
-        f"{environment.get('SLURMD_NODENAME')}: cannot reach csrun_wse at port {port} of "
-        f"{tried or 'no address'}; expected that nodes can connect to the host where csrun_wse "
-        f"runs: open a range of ports for that (SrunPortRange in slurm.conf), or start csrun_wse inside "
-        f"the job (--use-sbatch)"
+        f"{place.node}: cannot reach csrun_wse at port {port} of {tried or 'no address'}; expected that "
+        f"nodes can connect to the host where csrun_wse runs: open a range of ports for that"
+        f"{f' ({setting})' if setting else ''}, or start csrun_wse inside the job (--submit)"
     )
 
 
@@ -120,7 +140,12 @@ class _Task:
     """One run of a task."""
 
     def __init__(
-        self, connection: Connection, signals: SignalPipe, guard_pid: int, environment: dict[str, str]
+        self,
+        connection: Connection,
+        signals: SignalPipe,
+        guard_pid: int,
+        environment: dict[str, str],
+        place: TaskPlace,
     ) -> None:
         self._connection = connection
         self._signals = signals
@@ -128,12 +153,12 @@ class _Task:
         self._relay = SignalRelay(guard_pid)
         self._early_signals: list[signal.Signals] = []
         self._environment = environment
-        self._rank = int(environment["SLURM_PROCID"])
-        self._node = environment["SLURMD_NODENAME"]
+        self._place = place
+        self._node = place.node
         self._token = environment["CSRUN_JOB_TOKEN"]
         self._nonce = token_hex(16)
         self._launcher_nonce = ""
-        self._step_daemon = os.getppid()
+        self._daemon_pid = os.getppid()
         self._start: Start | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._log: LogWriter | None = None
@@ -225,13 +250,13 @@ class _Task:
 
     def _introduce(self) -> None:
         hello = Hello(
-            rank=self._rank,
+            rank=self._place.rank,
             node=self._node,
             pid=os.getpid(),
-            slurm_job=self._environment.get("SLURM_JOB_ID", ""),
-            slurm_step=self._environment.get("SLURM_STEP_ID", ""),
+            job_id=self._place.job_id,
+            step_id=self._place.step_id,
             cpus=tuple(sorted(os.sched_getaffinity(0))),
-            cpus_on_node=int(self._environment.get("SLURM_CPUS_ON_NODE", "0")),
+            cpus_on_node=self._place.cpus_on_node,
             nonce=self._nonce,
             proof="",
         )
@@ -272,7 +297,7 @@ class _Task:
             for name, text in self._environment.items()
             if name not in start.unset and name not in PRIVATE_VARIABLES
         }
-        environment.update(start.values, CSRUN_JOB_TOKEN=self._token)
+        environment.update(start.values, CSRUN_JOB_TOKEN=self._token, CSRUN_NODE=self._node)
         try:
             file = find_command(start.command[0], environment.get("PATH", ""))
             self._process = start_task(start.command, file, environment, start.cpus)
@@ -325,8 +350,8 @@ class _Task:
         self._process.returncode = exit_code  # reaped here, not by subprocess
         self._drain()
         if exit_code == 128 + signal.SIGTERM and self._ending is None:
-            # scancel may send SIGTERM to all processes of the step. If the agent's comes a moment later, the
-            # end of the task must not be taken for a failure.
+            # A scheduler may send SIGTERM to all processes of the job. If the agent's comes a moment later,
+            # the end of the task must not be taken for a failure.
             select.select([self._signals], [], [], SAME_SIGNAL_S)
             for signum in self._signals.read():
                 self._handle_signal(signum)
@@ -338,7 +363,7 @@ class _Task:
     def _handle_signal(self, signum: signal.Signals) -> None:
         if signum in INTERRUPTS:
             self._connection.send(Interrupted(signum))
-            self._end(signal.SIGTERM, f"asked by Slurm ({signum.name})")
+            self._end(signal.SIGTERM, f"asked by {self._place.scheduler} ({signum.name})")
         elif signum in PASSED_ON:
             self._pass_on(signum)
 
@@ -349,7 +374,7 @@ class _Task:
             self._relay.send(signum, time.monotonic())
 
     def _tick(self, now_s: float) -> None:
-        """Send heartbeats, and check time limits, the connection and the step daemon."""
+        """Send heartbeats, and check time limits, the connection and the parent process."""
         self._relay.tick(now_s)
         while self._log_errors:
             text = f"{self._node}: cannot write {self._start and self._start.log}: {self._log_errors.pop(0)}"
@@ -359,9 +384,9 @@ class _Task:
             self._connection.send(Heartbeat())
         if self._kill_at_s is None and not self._connection.is_open():
             self._end_alone(self._connection.error or "the launcher is gone", now_s)
-        elif self._kill_at_s is None and os.getppid() != self._step_daemon:
+        elif self._kill_at_s is None and os.getppid() != self._daemon_pid:
             self._connection.send(Orphaned())
-            self._end_alone("Slurm's step daemon is gone", now_s)
+            self._end_alone(f"{self._place.scheduler}'s daemon is gone", now_s)
         if self._kill_at_s is not None and now_s >= self._kill_at_s:
             self._end(signal.SIGKILL, self._reason)
 
@@ -412,7 +437,7 @@ class _Task:
         code = self._exit_code
         signum = code - 128 if code is not None and 128 < code < 128 + signal.NSIG else None
         return {
-            "rank": self._rank,
+            "rank": self._place.rank,
             "node": self._node,
             "pid": self._process.pid if self._process else None,
             "exit_code": code,

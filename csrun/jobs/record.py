@@ -20,7 +20,7 @@ from csrun.errors import LogDirError
 from csrun.jobs.progress import FILE_NAME as PROGRESS_NAME
 from csrun.jobs.registry import KnownJob
 from csrun.schedulers.base import LaunchPlan
-from csrun.tasks.roles import Role
+from csrun.tasks.place import Role
 
 RECORD_NAME = "job.json"
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import socket
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +24,8 @@ from csrun.schedulers.base import QueueView, State
 from csrun.schedulers.registry import scheduler
 
 WAIT_LINE_INTERVAL_S = 10.0
+FIRST_LOOK_S = 1.0
+LOOK_INTERVAL_S = 5.0
 _ENDED_BY_USER = {128 + signum for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
 
 
@@ -289,3 +294,47 @@ class WaitLines:
         self._news, self._next_s = news, now_s + WAIT_LINE_INTERVAL_S
         waited_s = now_s - self._since_s
         return sentence if waited_s < 1 else f"{sentence}; it has waited for {waited_s:.0f} s"
+
+
+class QueueWatch:
+    """Monitors a waiting job in a separate thread: a scheduler that hangs must not block the launcher.
+
+    It collects a line about the job at every change, and every ten seconds.
+
+    Args:
+        sentence: returns why the job waits, "" if it does not; the error of a scheduler is a line, too.
+        news: returns the part of a sentence that is worth printing again when it changes.
+    """
+
+    def __init__(self, sentence: Callable[[], str], news: Callable[[str], str] = str) -> None:
+        self._sentence = sentence
+        self._news = news
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="queue watch", daemon=True)
+        self._thread.start()
+
+    def lines(self) -> list[str]:
+        """Return the lines since the last call."""
+        found = []
+        while True:
+            try:
+                found.append(self._lines.get_nowait())
+            except queue.Empty:
+                return found
+
+    def stop(self) -> None:
+        """Stop monitoring, without waiting for a query in progress."""
+        self._ended.set()
+
+    def _look(self) -> None:
+        wait_lines = WaitLines()
+        pause_s = FIRST_LOOK_S
+        while not self._ended.wait(pause_s):
+            pause_s = LOOK_INTERVAL_S
+            try:
+                line = self._sentence()
+            except ToolkitError as error:
+                line = str(error)
+            if due := wait_lines.line(line, self._news(line), time.monotonic()):
+                self._lines.put(due)

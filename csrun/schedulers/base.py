@@ -17,7 +17,7 @@ from csrun.jobs.layout import JobLayout
 from csrun.jobs.registry import KnownJob
 from csrun.site import Site
 from csrun.tasks.environment import EnvironmentChange, Toolkit
-from csrun.tasks.roles import EXIT_REQUEUE, Role
+from csrun.tasks.place import EXIT_REQUEUE, Role, TaskPlace
 
 Presence = Literal["absent", "installed", "wanted"]
 """Whether jobs can run on a scheduler here, and whether the site or the environment selects it."""
@@ -90,10 +90,14 @@ class JobHere:
     Attributes:
         nodes: number of nodes of the job; None if unknown.
         on_node: the launcher runs on one of them; a shell of the job may be on another machine.
+        node: the scheduler's name of this machine if it is one of them; "" if not, or if unknown.
+        cpus_on_node: number of CPUs of the job on this node; None if unknown.
     """
 
     nodes: int | None
     on_node: bool
+    node: str = ""
+    cpus_on_node: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +319,14 @@ class Scheduler(Protocol[View, Plan]):
 
     def job_here(self, environment: Mapping[str, str]) -> JobHere | None:
         """Return the job that this process is in; None outside a job. Pure."""
+        ...
+
+    def task_place(self, environment: Mapping[str, str]) -> TaskPlace | None:
+        """Return the place of this process, if the scheduler has started it as a task; else None. Pure.
+
+        Raises:
+            RoleError: a variable is missing or invalid.
+        """
         ...
 
     def task_variables(

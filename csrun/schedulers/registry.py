@@ -11,6 +11,7 @@ scheduler's module is imported at its first use, and itself imports the code of 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -22,6 +23,7 @@ from csrun.errors import CsrunError
 if TYPE_CHECKING:
     from csrun.schedulers.base import Scheduler
     from csrun.site import Site
+    from csrun.tasks.place import TaskPlace
 
 GROUP = "csrun.schedulers"
 
@@ -103,6 +105,27 @@ def choose(flag: str | None, site: Site, environment: Mapping[str, str]) -> Sche
     every = map(scheduler, names())
     wanted = (each for each in every if each.presence(site, environment) == "wanted")
     return next(wanted, None) or scheduler(LOCAL)
+
+
+def task_place(environment: Mapping[str, str]) -> TaskPlace | None:
+    """Return the place of this process, if a scheduler has started it as a task without csrun.
+
+    Raises:
+        RoleError: a variable of the scheduler is missing or invalid.
+    """
+    return next(filter(None, (each.task_place(environment) for each in schedulers())), None)
+
+
+def node_name(environment: Mapping[str, str]) -> str:
+    """Return the name of this machine, as a scheduler knows it if this process is in one of its jobs."""
+    jobs = (each.job_here(environment) for each in schedulers())
+    return next((job.node for job in jobs if job and job.node), "") or socket.gethostname()
+
+
+def granted_cpus(environment: Mapping[str, str]) -> int | None:
+    """Return the number of CPUs of this process's job on this node; None if no scheduler reports it."""
+    jobs = (each.job_here(environment) for each in schedulers())
+    return next((job.cpus_on_node for job in jobs if job and job.cpus_on_node), None)
 
 
 def task_variables(

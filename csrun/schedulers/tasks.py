@@ -13,7 +13,7 @@ from csrun.jobs.record import log_name
 from csrun.schedulers.base import LaunchContext, LaunchRequest, PlannedTask
 from csrun.schedulers.registry import task_variables
 from csrun.tasks.environment import EnvironmentChange, program_environment
-from csrun.tasks.roles import TF_CONFIG_PORT_BASE, role_of_rank, tf_config
+from csrun.tasks.place import TF_CONFIG_PORT_BASE, role_of_rank, tf_config
 
 LAUNCHER = "csrun_wse"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cs_toolkit.import_hooks import USER_PATHS_VARIABLE
 from csrun.site import Site
-from csrun.tasks.roles import JOB_VARIABLES
+from csrun.tasks.place import JOB_VARIABLES
 from csrun.wrappers import BIN, PYTHON_VARIABLE
 
 FOREIGN_VARIABLES = (

@@ -8,7 +8,7 @@ Linux only. Three mechanisms together leave no orphaned process:
 * a guard process outlives a launcher that was killed, and kills all processes that have the marks of the job
   in their environment.
 
-The agent of a Slurm task (csrun/agent) does the same for its task; "launcher" means either of them here.
+The agent of a task on a node (csrun/agent) does the same for its task; "launcher" means either of them here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The role of a process in its job, chief or worker, from the environment.
 
 The same program runs in every task. `TaskInfo.from_environment` reads the first of these that is set: the
-CSRUN_* variables of the launcher, TF_CONFIG, the variables of a Slurm step. Without any of them the process
-is a whole job, chief and worker in one.
+CSRUN_* variables of the launcher, TF_CONFIG, the variables of a scheduler that has started the process as a
+task. Without any of them the process is a whole job, chief and worker in one.
 """
 
 from __future__ import annotations
@@ -10,56 +10,16 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from secrets import token_hex
-from typing import Any, Literal
+from typing import Any
 
 from csrun.errors import RoleError
-
-Role = Literal["chief", "worker"]
-
-# Rank r has this port + r in TF_CONFIG. Nothing listens there: programs only count the entries.
-TF_CONFIG_PORT_BASE = 23111
-
-JOB_VARIABLES = (
-    "CSRUN_JOB_ID",
-    "CSRUN_JOB_TOKEN",
-    "CSRUN_RANK",
-    "CSRUN_NUM_TASKS",
-    "CSRUN_ROLE",
-    "CSRUN_TASK_INDEX",
-    "CSRUN_LOG_DIR",
-    "CSRUN_WAIT",
-    "CSRUN_REQUEUE",
-)
-"""Variables that the launcher sets for each of its tasks."""
-
-# Exit code of a chief after a checkpoint that SIGUSR1 has requested, if its job then goes back into the
-# queue: EX_TEMPFAIL of sysexits.h, "try again later". Slurm's RequeueExit is often set to it.
-EXIT_REQUEUE = 75
-
-
-def role_of_rank(rank: int) -> tuple[Role, int]:
-    """Return role and index: rank 0 is chief 0, rank r is worker r - 1."""
-    return ("chief", 0) if rank == 0 else ("worker", rank - 1)
-
-
-def tf_config(rank: int, hosts: Sequence[str]) -> dict[str, Any]:
-    """Return TF_CONFIG of one task, which input functions read to shard their data.
-
-    Args:
-        rank: the task's rank.
-        hosts: of every task, by rank; a single task is chief and worker at the same address.
-    """
-    addresses = [f"{host}:{TF_CONFIG_PORT_BASE + number}" for number, host in enumerate(hosts)]
-    role, index = role_of_rank(rank)
-    return {
-        "cluster": {"chief": addresses[:1], "worker": addresses[1:] or addresses[:1]},
-        "task": {"type": role, "index": index},
-    }
+from csrun.schedulers.registry import node_name, task_place
+from csrun.tasks.place import Role, read_rank, read_text, role_of_rank, tf_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +65,9 @@ class TaskInfo:
             return _from_launcher(env)
         if env.get("TF_CONFIG", "").strip() not in ("", "{}"):
             return _from_tf_config(env)
-        if "SLURM_STEP_ID" in env and "SLURM_PROCID" in env:
-            return _from_slurm_step(env)
+        if place := task_place(env):
+            token = _derive_token(env, place.job)
+            return _task(env, place.rank, place.num_tasks, place.job, token, place.node)
         job_id, token = _own_job(os.getpid())
         return _task(env, 0, 1, job_id, token)
 
@@ -115,7 +76,9 @@ class TaskInfo:
         return tf_config(self.rank, [self.host] * self.num_tasks)
 
 
-def _task(env: Mapping[str, str], rank: int, num_tasks: int, job_id: str, token: str) -> TaskInfo:
+def _task(
+    env: Mapping[str, str], rank: int, num_tasks: int, job_id: str, token: str, node: str = ""
+) -> TaskInfo:
     role, index = role_of_rank(rank)
     return TaskInfo(
         role=role,
@@ -123,7 +86,7 @@ def _task(env: Mapping[str, str], rank: int, num_tasks: int, job_id: str, token:
         num_workers=max(1, num_tasks - 1),
         job_id=job_id,
         token=token,
-        host=env.get("SLURMD_NODENAME") or socket.gethostname(),
+        host=env.get("CSRUN_NODE") or node or node_name(env),
         rank=rank,
         num_tasks=num_tasks,
         in_process_worker=num_tasks == 1,
@@ -139,10 +102,8 @@ def _own_job(pid: int) -> tuple[str, str]:
 
 
 def _from_launcher(env: Mapping[str, str]) -> TaskInfo:
-    rank = _whole_number(env, "CSRUN_RANK")
-    num_tasks = _whole_number(env, "CSRUN_NUM_TASKS")
-    _check_rank(rank, num_tasks, "CSRUN_RANK", "CSRUN_NUM_TASKS")
-    task = _task(env, rank, num_tasks, _text(env, "CSRUN_JOB_ID"), _text(env, "CSRUN_JOB_TOKEN"))
+    rank, num_tasks = read_rank(env, "CSRUN_RANK", "CSRUN_NUM_TASKS")
+    task = _task(env, rank, num_tasks, read_text(env, "CSRUN_JOB_ID"), read_text(env, "CSRUN_JOB_TOKEN"))
     given = (env.get("CSRUN_ROLE", task.role), env.get("CSRUN_TASK_INDEX", str(task.index)))
     if given != (task.role, str(task.index)):
         raise RoleError(
@@ -150,19 +111,6 @@ def _from_launcher(env: Mapping[str, str]) -> TaskInfo:
             f"{task.role} {task.index}: leave the CSRUN_ variables as csrun_wse has set them"
         )
     return task
-
-
-def _from_slurm_step(env: Mapping[str, str]) -> TaskInfo:
-    # In a heterogeneous step, ranks and SLURM_NTASKS count across all components, and SLURM_STEP_NUM_TASKS
-    # only its own component. In other steps SLURM_NTASKS may be that of the whole allocation.
-    count_name = "SLURM_NTASKS"
-    if "SLURM_HET_SIZE" not in env and "SLURM_STEP_NUM_TASKS" in env:
-        count_name = "SLURM_STEP_NUM_TASKS"
-    rank = _whole_number(env, "SLURM_PROCID")
-    num_tasks = _whole_number(env, count_name)
-    _check_rank(rank, num_tasks, "SLURM_PROCID", count_name)
-    job_id = f"slurm-{_text(env, 'SLURM_JOB_ID')}.{env['SLURM_STEP_ID']}"
-    return _task(env, rank, num_tasks, job_id, _derive_token(env, job_id))
 
 
 def _from_tf_config(env: Mapping[str, str]) -> TaskInfo:
@@ -200,31 +148,3 @@ def _from_tf_config(env: Mapping[str, str]) -> TaskInfo:
 def _derive_token(env: Mapping[str, str], identity: str) -> str:
     # Tasks that csrun has not started share no secret, but must derive the same token.
     return env.get("CSRUN_JOB_TOKEN") or sha256(f"csrun job token of {identity}".encode()).hexdigest()[:32]
-
-
-def _text(env: Mapping[str, str], name: str) -> str:
-    value = env.get(name, "")
-    if not value:
-        raise RoleError(
-            f"{name} is not set although other variables of the job are; expected all of them: start the "
-            f"program with csrun_wse or srun, or unset the others to run as one process"
-        )
-    return value
-
-
-def _whole_number(env: Mapping[str, str], name: str) -> int:
-    text = _text(env, name)
-    if not (text.isascii() and text.isdigit()):
-        raise RoleError(
-            f"{name} is {text!r}; expected a whole number: leave it as the launcher has set it, "
-            f"or unset the job's variables to run as one process"
-        )
-    return int(text)
-
-
-def _check_rank(rank: int, num_tasks: int, rank_name: str, count_name: str) -> None:
-    if not 0 <= rank < num_tasks:
-        raise RoleError(
-            f"{rank_name} is {rank} and {count_name} says {num_tasks} tasks; expected a number below that: "
-            f"leave the variables as the launcher has set them"
-        )

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cs_toolkit.errors import EXIT_BUG, exit_code_of
+from csrun.schedulers.registry import node_name
 from input_analyzer.errors import lost_a_worker, users_traceback
 from input_analyzer.measure.examine import Shapes, check_length
 from input_analyzer.measure.link import END, PAUSE, RUN, Link, Order, read_order
-from input_analyzer.measure.node import host_name
 from input_rules.input_export import InputProgram, Shard
 
 # Minimum interval of reports, which take about 20 us each.
@@ -100,7 +100,7 @@ def begin(order_file: Path) -> tuple[Order, Link]:
         stacks = Path(order.stacks).open("w", encoding="utf-8")  # noqa: SIM115
         faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
         faulthandler.enable(file=stacks)
-    link.send(event="hello", copy=order.copy_index, pid=os.getpid(), host=host_name(os.environ))
+    link.send(event="hello", copy=order.copy_index, pid=os.getpid(), host=node_name(os.environ))
     return order, link
 
 
@@ -125,7 +125,7 @@ def _report_failure(link: Link, error: BaseException) -> NoReturn:
             bug=bug,
             exit_code=getattr(error, "exit_code", EXIT_INPUT_FAILED),
             memory=is_for_want_of_memory(error),
-            host=host_name(os.environ),
+            host=node_name(os.environ),
         )
     _clear_frames(error)
     _exit(EXIT_INPUT_FAILED)

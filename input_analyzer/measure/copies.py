@@ -22,8 +22,8 @@ from typing import Any
 from cs_toolkit.errors import ToolkitError
 from csrun.schedulers.registry import task_variables
 from csrun.tasks.command import find_command
+from csrun.tasks.place import tf_config
 from csrun.tasks.processes import branches, descendants, signal_processes, start_task
-from csrun.tasks.roles import tf_config
 from input_analyzer.errors import (
     HangingInputError,
     InputAnalyzerError,

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cs_toolkit.errors import UsageError
+from csrun.schedulers.registry import granted_cpus
 from csrun.tasks.processes import descendants
 
 _PROC = Path("/proc")
@@ -38,20 +38,14 @@ class Usage:
     cpu_s: float
 
 
-def host_name(environment: Mapping[str, str]) -> str:
-    """Return the name of this machine, as Slurm knows it if Slurm has started us."""
-    return environment.get("SLURMD_NODENAME") or socket.gethostname()
-
-
 def usable_cpus(environment: Mapping[str, str]) -> tuple[int, ...]:
     """Return the numbers of the CPUs that we may use.
 
-    On a node that Slurm shares among jobs without binding them, as many as our job has there: a training run
-    in the same job has no more.
+    On a node that a scheduler shares among jobs without binding them, as many as our job has there: a
+    training run in the same job has no more.
     """
     cpus = sorted(os.sched_getaffinity(0))
-    granted = environment.get("SLURM_CPUS_ON_NODE", "") if environment.get("SLURMD_NODENAME") else ""
-    return tuple(cpus[: int(granted)] if granted.isdigit() and int(granted) else cpus)
+    return tuple(cpus[: granted_cpus(environment)])
 
 
 def read_memory() -> Memory:

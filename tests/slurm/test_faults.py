@@ -116,7 +116,7 @@ def test_a_killed_step_daemon_which_srun_never_notices(cluster: Any, start: Any,
     job = start(cluster, "--total-nodes=4", "--tasks-per-node=1", "--grace-period=1", "sh", "-c", HANG)
     job.wait_for(*ready(4))
     os.kill(parent(agent_of(job, 1)), signal.SIGKILL)
-    job.wait_for("worker 0 on cs-node2 is lost: Slurm's step daemon there was killed")
+    job.wait_for("worker 0 on cs-node2 is lost: Slurm's daemon there was killed")
     assert job.end() == 1
     assert not job.left()
     wait(lambda: not cluster.jobs())

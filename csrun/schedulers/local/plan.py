@@ -61,6 +61,7 @@ def describe(plan: LaunchPlan) -> str:
         "set for every task:",
         *(f"  {name}={quote(value)}" for name, value in plan.change.values.items()),
         "  CSRUN_JOB_TOKEN=(random, drawn at the start, never shown)",
+        "  CSRUN_NODE=(name of this machine)",
     ]
     for task in plan.tasks:
         pinned = f"CPUs {','.join(map(str, task.cpus))}" if task.cpus else "not pinned to CPUs"

@@ -23,6 +23,7 @@ from csrun.jobs.record import JobRecord, known_job, prepare_log_dir
 from csrun.jobs.registry import register
 from csrun.jobs.supervisor import Supervisor
 from csrun.schedulers.base import LaunchPlan, PlannedTask, ProgramPlan
+from csrun.schedulers.registry import node_name
 from csrun.system_status import CHIEF_REPORT_LIMIT_S, SystemWatch
 from csrun.tasks.command import find_command, start_error
 from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
@@ -146,7 +147,7 @@ class _LocalRun:
             self._tasks.append(_RunningTask(planned))
         self._selector.register(self._signals, selectors.EVENT_READ)
         self._signals_only.register(self._signals, selectors.EVENT_READ)
-        shared = {**environment, "CSRUN_JOB_TOKEN": token_hex(16)}
+        shared = {**environment, "CSRUN_JOB_TOKEN": token_hex(16), "CSRUN_NODE": node_name(environment)}
         for rank, task in enumerate(self._tasks):
             pid = task.start(self._plan.executed, file, shared)
             self._rank_by_pid[pid] = rank

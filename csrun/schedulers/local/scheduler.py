@@ -44,6 +44,9 @@ class LocalScheduler:
     def job_here(self, environment: Mapping[str, str]) -> None:
         """Return None: further jobs do not run inside a job of this scheduler."""
 
+    def task_place(self, environment: Mapping[str, str]) -> None:
+        """Return None: only csrun starts tasks on this machine, and its own variables identify them."""
+
     def task_variables(
         self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
     ) -> Mapping[str, str]:

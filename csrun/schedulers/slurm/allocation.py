@@ -297,8 +297,9 @@ def job_here(environment: Mapping[str, str]) -> JobHere | None:
     except UsageError:  # reported when the nodes are needed
         allocation = None
     # Slurm sets this in every process that it starts on a node; a shell of salloc may be on another machine.
-    on_node = bool(environment.get("SLURMD_NODENAME"))
-    return JobHere(len(allocation.nodes) if allocation else None, on_node)
+    node = environment.get("SLURMD_NODENAME", "")
+    cpus = _number(environment.get("SLURM_CPUS_ON_NODE", "")) if node else None
+    return JobHere(len(allocation.nodes) if allocation else None, bool(node), node, cpus or None)
 
 
 def host_file(layout: JobLayout, nodes: tuple[str, ...]) -> str:

@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
-from shlex import join, quote
 
-from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
-from csrun.schedulers.slurm.allocation import Allocation, components, host_file, with_whole_nodes
+from csrun.agent import plan as agents
+from csrun.agent.plan import AgentPlan, agent_command, plan_notices
+from csrun.schedulers.base import LaunchContext, LaunchRequest
+from csrun.schedulers.slurm.allocation import components, host_file, with_whole_nodes
 from csrun.schedulers.slurm.arguments import job_name, srun_job, srun_step
+from csrun.schedulers.slurm.place import read_place
 from csrun.schedulers.slurm.survey import ClusterSurvey
-from csrun.schedulers.tasks import check_number_of_tasks, common_environment, job_log_dir, plan_tasks, plural
+from csrun.schedulers.tasks import check_number_of_tasks, common_environment, job_log_dir, plan_tasks
 from csrun.system_status import system_address
-from csrun.tasks.environment import program_environment, unset_notice
 
-HOST_FILE_NAME = "hosts"
-TOKEN_TEXT = "(random, drawn at the start, never shown)"
+HOST_FILE_NAME = "hosts"  # of SLURM_HOSTFILE, which assigns a node to every task
 
 
 @dataclass(frozen=True)
-class SlurmPlan(LaunchPlan):
+class SlurmPlan(AgentPlan):
     """A job for Slurm.
 
     Attributes:
-        srun: command line of the srun that starts the agents.
         job_name: of the job in Slurm's queue, not necessarily unique.
-        host_file: content of the file of SLURM_HOSTFILE; "" if srun needs none.
-        allocation: in which the job runs; None if srun allocates nodes.
-        cpus_of_tasks: number of CPUs to which the launcher pins each task, by rank; None not to pin it.
-        ports: range in which the launcher may listen; None for any port.
-        loopback: nodes reach the launcher through the loopback of this machine.
         resource: generic resource or license of the CS system, such as "cs:1".
         owner: the node that holds it, if the site names it.
     """
 
-    srun: tuple[str, ...]
     job_name: str
-    host_file: str
-    allocation: Allocation | None
-    cpus_of_tasks: tuple[int | None, ...]
-    ports: tuple[int, int] | None
-    loopback: bool
     resource: str
     owner: str
 
@@ -56,7 +42,7 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
     name = survey.options.job_name or job_name(request.command, context.cwd, context.job_id)
     check_number_of_tasks(layout)
     parts = components(layout)
-    agent = agent_command()
+    agent = agent_command(read_place)
     hosts = ""
     if allocation is None:
         asked = parts
@@ -81,15 +67,17 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
         tasks=plan_tasks(layout, log_dir),
         log_dir=log_dir,
         system=system_address(request.command, context.site.cs_ip),
-        notices=tuple(_notices(request, context)),
+        notices=plan_notices(request, context),
         grace_s=request.grace_s,
         wind_down_s=request.wind_down_s,
-        srun=srun,
+        start=srun,
+        files={HOST_FILE_NAME: hosts} if hosts else {},
+        outer_job_id=allocation.job_id if allocation else "",
+        restarts=allocation.restarts if allocation else 0,
         job_name=name,
-        host_file=hosts,
-        allocation=allocation,
         cpus_of_tasks=tuple(part.cpus_per_task for part in parts for _ in range(part.tasks)),
         ports=facts.ports if facts else None,
+        ports_setting="SrunPortRange of slurm.conf",
         loopback=bool(facts and facts.loopback),
         resource=survey.options.resource,
         owner=survey.options.gres_node,
@@ -98,40 +86,5 @@ def make_plan(request: LaunchRequest, context: LaunchContext, survey: ClusterSur
 
 def describe(plan: SlurmPlan) -> str:
     """Return the text of --dry-run: exactly what would be started."""
-    where = f"in the allocation of job {plan.allocation.job_id}" if plan.allocation else "on separate nodes"
-    lines = [
-        f"job {plan.job_id} (launcher {plan.launcher}), nothing is started: "
-        f"{plural(len(plan.tasks), 'task')} {where}",
-        f"working directory: {quote(str(plan.cwd))}",
-        f"srun: {join(plan.srun)}",
-        *([f"  SLURM_HOSTFILE: {' '.join(plan.host_file.split())}"] if plan.host_file else []),
-        f"unset for every task: {' '.join(plan.change.unset) or '(nothing)'}",
-        "set for every task:",
-        *(f"  {name}={quote(value)}" for name, value in plan.change.values.items()),
-        f"  CSRUN_JOB_TOKEN={TOKEN_TEXT}",
-        "  TF_CONFIG=(set when the nodes are known)",
-    ]
-    for task in plan.tasks:
-        lines += [
-            f"{task.label}: rank {task.rank}, node {task.node}",
-            *(f"  {name}={quote(value)}" for name, value in task.values.items()),
-            f"  log:     {quote(str(task.log_path))}",
-            f"  command: {join(plan.executed)}",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def agent_command() -> tuple[str, ...]:
-    """Return the command line of an agent, isolated from the user's Python settings."""
-    file = Path(__file__).resolve().parents[2] / "agent" / "__main__.py"
-    return (str(Path(sys.executable).absolute()), "-I", "-S", str(file))
-
-
-def _notices(request: LaunchRequest, context: LaunchContext) -> list[str]:
-    site = context.site
-    change = program_environment(context.environment, context.toolkit, site)
-    hidden = unset_notice(context.environment, change)
-    notices = [hidden] if hidden else []
-    if request.mount_dirs and site.container == "none":
-        notices.append("--mount-dirs has no effect here: without a container the tasks see all directories")
-    return notices
+    hosts = plan.files.get(HOST_FILE_NAME, "").split()
+    return agents.describe(plan, [f"  SLURM_HOSTFILE: {' '.join(hosts)}"] if hosts else [])

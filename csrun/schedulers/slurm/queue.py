@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import queue
 import re
 import signal
-import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from csrun.jobs.registry import KnownJob, scheduler_number
-from csrun.jobs.state import WaitLines, end_launcher
+from csrun.jobs.state import end_launcher
 from csrun.schedulers.base import QueueView, State
-from csrun.schedulers.slurm.client import Node, QueuedJob, SlurmClient, SlurmError
+from csrun.schedulers.slurm.client import Node, QueuedJob, SlurmClient
 from csrun.schedulers.slurm.options import SlurmOptions
 from csrun.site.loading import load_site
 
@@ -53,8 +50,6 @@ _NEVER = {
 # Reasons that may be caused by a node that is out of use.
 _FOR_NODES = ("", "Resources", "ReqNodeNotAvail", "NodeDown")
 _SHOWN_NODES = 3
-FIRST_LOOK_S = 1.0
-LOOK_INTERVAL_S = 5.0
 
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING")
 _ACTIVE = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING")
@@ -235,75 +230,6 @@ def amount_of(node: Node, name: str) -> int:
     """Return the amount of a generic resource on a node."""
     amounts = [item.split(":") for item in node.resources.split(",") if item.partition(":")[0] == name]
     return sum(int(parts[-1]) if parts[-1].isdigit() else 1 for parts in amounts)
-
-
-class QueueWatch:
-    """Monitors a waiting job in a separate thread: a controller that hangs must not block the launcher.
-
-    It collects a line about the job at every change, and every ten seconds.
-
-    Args:
-        client: of the cluster.
-        name: of the job, which need not be submitted yet.
-        number: returns the number of the job, or "" while it is unknown; other jobs may have the same name.
-        owner: the node that holds the CS system, if the site names it.
-        resource: the generic resource or license of the CS system; "" for none.
-    """
-
-    def __init__(
-        self, client: SlurmClient, name: str, resource: str, number: Callable[[], str] = str, owner: str = ""
-    ) -> None:
-        self._client = client
-        self._number = number
-        self._owner = owner
-        self._name = name
-        self._resource = resource
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._ended = threading.Event()
-        self._job: QueuedJob | None = None
-        self._thread = threading.Thread(target=self._look, name="queue watch", daemon=True)
-        self._thread.start()
-
-    @property
-    def job(self) -> QueuedJob | None:
-        """The first component of the job as last seen; None before that."""
-        return self._job
-
-    def lines(self) -> list[str]:
-        """Return the lines since the last call."""
-        found = []
-        while True:
-            try:
-                found.append(self._lines.get_nowait())
-            except queue.Empty:
-                return found
-
-    def stop(self) -> None:
-        """Stop monitoring, without waiting for a query in progress."""
-        self._ended.set()
-
-    def _look(self) -> None:
-        wait_lines = WaitLines()
-        pause_s = FIRST_LOOK_S
-        while not self._ended.wait(pause_s):
-            pause_s = LOOK_INTERVAL_S
-            try:
-                line = self._line()
-            except SlurmError as error:
-                line = str(error)
-            if due := wait_lines.line(line, news(line), time.monotonic()):
-                self._lines.put(due)
-
-    def _line(self) -> str:
-        number = self._number()
-        named = [job for job in self._client.jobs(name=self._name) if job.active]
-        components = [job for job in named if number in ("", job.job_id)]
-        self._job = components[0] if components else self._job
-        if not any(component.pending for component in components):
-            return ""
-        nodes = self._client.nodes()
-        found = waiting(components, self._client.queue(), self._resource, nodes, self._owner)
-        return found.sentence() if found else ""
 
 
 def view_of(keyword: str, nodes: str = "", sentence: str = "") -> QueueView:

@@ -23,6 +23,7 @@ from csrun.schedulers.base import (
 from csrun.schedulers.slurm.options import FLAGS
 from csrun.site import Site
 from csrun.tasks.command import find_command
+from csrun.tasks.place import TaskPlace
 
 if TYPE_CHECKING:
     from csrun.schedulers.slurm.plan import SlurmPlan
@@ -54,6 +55,12 @@ class SlurmScheduler:
         from csrun.schedulers.slurm.allocation import job_here
 
         return job_here(environment)
+
+    def task_place(self, environment: Mapping[str, str]) -> TaskPlace | None:
+        """Return the place of a task of a step, which plain srun may have started."""
+        from csrun.schedulers.slurm.place import read_place
+
+        return read_place(environment)
 
     def task_variables(
         self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None

@@ -1,92 +1,15 @@
-"""The srun of a job: a parser of its messages, and a guard that ends it when the launcher is killed."""
+"""The srun of a job: a parser of its messages, and Slurm's view of the job while it runs."""
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import time
-from collections import deque
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from csrun.jobs.output import LineSplitter
-from csrun.jobs.record import start_ticks
-from csrun.schedulers.slurm.client import shorten_error
-from csrun.tasks.processes import detach
+from csrun.agent.starter import Starter
+from csrun.schedulers.slurm.client import SlurmClient, SlurmError, explain, shorten_error
+from csrun.schedulers.slurm.queue import news, waiting
 
-AGENTS_LIMIT_S = 20.0  # agents notice the death of the launcher and end their tasks, after which srun ends
-SRUN_LIMIT_S = 5.0
-POLL_S = 0.1
-KEPT_LINES = 50
-
-
-class SrunGuard:
-    """A process that ends srun when the launcher is killed. Create it before any thread.
-
-    Args:
-        srun: pid of srun, a child of the launcher.
-        close: descriptors that the guard must not keep open.
-    """
-
-    # While tasks run, srun first gets time instead of a signal: on a signal Slurm kills all their processes
-    # and the agents at once, and processes that are forked at that moment survive.
-
-    def __init__(self, srun: int, close: Iterable[int]) -> None:
-        read_end, self._write_end = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                os.close(self._write_end)
-                for descriptor in close:
-                    os.close(descriptor)
-                detach()
-                _guard(read_end, srun, start_ticks(srun))
-            finally:
-                os._exit(0)
-        os.close(read_end)
-
-    def tasks_run(self) -> None:
-        """Tell the guard that agents have tasks to end."""
-        self._write(b"r")
-
-    def dismiss(self) -> None:
-        """End the guard; srun has ended."""
-        self._write(b".")
-        os.close(self._write_end)
-        with suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
-
-    def _write(self, data: bytes) -> None:
-        with suppress(BrokenPipeError):
-            os.write(self._write_end, data)
-
-
-def _guard(read_end: int, srun: int, ticks: int | None) -> None:
-    running = False
-    while message := os.read(read_end, 1):
-        if message == b".":
-            return
-        running = True
-
-    def lives() -> bool:
-        # The pid may have been reused.
-        return ticks is not None and start_ticks(srun) == ticks
-
-    if running:
-        _wait_while(lives, AGENTS_LIMIT_S)
-    for signum in (signal.SIGTERM, signal.SIGKILL):
-        if lives():
-            with suppress(ProcessLookupError):
-                os.kill(srun, signum)
-            _wait_while(lives, SRUN_LIMIT_S)
-
-
-def _wait_while(condition: Callable[[], bool], limit_s: float) -> None:
-    end_s = time.monotonic() + limit_s
-    while condition() and time.monotonic() < end_s:
-        time.sleep(POLL_S)
-
+SUSPENDED_LIMIT_S = 3.0  # of the query whether Slurm has suspended the job
 
 _JOB = re.compile(r"\bjob (\d+) (?:queued and waiting|has been allocated)|Granted job allocation (\d+)")
 _TASK_FAILED = re.compile(r"task[s ].*: (?:Exited with exit code|Killed|Terminated|Out Of Memory)|execve\(\)")
@@ -101,58 +24,76 @@ _REPORTED_BY_AGENTS = re.compile(
 )
 
 
-class SrunLines:
-    """Parser of srun's stderr.
+class SrunStarter(Starter):
+    """The srun that starts the agents.
 
-    Attributes:
-        job_id: Slurm's number of the job; "" until srun has printed it.
-        task_failed: srun has reported the end of a task.
-        withdrawn: the job was cancelled before it had nodes.
-        cancel_reason: why Slurm has ended the job, such as "time limit"; "" if unknown.
+    Args:
+        client: of the cluster.
+        name: of the job in the queue; other jobs may have the same one.
+        resource: the generic resource or license of the CS system; "" for none.
+        owner: the node that holds the CS system, if the site names it.
     """
 
-    def __init__(self) -> None:
-        self._splitter = LineSplitter()
-        self._kept: deque[str] = deque(maxlen=KEPT_LINES)
-        self.job_id = ""
-        self.task_failed = False
-        self.withdrawn = False
-        self.cancel_reason = ""
+    title = "Slurm"
+    command = "srun"
+    endings = "scancel, a time limit or preemption"
+    queue_command = "squeue"
 
-    @property
-    def text(self) -> str:
-        """The last lines."""
-        return "\n".join(self._kept)
+    def __init__(self, client: SlurmClient, name: str = "", resource: str = "", owner: str = "") -> None:
+        super().__init__()
+        self._client = client
+        self._name = name
+        self._resource = resource
+        self._owner = owner
 
-    @property
-    def summary(self) -> str:
-        """The last lines, shortened."""
-        return shorten_error(self.text)
-
-    def feed(self, data: bytes, ending: bool) -> list[bytes]:
-        """Parse a piece of the stream and return the lines to print, without the prefix "srun: ".
-
-        Args:
-            data: the next bytes.
-            ending: the job is being ended, so messages of srun about that are dropped.
-        """
-        printed = []
-        for line, whole in self._splitter.feed(data):
-            text = line.decode(errors="replace")
-            self._kept.append(text)
-            self._parse(text)
-            if whole and not (_REPORTED_BY_AGENTS.search(text) and (ending or "exit code" in text)):
-                printed.append(line.removeprefix(b"srun: "))
-        return printed
-
-    def _parse(self, text: str) -> None:
-        found = _JOB.search(text)
+    def parse(self, line: str) -> None:
+        """Update the attributes from a line of srun's stderr."""
+        found = _JOB.search(line)
         if found and not self.job_id:
             self.job_id = found[1] or found[2]
-        if _TASK_FAILED.search(text):
+        if _TASK_FAILED.search(line):
             self.task_failed = True
-        if _WITHDRAWN.search(text):
+        if _WITHDRAWN.search(line):
             self.withdrawn = True
-        reason = _REASON.search(text)
+        reason = _REASON.search(line)
         if reason:
             self.cancel_reason = reason[1].lower()
+
+    def is_redundant(self, line: str, ending: bool) -> bool:
+        """Return True for a line about the end of tasks."""
+        return bool(_REPORTED_BY_AGENTS.search(line)) and (ending or "exit code" in line)
+
+    def summary(self) -> str:
+        """Return the last lines in one short line."""
+        return shorten_error(self.text)
+
+    def refusal(self) -> SlurmError:
+        """Return the error that the lines explain."""
+        return explain("srun", self.text)
+
+    def is_suspended(self, job_id: str) -> bool:
+        """Return True if squeue lists the job as suspended."""
+        try:
+            jobs = self._client.jobs(job_id, limit_s=SUSPENDED_LIMIT_S)
+        except SlurmError:
+            return False
+        return any(job.state == "SUSPENDED" for job in jobs)
+
+    def cancel(self, job_id: str, limit_s: float) -> None:
+        """Run scancel."""
+        with suppress(SlurmError):
+            self._client.run("scancel", job_id, limit_s=limit_s)
+
+    def wait_sentence(self) -> str:
+        """Return why the job waits, from squeue and sinfo."""
+        named = [job for job in self._client.jobs(name=self._name) if job.active]
+        components = [job for job in named if self.job_id in ("", job.job_id)]
+        if not any(component.pending for component in components):
+            return ""
+        nodes = self._client.nodes()
+        found = waiting(components, self._client.queue(), self._resource, nodes, self._owner)
+        return found.sentence() if found else ""
+
+    def wait_news(self, sentence: str) -> str:
+        """Return the sentence without the expected start."""
+        return news(sentence)

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import TypeVar
 import pytest
 
 from csrun.agent.connection import Connection
+from csrun.agent.plan import agent_command
 from csrun.agent.protocol import (
     WINDOW_BYTES,
     Challenge,
@@ -38,8 +38,8 @@ from csrun.agent.protocol import (
     agent_proof,
     launcher_proof,
 )
+from csrun.schedulers.slurm.place import read_place
 
-AGENT = Path(__file__).resolve().parents[3] / "csrun" / "agent" / "__main__.py"
 TOKEN = "the token"
 NONCE = "the launcher's number"
 LIMIT_S = 30.0
@@ -63,10 +63,12 @@ class Launcher:
                 "SLURM_PROCID": "3",
                 "SLURMD_NODENAME": "node7",
                 "SLURM_JOB_ID": "12",
+                "SLURM_STEP_ID": "0",
+                "SLURM_STEP_NUM_TASKS": "4",
                 "TEST_MARKER": self.marker,
             }
             self.process = subprocess.Popen(
-                [*under, sys.executable, "-I", "-S", str(AGENT)],
+                [*under, *agent_command(read_place)],
                 cwd="/",
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -158,13 +160,14 @@ def until(condition: Callable[[], bool]) -> None:
 def test_a_task_from_start_to_end(launch: Callable[..., Launcher]) -> None:
     launcher = launch()
     hello = launcher.hello
-    assert (hello.rank, hello.node, hello.slurm_job) == (3, "node7", "12")
+    assert (hello.rank, hello.node, hello.job_id) == (3, "node7", "12")
     assert hello.proof == agent_proof(TOKEN, NONCE, hello)
-    launcher.start("sh", "-c", 'echo "$VALUE $CSRUN_SUPERVISOR_PORT $CSRUN_JOB_TOKEN"; pwd; exit 7')
+    script = 'echo "$VALUE $CSRUN_SUPERVISOR_PORT $CSRUN_JOB_TOKEN $CSRUN_NODE"; pwd; exit 7'
+    launcher.start("sh", "-c", script)
     assert launcher.wait_for(Started).pid > 0
     assert launcher.wait_for(Ended).exit_code == 7
     shown = b"".join(each.data for each in launcher.messages if isinstance(each, Output)).decode()
-    assert shown == f"a b  {TOKEN}\n{launcher.folder}\n"
+    assert shown == f"a b  {TOKEN} node7\n{launcher.folder}\n"
     launcher.link.send(Signal(signal.SIGTERM))
     launcher.wait_for(Gone)
     assert launcher.end() == 7
@@ -202,7 +205,7 @@ def test_the_task_ends_with_the_step_daemon(launch: Callable[..., Launcher]) -> 
     assert launcher.wait_for(Ended).exit_code == 143
     launcher.wait_for(Gone)
     until(lambda: not launcher.left())
-    assert launcher.record()["reason"] == "Slurm's step daemon is gone"
+    assert launcher.record()["reason"] == "Slurm's daemon is gone"
 
 
 def test_a_killed_agent_takes_its_task_along(launch: Callable[..., Launcher]) -> None:

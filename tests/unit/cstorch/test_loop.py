@@ -21,7 +21,7 @@ import cstorch
 from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.options import local_compile_dir
 from cs_system.testing import RunningSystem
-from csrun.tasks.roles import EXIT_REQUEUE
+from csrun.tasks.place import EXIT_REQUEUE
 from cstorch import job, step_count
 from cstorch.config import Configuration
 from cstorch.errors import (

@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from cs_runtime.errors import CallError
 from cs_system.testing import RunningSystem
-from csrun.tasks.roles import EXIT_REQUEUE
+from csrun.tasks.place import EXIT_REQUEUE
 from cstorch.metrics import AccuracyMetric
 from cstorch.program import Program
 from cstorch.v1.runner import LossValueError, RunConfig, Runner, run

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cs_toolkit.errors import UsageError
+from csrun.schedulers.registry import node_name
 from input_analyzer.analyze import default_cpu_candidates
 from input_analyzer.conclusions import read_report_target
 from input_analyzer.errors import (
@@ -30,7 +31,7 @@ from input_analyzer.measure.examine import (
     may_read_files,
 )
 from input_analyzer.measure.link import Link, short_name
-from input_analyzer.measure.node import host_name, read_memory, usable_cpus, usage_of_tree
+from input_analyzer.measure.node import read_memory, usable_cpus, usage_of_tree
 from input_rules.batches import batch_bytes, count_samples
 from input_rules.errors import WrongTypeError
 from input_rules.formatting import display_path
@@ -180,12 +181,13 @@ def test_what_is_no_dataset_is_refused() -> None:
 
 
 def test_on_a_shared_node_of_slurm_the_cpus_of_the_job_count() -> None:
-    here = {"SLURMD_NODENAME": "n7", "SLURM_CPUS_ON_NODE": "1"}
+    here = {"SLURM_JOB_ID": "5", "SLURMD_NODENAME": "n7", "SLURM_CPUS_ON_NODE": "1"}
     assert len(usable_cpus(here)) == 1
-    assert host_name(here) == "n7"
+    assert node_name(here) == "n7"
     everything = tuple(sorted(os.sched_getaffinity(0)))
     assert usable_cpus({**here, "SLURM_CPUS_ON_NODE": "4096"}) == everything
-    assert usable_cpus({"SLURM_CPUS_ON_NODE": "1"}) == everything, "a shell of salloc on another machine"
+    salloc = {"SLURM_JOB_ID": "5", "SLURM_CPUS_ON_NODE": "1"}
+    assert usable_cpus(salloc) == everything, "a shell of salloc on another machine"
 
 
 def test_a_socket_may_be_in_any_folder(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from csrun.tasks.roles import tf_config
+from csrun.tasks.place import tf_config
 from input_rules.tf.inspection import inspect
 
 NAMES = ("fc_mnist", "bert", "gpt2", "resnet", "transformer", "unet")

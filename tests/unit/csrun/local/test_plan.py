@@ -29,6 +29,7 @@ set for every task:
   CSRUN_NUM_TASKS=3
   CSRUN_LOG_DIR='/home/me/my runs/csrun_logs/local-20261120-101530-1a2b'
   CSRUN_JOB_TOKEN=(random, drawn at the start, never shown)
+  CSRUN_NODE=(name of this machine)
 chief: rank 0, node 0, CPUs 0,1
   CSRUN_RANK=0
   CSRUN_ROLE=chief

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from csrun.schedulers.slurm.srun import SrunLines
+from csrun.schedulers.slurm.client import SlurmClient
+from csrun.schedulers.slurm.srun import SrunStarter
 
 
-def shown(text: str, ending: bool = False) -> tuple[SrunLines, list[bytes]]:
-    lines = SrunLines()
+def shown(text: str, ending: bool = False) -> tuple[SrunStarter, list[bytes]]:
+    lines = SrunStarter(SlurmClient({}))
     return lines, lines.feed(text.encode(), ending)
 
 
@@ -67,4 +68,4 @@ def test_a_refusal_is_no_cancellation() -> None:
     lines, visible = shown("srun: error: invalid partition specified: nope\n")
     assert not lines.withdrawn
     assert visible == [b"error: invalid partition specified: nope"]
-    assert lines.summary == "invalid partition specified: nope"
+    assert lines.summary() == "invalid partition specified: nope"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from csrun.site import Site
 from csrun.tasks.environment import Toolkit, program_environment, unset_notice
-from csrun.tasks.roles import JOB_VARIABLES
+from csrun.tasks.place import JOB_VARIABLES
 
 CHECKOUT = Toolkit(Path("/checkout/.venv/bin"), Path("/checkout"), Path("/checkout/wrappers"))
 

@@ -6,7 +6,8 @@ import os
 import pytest
 
 from csrun.errors import RoleError
-from csrun.tasks.roles import TaskInfo, role_of_rank, tf_config
+from csrun.tasks.place import role_of_rank, tf_config
+from csrun.tasks.roles import TaskInfo
 
 LAUNCHED = {
     "CSRUN_JOB_ID": "local-1",

@@ -80,6 +80,9 @@ class SpoolScheduler:
     def job_here(self, environment: Mapping[str, str]) -> JobHere | None:
         return JobHere(1, True) if environment.get(JOB_VARIABLE) else None
 
+    def task_place(self, environment: Mapping[str, str]) -> None:
+        """None: only csrun starts tasks here."""
+
     def task_variables(
         self, environment: Mapping[str, str], rank: int, tasks: int, cpus: int | None = None
     ) -> Mapping[str, str]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from csrun.tasks.roles import TF_CONFIG_PORT_BASE, TaskInfo, tf_config
+from csrun.tasks.place import TF_CONFIG_PORT_BASE, tf_config
+from csrun.tasks.roles import TaskInfo
 
 
 class CSSlurmClusterResolver(tf.distribute.cluster_resolver.ClusterResolver):  # type: ignore[misc]

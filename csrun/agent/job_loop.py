@@ -1,9 +1,10 @@
-"""Supervises a job on a cluster, from the start of srun to the end of the last agent.
+"""Supervises a job on nodes, from the start of the scheduler's command to the end of the last agent.
 
-One loop waits for a message of an agent, a line of srun, a signal, or a deadline. Slurm's own information is
-insufficient: srun waits forever for a killed step daemon, and notices a lost node late or never. Therefore
-every agent has a connection to the launcher, and a broken connection or missing heartbeats mean a lost task.
-The console's writer and the monitoring of the queue and of the CS system have their own threads.
+One loop waits for a message of an agent, a line of the command, a signal, or a deadline. A scheduler's own
+information is insufficient: Slurm's srun waits forever for a killed step daemon, and notices a lost node
+late or never. Therefore every agent has a connection to the launcher, and a broken connection or missing
+heartbeats mean a lost task. The console's writer and the monitoring of the queue and of the CS system have
+their own threads.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from secrets import token_hex
 
 from csrun.agent.connection import Connection
 from csrun.agent.log import write_record
+from csrun.agent.plan import AgentPlan
 from csrun.agent.protocol import (
     HEARTBEAT_TIMEOUT_S,
     MAX_AGENT_HEAD_BYTES,
@@ -46,16 +48,14 @@ from csrun.agent.protocol import (
     launcher_proof,
     same_proof,
 )
+from csrun.agent.starter import Starter
 from csrun.jobs.layout import pin_cpus
 from csrun.jobs.output import PROGRESS_INTERVAL_S, JobReport, printable
 from csrun.jobs.record import JobRecord, timestamp
+from csrun.jobs.state import QueueWatch
 from csrun.jobs.supervisor import Phase, Supervisor
-from csrun.schedulers.slurm.client import SlurmClient, SlurmError, explain
-from csrun.schedulers.slurm.plan import SlurmPlan
-from csrun.schedulers.slurm.queue import QueueWatch
-from csrun.schedulers.slurm.srun import AGENTS_LIMIT_S, SRUN_LIMIT_S, SrunGuard, SrunLines
 from csrun.system_status import CHIEF_REPORT_LIMIT_S, SystemWatch
-from csrun.tasks.roles import tf_config
+from csrun.tasks.place import tf_config
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe
 
 EXITS_DIR = "exits"
@@ -64,13 +64,12 @@ ENDING_POLL_S = 0.05
 MAX_UNAUTHENTICATED_PEERS = 64  # connections that have not yet proved that they belong to the job
 READ_BYTES = 65_536
 HANDSHAKE_LIMIT_S = 30.0
-ARRIVAL_LIMIT_S = (
-    60.0  # from the first to the last agent; Slurm starts all tasks of a step at about the same time
-)
-ARRIVAL_AFTER_FAILURE_S = 5.0  # the same after srun has reported the end of a task
-AFTER_SRUN_S = 3.0  # from the end of srun until its remaining tasks are ended
-SUSPENDED_LIMIT_S = 3.0  # of the query whether Slurm has suspended the job
-# From the last agent until scancel, if a task was lost: srun may then wait forever.
+ARRIVAL_LIMIT_S = 60.0  # from the first to the last agent; all are started at about the same time
+ARRIVAL_AFTER_FAILURE_S = 5.0  # the same after the command has reported the end of a task
+AGENTS_LIMIT_S = 20.0  # agents notice the death of the launcher and end their tasks; then the command ends
+COMMAND_LIMIT_S = 5.0
+AFTER_COMMAND_S = 3.0  # from the end of the command until its remaining tasks are ended
+# From the last agent until the job is cancelled, if a task was lost: Slurm's srun may then wait forever.
 AFTER_LOSS_S = 0.5
 QUEUE_WATCH_AFTER_S = 1.0
 
@@ -88,34 +87,33 @@ class _Agent:
         self.signal_sent: int | None = None
 
 
-class SlurmRun:
+class JobLoop:
     """One run of a job."""
 
     def __init__(
         self,
-        plan: SlurmPlan,
-        client: SlurmClient,
+        plan: AgentPlan,
+        starter: Starter,
         signals: SignalPipe,
         listener: socket.socket,
-        srun: subprocess.Popen[bytes],
-        guard: SrunGuard,
+        command: subprocess.Popen[bytes],
+        on_start: Callable[[], None],
         token: str,
     ) -> None:
         self._plan = plan
-        self._client = client
+        self._starter = starter
         self._signals = signals
         self._listener = listener
-        self._srun = srun
-        self._guard = guard
+        self._command = command
+        self._on_start = on_start
         self._token = token
         self._supervisor = Supervisor(
             [task.label for task in plan.tasks], plan.grace_s, plan.wind_down_s, plan.requeue_code
         )
         self._record = JobRecord.of(plan)
-        self._record.scheduler_job_id = plan.allocation.job_id if plan.allocation else None
-        # Threads only from here on: srun has been forked.
+        self._record.scheduler_job_id = plan.outer_job_id or None
+        # Threads only from here on: the command has been forked.
         self._report = JobReport(plan, self._record)
-        self._lines = SrunLines()
         self._unauthenticated: dict[Connection, tuple[str, float]] = {}
         self._agents: dict[int, _Agent] = {}
         self._started = False
@@ -123,10 +121,10 @@ class SlurmRun:
         self._first_agent_at_s: float | None = None
         self._started_at_s = time.monotonic()
         self._looked_at_s = self._started_at_s
-        self._srun_ended_at_s: float | None = None
-        self._srun_terminated = False
+        self._command_ended_at_s: float | None = None
+        self._command_terminated = False
         self._agents_gone_at_s: float | None = None
-        self._step_cancelled = False
+        self._cancelled = False
         self._some_lost = False
         self._queue: QueueWatch | None = None
         self._system: SystemWatch | None = None
@@ -134,9 +132,9 @@ class SlurmRun:
 
     def run(self) -> int:
         """Run the loop until nothing of the job is left, and return its exit code."""
-        os.set_blocking(self._srun_pipe, False)
+        os.set_blocking(self._command_pipe, False)
         self._listener.setblocking(False)
-        for source in (self._signals, self._listener, self._srun_pipe):
+        for source in (self._signals, self._listener, self._command_pipe):
             self._selector.register(source, selectors.EVENT_READ)
         try:
             while not self._over():
@@ -145,8 +143,8 @@ class SlurmRun:
         finally:
             self._clean_up()
         self._explain_refusal()
-        if self._lines.cancel_reason and self._supervisor.interrupted_by:
-            self._report.say(f"Slurm's reason: {self._lines.cancel_reason}")
+        if self._starter.cancel_reason and self._supervisor.interrupted_by:
+            self._report.say(f"{self._starter.title}'s reason: {self._starter.cancel_reason}")
         self._report.conclude(self._supervisor, self._signals.read)
         return self._supervisor.exit_code
 
@@ -156,7 +154,7 @@ class SlurmRun:
         self._authenticate(now_s)
         for rank in list(self._agents):
             self._read_agent(rank, now_s)
-        self._read_srun()
+        self._read_command()
         for signum in self._signals.read():
             if signum in INTERRUPTS:
                 self._report.act(self._supervisor.handle_interrupt(signum, now_s))
@@ -164,11 +162,11 @@ class SlurmRun:
                 self._early_signals.append(signum)
             elif signum in PASSED_ON:
                 self._send_to_all(Signal(signum))
-        if self._srun_ended_at_s is None and self._srun.poll() is not None:
-            self._srun_ended_at_s = now_s
+        if self._command_ended_at_s is None and self._command.poll() is not None:
+            self._command_ended_at_s = now_s
         self._check_arrival(now_s)
         self._check_heartbeats(now_s)
-        self._check_srun(now_s)
+        self._check_command(now_s)
         self._watch_queue(now_s)
         self._watch_system(now_s)
         self._report.act(self._supervisor.tick(now_s))
@@ -178,9 +176,9 @@ class SlurmRun:
         self._looked_at_s = time.monotonic()
 
     @property
-    def _srun_pipe(self) -> int:
-        assert self._srun.stdout is not None
-        return -1 if self._srun.stdout.closed else self._srun.stdout.fileno()
+    def _command_pipe(self) -> int:
+        assert self._command.stdout is not None
+        return -1 if self._command.stdout.closed else self._command.stdout.fileno()
 
     @property
     def _connected(self) -> list[int]:
@@ -235,9 +233,9 @@ class SlurmRun:
             self._first_agent_at_s = now_s
             if self._queue is not None:
                 self._queue.stop()
-            self._record.scheduler_job_id = self._record.scheduler_job_id or agent.hello.slurm_job
-            if self._plan.allocation is not None:
-                self._record.scheduler_step_id = f"{self._record.scheduler_job_id}.{agent.hello.slurm_step}"
+            self._record.scheduler_job_id = self._record.scheduler_job_id or agent.hello.job_id
+            if self._plan.outer_job_id and agent.hello.step_id:
+                self._record.scheduler_step_id = f"{self._record.scheduler_job_id}.{agent.hello.step_id}"
         self._record.tasks[agent.hello.rank].host = agent.hello.node
         if len(self._agents) == len(self._plan.tasks) and self._supervisor.phase is Phase.RUNNING:
             self._start_all()
@@ -245,7 +243,7 @@ class SlurmRun:
     def _start_all(self) -> None:
         """Start all tasks: only now are the hosts of all of them known, for TF_CONFIG."""
         self._started = True
-        self._guard.tasks_run()
+        self._on_start()
         hosts = [self._agents[rank].hello.node for rank in range(len(self._plan.tasks))]
         pins = pin_tasks(self._plan.cpus_of_tasks, [self._agents[rank].hello for rank in range(len(hosts))])
         for task in self._plan.tasks:
@@ -261,7 +259,7 @@ class SlurmRun:
                 unset=self._plan.change.unset,
                 cpus=pins[task.rank],
                 log=str(task.log_path),
-                append=bool(self._plan.allocation and self._plan.allocation.restarts),
+                append=self._plan.restarts > 0,
                 exit_record=str(self._exit_record(task.rank)),
                 grace_s=self._plan.grace_s,
                 proof="",
@@ -314,13 +312,13 @@ class SlurmRun:
         elif isinstance(message, Interrupted):
             signum = signal.Signals(message.signum)
             text = (
-                f"Slurm has asked {self._plan.tasks[rank].label} on {agent.hello.node} to end "
-                f"({signum.name}): scancel, a time limit or preemption; ending the job"
+                f"{self._starter.title} has asked {self._plan.tasks[rank].label} on {agent.hello.node} to "
+                f"end ({signum.name}): {self._starter.endings}; ending the job"
             )
             self._report.act(self._supervisor.handle_cancellation(text, signum, now_s))
         elif isinstance(message, Orphaned) and not agent.ended:
             agent.ended = True
-            self._handle_loss(rank, "Slurm's step daemon there was killed", now_s)
+            self._handle_loss(rank, f"{self._starter.title}'s daemon there was killed", now_s)
         elif isinstance(message, Gone):  # without Ended before, the agent never had a task
             self._handle_end(rank, agent, 128 + signal.SIGTERM, now_s)
 
@@ -375,16 +373,16 @@ class SlurmRun:
     # --- limits of time
 
     def _check_arrival(self, now_s: float) -> None:
-        if self._started or self._first_agent_at_s is None or self._srun_ended_at_s is not None:
+        if self._started or self._first_agent_at_s is None or self._command_ended_at_s is not None:
             return
-        limit_s = ARRIVAL_AFTER_FAILURE_S if self._lines.task_failed else ARRIVAL_LIMIT_S
+        limit_s = ARRIVAL_AFTER_FAILURE_S if self._starter.task_failed else ARRIVAL_LIMIT_S
         late = now_s - self._first_agent_at_s > limit_s
         if late and self._supervisor.phase is Phase.RUNNING:
             missing = [task.label for task in self._plan.tasks if task.rank not in self._agents]
             text = (
                 f"{', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''} did not start with the "
-                f"others; expected all tasks at about the same time: see the messages of srun above, and "
-                f"check that the toolkit is visible on all nodes"
+                f"others; expected all tasks at about the same time: see the messages of "
+                f"{self._starter.command} above, and check that the toolkit is visible on all nodes"
             )
             self._report.act(self._supervisor.handle_job_failure(text, 1, now_s))
 
@@ -396,7 +394,8 @@ class SlurmRun:
                 agent.heard_at_s = now_s
             return
         silent = [agent for agent in connected if now_s - agent.heard_at_s > HEARTBEAT_TIMEOUT_S]
-        if silent and len(silent) == len(connected) and self._is_suspended():
+        job_id = self._record.scheduler_job_id
+        if silent and len(silent) == len(connected) and job_id and self._starter.is_suspended(job_id):
             for agent in silent:
                 agent.heard_at_s = now_s
             return
@@ -406,22 +405,16 @@ class SlurmRun:
                 reason = f"no heartbeat for {now_s - agent.heard_at_s:.0f} s"
                 self._handle_loss(agent.hello.rank, reason, now_s)
 
-    def _is_suspended(self) -> bool:
-        """Ask Slurm whether it has suspended the job, when no agent sends heartbeats."""
-        if not self._record.scheduler_job_id:
-            return False
-        try:
-            jobs = self._client.jobs(self._record.scheduler_job_id, limit_s=SUSPENDED_LIMIT_S)
-        except SlurmError:
-            return False
-        return any(job.state == "SUSPENDED" for job in jobs)
-
-    def _check_srun(self, now_s: float) -> None:
-        """End the tasks if srun has ended too early, and srun if it does not end after them."""
-        if self._srun_ended_at_s is not None:
+    def _check_command(self, now_s: float) -> None:
+        """End the tasks if the command has ended too early, and the command if it does not end after them."""
+        if self._command_ended_at_s is not None:
             early = self._started and self._supervisor.phase in (Phase.RUNNING, Phase.WINDING_DOWN)
-            if early and self._supervisor.tasks_running and now_s - self._srun_ended_at_s > AFTER_SRUN_S:
-                text = f"srun has ended before the tasks ({self._lines.summary or 'no message'})"
+            late = now_s - self._command_ended_at_s > AFTER_COMMAND_S
+            if early and late and self._supervisor.tasks_running:
+                text = (
+                    f"{self._starter.command} has ended before the tasks "
+                    f"({self._starter.summary() or 'no message'})"
+                )
                 self._report.act(self._supervisor.handle_job_failure(text, 1, now_s))
             return
         if self._connected or not self._started:
@@ -430,56 +423,48 @@ class SlurmRun:
         if self._agents_gone_at_s is None:
             self._agents_gone_at_s = now_s
         waited_s = now_s - self._agents_gone_at_s
-        limit_s = AFTER_LOSS_S if self._some_lost else SRUN_LIMIT_S
-        if waited_s > limit_s and not self._step_cancelled:
-            self._step_cancelled = True
-            self._cancel()
-        if waited_s > limit_s + SRUN_LIMIT_S:
+        limit_s = AFTER_LOSS_S if self._some_lost else COMMAND_LIMIT_S
+        if waited_s > limit_s and not self._cancelled:
+            self._cancelled = True
+            # The step, or the job if it is only this step.
+            target = self._record.scheduler_step_id or self._record.scheduler_job_id
+            if target:
+                self._starter.cancel(target, COMMAND_LIMIT_S)
+        if waited_s > limit_s + COMMAND_LIMIT_S:
             self._report.say(
-                f"srun does not end although all tasks have: killed; if 'squeue' still lists job "
-                f"{self._record.scheduler_job_id}, Slurm is waiting for a node that does not answer"
+                f"{self._starter.command} does not end although all tasks have: killed; if "
+                f"'{self._starter.queue_command}' still lists job {self._record.scheduler_job_id}, "
+                f"{self._starter.title} is waiting for a node that does not answer"
             )
-            self._srun.kill()
-            self._srun.wait()
-            self._srun_ended_at_s = now_s
+            self._command.kill()
+            self._command.wait()
+            self._command_ended_at_s = now_s
 
-    def _cancel(self) -> None:
-        """Cancel the step, or the job if it is only this step: its tasks have ended."""
-        target = self._record.scheduler_step_id or self._record.scheduler_job_id
-        with suppress(SlurmError):
-            self._client.run("scancel", str(target), limit_s=SRUN_LIMIT_S)
+    # --- the command, the queue, the CS system
 
-    # --- srun, the queue, the CS system
-
-    def _read_srun(self) -> None:
-        if self._srun_pipe < 0:
+    def _read_command(self) -> None:
+        if self._command_pipe < 0:
             return
         with suppress(BlockingIOError):
-            while data := os.read(self._srun_pipe, READ_BYTES):
-                self._show_srun(data)
-            self._selector.unregister(self._srun_pipe)
-            assert self._srun.stdout is not None
-            self._srun.stdout.close()
+            while data := os.read(self._command_pipe, READ_BYTES):
+                self._show_command(data)
+            self._selector.unregister(self._command_pipe)
+            assert self._command.stdout is not None
+            self._command.stdout.close()
 
-    def _show_srun(self, data: bytes) -> None:
+    def _show_command(self, data: bytes) -> None:
         ending = self._supervisor.ending_signal is not None
-        for line in self._lines.feed(data, ending):
-            self._report.say_raw(f"srun | {printable(line)}\n")
-        if self._lines.job_id and not self._record.scheduler_job_id:
-            self._record.scheduler_job_id = self._lines.job_id
+        for line in self._starter.feed(data, ending):
+            self._report.say_raw(f"{self._starter.command} | {printable(line)}\n")
+        if self._starter.job_id and not self._record.scheduler_job_id:
+            self._record.scheduler_job_id = self._starter.job_id
             self._report.write_record()
 
     def _watch_queue(self, now_s: float) -> None:
-        if self._plan.allocation is not None or self._first_agent_at_s is not None:
+        if self._plan.outer_job_id or self._first_agent_at_s is not None:
             return
         if self._queue is None and now_s - self._started_at_s > QUEUE_WATCH_AFTER_S:
-            self._queue = QueueWatch(
-                self._client,
-                self._plan.job_name,
-                self._plan.resource,
-                lambda: self._lines.job_id,
-                self._plan.owner,
-            )
+            self._queue = QueueWatch(self._starter.wait_sentence, self._starter.wait_news)
         if self._queue is not None:
             for line in self._queue.lines():
                 self._report.say(line)
@@ -503,53 +488,55 @@ class SlurmRun:
             if agent.signal_sent != signum:
                 agent.signal_sent = signum
                 agent.connection.send(Signal(signum))
-        if not self._started and not self._srun_terminated and self._srun_ended_at_s is None:
-            # No task runs yet: srun withdraws the job, or ends the agents that have started.
-            self._srun_terminated = True
-            self._srun.terminate()
+        if not self._started and not self._command_terminated and self._command_ended_at_s is None:
+            # No task runs yet: the command withdraws the job, or ends the agents that have started.
+            self._command_terminated = True
+            self._command.terminate()
 
     def _over(self) -> bool:
-        if self._srun_ended_at_s is None:
+        if self._command_ended_at_s is None:
             return False
         if not self._started:
             return True
         return not self._connected and not self._supervisor.tasks_running
 
     def _clean_up(self) -> None:
-        self._read_srun()
+        self._read_command()
         if self._queue is not None:
             self._queue.stop()
         if self._system is not None:
             self._system.close()
         for connection in [*self._unauthenticated, *(agent.connection for agent in self._agents.values())]:
             connection.close()
-        self._end_srun()
-        if self._srun.stdout is not None:
-            self._srun.stdout.close()
+        self._end_command()
+        if self._command.stdout is not None:
+            self._command.stdout.close()
         self._selector.close()
 
-    def _end_srun(self) -> None:
-        """End srun after an error of the launcher; otherwise it has ended."""
-        if self._started:  # the agents end their tasks, and then srun ends
+    def _end_command(self) -> None:
+        """End the command after an error of the launcher; otherwise it has ended."""
+        if self._started:  # the agents end their tasks, and then the command ends
             with suppress(subprocess.TimeoutExpired):
-                self._srun.wait(AGENTS_LIMIT_S)
-        if self._srun.poll() is None:
-            self._srun.terminate()
+                self._command.wait(AGENTS_LIMIT_S)
+        if self._command.poll() is None:
+            self._command.terminate()
             with suppress(subprocess.TimeoutExpired):
-                self._srun.wait(SRUN_LIMIT_S)
-            self._srun.kill()
-        self._srun.wait()
+                self._command.wait(COMMAND_LIMIT_S)
+            self._command.kill()
+        self._command.wait()
 
     def _explain_refusal(self) -> None:
-        """Raise the error of an srun that has ended by itself before any task was started."""
+        """Raise the error of a command that has ended by itself before any task was started."""
         if self._started or self._supervisor.phase is not Phase.RUNNING:
             return
-        if self._lines.withdrawn:
-            text = f"Slurm job {self._lines.job_id} was cancelled before its tasks were started: scancel, or "
-            text += "a preemption"
+        if self._starter.withdrawn:
+            text = (
+                f"{self._starter.title} job {self._starter.job_id} was cancelled before its tasks were "
+                f"started: {self._starter.endings}"
+            )
             self._report.act(self._supervisor.handle_cancellation(text, signal.SIGTERM, time.monotonic()))
             return
-        error = explain("srun", self._lines.text)
+        error = self._starter.refusal()
         self._record.ended, self._record.exit_code = timestamp(), error.exit_code
         self._report.write_record()
         self._report.close()
@@ -557,14 +544,14 @@ class SlurmRun:
 
 
 def pin_tasks(wanted: Sequence[int | None], hellos: Sequence[Hello]) -> list[tuple[int, ...]]:
-    """Return the CPUs of every task, by rank; empty to leave the pinning to Slurm.
+    """Return the CPUs of every task, by rank; empty to leave the pinning to the scheduler.
 
     Args:
         wanted: number of CPUs of each task, by rank; None not to pin it.
         hellos: nodes and CPUs that the agents have reported, by rank.
     """
-    # Slurm has pinned no task of a node on which all tasks may use the same CPUs. Only a node that belongs to
-    # the job as a whole is pinned here: on a shared one only Slurm knows the CPUs of other jobs.
+    # The scheduler has pinned no task of a node on which all tasks may use the same CPUs. Only a node that
+    # belongs to the job as a whole is pinned here: on a shared one other jobs may have some of the CPUs.
     pins: list[tuple[int, ...]] = [()] * len(hellos)
     by_node: dict[str, list[int]] = defaultdict(list)
     for rank, hello in enumerate(hellos):

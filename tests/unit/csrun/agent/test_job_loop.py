@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from csrun.agent.job_loop import pin_tasks
 from csrun.agent.protocol import Hello
-from csrun.schedulers.slurm.job_loop import pin_tasks
 
 
 def hello(rank: int, node: str, cpus: tuple[int, ...], cpus_on_node: int) -> Hello:
@@ -15,7 +15,7 @@ def test_tasks_of_a_node_get_disjoint_cpus() -> None:
     assert pin_tasks((2, 2, 2), tasks) == [(0, 1), (0, 1), (4, 5)]
 
 
-def test_what_slurm_has_pinned_stays_so() -> None:
+def test_tasks_that_the_scheduler_has_pinned_keep_their_cpus() -> None:
     tasks = [hello(0, "a", (0, 1), 4), hello(1, "a", (2, 3), 4)]
     assert pin_tasks((1, 1), tasks) == [(), ()]
 

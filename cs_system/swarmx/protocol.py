@@ -89,7 +89,8 @@ class Channel:
             raise PeerGoneError("the connection was closed")
         try:
             message = json.loads(line)
-        except ValueError:
+        # RecursionError: a line of '[' characters exhausts the parser's stack.
+        except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict) or "kind" not in message:
             raise PeerGoneError(f"got {line[:40]!r}, expected a message of a group of CS systems")

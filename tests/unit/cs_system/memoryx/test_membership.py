@@ -144,6 +144,9 @@ def test_a_peer_without_the_token_is_refused(leader: GroupLeader, tmp_path: Path
     with socket.create_connection((meeting.host, meeting.port)) as stranger:
         stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert stranger.recv(100) == b""
+    with socket.create_connection((meeting.host, meeting.port), timeout=10.0) as stranger:
+        stranger.sendall(b"[" * 4000 + b"\n")
+        assert stranger.recv(100) == b""
     assert not leader.is_complete
     # One of another group, which an earlier run has left behind, is read again until it is replaced.
     GroupFile(meeting.host, meeting.port, "0" * 64).write(file)

@@ -7,6 +7,6 @@
     testing      numbered batches, and runs over loopback, for tests
 
 Lower layers without any I/O: `frames` (the bytes), `messages` (their JSON), `protocol` (the two ends of a
-connection), `run_state` (the order of the batches). With I/O: `sockets`, `link` and `session` (a connection
+connection), `run_state` (the order of the batches). With I/O: `link` and `session` (a connection
 each), `ring` (the slots of a run).
 """

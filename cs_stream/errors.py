@@ -7,8 +7,7 @@
         ListenError          the data port could not be opened (the environment)
         RefusedError         the system does not accept this worker (the job's set-up)
         ReplacedError        another process took over this worker's place (the launcher)
-        ProtocolError        bytes that are not CSBS/1, or not allowed in this state (a bug, or a foreign
-        peer)
+        ProtocolError        a frame that is not allowed in this state (a bug, or a foreign peer)
             ChecksumError    a payload that differs from the one sent (the network)
         WorkerLostError      a worker's connection is gone and nobody reconnected (the environment)
         WorkerFailedError    a worker's input function raised (the input function)
@@ -20,6 +19,7 @@ Every class has an ``exit_code``: 1 for an expected failure, 2 for bad input.
 """
 
 from cs_toolkit.errors import ToolkitError
+from cs_toolkit.wire import FrameError
 
 
 class StreamingError(ToolkitError):
@@ -64,7 +64,7 @@ class ReplacedError(StreamingError):
     """Another process connected as this worker, which fences this one off."""
 
 
-class ProtocolError(StreamingError):
+class ProtocolError(StreamingError, FrameError):
     """The peer violated the protocol; the connection is closed."""
 
 

@@ -24,11 +24,11 @@
 The digest is over the fields' own bytes, in layout order: padding is neither checked nor kept.
 """
 
-import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
 from cs_stream.errors import ProtocolError
+from cs_toolkit.wire import HeaderFormat
 
 MAGIC = b"CSBS"
 VERSION = 1
@@ -39,7 +39,6 @@ MAX_TEXT_BYTES = 1 << 16
 FLAG_CHECKSUM = 1
 FLAG_PONG = 1
 
-_FORMAT = struct.Struct("<4sBBHIIQQQ24s")
 _RESERVED = bytes(24)
 
 
@@ -56,6 +55,8 @@ class FrameType(IntEnum):
     PING = 8
 
 
+_FORMAT = HeaderFormat(MAGIC, VERSION, FrameType, "HIIQQQ24s")
+
 # A BATCH is bounded by the layout, which the state machine knows.
 _MAX_PAYLOAD_BYTES = {
     FrameType.HELLO: MAX_HELLO_BYTES,
@@ -64,14 +65,6 @@ _MAX_PAYLOAD_BYTES = {
     FrameType.BATCH: (1 << 64) - 1,
 }
 _ALLOWED_FLAGS = {FrameType.BATCH: FLAG_CHECKSUM, FrameType.PING: FLAG_PONG}
-
-
-class ForeignBytesError(ProtocolError):
-    """The bytes do not start like a frame of this protocol: the peer speaks something else."""
-
-
-class VersionError(ProtocolError):
-    """A frame of another protocol version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +82,6 @@ class Header:
     def encode(self) -> bytes:
         """Return the 64 bytes on the wire."""
         return _FORMAT.pack(
-            MAGIC,
-            VERSION,
             self.type,
             self.flags,
             self.worker,
@@ -102,33 +93,14 @@ class Header:
         )
 
 
-def check_magic(start: bytes | bytearray | memoryview) -> None:
-    """Refuse foreign peers by the first bytes, however few have arrived.
-
-    Raises:
-        ForeignBytesError: they cannot be the start of a frame.
-    """
-    got = bytes(start[: len(MAGIC)])
-    if not MAGIC.startswith(got):
-        raise ForeignBytesError(f"not a CSBS stream: got {bytes(start[:16])!r}, expected {MAGIC!r}")
-
-
 def decode_header(data: bytes | bytearray | memoryview) -> Header:
     """Decode a header of 64 bytes.
 
     Raises:
-        ForeignBytesError: wrong magic.
-        VersionError: another protocol version.
-        ProtocolError: unknown type, flags that the type does not have, or a payload that it must not have.
+        FrameError: not a header of this version of the protocol.
+        ProtocolError: flags that the type does not have, or a payload that it must not have.
     """
-    check_magic(data)
-    _, version, kind, flags, worker, generation, seq, nbytes, checksum, reserved = _FORMAT.unpack(data)
-    if version != VERSION:
-        raise VersionError(f"protocol version: got {version}, expected {VERSION}")
-    try:
-        frame_type = FrameType(kind)
-    except ValueError:
-        raise ProtocolError(f"frame type: got {kind}, expected 1 to {max(FrameType)}") from None
+    frame_type, flags, worker, generation, seq, nbytes, checksum, reserved = _FORMAT.unpack(data)
     if flags & ~_ALLOWED_FLAGS.get(frame_type, 0):
         raise ProtocolError(f"{frame_type.name} flags: got {flags:#x}, which this type does not have")
     limit = _MAX_PAYLOAD_BYTES.get(frame_type, 0)
@@ -171,7 +143,7 @@ class FrameBuffer:
         """Add up to `wanted` bytes; return the frame that they complete, or None.
 
         Raises:
-            ProtocolError: the bytes are not a legal header.
+            FrameError: the bytes are not a legal header.
             ValueError: more bytes than wanted (a bug of the caller).
         """
         if len(data) > self.wanted:
@@ -190,7 +162,7 @@ class FrameBuffer:
         return frame
 
     def _feed_header(self) -> Frame | None:
-        check_magic(self._data)
+        _FORMAT.check_magic(self._data)
         if len(self._data) < HEADER_BYTES:
             return None
         header = decode_header(self._data)

@@ -22,14 +22,7 @@ from cs_stream.protocol import (
     ServerEvent,
     ServerState,
 )
-from cs_stream.sockets import (
-    PeerGoneError,
-    PeerSilentError,
-    receive_scattered,
-    receive_some,
-    set_time_limit,
-    shut_down,
-)
+from cs_toolkit.wire import Connection, PeerGoneError, PeerSilentError
 
 _SCRATCH_BYTES = 1 << 16
 _LINGER_S = 2.0
@@ -38,19 +31,23 @@ _LINGER_S = 2.0
 class ServerLink:
     """An accepted connection.
 
-    Attributes:
+    Args:
+        connection: The connection, which the link closes.
         peer: Its address, for logs.
+
+    Attributes:
+        peer: Its address.
         worker: Index, once the run has accepted it.
         generation: The one given by the run.
         idle: Set when the link's thread can no longer write into any slot.
     """
 
-    def __init__(self, sock: socket.socket, peer: str) -> None:
+    def __init__(self, connection: Connection, peer: str) -> None:
         self.peer = peer
         self.worker = -1
         self.generation = 0
         self.idle = threading.Event()
-        self._sock = sock
+        self._connection = connection
         self._core = ServerConnection()
         self._core_lock = threading.Lock()
         # Serializes sending, shutting down and closing, none of which blocks.
@@ -71,18 +68,14 @@ class ServerLink:
         """Wait for HELLO.
 
         Raises:
-            ProtocolError: the peer speaks another protocol.
+            FrameError: the peer speaks another protocol.
             PeerGoneError: it disconnected.
             PeerSilentError: HELLO was not complete within `limit_s`.
         """
         deadline_s = time.monotonic() + limit_s
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         while True:
-            remaining_s = deadline_s - time.monotonic()
-            if remaining_s <= 0:
-                raise PeerSilentError(f"no complete HELLO within {limit_s:g} s")
-            set_time_limit(self._sock, socket.SO_RCVTIMEO, remaining_s)
-            for event in self._receive(self._no_slot):
+            for event in self._receive(self._no_slot, deadline_s):
                 if isinstance(event, HelloReceived):
                     self._scratch = memoryview(bytearray(HEADER_BYTES))
                     return event.hello
@@ -93,7 +86,7 @@ class ServerLink:
         Payloads are received directly into the slots that `locate(seq)` returns.
 
         Raises:
-            ProtocolError: the peer violated the protocol; the ERR frame is sent.
+            FrameError: the peer violated the protocol; the ERR frame is sent.
             PeerGoneError: it disconnected.
             PeerSilentError: nothing was received for the liveness time.
         """
@@ -106,18 +99,18 @@ class ServerLink:
                     self.flush()
         return events
 
-    def _receive(self, locate: Callable[[int], Slot]) -> list[ServerEvent]:
+    def _receive(self, locate: Callable[[int], Slot], deadline_s: float | None = None) -> list[ServerEvent]:
         with self._core_lock:
             want = self._core.wants()
         match want:
             case ReadControl(size_bytes):
-                count = receive_some(self._sock, self._scratch[:size_bytes])
+                count = self._connection.receive_some(self._scratch[:size_bytes], deadline_s)
                 with self._core_lock:
                     # If the run has ended in the meantime, the state machine is closed and ignores the bytes.
                     return [] if self.is_over else self._core.receive_data(self._scratch[:count])
             case ReadPayload(seq):
                 slot = locate(seq)
-                receive_scattered(self._sock, slot.buffers)
+                self._connection.receive(slot.buffers)
                 checksum = digest(slot.fields) if self._checksum else 0
                 with self._core_lock:
                     return self._core.payload_received(checksum)
@@ -134,24 +127,20 @@ class ServerLink:
         self.idle.set()
         self.flush()
         with self._socket_lock:
-            shut_down(self._sock, socket.SHUT_WR)
+            self._connection.shut_down(socket.SHUT_WR)
         if self.is_over:
             with contextlib.suppress(PeerGoneError, PeerSilentError):
-                self._drain(time.monotonic() + _LINGER_S)
+                deadline_s, waste = time.monotonic() + _LINGER_S, memoryview(bytearray(_SCRATCH_BYTES))
+                while True:
+                    self._connection.receive_some(waste, deadline_s)
         self.close()
-
-    def _drain(self, deadline_s: float) -> None:
-        waste = memoryview(bytearray(_SCRATCH_BYTES))
-        while (remaining_s := deadline_s - time.monotonic()) > 0:
-            set_time_limit(self._sock, socket.SO_RCVTIMEO, remaining_s)
-            receive_some(self._sock, waste)
 
     def close(self) -> None:
         """Close the socket; only for the thread that receives."""
         self.idle.set()
         with self._socket_lock:
             self._is_closed = True
-            self._sock.close()
+            self._connection.close()
 
     def run_in_thread(self, serve: Callable[["ServerLink"], None]) -> None:
         """Start the link's own thread, which calls `serve(self)`."""
@@ -168,7 +157,7 @@ class ServerLink:
 
     def accept(self, welcome: Welcome, payload_bytes: int, window: int) -> None:
         """Queue WELCOME, after which the peer may send batches. Arguments as of `ServerConnection.accept`."""
-        set_time_limit(self._sock, socket.SO_RCVTIMEO, welcome.liveness_s)
+        self._connection.limit_receive(welcome.liveness_s)
         self._checksum = welcome.checksum
         with self._core_lock:
             self._core.accept(welcome, self.worker, self.generation, payload_bytes, window)
@@ -194,12 +183,8 @@ class ServerLink:
                 data = self._core.data_to_send()
             if not data or self._is_closed:
                 return
-            try:
-                sent = self._sock.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            except OSError:
-                sent = 0
-            # The peer does not read even these few bytes, so it has stopped.
-            if sent < len(data):
+            # A peer that does not read even these few bytes has stopped.
+            if not self._connection.send_now(data):
                 self.abort()
 
     def half_close(self) -> None:
@@ -207,13 +192,13 @@ class ServerLink:
         with self._socket_lock:
             self.flush()
             if not self._is_closed:
-                shut_down(self._sock, socket.SHUT_WR)
+                self._connection.shut_down(socket.SHUT_WR)
 
     def abort(self) -> None:
         """Shut the stream down both ways, which also wakes the link's thread."""
         with self._socket_lock:
             if not self._is_closed:
-                shut_down(self._sock)
+                self._connection.shut_down()
 
     def join(self, limit_s: float) -> None:
         """Wait until the link's thread has ended; abort the connection after `limit_s` seconds."""

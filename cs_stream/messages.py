@@ -1,11 +1,10 @@
 """The JSON payloads of HELLO, WELCOME and ERR, parsed strictly and with size limits."""
 
-import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from cs_stream.errors import ProtocolError
 from cs_stream.frames import MAX_TEXT_BYTES, VERSION
+from cs_toolkit.wire import Fields, FrameError, decode_object, encode_json
 
 # An ERR payload is JSON of at most 64 KiB; escaping can turn a character into 6 bytes (\uXXXX).
 _MAX_TEXT_CHARS = 2_000
@@ -77,7 +76,7 @@ class Hello:
 
     def encode(self) -> bytes:
         """Encode the JSON payload."""
-        return _dump(
+        return encode_json(
             {
                 "protocol": [self.protocol_min, self.protocol_max],
                 "job_id": self.job_id,
@@ -99,22 +98,22 @@ class Hello:
         """Decode the JSON payload; keys that a later version adds are ignored.
 
         Raises:
-            ProtocolError: not JSON of this form.
+            FrameError: not JSON of this form.
         """
-        reader = _Reader("HELLO", payload)
-        low, high = reader.pair("protocol")
+        fields = _fields("HELLO", payload)
+        low, high = fields.pair("protocol")
         return cls(
-            job_id=reader.text("job_id"),
-            token=reader.text("token"),
-            worker=reader.integer("worker"),
-            num_workers=reader.integer("num_workers"),
-            layout=reader.anything("layout"),
-            input_digest=reader.text("input_digest"),
-            pid=reader.integer("pid"),
-            host=reader.text("host"),
-            instance=reader.text("instance"),
-            run_id=reader.text("run_id"),
-            checksum=reader.boolean("checksum"),
+            job_id=fields.text("job_id"),
+            token=fields.text("token"),
+            worker=fields.integer("worker"),
+            num_workers=fields.integer("num_workers"),
+            layout=fields.anything("layout"),
+            input_digest=fields.text("input_digest"),
+            pid=fields.integer("pid"),
+            host=fields.text("host"),
+            instance=fields.text("instance"),
+            run_id=fields.text("run_id"),
+            checksum=fields.boolean("checksum"),
             protocol_min=low,
             protocol_max=high,
         )
@@ -142,7 +141,7 @@ class Welcome:
 
     def encode(self) -> bytes:
         """Encode the JSON payload."""
-        return _dump(
+        return encode_json(
             {
                 "limit": self.limit,
                 "ended": self.ended,
@@ -157,16 +156,16 @@ class Welcome:
         """Decode the JSON payload; `next_seq` comes from the header.
 
         Raises:
-            ProtocolError: not JSON of this form.
+            FrameError: not JSON of this form.
         """
-        reader = _Reader("WELCOME", payload)
+        fields = _fields("WELCOME", payload)
         return cls(
             next_seq=next_seq,
-            limit=reader.integer("limit"),
-            ended=reader.boolean("ended"),
-            checksum=reader.boolean("checksum"),
-            liveness_s=reader.seconds("liveness_s"),
-            run_id=reader.text("run_id"),
+            limit=fields.integer("limit"),
+            ended=fields.boolean("ended"),
+            checksum=fields.boolean("checksum"),
+            liveness_s=fields.seconds("liveness_s"),
+            run_id=fields.text("run_id"),
         )
 
 
@@ -191,7 +190,7 @@ class Failure:
 
     def encode(self) -> bytes:
         """Encode the JSON payload; of long texts the text keeps its start, the detail its end."""
-        return _dump(
+        return encode_json(
             {
                 "code": self.code,
                 "text": self.text[:_MAX_TEXT_CHARS],
@@ -204,67 +203,14 @@ class Failure:
         """Decode the JSON payload.
 
         Raises:
-            ProtocolError: not JSON of this form.
+            FrameError: not JSON of this form.
         """
-        reader = _Reader("ERR", payload, max_chars=MAX_TEXT_BYTES)
-        return cls(reader.text("code"), reader.text("text"), reader.text("detail"))
+        fields = _fields("ERR", payload, MAX_TEXT_BYTES)
+        return cls(fields.text("code"), fields.text("text"), fields.text("detail"))
 
 
-def _dump(value: dict[str, object]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-class _Reader:
-    """Typed access to a JSON object, with errors that name the message and the key."""
-
-    def __init__(self, message: str, payload: bytes, max_chars: int = _MAX_NAME_CHARS) -> None:
-        self._message = message
-        self._max_chars = max_chars
-        try:
-            value = json.loads(payload)
-        # RecursionError: a payload of '[' characters exhausts the parser's stack.
-        except (ValueError, RecursionError) as error:
-            raise ProtocolError(f"{message}: got no JSON ({type(error).__name__})") from None
-        if not isinstance(value, dict):
-            raise ProtocolError(f"{message}: got a JSON {type(value).__name__}, expected an object")
-        self._value: dict[str, object] = value
-
-    def _error(self, key: str, expected: str) -> ProtocolError:
-        # Without the value, which may be a secret in the wrong place.
-        got = type(self._value[key]).__name__ if key in self._value else "nothing"
-        return ProtocolError(f"{self._message}: {key}: got {got}, expected {expected}")
-
-    def anything(self, key: str) -> object:
-        if key not in self._value:
-            raise self._error(key, "a value")
-        return self._value[key]
-
-    def text(self, key: str) -> str:
-        value = self._value.get(key)
-        if not isinstance(value, str) or len(value) > self._max_chars:
-            raise self._error(key, f"a text of at most {self._max_chars} characters")
-        return value
-
-    def integer(self, key: str) -> int:
-        value = self._value.get(key)
-        if type(value) is not int or not 0 <= value < 1 << 63:
-            raise self._error(key, "an integer from 0")
-        return value
-
-    def boolean(self, key: str) -> bool:
-        value = self._value.get(key)
-        if not isinstance(value, bool):
-            raise self._error(key, "true or false")
-        return value
-
-    def seconds(self, key: str) -> float:
-        value = self._value.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
-            raise self._error(key, "a number of seconds above 0")
-        return float(value)
-
-    def pair(self, key: str) -> tuple[int, int]:
-        value = self._value.get(key)
-        if not isinstance(value, list) or len(value) != 2 or any(type(item) is not int for item in value):
-            raise self._error(key, "two integers [lowest, highest]")
-        return value[0], value[1]
+def _fields(message: str, payload: bytes, max_chars: int = _MAX_NAME_CHARS) -> Fields:
+    try:
+        return Fields(message, decode_object(payload), max_chars)
+    except FrameError as error:
+        raise FrameError(f"{message}: {error}") from None

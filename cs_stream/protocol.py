@@ -28,13 +28,13 @@ from cs_stream.errors import ChecksumError, ProtocolError
 from cs_stream.frames import (
     FLAG_CHECKSUM,
     FLAG_PONG,
-    ForeignBytesError,
     Frame,
     FrameBuffer,
     FrameType,
     Header,
 )
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
+from cs_toolkit.wire import ForeignBytesError, FrameError
 
 
 class ServerState(Enum):
@@ -193,7 +193,7 @@ class ServerConnection:
         """Process the bytes that `ReadControl` requested, or fewer.
 
         Raises:
-            ProtocolError: they are not allowed here; the connection is closed, and `data_to_send` returns an
+            FrameError: they are not allowed here; the connection is closed, and `data_to_send` returns an
                 ERR frame unless the peer does not speak the protocol at all.
             ValueError: the next bytes of the stream are not control bytes (a bug of the caller).
         """
@@ -205,7 +205,7 @@ class ServerConnection:
         except ForeignBytesError:
             self.state = ServerState.CLOSED
             raise
-        except ProtocolError as error:
+        except FrameError as error:
             self.fail(Failure(ErrorCode.PROTOCOL, str(error)))
             raise
 
@@ -375,7 +375,7 @@ class WorkerConnection:
         """Process bytes of the stream, in pieces of any size; bytes after BYE or ERR are ignored.
 
         Raises:
-            ProtocolError: they are not allowed here; the connection is closed.
+            FrameError: they are not allowed here; the connection is closed.
         """
         events: list[WorkerEvent] = []
         view = memoryview(data)
@@ -385,7 +385,7 @@ class WorkerConnection:
                 frame = self._buffer.feed(piece)
                 if frame is not None:
                     events += self._receive_frame(frame)
-        except ProtocolError as error:
+        except FrameError as error:
             if not isinstance(error, ForeignBytesError):
                 self.fail(Failure(ErrorCode.PROTOCOL, str(error)))
             self.state = WorkerState.CLOSED

@@ -25,13 +25,13 @@ from types import TracebackType
 from typing import Self
 
 from cs_stream.batches import BatchLayout, Field
-from cs_stream.errors import ChecksumError, ListenError, ProtocolError, StreamingError
+from cs_stream.errors import ChecksumError, ListenError, StreamingError
 from cs_stream.link import ServerLink
 from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.protocol import BatchReceived, ErrorReceived, InputEnded, ServerEvent
 from cs_stream.ring import BatchRing, ReadySpan, RunEnd
 from cs_stream.run_state import RunSpec, RunStats, WorkerPhase, WorkerStats
-from cs_stream.sockets import PeerGoneError, PeerSilentError, name_of, tune
+from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError, listen, name_of
 
 __all__ = [
     "BatchLayout",
@@ -159,11 +159,11 @@ class Receiver:
                 return
             return
         try:
-            tune(sock)
+            connection = Connection(sock)
         except OSError:
             sock.close()
             return  # the peer has disconnected already
-        link = ServerLink(sock, name_of(peer))
+        link = ServerLink(connection, name_of(peer))
         with self._lock:
             self._links.add(link)
             self._handshakes += 1
@@ -195,7 +195,7 @@ class Receiver:
             while events := link.receive(locate):
                 for event in events:
                     _apply(ring, link, event)
-        except (PeerGoneError, PeerSilentError, ProtocolError) as error:
+        except (PeerGoneError, PeerSilentError, FrameError) as error:
             reason = str(error)
             _handle_error(ring, link, error)
         finally:
@@ -234,8 +234,7 @@ def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise ListenError(f"data port: got {port}, expected 0 to 65535")
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=_MAX_HANDSHAKES)
+        listener = listen(host, port, _MAX_HANDSHAKES)
     except OSError as error:
         raise ListenError(
             f"data port: got {host}:{port}, which cannot be listened on ({error}); choose a free port of "

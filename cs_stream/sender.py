@@ -21,11 +21,10 @@ from typing import Literal, TypeVar
 
 from cs_stream.batches import ALIGNMENT_BYTES, Array, BatchLayout, byte_view, conform, digest, wire_buffers
 from cs_stream.errors import ConnectError, ProtocolError, RefusedError, ReplacedError
-from cs_stream.frames import ForeignBytesError
 from cs_stream.messages import ErrorCode, Failure, Hello
 from cs_stream.protocol import RunEnded
 from cs_stream.session import Session, SessionEnd, SessionOverError, StoppedHereError
-from cs_stream.sockets import name_of, tune
+from cs_toolkit.wire import ForeignBytesError, connect, name_of
 
 __all__ = ["SendSummary", "Sender", "WorkerIdentity"]
 
@@ -220,10 +219,10 @@ class Sender:
     def _try_connect(self, limit_s: float) -> tuple[Session | None, str]:
         limit_s = max(0.001, min(limit_s, self._handshake_timeout_s))
         try:
-            sock = _open_socket(self._address, limit_s)
+            connection = connect(self._address, limit_s)
         except OSError as error:
             return None, str(error)
-        session = Session(sock, self._hello())
+        session = Session(connection, self._hello())
         with self._lock:
             self._session = session
         if self._stopped.is_set():
@@ -332,24 +331,6 @@ _FINAL_ERRORS: dict[str, type[RefusedError | ReplacedError]] = {
     ErrorCode.REFUSED: RefusedError,
     ErrorCode.REPLACED: ReplacedError,
 }
-
-
-def _open_socket(address: tuple[str, int], limit_s: float) -> socket.socket:
-    """Connect to the address.
-
-    Raises:
-        OSError: it cannot be reached.
-    """
-    sock = socket.create_connection(address, timeout=limit_s)
-    try:
-        if sock.getsockname() == sock.getpeername():
-            # Nobody is listening, and the kernel has connected the socket to itself (TCP simultaneous open).
-            raise ConnectionRefusedError("Connection refused")
-        tune(sock)
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 def _is_temporary(end: SessionEnd | None) -> bool:

@@ -9,22 +9,13 @@ the end first records it and shuts the socket down, which wakes the other.
 import contextlib
 import logging
 import select
-import socket
 import threading
 import time
 from collections.abc import Sequence
 
-from cs_stream.errors import ProtocolError
 from cs_stream.messages import Failure, Hello, Welcome
 from cs_stream.protocol import ErrorReceived, RunEnded, Welcomed, WorkerConnection, WorkerState
-from cs_stream.sockets import (
-    PeerGoneError,
-    PeerSilentError,
-    receive_some,
-    send_gathered,
-    set_time_limit,
-    shut_down,
-)
+from cs_toolkit.wire import Connection, FrameError, PeerGoneError, PeerSilentError
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +32,7 @@ class StoppedHereError(Exception):
     """The session was ended by this process."""
 
 
-SessionEnd = RunEnded | Failure | PeerGoneError | PeerSilentError | ProtocolError | StoppedHereError
+SessionEnd = RunEnded | Failure | PeerGoneError | PeerSilentError | FrameError | StoppedHereError
 
 
 class SessionOverError(Exception):
@@ -52,16 +43,16 @@ class Session:
     """A connection of a worker.
 
     Args:
-        sock: Connected to the data port; the session closes it.
+        connection: To the data port; the session closes it.
         hello: The worker's HELLO.
 
     Attributes:
         end: How the session ended; None while it lasts.
     """
 
-    def __init__(self, sock: socket.socket, hello: Hello) -> None:
+    def __init__(self, connection: Connection, hello: Hello) -> None:
         self.end: SessionEnd | None = None
-        self._sock = sock
+        self._connection = connection
         self._core = WorkerConnection(hello)
         self._welcome: Welcome | None = None
         self._liveness_s = 0.0
@@ -175,12 +166,12 @@ class Session:
         self._finish(StoppedHereError())
         if self._watcher.is_alive():
             self._watcher.join()
-        self._sock.close()
+        self._connection.close()
 
     def _limit_time(self, send_s: float, receive_s: float) -> None:
         try:
-            set_time_limit(self._sock, socket.SO_SNDTIMEO, send_s)
-            set_time_limit(self._sock, socket.SO_RCVTIMEO, receive_s)
+            self._connection.limit_send(send_s)
+            self._connection.limit_receive(receive_s)
         except PeerGoneError as error:
             self._finish(error)
             raise SessionOverError from None
@@ -191,7 +182,7 @@ class Session:
         with self._lock:
             if self.end is None:
                 self.end = end
-        shut_down(self._sock)
+        self._connection.shut_down()
 
     def _receive_events(self, limit_s: float | None = None) -> None:
         """Receive available bytes and apply their events; returns when the socket's time limit passes.
@@ -203,17 +194,17 @@ class Session:
             if self.end is None:
                 try:
                     if limit_s is not None:
-                        set_time_limit(self._sock, socket.SO_RCVTIMEO, limit_s)
+                        self._connection.limit_receive(limit_s)
                     self._receive()
                 except PeerSilentError:
                     return
-                except (PeerGoneError, ProtocolError) as error:
+                except (PeerGoneError, FrameError) as error:
                     self._finish(error)
         if self.end is not None:
             raise SessionOverError
 
     def _receive(self) -> None:
-        count = receive_some(self._sock, self._buffer)
+        count = self._connection.receive_some(self._buffer)
         self._last_heard_s = time.monotonic()
         with self._lock:
             events = self._core.receive_data(self._buffer[:count])
@@ -250,7 +241,7 @@ class Session:
             SessionOverError: the session has ended.
         """
         try:
-            send_gathered(self._sock, buffers)
+            self._connection.send(buffers)
         except PeerSilentError as error:
             self._finish(error)
             raise SessionOverError from None
@@ -292,7 +283,7 @@ class Session:
     def _watch(self) -> None:
         poller = select.poll()
         # Credit does not wake this thread, the end of the stream does.
-        poller.register(self._sock, select.POLLRDHUP)
+        poller.register(self._connection, select.POLLRDHUP)
         interval_ms = self._liveness_s / _PINGS_PER_LIVENESS * 1000
         with contextlib.suppress(SessionOverError):
             while self.end is None:

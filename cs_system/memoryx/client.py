@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import queue
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,7 +15,6 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from cs_stream.sockets import shut_down
 from cs_system.engine.executable import Executables
 from cs_system.errors import CsSystemError, ExecutionError
 from cs_system.memoryx.protocol import (
@@ -37,12 +35,13 @@ from cs_system.memoryx.weights import (
     WeightListener,
     WeightStream,
     answer_error,
-    connect,
+    connect_memoryx,
     loss_error,
     wait_for_item,
 )
 from cs_toolkit.layered_step import Schedule, Shard, owner, shards, traffic
 from cs_toolkit.step import StepInterface, TensorSpec
+from cs_toolkit.wire import Connection
 
 # Capacity of the queue of frames to send.
 _WAITING = 8
@@ -109,9 +108,9 @@ class MemoryxClient(WeightStream):
         interfaces = {number: interface for number, (_, interface) in functions.items()}
         model = ModelDescription(schedule, interfaces, token, listeners, self._shard.index, self._shard.count)
         try:
-            send_frame(self._sock, FrameType.OPEN, 0, model.to_json())
+            send_frame(self._connection, FrameType.OPEN, 0, model.to_json())
             for number, (data, _) in functions.items():
-                send_frame(self._sock, FrameType.FUNCTION, number, data)
+                send_frame(self._connection, FrameType.FUNCTION, number, data)
         except ConnectionError as error:
             raise self._loss_error(error) from error
 
@@ -124,7 +123,7 @@ class MemoryxClient(WeightStream):
         """
         try:
             self._watchdog.expect_data()
-            while (header := receive_header(self._sock)).type is FrameType.ALIVE:
+            while (header := receive_header(self._connection)).type is FrameType.ALIVE:
                 self._watchdog.expect_data()
             if header.type is not FrameType.OPENED:
                 raise self._answer_error(header)
@@ -178,7 +177,7 @@ class MemoryxClient(WeightStream):
 
     def close(self) -> None:
         """Close the connection: MemoryX drops the model."""
-        shut_down(self._sock)
+        self._connection.shut_down()
         self._to_send.put(None)
         super().close()
 
@@ -188,11 +187,11 @@ class MemoryxClient(WeightStream):
         specs = self._schedule.values
         if header.type is FrameType.ANSWERS:
             self._answers.put(
-                receive_arrays(self._sock, header, [specs[number] for number in self._traffic.answers])
+                receive_arrays(self._connection, header, [specs[number] for number in self._traffic.answers])
             )
         elif header.type is FrameType.PARTIAL:
             given = [specs[number] for number in self._shard.given[header.index]]
-            self._on_partial(header.index, receive_arrays(self._sock, header, given))
+            self._on_partial(header.index, receive_arrays(self._connection, header, given))
         elif header.type is FrameType.DONE:
             self._snapshot_done.put([])
         elif header.type is FrameType.UPDATED:
@@ -225,7 +224,7 @@ class MemoryxClient(WeightStream):
             if self._failure is None:
                 self._files.write_results(index, arrays)
             arrays = []
-        send_tensors(self._sock, kind, index, arrays)
+        send_tensors(self._connection, kind, index, arrays)
 
     def _queue(self, kind: FrameType, index: int, arrays: Results) -> None:
         if self._failure is not None:
@@ -255,9 +254,9 @@ class StateReader:
     def __init__(self, address: tuple[str, int], token: str) -> None:
         self._name = f"{address[0]}:{address[1]}"
         self._lock = threading.Lock()
-        self._sock: socket.socket = connect(address)
+        self._connection: Connection = connect_memoryx(address)
         try:
-            send_frame(self._sock, FrameType.READ, 0, token.encode())
+            send_frame(self._connection, FrameType.READ, 0, token.encode())
         except ConnectionError as error:
             raise loss_error(self._name, error) from error
 
@@ -270,7 +269,7 @@ class StateReader:
         with self._lock:
             try:
                 header = self._request(FrameType.GET, number, FrameType.STATE)
-                (array,) = receive_arrays(self._sock, header, [spec])
+                (array,) = receive_arrays(self._connection, header, [spec])
             except ConnectionError as error:
                 raise loss_error(self._name, error) from error
         return array
@@ -292,17 +291,17 @@ class StateReader:
     def close(self) -> None:
         """Close the connection."""
         self.shut_down()
-        self._sock.close()
+        self._connection.close()
 
     def shut_down(self) -> None:
         """Shut the connection down; a thread that is reading gets the error that MemoryX is gone."""
-        shut_down(self._sock)
+        self._connection.shut_down()
 
     def _request(self, kind: FrameType, index: int, expected: FrameType) -> Header:
-        send_frame(self._sock, kind, index)
-        header = receive_header(self._sock)
+        send_frame(self._connection, kind, index)
+        header = receive_header(self._connection)
         if header.type is not expected:
-            raise answer_error(self._sock, header, self._name)
+            raise answer_error(self._connection, header, self._name)
         return header
 
 

@@ -11,6 +11,7 @@ from typing import Self
 from cs_system.errors import BadOptionError
 from cs_system.processes import ChildProcess
 from cs_toolkit.layered_step import Schedule, shards
+from cs_toolkit.wire import listen
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,7 @@ class MemoryxProcess(ChildProcess):
     """
 
     def __init__(self, directory: Path, host: str = "127.0.0.1") -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.create_server((host, 0), family=family) as listener:
+        with listen(host, 0) as listener:
             self.address: tuple[str, int] = listener.getsockname()[:2]
             super().__init__("cs_memoryx", _run_memoryx, [str(directory)], [listener.fileno()])
 

@@ -41,10 +41,7 @@ can read them where they were received.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import socket
-import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -53,12 +50,12 @@ from typing import Any
 
 import numpy as np
 
-from cs_stream.sockets import receive_scattered, send_gathered
-from cs_system.errors import MemoryxError
+from cs_system.errors import CsSystemError, MemoryxError, from_wire
 from cs_system.messages import dtype_named
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.layered_step import Schedule, schedule_from_json
 from cs_toolkit.step import StepInterface, TensorSpec, device_dtype
+from cs_toolkit.wire import Connection, Fields, FrameError, HeaderFormat, decode_object, encode_json
 
 # Arrays at multiples of this address, in bytes, are used by XLA without a copy.
 ALIGNMENT = 64
@@ -67,9 +64,6 @@ ALIGNMENT = 64
 MAX_TEXT_BYTES = 64 << 20
 
 MAX_TOKEN_BYTES = 256
-_MAGIC = b"CSMX"
-_VERSION = 1
-_FORMAT = struct.Struct("<4sBBHIIQ")
 _PADDING = bytes(ALIGNMENT)
 HEARTBEAT_INTERVAL_S = 1.0
 
@@ -106,6 +100,9 @@ class FrameType(IntEnum):
     UPDATED = 21
 
 
+_FORMAT = HeaderFormat(b"CSMX", 1, FrameType, "HIIQ")
+
+
 @dataclass(frozen=True)
 class Header:
     """The header of a frame; the fields are those of the module's table."""
@@ -120,32 +117,34 @@ def padded_size(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def send_frame(sock: socket.socket, kind: FrameType, index: int, payload: bytes | memoryview = b"") -> None:
+def send_frame(
+    connection: Connection, kind: FrameType, index: int, payload: bytes | memoryview = b""
+) -> None:
     """Send a frame whose payload is not tensors.
 
     Raises:
         ConnectionError: the peer is gone, or does not receive.
     """
-    head = _FORMAT.pack(_MAGIC, _VERSION, kind, 0, index, 0, memoryview(payload).nbytes)
-    send_gathered(sock, [head, payload] if payload else [head])
+    head = _FORMAT.pack(kind, 0, index, 0, memoryview(payload).nbytes)
+    connection.send([head, payload] if payload else [head])
 
 
-def send_tensors(sock: socket.socket, kind: FrameType, index: int, arrays: Sequence[np.ndarray]) -> None:
+def send_tensors(connection: Connection, kind: FrameType, index: int, arrays: Sequence[np.ndarray]) -> None:
     """Send tensors of device dtypes, without a copy if they are contiguous.
 
     Raises:
         ConnectionError: the peer is gone, or does not receive.
     """
     total = sum(padded_size(array.nbytes) for array in arrays)
-    parts: list[bytes | memoryview] = [_FORMAT.pack(_MAGIC, _VERSION, kind, 0, index, 0, total)]
+    parts: list[bytes | memoryview] = [_FORMAT.pack(kind, 0, index, 0, total)]
     for array in arrays:
         if array.nbytes:
             parts.append(raw_bytes(np.ascontiguousarray(array)))
             parts.append(_PADDING[: padded_size(array.nbytes) - array.nbytes])
-    send_gathered(sock, [part for part in parts if len(part)])
+    connection.send([part for part in parts if len(part)])
 
 
-def receive_header(sock: socket.socket) -> Header:
+def receive_header(connection: Connection, deadline_s: float | None = None) -> Header:
     """Receive the next frame's header; its payload follows.
 
     Raises:
@@ -153,17 +152,19 @@ def receive_header(sock: socket.socket) -> Header:
         MemoryxError: the peer speaks another protocol.
     """
     data = bytearray(_FORMAT.size)
-    receive_scattered(sock, [memoryview(data)])
-    magic, version, kind, _, index, _, nbytes = _FORMAT.unpack(data)
-    if magic != _MAGIC or version != _VERSION or kind not in FrameType.__members__.values():
+    connection.receive([memoryview(data)], deadline_s)
+    try:
+        kind, _, index, _, nbytes = _FORMAT.unpack(data)
+    except FrameError as error:
         raise MemoryxError(
-            f"got the bytes {bytes(data[:6])!r}, expected a frame of {_MAGIC.decode()}/{_VERSION}: the peer "
-            "is no part of a CS system, or one of another version of the toolkit"
-        )
-    return Header(FrameType(kind), index, nbytes)
+            f"{error}: the peer is no part of a CS system, or one of another version of the toolkit"
+        ) from None
+    return Header(kind, index, nbytes)
 
 
-def receive_payload(sock: socket.socket, header: Header, limit: int) -> bytearray:
+def receive_payload(
+    connection: Connection, header: Header, limit: int, deadline_s: float | None = None
+) -> bytearray:
     """Receive the payload of a frame as bytes.
 
     Raises:
@@ -174,11 +175,11 @@ def receive_payload(sock: socket.socket, header: Header, limit: int) -> bytearra
         raise MemoryxError(f"got {header.nbytes:,} bytes of {header.type.name}, expected at most {limit:,}")
     data = bytearray(header.nbytes)
     if data:
-        receive_scattered(sock, [memoryview(data)])
+        connection.receive([memoryview(data)], deadline_s)
     return data
 
 
-def receive_tensors(sock: socket.socket, header: Header, arrays: Sequence[np.ndarray]) -> None:
+def receive_tensors(connection: Connection, header: Header, arrays: Sequence[np.ndarray]) -> None:
     """Receive the tensors of a frame into contiguous arrays.
 
     Raises:
@@ -193,14 +194,38 @@ def receive_tensors(sock: socket.socket, header: Header, arrays: Sequence[np.nda
         if array.nbytes:
             buffers.append(raw_bytes(array))
             buffers.append(memoryview(bytearray(padded_size(array.nbytes) - array.nbytes)))
-    receive_scattered(sock, [buffer for buffer in buffers if len(buffer)])
+    connection.receive([buffer for buffer in buffers if len(buffer)])
 
 
-def receive_arrays(sock: socket.socket, header: Header, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
+def receive_arrays(connection: Connection, header: Header, specs: Sequence[TensorSpec]) -> list[np.ndarray]:
     """Receive the tensors of a frame into new arrays; raises the errors of `receive_tensors`."""
     arrays = split_views(aligned_empty(padded_bytes(specs)), specs)
-    receive_tensors(sock, header, arrays)
+    receive_tensors(connection, header, arrays)
     return arrays
+
+
+def send_failure(sender: FrameSender, error: CsSystemError) -> None:
+    """Send the error that ends a connection.
+
+    Raises:
+        ConnectionError: the peer is gone, or does not receive.
+    """
+    sender.send(FrameType.FAILED, 0, encode_json({"code": error.code, "message": str(error)}))
+
+
+def receive_failure(connection: Connection, header: Header) -> CsSystemError:
+    """Receive the payload of a FAILED frame; return the peer's error.
+
+    Raises:
+        ConnectionError: the peer is gone.
+        MemoryxError: another payload.
+    """
+    payload = receive_payload(connection, header, MAX_TEXT_BYTES)
+    try:
+        fields = Fields(header.type.name, decode_object(payload), MAX_TEXT_BYTES)
+        return from_wire(fields.text("code"), fields.text("message"), {})
+    except FrameError as error:
+        raise MemoryxError(str(error)) from None
 
 
 def raw_bytes(array: np.ndarray) -> memoryview:
@@ -262,7 +287,7 @@ class ModelDescription:
         }
         fields: dict[str, Any] = {"schedule": self.schedule.to_json(), "functions": functions}
         fields |= {"token": self.token, "listeners": self.listeners}
-        return json.dumps({**fields, "shard": self.shard, "shards": self.shards}).encode()
+        return encode_json({**fields, "shard": self.shard, "shards": self.shards})
 
     @classmethod
     def from_json(cls, text: bytes) -> ModelDescription:
@@ -272,7 +297,7 @@ class ModelDescription:
             MemoryxError: the text is not a description.
         """
         try:
-            fields = json.loads(text)
+            fields = decode_object(text)
             functions = {
                 int(number): StepInterface(_from_json(inputs), _from_json(state), _from_json(outputs), ())
                 for number, (state, inputs, outputs) in fields["functions"].items()
@@ -296,22 +321,22 @@ class FrameSender:
     """The sending side of a connection, shared by several threads.
 
     Args:
-        sock: A connected socket.
+        connection: The connection.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self._sending = threading.Lock()
 
     def send(self, kind: FrameType, index: int, payload: bytes = b"") -> None:
         """Send a frame whose payload is not tensors; raises the errors of `send_frame`."""
         with self._sending:
-            send_frame(self.sock, kind, index, payload)
+            send_frame(self.connection, kind, index, payload)
 
     def send_arrays(self, kind: FrameType, index: int, arrays: Sequence[np.ndarray]) -> None:
         """Send tensors; raises the errors of `send_tensors`."""
         with self._sending:
-            send_tensors(self.sock, kind, index, arrays)
+            send_tensors(self.connection, kind, index, arrays)
 
     @contextlib.contextmanager
     def heartbeats(self) -> Iterator[None]:
@@ -330,6 +355,6 @@ class FrameSender:
                 # A frame that is being sent serves as a heartbeat.
                 if self._sending.acquire(blocking=False):
                     try:
-                        send_frame(self.sock, FrameType.ALIVE, 0)
+                        send_frame(self.connection, FrameType.ALIVE, 0)
                     finally:
                         self._sending.release()

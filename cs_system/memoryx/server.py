@@ -8,7 +8,6 @@ weights of a layer are sent for the next step as soon as the layer is updated, e
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import queue
 import signal
@@ -21,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 
-from cs_stream.sockets import PeerGoneError, name_of, shut_down, tune
 from cs_system.engine.device import limit_threads, start_device
 from cs_system.errors import BadOptionError, CsSystemError, MemoryxError, PortInUseError, SystemBugError
 from cs_system.memoryx.protocol import (
@@ -35,6 +33,7 @@ from cs_system.memoryx.protocol import (
     receive_header,
     receive_payload,
     receive_tensors,
+    send_failure,
     send_frame,
     send_tensors,
 )
@@ -47,6 +46,7 @@ from cs_system.memoryx.store import (
 )
 from cs_system.memoryx.updates import Memory, Values, compile_functions
 from cs_toolkit.layered_step import shards
+from cs_toolkit.wire import Connection, PeerGoneError, listen, name_of
 
 log = logging.getLogger("cs_system.memoryx")
 
@@ -87,7 +87,7 @@ def serve(options: MemoryxOptions) -> int:
     _check(options.directory)
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # inherited by all threads started from now on
     try:
-        listener = socket.create_server((options.host, options.port), backlog=_BACKLOG)
+        listener = listen(options.host, options.port, _BACKLOG)
     except OSError as error:
         reason = error.strerror or str(error)
         raise PortInUseError.at(options.host, options.port, "--port", reason) from error
@@ -132,14 +132,19 @@ def _start(
 def _accept(listener: socket.socket, directory: Path, threads: int, registry: ModelRegistry) -> None:
     while True:
         sock, address = listener.accept()
-        tune(sock)
+        try:
+            connection = Connection(sock)
+        except OSError:  # the peer has disconnected already
+            sock.close()
+            continue
         log.info("wafer connected from %s", name_of(address))
-        threading.Thread(target=_serve, args=(sock, directory, threads, registry), daemon=True).start()
+        arguments = (connection, directory, threads, registry)
+        threading.Thread(target=_serve, args=arguments, daemon=True).start()
 
 
-def _serve(sock: socket.socket, directory: Path, threads: int, registry: ModelRegistry) -> None:
-    with sock:
-        WaferConnection(sock, directory, threads, registry).serve()
+def _serve(connection: Connection, directory: Path, threads: int, registry: ModelRegistry) -> None:
+    with connection:
+        WaferConnection(connection, directory, threads, registry).serve()
     log.info("the wafer has disconnected")
 
 
@@ -184,9 +189,9 @@ class ModelRegistry:
         listener = Listener(line)
         self._change(lambda: self._joined.setdefault(token, []).append(listener))
         with contextlib.suppress(ConnectionError):
-            has_files = _receive_mapped(line.sock)
+            has_files = _receive_mapped(line.connection)
             self._change(lambda: setattr(listener, "has_files", has_files))
-            receive_header(line.sock)  # a listener sends nothing more
+            receive_header(line.connection)  # a listener sends nothing more
         self._change(lambda: self._joined.pop(token, None))
 
     def wait_for_listeners(self, token: bytes, count: int, files: bytes) -> list[Listener]:
@@ -219,9 +224,9 @@ class ModelRegistry:
             self._changed.notify_all()
 
 
-def _receive_mapped(sock: socket.socket) -> bool:
+def _receive_mapped(connection: Connection) -> bool:
     """Receive the answer of a wafer to `OPENED`: whether it has mapped the files."""
-    header = receive_header(sock)
+    header = receive_header(connection)
     if header.type is not FrameType.MAPPED:
         raise MemoryxError(f"got {header.type.name} from the wafer, expected MAPPED")
     return bool(header.index)
@@ -250,14 +255,16 @@ class WaferConnection:
     """The connection of a wafer, served until the wafer closes it.
 
     Args:
-        sock: A connected socket, closed by the caller.
+        connection: The connection, closed by the caller.
         directory: Where state and gradients are stored.
         threads: Number of compute threads.
         registry: The models that wafers have opened.
     """
 
-    def __init__(self, sock: socket.socket, directory: Path, threads: int, registry: ModelRegistry) -> None:
-        self._sock, self._line = sock, FrameSender(sock)
+    def __init__(
+        self, connection: Connection, directory: Path, threads: int, registry: ModelRegistry
+    ) -> None:
+        self._connection, self._line = connection, FrameSender(connection)
         self._directory, self._threads = directory, threads
         self._registry = registry
         self._listeners: list[Listener] = []
@@ -278,13 +285,13 @@ class WaferConnection:
         self._run_guarded(self._serve)
 
     def _serve(self) -> None:
-        header = receive_header(self._sock)
+        header = receive_header(self._connection)
         if header.type is FrameType.READ:
-            self._serve_reader(bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES)))
+            self._serve_reader(bytes(receive_payload(self._connection, header, MAX_TOKEN_BYTES)))
             return
         with self._line.heartbeats():
             if header.type is FrameType.JOIN:
-                token = bytes(receive_payload(self._sock, header, MAX_TOKEN_BYTES))
+                token = bytes(receive_payload(self._connection, header, MAX_TOKEN_BYTES))
                 self._registry.join(token, self._line)
             else:
                 self._train(header)
@@ -305,11 +312,12 @@ class WaferConnection:
             self._registry.remove(self._token)
 
     def _receive_model(self, header: Header) -> tuple[ModelDescription, Memory]:
-        model = ModelDescription.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
+        model = ModelDescription.from_json(bytes(receive_payload(self._connection, header, MAX_TEXT_BYTES)))
         executables = {}
         for number, interface in model.functions.items():
-            header = receive_header(self._sock)
-            executables[number] = bytes(receive_payload(self._sock, header, _MAX_FUNCTION_BYTES)), interface
+            header = receive_header(self._connection)
+            data = bytes(receive_payload(self._connection, header, _MAX_FUNCTION_BYTES))
+            executables[number] = data, interface
         parts = shards(model.schedule, model.shards)
         if not 0 <= model.shard < len(parts):
             raise MemoryxError(f"got part {model.shard} of a model that has {len(parts)}")
@@ -335,7 +343,7 @@ class WaferConnection:
             self._listeners = self._registry.wait_for_listeners(self._token, model.listeners, files)
         self._registry.add(self._token, self)
         self._line.send(FrameType.OPENED, 0, files)
-        self._has_files = _receive_mapped(self._sock)
+        self._has_files = _receive_mapped(self._connection)
 
     # The threads
 
@@ -348,7 +356,7 @@ class WaferConnection:
             FrameType.SHARED: self._take_shared,
         }
         while True:
-            header = receive_header(self._sock)
+            header = receive_header(self._connection)
             handler = handlers.get(header.type)
             if handler is None:
                 raise MemoryxError(f"got {header.type.name} from the wafer, which MemoryX sends")
@@ -394,7 +402,7 @@ class WaferConnection:
         memory = self._memory
         # New arrays, because the previous update may still read those of its step.
         specs = [memory.schedule.values[value] for value in memory.traffic.inputs]
-        inputs = receive_arrays(self._sock, header, specs)
+        inputs = receive_arrays(self._connection, header, specs)
         step = self._last_step = _Step(number, inputs, sum(map(bool, memory.traffic.to_memory)))
         self._to_stream.put(step)
         if not step.expected:
@@ -409,10 +417,10 @@ class WaferConnection:
         if not self._has_files:
             numbers = memory.traffic.to_memory[header.index]
             if is_first_micro_batch(memory.shard, header.index):
-                receive_tensors(self._sock, header, [memory.arrived[number] for number in numbers])
+                receive_tensors(self._connection, header, [memory.arrived[number] for number in numbers])
             else:
                 specs = [memory.schedule.values[number] for number in numbers]
-                results = receive_arrays(self._sock, header, specs)
+                results = receive_arrays(self._connection, header, specs)
                 accumulate_results(memory.shard, header.index, memory.arrived, results)
         step.expected -= 1
         if not step.expected:
@@ -423,7 +431,7 @@ class WaferConnection:
         if header.index >= len(memory.shard.taken):
             raise MemoryxError(f"got values of round {header.index} from the wafer, expected none")
         specs = [memory.schedule.values[number] for number in memory.shard.taken[header.index]]
-        self._shared.put((header.index, receive_arrays(self._sock, header, specs)))
+        self._shared.put((header.index, receive_arrays(self._connection, header, specs)))
 
     def _exchange(self, index: int, given: list[np.ndarray]) -> list[np.ndarray]:
         """Exchange the contributions to a round with the other parts, through the wafer."""
@@ -442,11 +450,11 @@ class WaferConnection:
             self._wait_until_updated(self._last_step.number)
         self._check_state([header.index])
         self.end_snapshot()
-        receive_tensors(self._sock, header, [self._memory.state[header.index]])
+        receive_tensors(self._connection, header, [self._memory.state[header.index]])
 
     def _keep_state(self, header: Header) -> None:
         numbers = np.empty(min(header.index, len(self._memory.schedule.state)), np.uint32)
-        receive_tensors(self._sock, header, [numbers])
+        receive_tensors(self._connection, header, [numbers])
         wanted = [int(number) for number in numbers]
         self._check_state(wanted)
         self.end_snapshot()
@@ -467,17 +475,17 @@ class WaferConnection:
         if model is None:
             raise MemoryxError("the model that is to be read is not here any more; load it again")
         try:
-            while (header := receive_header(self._sock)).type in (FrameType.GET, FrameType.END):
+            while (header := receive_header(self._connection)).type in (FrameType.GET, FrameType.END):
                 if header.type is FrameType.END:
                     model.end_snapshot()
-                    send_frame(self._sock, FrameType.DONE, 0)
+                    send_frame(self._connection, FrameType.DONE, 0)
                     continue
                 try:
                     kept = model.read_snapshot(header.index)
                 except MemoryxError as error:
                     self._fail(error)
                 else:
-                    send_tensors(self._sock, FrameType.STATE, header.index, [kept])
+                    send_tensors(self._connection, FrameType.STATE, header.index, [kept])
         finally:
             model.end_snapshot()
 
@@ -536,7 +544,7 @@ class WaferConnection:
             self._changed.notify_all()
         self.end_snapshot()
         for line in (self._line, *(listener.line for listener in self._listeners)):
-            shut_down(line.sock)
+            line.connection.shut_down()
         if self._last_step is not None:
             self._last_step.streamed.set()
         self._shared.put(None)
@@ -560,6 +568,5 @@ class WaferConnection:
     def _fail(self, error: CsSystemError) -> None:
         """Send the error to the wafer, if it is still connected."""
         log.error("%s", error)
-        text = json.dumps({"code": error.code, "message": str(error)}).encode()
         with contextlib.suppress(ConnectionError):
-            self._line.send(FrameType.FAILED, 0, text)
+            send_failure(self._line, error)

@@ -6,11 +6,8 @@ It fills two slots of memory: the weights of a call arrive while the device comp
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import queue
-import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -20,8 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from cs_stream.sockets import shut_down, tune
-from cs_system.errors import CsSystemError, MemoryxError, from_wire
+from cs_system.errors import CsSystemError, MemoryxError
 from cs_system.memoryx.protocol import (
     HEARTBEAT_TIMEOUT_S,
     MAX_TEXT_BYTES,
@@ -31,6 +27,7 @@ from cs_system.memoryx.protocol import (
     aligned_empty,
     padded_bytes,
     receive_arrays,
+    receive_failure,
     receive_header,
     receive_payload,
     receive_tensors,
@@ -39,6 +36,7 @@ from cs_system.memoryx.protocol import (
 )
 from cs_system.memoryx.store import SharedFiles, SharedModel, always_streamed
 from cs_toolkit.layered_step import Schedule, Shard
+from cs_toolkit.wire import Connection, connect
 
 log = logging.getLogger("cs_system.server")
 
@@ -47,9 +45,6 @@ SLOTS = 2
 
 _CONNECT_TIMEOUT_S = 10.0
 _WATCH_INTERVAL_S = 0.5
-
-# Field of Linux's `tcp_info`: milliseconds since data was last received.
-_LAST_DATA_RECEIVED = struct.Struct("@52xI")
 
 Arrays = list[np.ndarray]
 OnFailure = Callable[[CsSystemError], None]
@@ -117,8 +112,8 @@ class WeightStream:
         self._name = f"{address[0]}:{address[1]}"
         self._shard, self._schedule, self._traffic = shard, shard.schedule, shard.traffic
         self._on_failure = on_failure
-        self._sock = connect(address)
-        self._watchdog = Watchdog(self._name, self._sock, self._on_timeout, heartbeat_timeout_s)
+        self._connection = connect_memoryx(address)
+        self._watchdog = Watchdog(self._name, self._connection, self._on_timeout, heartbeat_timeout_s)
         self._start("watchdog", self._watchdog.watch)
         self._files: SharedModel | None = None
         self._streamed: Sequence[Sequence[int]] = self._traffic.to_wafer
@@ -156,7 +151,7 @@ class WeightStream:
     def close(self) -> None:
         """Close the connection."""
         self._failure = self._failure or MemoryxError("the connection to MemoryX is closed")
-        shut_down(self._sock)
+        self._connection.shut_down()
         self._watchdog.end()
         self._in_files.put(None)
         # Wakes a thread that is waiting for a slot.
@@ -164,13 +159,13 @@ class WeightStream:
             self._room.release()
         for thread in self._threads:
             thread.join()
-        self._sock.close()
+        self._connection.close()
         if self._files is not None:
             self._files.close()
 
     def _map_files(self, header: Header) -> None:
         """Map the files of MemoryX if possible, and answer whether they are mapped."""
-        files = SharedFiles.from_json(bytes(receive_payload(self._sock, header, MAX_TEXT_BYTES)))
+        files = SharedFiles.from_json(bytes(receive_payload(self._connection, header, MAX_TEXT_BYTES)))
         self._files = files.map(self._shard) if self._maps_files else None
         in_slots: Sequence[Sequence[int]] = self._traffic.to_wafer
         if self._files is not None:
@@ -179,7 +174,7 @@ class WeightStream:
                 in_slots = [()] * len(in_slots)
             self._start("files", self._read_files)
         self._slots = _allocate_slots(self._schedule, in_slots)
-        send_frame(self._sock, FrameType.MAPPED, int(self._files is not None))
+        send_frame(self._connection, FrameType.MAPPED, int(self._files is not None))
 
     def _start(self, name: str, body: Callable[[], None]) -> None:
         thread = threading.Thread(target=body, name=f"memoryx {name}", daemon=True)
@@ -190,7 +185,7 @@ class WeightStream:
         try:
             while True:
                 self._watchdog.expect_data()
-                self._handle(receive_header(self._sock))
+                self._handle(receive_header(self._connection))
         except (ConnectionError, CsSystemError) as error:
             self._fail(error if isinstance(error, CsSystemError) else self._loss_error(error))
 
@@ -202,12 +197,12 @@ class WeightStream:
         call, numbers = header.index, self._streamed[header.index]
         if self._files is None:
             began_s, slot = self._wait_for_slot(call)
-            receive_tensors(self._sock, header, list(slot.values()))
+            receive_tensors(self._connection, header, list(slot.values()))
             self._deliver(call, began_s, slot)
         else:
             # Received without waiting for a slot, as it is small: the wafer may wait for the next frames.
             specs = [self._schedule.values[number] for number in numbers]
-            small = zip(numbers, receive_arrays(self._sock, header, specs), strict=True)
+            small = zip(numbers, receive_arrays(self._connection, header, specs), strict=True)
             self._in_files.put((call, dict(small)))
 
     def _read_files(self) -> None:
@@ -243,7 +238,7 @@ class WeightStream:
         self._arrived.put(Arrival(arrays, began_s, time.monotonic()))
 
     def _answer_error(self, header: Header) -> CsSystemError:
-        return answer_error(self._sock, header, self._name)
+        return answer_error(self._connection, header, self._name)
 
     def unresponsive(self) -> str | None:
         """Describe a MemoryX that has not answered for seconds; None while it answers."""
@@ -256,7 +251,7 @@ class WeightStream:
                 "the job again: training resumes from its last checkpoint"
             )
         )
-        shut_down(self._sock)
+        self._connection.shut_down()
 
     def _loss_error(self, error: ConnectionError) -> MemoryxError:
         return loss_error(self._name, error)
@@ -299,21 +294,19 @@ def _allocate_slots(schedule: Schedule, calls: Sequence[Sequence[int]]) -> list[
     ]
 
 
-def connect(address: tuple[str, int]) -> socket.socket:
+def connect_memoryx(address: tuple[str, int]) -> Connection:
     """Connect to MemoryX.
 
     Raises:
         MemoryxError: nothing answers at the address.
     """
     try:
-        sock = socket.create_connection(address, _CONNECT_TIMEOUT_S)
+        return connect(address, _CONNECT_TIMEOUT_S)
     except OSError as error:
         raise MemoryxError(
             f"no MemoryX answers at {address[0]}:{address[1]}: {error.strerror or error}; check --memoryx, "
             "and that it runs (`cs_system memoryx serve`)"
         ) from error
-    tune(sock)
-    return sock
 
 
 def loss_error(name: str, error: ConnectionError) -> MemoryxError:
@@ -324,12 +317,11 @@ def loss_error(name: str, error: ConnectionError) -> MemoryxError:
     )
 
 
-def answer_error(sock: socket.socket, header: Header, name: str) -> CsSystemError:
+def answer_error(connection: Connection, header: Header, name: str) -> CsSystemError:
     """Receive the error that MemoryX sent instead of an answer, after its header."""
     if header.type is not FrameType.FAILED:
         return MemoryxError(f"MemoryX at {name} sent {header.type.name}, which a wafer sends")
-    fields = json.loads(receive_payload(sock, header, MAX_TEXT_BYTES))
-    return from_wire(fields["code"], fields["message"], {})
+    return receive_failure(connection, header)
 
 
 class WeightListener(WeightStream):
@@ -347,7 +339,7 @@ class WeightListener(WeightStream):
             MemoryxError: MemoryX is gone.
         """
         try:
-            send_frame(self._sock, FrameType.JOIN, 0, token.encode())
+            send_frame(self._connection, FrameType.JOIN, 0, token.encode())
         except ConnectionError as error:
             raise self._loss_error(error) from error
         self._start("weights", self._receive)
@@ -377,7 +369,7 @@ class Watchdog:
 
     Args:
         name: Address of MemoryX, for messages.
-        sock: A connected socket.
+        connection: The connection.
         on_timeout: Called with the seconds of silence when the time limit has passed.
         heartbeat_timeout_s: The time limit.
     """
@@ -385,11 +377,11 @@ class Watchdog:
     def __init__(
         self,
         name: str,
-        sock: socket.socket,
+        connection: Connection,
         on_timeout: Callable[[float], None],
         heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
-        self._name, self._sock, self._on_timeout = name, sock, on_timeout
+        self._name, self._connection, self._on_timeout = name, connection, on_timeout
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._expecting_since_s: float | None = None
         self._has_ended = threading.Event()
@@ -430,12 +422,7 @@ class Watchdog:
         since_s = self._expecting_since_s
         if since_s is None or self._has_ended.is_set():
             return 0.0
-        try:
-            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_DATA_RECEIVED.size)
-        except OSError:
-            return 0.0  # closed, which is reported elsewhere
-        silence_s: float = _LAST_DATA_RECEIVED.unpack(info)[0] / 1000
-        return min(time.monotonic() - since_s, silence_s)
+        return min(time.monotonic() - since_s, self._connection.silence_s())
 
     def unresponsive(self) -> str | None:
         """Describe a MemoryX that has been silent for seconds; None while it answers."""

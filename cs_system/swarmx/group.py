@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
-import json
 import logging
 import queue
 import secrets
@@ -16,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from cs_stream.sockets import name_of, set_time_limit, shut_down, tune
 from cs_system.address import host_port
 from cs_system.engine.device import from_device
 from cs_system.engine.layers import for_memory, share
@@ -29,7 +26,6 @@ from cs_system.errors import (
     ProgramError,
     StorageFullError,
     WaferLostError,
-    from_wire,
 )
 from cs_system.memoryx.client import ShardedReader
 from cs_system.memoryx.config import MemoryxConfig, MemoryxProcess, start_memoryx
@@ -38,6 +34,7 @@ from cs_system.memoryx.protocol import (
     MAX_TEXT_BYTES,
     FrameType,
     receive_arrays,
+    receive_failure,
     receive_header,
     receive_payload,
     send_frame,
@@ -46,9 +43,10 @@ from cs_system.memoryx.protocol import (
 from cs_system.messages import samples_per_step
 from cs_system.swarmx.health import HeartbeatMonitor, StragglerMonitor, WorkReport
 from cs_system.swarmx.hosts import HostPool, LocalHost, RunHosts, Wafer
-from cs_system.swarmx.protocol import WaferAssignment, detect_loss, split_inputs
+from cs_system.swarmx.protocol import LOST_S, WaferAssignment, split_inputs
 from cs_toolkit.layered_step import Schedule, traffic
 from cs_toolkit.step import CompiledStep
+from cs_toolkit.wire import Connection, is_proof, listen, name_of
 
 log = logging.getLogger("cs_system.server")
 
@@ -131,7 +129,7 @@ class GroupEngine(LayeredEngine):
         self._traffic = traffic(schedule)
         self._started_processes: list[MemoryxProcess] = []
         self.wafers: list[Wafer] = []
-        self._socks: list[socket.socket] = []
+        self._connections: list[Connection] = []
         self._failures_changed = threading.Condition()
         self._failures: list[tuple[int, CsSystemError]] = []
         self._ready: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -141,7 +139,7 @@ class GroupEngine(LayeredEngine):
     def program(self) -> float:
         """Start the wafers, which compile their calls; return the seconds that it took."""
         started = time.monotonic()
-        if not self._socks:
+        if not self._connections:
             try:
                 self._start()
             except BaseException:
@@ -203,13 +201,13 @@ class GroupEngine(LayeredEngine):
         self._heartbeats = self._stragglers = None
         # The first wafer last: the others would report its end as a failure.
         for group in (slice(1, None), slice(0, 1)):
-            for sock in self._socks[group]:
-                shut_down(sock)
+            for connection in self._connections[group]:
+                connection.shut_down()
             for wafer in self.wafers[group]:
                 wafer.end()
-        for sock in self._socks:
-            sock.close()
-        self._socks, self.wafers = [], []
+        for connection in self._connections:
+            connection.close()
+        self._connections, self.wafers = [], []
         reader, self._reader = self._reader, None
         if reader is not None:
             reader.close()
@@ -223,9 +221,8 @@ class GroupEngine(LayeredEngine):
             self._config, self._schedule, hosts.listen, hosts.address
         )
         token = secrets.token_hex(16)
-        family = socket.AF_INET6 if ":" in hosts.listen else socket.AF_INET
         waiting = self._count + _MAX_UNAUTHENTICATED_PEERS
-        with socket.create_server((hosts.listen, 0), family=family, backlog=waiting) as listener:
+        with listen(hosts.listen, 0, waiting) as listener:
             for wafer in hosts.start(listener.getsockname()[1], token, self._count):
                 self.wafers.append(wafer)
             self._heartbeats = heartbeats = HeartbeatMonitor(self._count, self._heartbeat_timeout_s)
@@ -234,7 +231,7 @@ class GroupEngine(LayeredEngine):
             threading.Thread(
                 target=self._watch, args=(heartbeats, self._stragglers, stop), daemon=True
             ).start()
-            self._socks = accept_wafers(listener, token, self.wafers, heartbeats)
+            self._connections = accept_wafers(listener, token, self.wafers, heartbeats)
         with _reserve_port(hosts) as port:
             self._assign(host_port(hosts.address, port), addresses, token)
 
@@ -245,12 +242,12 @@ class GroupEngine(LayeredEngine):
         for rank in range(self._count):
             arguments = (rank, self._heartbeats, self._stragglers)
             threading.Thread(target=self._receive, args=arguments, daemon=True).start()
-        for rank, sock in enumerate(self._socks):
+        for rank, connection in enumerate(self._connections):
             assignment = WaferAssignment(rank, self._count, coordinator, memoryx, token)
             try:
-                send_frame(sock, FrameType.OPEN, 0, assignment.to_bytes(self._step))
+                send_frame(connection, FrameType.OPEN, 0, assignment.to_bytes(self._step))
                 for number, executable in enumerate(self._step.executables):
-                    send_frame(sock, FrameType.FUNCTION, number, self._data[executable.name])
+                    send_frame(connection, FrameType.FUNCTION, number, self._data[executable.name])
             except ConnectionError:
                 raise self._find_cause() from None
         for _ in range(self._count):
@@ -265,35 +262,34 @@ class GroupEngine(LayeredEngine):
         while not stop.wait(_WATCH_INTERVAL_S):
             heartbeats.log_changes()
             stragglers.log_changes()
-            overdue, wafers, socks = heartbeats.overdue(), self.wafers, self._socks
-            if overdue is not None and socks:
+            overdue, wafers, connections = heartbeats.overdue(), self.wafers, self._connections
+            if overdue is not None and connections:
                 rank, silence_s = overdue
                 self._record_failure(WaferLostError.silent(rank, self._count, silence_s))
-                # Both are needed: shutting the socket down wakes the thread that reads it, and killing the
-                # process ends sums in which other wafers wait for it.
+                # Both are needed: shutting the connection down wakes the thread that reads it, and killing
+                # the process ends sums in which other wafers wait for it.
                 wafers[rank].kill()
-                shut_down(socks[rank])
+                connections[rank].shut_down()
                 return
 
     def _receive(self, rank: int, heartbeats: HeartbeatMonitor, stragglers: StragglerMonitor) -> None:
-        sock, wafer, values = self._socks[rank], self.wafers[rank], self._schedule.values
+        connection, wafer, values = self._connections[rank], self.wafers[rank], self._schedule.values
         outputs = [values[number] for number in dict.fromkeys(self._schedule.outputs)]
         try:
             while True:
-                header = receive_header(sock)
+                header = receive_header(connection)
                 heartbeats.record(rank)
                 if header.type is FrameType.ALIVE:
                     stragglers.record(
-                        rank, WorkReport.from_json(bytes(receive_payload(sock, header, MAX_TEXT_BYTES)))
+                        rank, WorkReport.from_json(bytes(receive_payload(connection, header, MAX_TEXT_BYTES)))
                     )
                     continue
                 if header.type is FrameType.DONE:
                     self._ready.put(rank)
                 elif header.type is FrameType.ANSWERS:
-                    self._outputs.put(receive_arrays(sock, header, outputs))
+                    self._outputs.put(receive_arrays(connection, header, outputs))
                 else:
-                    fields = json.loads(receive_payload(sock, header, MAX_TEXT_BYTES))
-                    raise from_wire(fields["code"], fields["message"], {})
+                    raise receive_failure(connection, header)
         except CsSystemError as error:
             self._record_failure(error)
         except ConnectionError:
@@ -322,7 +318,7 @@ class GroupEngine(LayeredEngine):
 
     def _send(self, rank: int, kind: FrameType, index: int, arrays: Arrays) -> None:
         try:
-            send_tensors(self._socks[rank], kind, index, arrays)
+            send_tensors(self._connections[rank], kind, index, arrays)
         except ConnectionError:
             self._lose_state()
             raise self._find_cause() from None
@@ -370,7 +366,7 @@ def _reserve_port(hosts: RunHosts) -> Iterator[int]:
 
 def accept_wafers(
     listener: socket.socket, token: str, wafers: Sequence[Wafer], heartbeats: HeartbeatMonitor
-) -> list[socket.socket]:
+) -> list[Connection]:
     """Accept the connections of all wafers, and return them in the order of their ranks.
 
     Args:
@@ -382,7 +378,7 @@ def accept_wafers(
     Raises:
         WaferLostError: one has ended, or does not connect.
     """
-    connected: dict[int, socket.socket] = {}
+    connected: dict[int, Connection] = {}
     listener.settimeout(_ACCEPT_TIMEOUT_S)
     try:
         while len(connected) < len(wafers):
@@ -391,20 +387,25 @@ def accept_wafers(
                 sock, address = listener.accept()
             except TimeoutError:
                 continue
-            rank = _authenticate(sock, name_of(address), token)
+            try:
+                connection = Connection(sock)
+                rank = _receive_rank(connection, token)
+            except (OSError, MemoryxError) as error:
+                log.warning("%s is not a wafer of the group: %s", name_of(address), error)
+                rank = None
             if rank is None or rank in connected or rank >= len(wafers):
                 sock.close()
             else:
-                connected[rank] = sock
+                connected[rank] = connection
     except BaseException:
-        for sock in connected.values():
-            sock.close()
+        for connection in connected.values():
+            connection.close()
         raise
     return [connected[rank] for rank in range(len(wafers))]
 
 
 def _check_wafers(
-    wafers: Sequence[Wafer], connected: dict[int, socket.socket], heartbeats: HeartbeatMonitor
+    wafers: Sequence[Wafer], connected: dict[int, Connection], heartbeats: HeartbeatMonitor
 ) -> None:
     for rank, wafer in enumerate(wafers):
         if wafer.has_ended:
@@ -417,18 +418,17 @@ def _check_wafers(
         raise WaferLostError.silent(rank, len(wafers), silence_s)
 
 
-def _authenticate(sock: socket.socket, address: str, token: str) -> int | None:
-    """Return the rank of a wafer; None for a peer that is not a wafer of this group."""
-    tune(sock)
-    detect_loss(sock)
-    try:
-        set_time_limit(sock, socket.SO_RCVTIMEO, _TOKEN_TIMEOUT_S)
-        header = receive_header(sock)
-        token_sent = bytes(receive_payload(sock, header, len(token)))
-        # No time limit from here on: `HeartbeatMonitor` finds wafers that are silent.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
-    except (ConnectionError, MemoryxError) as error:
-        log.warning("%s is not a wafer of the group: %s", address, error)
-        return None
-    is_known = header.type is FrameType.JOIN and hmac.compare_digest(token_sent, token.encode())
-    return header.index if is_known else None
+def _receive_rank(connection: Connection, token: str) -> int | None:
+    """Return the rank of a wafer; None for a peer that does not know the token.
+
+    Raises:
+        ConnectionError: it is gone, or silent.
+        MemoryxError: it speaks another protocol.
+    """
+    connection.break_when_lost(LOST_S)
+    deadline_s = time.monotonic() + _TOKEN_TIMEOUT_S
+    header = receive_header(connection, deadline_s)
+    token_sent = receive_payload(connection, header, len(token), deadline_s).decode(errors="replace")
+    # No time limit from here on: `HeartbeatMonitor` finds wafers that are silent.
+    connection.limit_receive(None)
+    return header.index if header.type is FrameType.JOIN and is_proof(token_sent, token) else None

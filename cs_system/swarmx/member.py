@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import socket
 import threading
@@ -18,7 +17,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from cs_stream.sockets import shut_down, tune
 from cs_system.address import SystemAddress, is_loopback, parse_address
 from cs_system.engine.device import device_errors
 from cs_system.engine.layers import Layers, micro_batches
@@ -35,11 +33,13 @@ from cs_system.memoryx.protocol import (
     receive_header,
     receive_payload,
     receive_tensors,
+    send_failure,
 )
 from cs_system.swarmx.health import WorkReport
-from cs_system.swarmx.protocol import WaferAssignment, detect_loss, split_inputs
+from cs_system.swarmx.protocol import LOST_S, WaferAssignment, split_inputs
 from cs_toolkit.layered_step import schedule_from_json, traffic
 from cs_toolkit.step import TensorSpec
+from cs_toolkit.wire import connect
 
 _MAX_EXECUTABLE_BYTES = 2 << 30
 _AXIS = "csx"
@@ -64,10 +64,9 @@ def serve(address: tuple[str, int], token: str, rank: int) -> int:
         token: Secret of the run.
         rank: Rank of this wafer in its group.
     """
-    with socket.create_connection(address) as sock:
-        tune(sock)
-        detect_loss(sock)
-        sender = FrameSender(sock)
+    with connect(address) as connection:
+        connection.break_when_lost(LOST_S)
+        sender = FrameSender(connection)
         sender.send(FrameType.JOIN, rank, token.encode())
         wafer = _Wafer(sender)
         threading.Thread(target=_send_heartbeats, args=(sender, wafer.work), daemon=True).start()
@@ -92,19 +91,18 @@ def _fail(sender: FrameSender, error: Exception) -> int:
         return 0
     if not isinstance(error, CsSystemError):
         error = SystemBugError(f"internal error of a wafer: {type(error).__name__}: {error}")
-    text = json.dumps({"code": error.code, "message": str(error)}).encode()
     try:
-        sender.send(FrameType.FAILED, 0, text)
+        send_failure(sender, error)
     except ConnectionError:
         return 0
-    shut_down(sender.sock)
+    sender.connection.shut_down()
     return error.exit_code
 
 
 class _Wafer:
     def __init__(self, sender: FrameSender) -> None:
-        self._sender, self._sock = sender, sender.sock
-        self._address = str(sender.sock.getsockname()[0])
+        self._sender, self._connection = sender, sender.connection
+        self._address = sender.connection.own_host
         self._timer = ComputeTimer()
         self._stream: ShardedMemoryx | ShardedListener | None = None
 
@@ -123,15 +121,15 @@ class _Wafer:
             ConnectionError: the system disconnects.
             CsSystemError: the device or MemoryX failed.
         """
-        sock = self._sock
-        header = receive_header(sock)
+        connection = self._connection
+        header = receive_header(connection)
         self._assignment, self._step = WaferAssignment.from_bytes(
-            bytes(receive_payload(sock, header, MAX_TEXT_BYTES))
+            bytes(receive_payload(connection, header, MAX_TEXT_BYTES))
         )
         self._data = {}
         for executable in self._step.executables:
-            header = receive_header(sock)
-            self._data[executable.name] = bytes(receive_payload(sock, header, _MAX_EXECUTABLE_BYTES))
+            header = receive_header(connection)
+            self._data[executable.name] = bytes(receive_payload(connection, header, _MAX_EXECUTABLE_BYTES))
         self._schedule = schedule_from_json(self._step.schedule)
         self._traffic = traffic(self._schedule)
         self._stream = self._connect()
@@ -150,7 +148,7 @@ class _Wafer:
             threading.Thread(target=self._answer, daemon=True).start()
         self._sender.send(FrameType.DONE, 0)
         while True:
-            header = receive_header(self._sock)
+            header = receive_header(self._connection)
             if header.type is FrameType.PUT:
                 self._take_state(header)
             elif header.type is FrameType.SNAPSHOT:
@@ -184,13 +182,13 @@ class _Wafer:
 
     def _take_state(self, header: Header) -> None:
         assert isinstance(self._stream, ShardedMemoryx)
-        (array,) = receive_arrays(self._sock, header, [self._schedule.values[header.index]])
+        (array,) = receive_arrays(self._connection, header, [self._schedule.values[header.index]])
         self._stream.put(header.index, array)
 
     def _keep_state(self, header: Header) -> None:
         assert isinstance(self._stream, ShardedMemoryx)
         numbers = np.empty(header.index, np.uint32)
-        receive_tensors(self._sock, header, [numbers])
+        receive_tensors(self._connection, header, [numbers])
         self._stream.snapshot([int(number) for number in numbers])
         self._sender.send(FrameType.DONE, 0)
 
@@ -205,7 +203,7 @@ class _Wafer:
         ]
         whole = [specs[position] for position in schedule.micro.whole.values()]
         for_memory = [schedule.values[n] for n in self._traffic.inputs] if not self._assignment.rank else []
-        arrays = receive_arrays(self._sock, header, [*shares, *whole, *for_memory])
+        arrays = receive_arrays(self._connection, header, [*shares, *whole, *for_memory])
         end = len(specs) + len(whole)
         batches = micro_batches(schedule, arrays[: len(specs)], arrays[len(specs) : end])
         for batch in batches:

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cs_stream.sockets import name_of, shut_down
 from cs_system.errors import BadOptionError, GroupError, PortInUseError
 from cs_system.swarmx.hosts import RunHosts, WaferProcess
 from cs_system.swarmx.protocol import HANDSHAKE_S, Channel, admit_member, join_leader
 from cs_toolkit.files import replace_file
+from cs_toolkit.wire import Connection, connect, listen, name_of, shut_down
 
 log = logging.getLogger("cs_system.server")
 
@@ -141,9 +141,8 @@ class GroupLeader:
         self._token = secrets.token_hex(32)
         self._changed = threading.Condition()
         self._members: list[_RemoteMember] = []
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._listener = socket.create_server((host, 0), family=family, backlog=_BACKLOG)
+            self._listener = listen(host, 0, _BACKLOG)
         except OSError as error:
             raise PortInUseError.at(host, 0, "--host", error.strerror or str(error)) from error
         try:
@@ -199,15 +198,13 @@ class GroupLeader:
                 threading.Thread(target=self._serve_member, args=arguments, daemon=True).start()
 
     def _serve_member(self, sock: socket.socket, address: str) -> None:
-        channel = Channel(sock)
-        channel.set_time_limit(HANDSHAKE_S)
         try:
+            channel = Channel(Connection(sock))
             host, number = admit_member(channel, self._token)
-        except (ConnectionError, ValueError, TypeError) as error:
+        except OSError as error:
             log.warning("%s is not a member of the group: %s", address, error)
-            channel.close()
+            sock.close()
             return
-        channel.set_time_limit(None)
         member = _RemoteMember(channel, host, number)
         self._add_member(member)
         try:
@@ -357,11 +354,9 @@ def join_group(file: Path, number: int, timeout_s: float) -> tuple[Channel, str]
 
 
 def _connect(group: GroupFile, number: int) -> Channel:
-    channel = Channel(socket.create_connection((group.host, group.port), HANDSHAKE_S))
+    channel = Channel(connect((group.host, group.port), HANDSHAKE_S))
     try:
-        channel.set_time_limit(HANDSHAKE_S)
         join_leader(channel, group.token, socket.gethostname(), number)
-        channel.set_time_limit(None)
     except BaseException:
         channel.close()
         raise

@@ -1,6 +1,6 @@
 """The messages of a group of CS systems: between its leader and members on other hosts, and to its wafers.
 
-Leader and members exchange JSON messages, one a line:
+Leader and members exchange JSON objects, one a line:
 
     member  leader
     hello ------->   host, number, version and a nonce
@@ -12,54 +12,60 @@ Leader and members exchange JSON messages, one a line:
     ended ------->         token: the wafer has ended, for whatever reason
           <------- bye     the leader is shutting down
 
-A proof is the HMAC of the other side's nonce, so the token itself is never sent.
+The proofs hold for the nonces of both sides, that of the member also for its hello. The token itself is never
+sent.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
-import secrets
-import socket
 import threading
+import time
+from collections import deque
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from cs_stream.sockets import PeerGoneError, PeerSilentError, shut_down, tune
 from cs_system.errors import GroupError
 from cs_system.messages import step_from_wire, step_to_wire
 from cs_system.proto import cs_system_pb2 as pb
 from cs_toolkit import __version__ as TOOLKIT_VERSION
 from cs_toolkit.step import CompiledStep
+from cs_toolkit.wire import (
+    Connection,
+    Fields,
+    FrameError,
+    JsonLines,
+    PeerGoneError,
+    is_proof,
+    new_nonce,
+    prove,
+)
 
 HANDSHAKE_S = 5.0
 _MAX_LINE_BYTES = 4096
 # A host that has been silent for this long, in seconds, counts as lost.
-_LOST_S = 6
+LOST_S = 6
 
 
 class Channel:
     """One end of the connection between leader and member.
 
     Args:
-        sock: A connected socket, which the channel closes.
+        connection: The connection, which the channel closes.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
-        tune(sock)
-        detect_loss(sock)
-        self._sock = sock
-        self._file = sock.makefile("rb")
+    def __init__(self, connection: Connection) -> None:
+        connection.break_when_lost(LOST_S)
+        self._connection = connection
+        self._lines = JsonLines(_MAX_LINE_BYTES)
+        self._received: deque[dict[str, Any]] = deque()
+        self._buffer = memoryview(bytearray(_MAX_LINE_BYTES))
         self._sending = threading.Lock()
 
     @property
     def own_host(self) -> str:
         """The address of this machine that the other end is connected to."""
-        return str(self._sock.getsockname()[0])
-
-    def set_time_limit(self, seconds: float | None) -> None:
-        """Set how long `receive` waits from now on; None: without limit."""
-        self._sock.settimeout(seconds)
+        return self._connection.own_host
 
     def send(self, kind: str, **fields: object) -> None:
         """Send a message.
@@ -67,51 +73,32 @@ class Channel:
         Raises:
             ConnectionError: the peer is gone.
         """
-        try:
-            with self._sending:
-                self._sock.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\n")
-        except OSError as error:
-            raise PeerGoneError(f"the connection broke ({error.strerror})") from None
+        with self._sending:
+            self._connection.send([JsonLines.encode({"kind": kind, **fields})])
 
-    def receive(self) -> dict[str, Any]:
-        """Receive the next message.
+    def receive(self, deadline_s: float | None = None) -> dict[str, Any]:
+        """Receive the next message, by a monotonic time if one is given.
 
         Raises:
             ConnectionError: the peer is gone, is silent, or speaks another protocol.
         """
-        try:
-            line = self._file.readline(_MAX_LINE_BYTES)
-        except TimeoutError:
-            raise PeerSilentError("nothing was heard within the time limit") from None
-        except OSError as error:
-            raise PeerGoneError(f"the connection broke ({error.strerror})") from None
-        if not line.endswith(b"\n"):
-            raise PeerGoneError("the connection was closed")
-        try:
-            message = json.loads(line)
-        # RecursionError: a line of '[' characters exhausts the parser's stack.
-        except (ValueError, RecursionError):
-            message = None
-        if not isinstance(message, dict) or "kind" not in message:
-            raise PeerGoneError(f"got {line[:40]!r}, expected a message of a group of CS systems")
+        while not self._received:
+            if deadline_s is None:
+                self._connection.limit_receive(None)
+            count = self._connection.receive_some(self._buffer, deadline_s)
+            try:
+                self._received += self._lines.feed(self._buffer[:count])
+            except FrameError as error:
+                raise PeerGoneError(f"it does not send messages of a group of CS systems: {error}") from None
+        message = self._received.popleft()
+        if not isinstance(message.get("kind"), str):
+            raise PeerGoneError("it does not send messages of a group of CS systems")
         return message
 
     def close(self) -> None:
         """Close the connection; a waiting `receive` raises."""
-        shut_down(self._sock)
-        self._file.close()
-        self._sock.close()
-
-
-def detect_loss(sock: socket.socket) -> None:
-    """Let the kernel break a connection soon after the other host has lost its power or its network."""
-    for option, value in (
-        (socket.TCP_KEEPIDLE, 2),
-        (socket.TCP_KEEPINTVL, 1),
-        (socket.TCP_KEEPCNT, _LOST_S - 2),
-        (socket.TCP_USER_TIMEOUT, _LOST_S * 1000),
-    ):
-        sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._connection.shut_down()
+        self._connection.close()
 
 
 def join_leader(channel: Channel, token: str, host: str, number: int) -> None:
@@ -127,14 +114,17 @@ def join_leader(channel: Channel, token: str, host: str, number: int) -> None:
         ConnectionError: the peer is no leader, or one of another group.
         GroupError: the leader refuses this member.
     """
-    nonce = secrets.token_hex(16)
-    channel.send("hello", host=host, number=number, version=TOOLKIT_VERSION, nonce=nonce)
-    answer = channel.receive()
-    if answer["kind"] == "nonce" and not _is_proof(answer, token, "leader", nonce):
-        raise PeerGoneError("another group listens there")
+    deadline_s = time.monotonic() + HANDSHAKE_S
+    nonce = new_nonce()
+    hello = {"host": host, "number": number, "version": TOOLKIT_VERSION, "nonce": nonce}
+    channel.send("hello", **hello)
+    answer = channel.receive(deadline_s)
     if answer["kind"] == "nonce":
-        channel.send("proof", proof=_proof(token, "member", str(answer.get("nonce"))))
-        answer = channel.receive()
+        leader_nonce = str(answer.get("nonce"))
+        if not is_proof(answer.get("proof"), prove(token, "leader", nonce, leader_nonce)):
+            raise PeerGoneError("another group listens there")
+        channel.send("proof", proof=_member_proof(token, leader_nonce, hello))
+        answer = channel.receive(deadline_s)
     if answer["kind"] != "welcome":
         raise GroupError(f"the group refuses this host: {answer.get('reason')}")
 
@@ -145,32 +135,33 @@ def admit_member(channel: Channel, token: str) -> tuple[str, int]:
     Raises:
         ConnectionError: the peer is no member of this group; the reason has been sent to it.
     """
-    hello = channel.receive()
-    if hello["kind"] != "hello":
-        raise PeerGoneError(f"got {hello['kind']}, expected hello")
+    deadline_s = time.monotonic() + HANDSHAKE_S
+    hello = channel.receive(deadline_s)
+    if hello.pop("kind") != "hello":
+        raise PeerGoneError("it did not say hello first")
     version = hello.get("version")
     if version != TOOLKIT_VERSION:
         _refuse(channel, f"it has version {version} of the toolkit, the group has {TOOLKIT_VERSION}")
-    nonce = secrets.token_hex(16)
-    channel.send("nonce", nonce=nonce, proof=_proof(token, "leader", str(hello.get("nonce"))))
-    if not _is_proof(channel.receive(), token, "member", nonce):
+    try:
+        fields = Fields("hello", hello)
+        host, number, member_nonce = fields.text("host"), fields.integer("number"), fields.text("nonce")
+    except FrameError as error:
+        _refuse(channel, str(error))
+    nonce = new_nonce()
+    channel.send("nonce", nonce=nonce, proof=prove(token, "leader", member_nonce, nonce))
+    if not is_proof(channel.receive(deadline_s).get("proof"), _member_proof(token, nonce, hello)):
         _refuse(channel, "its token is not that of the group")
     channel.send("welcome")
-    return str(hello.get("host"))[:255], int(hello.get("number", 0))
+    return host, number
 
 
-def _refuse(channel: Channel, reason: str) -> None:
+def _refuse(channel: Channel, reason: str) -> NoReturn:
     channel.send("refused", reason=reason)
     raise PeerGoneError(f"refused: {reason}")
 
 
-def _proof(token: str, side: str, nonce: str) -> str:
-    # With the side, so that a peer cannot reflect a nonce to obtain the proof that it needs.
-    return hmac.digest(token.encode(), f"{side} {nonce}".encode(), "sha256").hex()
-
-
-def _is_proof(message: dict[str, Any], token: str, side: str, nonce: str) -> bool:
-    return hmac.compare_digest(str(message.get("proof")).encode(), _proof(token, side, nonce).encode())
+def _member_proof(token: str, leader_nonce: str, hello: dict[str, Any]) -> str:
+    return prove(token, "member", leader_nonce, json.dumps(hello, sort_keys=True))
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from cs_stream import link
 from cs_stream.batches import BatchLayout
 from cs_stream.errors import ChecksumError, WorkerLostError
 from cs_stream.frames import HEADER_BYTES, FrameType
 from cs_stream.messages import ErrorCode, Welcome
 from cs_stream.protocol import HelloReceived, ReadControl, ServerConnection, ServerState
-from cs_stream.sockets import receive_scattered
 from cs_stream.testing import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
+from cs_toolkit.wire import Connection
 
 LARGE = BatchLayout.of([("image", "float32", (512, 512)), ("label", "int32", (4,))])
 
@@ -76,15 +75,17 @@ def test_a_successor_is_welcomed_when_its_predecessor_has_left_the_slots(
     order: list[str] = []
     reading, leave = threading.Event(), threading.Event()
 
-    def receive_slowly(sock: socket.socket, buffers: list[memoryview]) -> None:
+    receive = Connection.receive
+
+    def receive_slowly(connection: Connection, buffers: list[memoryview]) -> None:
         reading.set()
         try:
-            receive_scattered(sock, buffers)
+            receive(connection, buffers)
         finally:
             leave.wait(timeout=60)
             order.append("left")
 
-    monkeypatch.setattr(link, "receive_scattered", receive_slowly)
+    monkeypatch.setattr(Connection, "receive", receive_slowly)
     with Loopback() as run, run.raw_worker(0) as old, run.raw_worker(0) as new:
         old.join()
         old.send(old.batch_frame(0)[: HEADER_BYTES + 10])

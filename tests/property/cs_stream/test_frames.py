@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cs_stream.batches import BatchLayout, Field, RingMemory, byte_view, conform, digest, wire_buffers
-from cs_stream.errors import ProtocolError
 from cs_stream.frames import FLAG_CHECKSUM, FLAG_PONG, HEADER_BYTES, FrameType, Header, decode_header
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
 from cs_stream.protocol import (
@@ -24,6 +23,7 @@ from cs_stream.protocol import (
     WorkerEvent,
     WorkerState,
 )
+from cs_toolkit.wire import FrameError
 
 # The same examples in every run; no limit on the time of one, since the machine may be busy.
 repeatable = settings(derandomize=True)
@@ -72,7 +72,7 @@ def test_a_changed_byte_gives_another_header_or_a_protocol_error(
     data[offset] ^= flip
     try:
         changed = decode_header(data)
-    except ProtocolError:
+    except FrameError:
         return
     assert changed != header
     assert changed.encode() == data
@@ -88,7 +88,7 @@ def test_a_hello_reads_back_as_it_was_written(hello: Hello) -> None:
 @given(st.binary(max_size=200))
 def test_random_json_bytes_never_raise_anything_else(payload: bytes) -> None:
     for decode in (Hello.decode, Failure.decode, lambda data: Welcome.decode(data, 0)):
-        with pytest.raises(ProtocolError, match=r"^(HELLO|ERR|WELCOME): "):
+        with pytest.raises(FrameError, match=r"^(HELLO|ERR|WELCOME): "):
             decode(payload)
 
 
@@ -213,7 +213,7 @@ def test_garbage_in_a_stream_closes_or_waits_for_more_and_raises_nothing_else(
     end = ReceivingEnd()
     try:
         end.arrive(bytes(stream))
-    except ProtocolError:
+    except FrameError:
         assert end.core.state is ServerState.CLOSED
         assert end.core.wants() is None
 
@@ -224,7 +224,7 @@ def test_garbage_from_a_system_closes_or_waits_for_more_and_raises_nothing_else(
     worker = WorkerConnection(Hello("job", "secret", 1, 2, [], "", 1, "host", "instance"))
     try:
         worker.receive_data(garbage)
-    except ProtocolError:
+    except FrameError:
         assert worker.state is WorkerState.CLOSED
         assert worker.credit == 0
 

@@ -9,11 +9,9 @@ from cs_stream.errors import ChecksumError, ProtocolError
 from cs_stream.frames import (
     FLAG_CHECKSUM,
     HEADER_BYTES,
-    ForeignBytesError,
     FrameBuffer,
     FrameType,
     Header,
-    VersionError,
     decode_header,
 )
 from cs_stream.messages import ErrorCode, Failure, Hello, Welcome
@@ -33,6 +31,7 @@ from cs_stream.protocol import (
     WorkerConnection,
     WorkerState,
 )
+from cs_toolkit.wire import ForeignBytesError, FrameError, VersionError
 
 PAYLOAD_BYTES = 192
 HELLO = Hello("job", "secret", 1, 2, [["x", "int32", [4]]], "digest", 42, "host", "instance")
@@ -275,7 +274,7 @@ def test_a_frame_of_a_later_version_is_refused_with_both_versions() -> None:
 def test_an_impossible_header_is_refused(offset: int, value: int, message: str) -> None:
     header = bytearray(WorkerConnection(HELLO).data_to_send()[:HEADER_BYTES])
     header[offset] = value
-    with pytest.raises(ProtocolError, match=message):
+    with pytest.raises(FrameError, match=message):
         ServerConnection().receive_data(bytes(header))
 
 
@@ -306,7 +305,7 @@ def test_an_impossible_header_is_refused(offset: int, value: int, message: str) 
 def test_a_hello_of_another_form_is_refused(payload: bytes, message: str) -> None:
     server = ServerConnection()
     frame = Header(FrameType.HELLO, 0, 0, nbytes=len(payload)).encode() + payload
-    with pytest.raises(ProtocolError, match=message):
+    with pytest.raises(FrameError, match=message):
         feed(server, frame)
     assert server.state is ServerState.CLOSED
 
@@ -349,6 +348,6 @@ def test_long_failures_are_cut_to_what_a_frame_holds() -> None:
 
 def test_secrets_do_not_show() -> None:
     assert "secret" not in repr(HELLO)
-    with pytest.raises(ProtocolError) as caught:
+    with pytest.raises(FrameError) as caught:
         Hello.decode(HELLO.encode().replace(b'"job_id":"job"', b'"job_id":["secret"]'))
     assert "secret" not in str(caught.value)

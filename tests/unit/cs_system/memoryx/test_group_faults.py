@@ -20,6 +20,7 @@ from cs_system.memoryx.config import MemoryxConfig
 from cs_system.memoryx.protocol import FrameType, send_frame
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import RunHosts, Wafer, WaferProcess
+from cs_toolkit.wire import Connection
 
 from .groups import group, pids_of, train
 from .streamed_steps import Streamed, running_memoryx
@@ -150,7 +151,7 @@ def test_strangers_do_not_disturb_the_start(stack: Streamed, memoryx: tuple[str,
             strangers.extend(socket.create_connection(address) for _ in range(4))
             talking, guessing, leaving, _silent = strangers[-4:]
             talking.sendall(b"GET / HTTP/1.1\r\nHost: wafer\r\n\r\n")
-            send_frame(guessing, FrameType.JOIN, 1, b"0" * 32)
+            send_frame(Connection(guessing), FrameType.JOIN, 1, b"0" * 32)
             leaving.close()
 
     place, host_pool = MemoryxConfig((memoryx,)), Disturbed(act=disturb)

@@ -56,6 +56,7 @@ from csrun.jobs.state import QueueWatch
 from csrun.jobs.supervisor import Phase, Supervisor
 from csrun.system_status import CHIEF_REPORT_LIMIT_S, SystemWatch
 from csrun.tasks.place import tf_config
+from csrun.tasks.processes import end_command
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe
 
 EXITS_DIR = "exits"
@@ -491,7 +492,7 @@ class JobLoop:
         if not self._started and not self._command_terminated and self._command_ended_at_s is None:
             # No task runs yet: the command withdraws the job, or ends the agents that have started.
             self._command_terminated = True
-            self._command.terminate()
+            end_command(self._command, self._starter.end_signals)
 
     def _over(self) -> bool:
         if self._command_ended_at_s is None:
@@ -519,7 +520,7 @@ class JobLoop:
             with suppress(subprocess.TimeoutExpired):
                 self._command.wait(AGENTS_LIMIT_S)
         if self._command.poll() is None:
-            self._command.terminate()
+            end_command(self._command, self._starter.end_signals)
             with suppress(subprocess.TimeoutExpired):
                 self._command.wait(COMMAND_LIMIT_S)
             self._command.kill()

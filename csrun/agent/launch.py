@@ -11,7 +11,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_hex
 from shlex import join
@@ -31,7 +31,7 @@ from csrun.jobs.output import describe_tasks
 from csrun.jobs.record import known_job, prepare_log_dir, start_ticks
 from csrun.jobs.registry import register
 from csrun.tasks.command import find_command
-from csrun.tasks.processes import detach, start_task
+from csrun.tasks.processes import BETWEEN_SIGNALS_S, detach, start_task
 from csrun.tasks.signals import SignalPipe
 
 OTHER_FILES = 64  # that the launcher opens in addition to its connections
@@ -87,7 +87,7 @@ def run_agents(
             "CSRUN_JOB_TOKEN": token,
         }
         process = start_task(plan.start, file, own, dies_with_parent=False)
-        guard = CommandGuard(process.pid, [listener.fileno()])
+        guard = CommandGuard(process.pid, starter.end_signals, [listener.fileno()])
         try:
             # Not earlier: the command would pass the limit on to the tasks.
             if soft not in (resource.RLIM_INFINITY, -1) and soft < connections:
@@ -119,13 +119,14 @@ class CommandGuard:
 
     Args:
         command: pid of the command, a child of the launcher.
+        signals: that end it, in sequence.
         close: descriptors that the guard must not keep open.
     """
 
     # While tasks run, the command first gets time instead of a signal: on a signal Slurm kills all their
     # processes and the agents at once, and processes that are forked at that moment survive.
 
-    def __init__(self, command: int, close: Iterable[int]) -> None:
+    def __init__(self, command: int, signals: Sequence[int], close: Iterable[int]) -> None:
         read_end, self._write_end = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
@@ -134,7 +135,7 @@ class CommandGuard:
                 for descriptor in close:
                     os.close(descriptor)
                 detach()
-                _guard(read_end, command, start_ticks(command))
+                _guard(read_end, command, start_ticks(command), signals)
             finally:
                 os._exit(0)
         os.close(read_end)
@@ -155,7 +156,7 @@ class CommandGuard:
             os.write(self._write_end, data)
 
 
-def _guard(read_end: int, command: int, ticks: int | None) -> None:
+def _guard(read_end: int, command: int, ticks: int | None, signals: Sequence[int]) -> None:
     running = False
     while message := os.read(read_end, 1):
         if message == b".":
@@ -168,11 +169,11 @@ def _guard(read_end: int, command: int, ticks: int | None) -> None:
 
     if running:
         _wait_while(lives, AGENTS_LIMIT_S)
-    for signum in (signal.SIGTERM, signal.SIGKILL):
+    for number, signum in enumerate((*signals, signal.SIGKILL), 1):
         if lives():
             with suppress(ProcessLookupError):
                 os.kill(command, signum)
-            _wait_while(lives, COMMAND_LIMIT_S)
+            _wait_while(lives, COMMAND_LIMIT_S if number >= len(signals) else BETWEEN_SIGNALS_S)
 
 
 def _wait_while(condition: Callable[[], bool], limit_s: float) -> None:

@@ -11,7 +11,7 @@ from shlex import join, quote
 from csrun.schedulers.base import LaunchContext, LaunchPlan, LaunchRequest
 from csrun.schedulers.tasks import plural
 from csrun.tasks.environment import program_environment, unset_notice
-from csrun.tasks.place import PlaceReader
+from csrun.tasks.place import PlaceReader, reader_arguments
 
 
 @dataclass(frozen=True)  # no slots: a scheduler adds its own fields in a class below
@@ -43,14 +43,11 @@ def agent_command(read_place: PlaceReader) -> tuple[str, ...]:
     """Return the command line of an agent, isolated from the user's Python settings.
 
     Args:
-        read_place: function of a module that can be imported without site-packages.
+        read_place: as for `csrun.tasks.place.reader_arguments`.
     """
-    module = read_place.__module__
-    file = Path(str(sys.modules[module].__file__)).resolve()
-    folder = file.parents[module.count(".")]
     agent = Path(__file__).resolve().with_name("__main__.py")
     python = str(Path(sys.executable).absolute())
-    return (python, "-I", "-S", str(agent), str(folder), f"{module}:{read_place.__qualname__}")
+    return (python, "-I", "-S", str(agent), *reader_arguments(read_place))
 
 
 def describe(plan: AgentPlan, lines: Sequence[str] = ()) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
 from collections import deque
 
@@ -21,6 +22,7 @@ class Starter(ABC):
         command: name of the command: "srun".
         endings: why the scheduler sends signals to tasks, for sentences: "scancel or a time limit".
         queue_command: command that lists jobs, for sentences: "squeue".
+        end_signals: signals, sent in sequence, with which the command withdraws or ends the job.
         job_id: the scheduler's id of the job; "" until it is known.
         task_failed: the command has reported the end of a task.
         withdrawn: the job was cancelled before it had nodes.
@@ -31,6 +33,7 @@ class Starter(ABC):
     command: str
     endings: str
     queue_command: str
+    end_signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)
 
     def __init__(self) -> None:
         self._splitter = LineSplitter()

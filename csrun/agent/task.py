@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from secrets import token_hex
 
@@ -49,7 +48,7 @@ from csrun.agent.protocol import (
 from csrun.errors import CsrunError, RoleError
 from csrun.jobs.record import timestamp
 from csrun.tasks.command import find_command
-from csrun.tasks.place import TaskPlace
+from csrun.tasks.place import TaskPlace, load_reader
 from csrun.tasks.processes import Guard, adopt_orphans, descendants, reap, signal_processes, start_task
 from csrun.tasks.signals import INTERRUPTS, PASSED_ON, SignalPipe, SignalRelay
 
@@ -101,12 +100,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _read_place(arguments: Sequence[str], environment: Mapping[str, str]) -> TaskPlace:
-    folder, reader = arguments
-    # At the end: it may contain modules with the names of others, such as those of site-packages.
-    sys.path.append(folder)
-    module, _, function = reader.partition(":")
-    found = getattr(import_module(module), function)(environment)
-    if not isinstance(found, TaskPlace):
+    found = load_reader(*arguments)(environment)
+    if found is None:
         raise RoleError(
             "the scheduler has set no variables of a task; expected those of a job: only csrun_wse starts "
             "this program"

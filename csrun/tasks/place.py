@@ -6,8 +6,11 @@ the toolkit and the standard library.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
 
 from csrun.errors import RoleError
@@ -85,6 +88,26 @@ class TaskPlace:
 
 PlaceReader = Callable[[Mapping[str, str]], TaskPlace | None]
 """Returns the place of a process by its environment; None if the scheduler has not started it as a task."""
+
+
+def reader_arguments(reader: PlaceReader) -> tuple[str, str]:
+    """Return the arguments with which another process finds a reader: `load_reader(*arguments)`.
+
+    Args:
+        reader: function of a module, not of a package, that can be imported without site-packages.
+    """
+    module = reader.__module__
+    file = Path(str(sys.modules[module].__file__)).resolve()
+    return str(file.parents[module.count(".")]), f"{module}:{reader.__qualname__}"
+
+
+def load_reader(folder: str, reader: str) -> PlaceReader:
+    """Import a reader, MODULE:FUNCTION in a folder of modules."""
+    # At the end: the folder may be site-packages, and contain modules with the names of others.
+    sys.path.append(folder)
+    module, _, function = reader.partition(":")
+    loaded: PlaceReader = getattr(import_module(module), function)
+    return loaded
 
 
 def read_text(environment: Mapping[str, str], name: str) -> str:

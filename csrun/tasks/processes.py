@@ -30,11 +30,22 @@ _PR_SET_CHILD_SUBREAPER = 36
 _GUARD_SCAN_INTERVAL_S = 0.05
 _GUARD_LIMIT_S = 30.0
 _PROC = Path("/proc")
+BETWEEN_SIGNALS_S = 0.2  # two equal signals that arrive together are one
 
 
 def adopt_orphans() -> None:
     """Make this process instead of process 1 the parent of descendants whose parent dies."""
     _prctl(ctypes.CDLL(None, use_errno=True), _PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_command(command: subprocess.Popen[bytes] | subprocess.Popen[str], signals: Sequence[int]) -> None:
+    """Send signals in sequence to a command that has not ended."""
+    for number, signum in enumerate(signals):
+        if number:
+            time.sleep(BETWEEN_SIGNALS_S)
+        if command.poll() is not None:
+            return
+        command.send_signal(signum)
 
 
 def start_task(

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import socket
-import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from secrets import token_hex
 
 from csrun.doctor import Finding, machine
+from csrun.doctor.nodes import START_LIMIT_S, NodeAccess, probe_findings, probe_nodes
 from csrun.schedulers.base import Examination
-from csrun.schedulers.slurm.allocation import compress_hostlist
+from csrun.schedulers.hostlist import compress_hostlist
 from csrun.schedulers.slurm.arguments import STEP_ARGUMENTS
 from csrun.schedulers.slurm.client import (
     Node,
@@ -26,16 +19,12 @@ from csrun.schedulers.slurm.client import (
     submission_environment,
 )
 from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.schedulers.slurm.place import read_place
 from csrun.schedulers.slurm.queue import amount_of, owners_out_of_use
 from csrun.schedulers.slurm.survey import port_range
 from csrun.site import Site
-from csrun.tasks.environment import Toolkit
 
-START_LIMIT_S = 20
-ANSWER_LIMIT_S = 20.0
-SKEW_LIMIT_S = 2.0  # logs of several nodes are compared; munge fails from 300 s
 SUMMARY = "Exited with exit code"  # in srun's line about a failed task
-_LINE_BYTES = 65_536
 
 
 def checks(examination: Examination) -> Iterator[Finding]:
@@ -74,12 +63,22 @@ def _probe(
     needed += [site.container_image] if site.container_image else []
     options = SlurmOptions.of_site(site)
     own = submission_environment(examination.environment)
+    access = NodeAccess(
+        prefix=srun_prefix(count, options),
+        count=count,
+        environment=own,
+        read_place=read_place,
+        ports=ports,
+        ports_setting="SrunPortRange of slurm.conf",
+        is_busy=is_busy,
+        shorten=shorten_error,
+        example="srun --nodes=1 hostname",
+    )
     if site.container != "none":
         node = machine.Elsewhere(srun_prefix(1, options), is_busy, SUMMARY)
         yield machine.container_finding(own, toolkit, site, cwd, node)
         yield machine.python_finding(own, toolkit, site, cwd, node)
-    run = probe_nodes(count, options, own, toolkit, cwd, needed, ports)
-    yield from probe_findings(run, count)
+    yield from probe_findings(probe_nodes(access, toolkit, cwd, needed), access)
 
 
 def job_partition(site: Site, partitions: Sequence[Partition]) -> Partition | None:
@@ -195,30 +194,6 @@ def _gres_finding(site: Site, nodes: Sequence[Node]) -> Finding:
     return Finding("gres", "ok", f"{site.gres_resource} on {where}")
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The result of a probe.
-
-    Attributes:
-        shared: the doctor's file is visible under the same path.
-        missing: paths that a job needs and that do not exist.
-        skew_s: clock of the node minus that of this machine, plus the latency of the message.
-    """
-
-    node: str
-    shared: bool
-    missing: tuple[str, ...]
-    skew_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeRun:
-    """The result of the probe job: the answers of the nodes, and the error message of srun."""
-
-    answers: tuple[Answer, ...]
-    complaint: str
-
-
 def srun_prefix(count: int, options: SlurmOptions) -> tuple[str, ...]:
     """Return the srun that runs a command on `count` nodes, and fails if the cluster is busy."""
     return (
@@ -233,152 +208,6 @@ def srun_prefix(count: int, options: SlurmOptions) -> tuple[str, ...]:
     )
 
 
-def probe_nodes(
-    count: int,
-    options: SlurmOptions,
-    environment: Mapping[str, str],
-    toolkit: Toolkit,
-    cwd: Path,
-    needed: Sequence[str],
-    ports: tuple[int, int] | None,
-) -> ProbeRun:
-    """Run the probe on `count` nodes, without waiting for a busy cluster.
-
-    Args:
-        count: number of nodes.
-        options: partition, account and so on of the site's jobs.
-        environment: of the caller, without the variables of an enclosing job.
-        toolkit: with the interpreter of the probe.
-        cwd: directory that must be visible on all nodes.
-        needed: further paths that every node must have.
-        ports: Slurm's SrunPortRange; None for any port.
-    """
-    secret = token_hex(8)
-    token_file = cwd / f".csrun-doctor-{secret}"
-    token_file.touch()
-    try:
-        with _listen(ports) as listener:
-            script = Path(__file__).with_name("probe.py")
-            arguments = [
-                *srun_prefix(count, options),
-                *[str(toolkit.python), "-I", "-S", str(script)],
-                *[str(token_file), str(listener.getsockname()[1]), secret, *needed],
-            ]
-            return _gather(arguments, listener, environment, secret, count)
-    finally:
-        with suppress(OSError):
-            token_file.unlink()
-
-
 def is_busy(complaint: str) -> bool:
     """Return True if srun has failed because no node was free, which is not a problem for a run."""
     return "nodes are busy" in complaint or "Immediate execution" in complaint
-
-
-def probe_findings(run: ProbeRun, count: int) -> Iterator[Finding]:
-    """Evaluate the answers. Pure."""
-    if not run.answers:
-        error = shorten_error(run.complaint) or "no node has answered"
-        if is_busy(run.complaint):
-            text = f"not checked: {count} nodes were not free within {START_LIMIT_S} s"
-            yield Finding("on the nodes", "note", text, "run it again later, or with fewer --nodes")
-            return
-        advice = "try 'srun --nodes=1 hostname'; nodes must reach the ports of this machine"
-        yield Finding("on the nodes", "fail", f"the probe did not run: {error}", advice)
-        return
-    nodes = compress_hostlist(sorted(answer.node for answer in run.answers))
-    if len(run.answers) < count:
-        text = f"only {nodes} of {count} nodes connected back to this machine"
-        advice = "let the nodes reach this machine's ports (SrunPortRange of slurm.conf names them)"
-        yield Finding("connections", "fail", text, advice)
-    else:
-        yield Finding("connections", "ok", f"{nodes} connected back to this machine")
-    blind = sorted(answer.node for answer in run.answers if not answer.shared)
-    if blind:
-        text = f"this directory is not the same on {compress_hostlist(blind)}"
-        yield Finding("shared files", "fail", text, "work in a directory that all nodes share (see df -h .)")
-    else:
-        yield Finding("shared files", "ok", "all of them see this directory")
-    yield from _missing_findings(run.answers)
-    worst = max(run.answers, key=lambda answer: abs(answer.skew_s))
-    if abs(worst.skew_s) > SKEW_LIMIT_S:
-        text = f"the clock of {worst.node} is {worst.skew_s:+.1f} s off this machine's"
-        yield Finding("clocks", "fail" if abs(worst.skew_s) > 60 else "note", text, "set up NTP on the nodes")
-    else:
-        yield Finding("clocks", "ok", f"at most {abs(worst.skew_s):.1f} s apart")
-
-
-def _missing_findings(answers: Sequence[Answer]) -> Iterator[Finding]:
-    missing = sorted({path for answer in answers for path in answer.missing})
-    for path in missing:
-        nodes = compress_hostlist(sorted(answer.node for answer in answers if path in answer.missing))
-        yield Finding(
-            "on the nodes", "fail", f"{path} does not exist on {nodes}", "put it where all nodes see it"
-        )
-    if not missing:
-        yield Finding("on the nodes", "ok", "toolkit, image and mounted directories exist")
-
-
-def _listen(ports: tuple[int, int] | None) -> socket.socket:
-    first, last = ports or (0, 0)
-    for port in range(first, last + 1):
-        listener = socket.socket()
-        try:
-            listener.bind(("", port))
-        except OSError:
-            listener.close()
-            continue
-        listener.listen(128)
-        return listener
-    raise OSError(f"no free port in {first}-{last}")
-
-
-def _gather(
-    arguments: Sequence[str], listener: socket.socket, environment: Mapping[str, str], secret: str, count: int
-) -> ProbeRun:
-    listener.settimeout(0.1)
-    answers: list[Answer] = []
-    with subprocess.Popen(
-        arguments, env=environment, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as srun:
-        try:
-            deadline_s = time.monotonic() + START_LIMIT_S + ANSWER_LIMIT_S
-            while len(answers) < count and time.monotonic() < deadline_s:
-                ended = srun.poll() is not None
-                answer = _accept(listener, secret)
-                if answer:
-                    answers.append(answer)
-                elif ended:
-                    break
-        finally:
-            with suppress(subprocess.TimeoutExpired):
-                srun.wait(5)
-            if srun.poll() is None:
-                srun.terminate()
-        complaint = srun.stderr.read() if srun.stderr else ""
-    return ProbeRun(tuple(answers), complaint)
-
-
-def _accept(listener: socket.socket, secret: str) -> Answer | None:
-    """Return the answer of the next probe; None if none has connected."""
-    try:
-        connection, _ = listener.accept()
-    except TimeoutError:
-        return None
-    arrived_s = time.time()
-    with connection:
-        connection.settimeout(5)
-        data = b""
-        try:
-            while not data.endswith(b"\n") and len(data) < _LINE_BYTES:
-                piece = connection.recv(_LINE_BYTES)
-                if not piece:
-                    break
-                data += piece
-            result = json.loads(data)
-            if result["secret"] != secret:
-                return None
-            skew_s = result["time_s"] - arrived_s
-            return Answer(result["node"], result["shared"], tuple(result["missing"]), skew_s)
-        except (OSError, ValueError, KeyError, TypeError):
-            return None

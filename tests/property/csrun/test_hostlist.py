@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cs_toolkit.errors import UsageError
-from csrun.schedulers.slurm.allocation import MAX_NODES, compress_hostlist, expand_hostlist
+from csrun.schedulers.hostlist import MAX_NODES, compress_hostlist, expand_hostlist
 
 _NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,6}[0-9]{0,4}", fullmatch=True)
 _COUNTING = st.builds(

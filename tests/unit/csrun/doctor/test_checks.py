@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 
 from csrun.doctor import Finding, line, to_json, verdict
+from csrun.doctor.nodes import Answer, NodeAccess, ProbeRun, probe_findings
 from csrun.schedulers.slurm.checks import (
-    Answer,
-    ProbeRun,
+    is_busy,
     job_partition,
     node_findings,
     partition_findings,
     resource_findings,
 )
-from csrun.schedulers.slurm.checks import probe_findings as probe_findings
-from csrun.schedulers.slurm.client import Node, Partition, limit_seconds
+from csrun.schedulers.slurm.client import Node, Partition, limit_seconds, shorten_error
+from csrun.schedulers.slurm.place import read_place
 from csrun.site import Site
 
 SITE = Site(def_nodes=2, def_tasks_per_node=2, def_cpus_per_task=8, gres_resource="cs:1", gres_node="n1")
@@ -100,6 +100,7 @@ def test_the_default_partition_is_that_of_the_cluster() -> None:
     assert job_partition(Site(partition="gpu,all"), PARTITIONS) is PARTITIONS[1]
 
 
+ACCESS = NodeAccess(("srun",), 2, {}, read_place, None, "", is_busy, shorten_error, "srun hostname")
 ANSWERS = (Answer("n1", True, (), 0.01), Answer("n2", True, (), -0.2))
 
 
@@ -119,19 +120,19 @@ ANSWERS = (Answer("n1", True, (), 0.01), Answer("n2", True, (), -0.2))
     ],
 )
 def test_what_nodes_lack_is_named(answers: tuple[Answer, ...], name: str, level: str, text: str) -> None:
-    found = [one for one in probe_findings(ProbeRun(answers, ""), 2) if one.level != "ok"]
+    found = [one for one in probe_findings(ProbeRun(answers, ""), ACCESS) if one.level != "ok"]
     assert [(one.name, one.level) for one in found] == [(name, level)]
     assert text in found[0].text
 
 
 def test_answers_of_all_nodes_are_all_right() -> None:
-    assert set(levels(list(probe_findings(ProbeRun(ANSWERS, ""), 2))).values()) == {"ok"}
+    assert set(levels(list(probe_findings(ProbeRun(ANSWERS, ""), ACCESS))).values()) == {"ok"}
 
 
 def test_a_busy_cluster_is_no_failure_and_a_broken_one_is() -> None:
     busy = "srun: error: Unable to allocate resources: Requested nodes are busy"
-    assert [one.level for one in probe_findings(ProbeRun((), busy), 2)] == ["note"]
-    (broken,) = probe_findings(ProbeRun((), "srun: error: Invalid node name specified"), 2)
+    assert [one.level for one in probe_findings(ProbeRun((), busy), ACCESS)] == ["note"]
+    (broken,) = probe_findings(ProbeRun((), "srun: error: Invalid node name specified"), ACCESS)
     assert broken.level == "fail"
     assert "Invalid node name specified" in broken.text
 

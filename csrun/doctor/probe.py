@@ -1,0 +1,37 @@
+"""The probe that `csrun doctor` runs on every node: it checks paths and reports to the doctor.
+
+It is run as a script (`python -I -S probe.py`) and needs only the standard library. Its arguments are those
+of `csrun.tasks.place.load_reader`, a file that must be visible, host and port of the doctor, the doctor's
+secret, and further paths that must exist.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+CONNECT_LIMIT_S = 5.0
+
+
+def main(folder: str, reader: str, token_file: str, host: str, port: str, secret: str, *paths: str) -> None:
+    """Check the paths and send the result to the doctor as one line of JSON."""
+    from csrun.tasks.place import load_reader
+
+    place = load_reader(folder, reader)(os.environ)
+    result = {
+        "secret": secret,
+        "node": place.node if place and place.node else socket.gethostname(),
+        "shared": Path(token_file).exists(),
+        "missing": [path for path in paths if not Path(path).exists()],
+    }
+    address = place.launcher_host if place and place.launcher_host else host
+    with socket.create_connection((address, int(port)), CONNECT_LIMIT_S) as connection:
+        # The time is read last: the doctor compares it with the time of arrival.
+        connection.sendall(json.dumps({**result, "time_s": time.time()}).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).absolute().parents[2]))
+    main(*sys.argv[1:])

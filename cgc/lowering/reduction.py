@@ -111,8 +111,8 @@ def _mean(x: jax.Array, dimensions: tuple[int, ...]) -> jax.Array:
 _REDUCTIONS: dict[str, Callable[[Any, tuple[int, ...]], jax.Array]] = {
     "ADD": _sum,
     "MUL": _product,
-    "MAX": jnp.max,
-    "MIN": jnp.min,
+    "MAX": lax.reduce_max,
+    "MIN": lax.reduce_min,
     "AND": lax.reduce_and,
     "OR": lax.reduce_or,
     "MEAN": _mean,

@@ -195,6 +195,12 @@ def test_integers_keep_their_type_and_wrap(run_op):
     assert run_op(lambda v: ops.CumSumOp(v, 0), np.int8([100, 100])).tolist() == [100, -56]
 
 
+@pytest.mark.parametrize(("kind", "sign"), [("MAX", -1), ("MIN", 1)])
+def test_extremes_of_no_elements_are_infinite_as_in_tensorflow(run_op, kind, sign):
+    got = run_op(lambda v: ops.ReduceOp(v, kind, [0]), np.zeros((0, 2), np.float32))
+    assert got.tolist() == [sign * np.inf] * 2
+
+
 @pytest.mark.parametrize("kind", ["ADD", "MEAN"])
 def test_16_bit_sums_do_not_overflow_or_stall_on_the_way(run_op, kind):
     """In float16 itself the sum would stop growing at 2048, and the mean overflow at 65504."""

@@ -44,6 +44,7 @@ from cgc.lair.expressions import (
     move,
     view,
 )
+from cgc.lowering.jax_table import called_jaxpr
 
 _DTYPES = frozenset(
     {
@@ -85,7 +86,7 @@ def is_expressible(jaxpr: ClosedJaxpr) -> bool:
 def _flatten(jaxpr: ClosedJaxpr) -> Iterator[JaxprEqn]:
     """Yield the equations of a jaxpr, with those of the functions that it calls."""
     for eqn in jaxpr.jaxpr.eqns:
-        called = _called(eqn)
+        called = called_jaxpr(eqn)
         if called is None or called.consts or eqn.params.get("name", "") in _FUNCTIONS:
             yield eqn
         else:
@@ -94,7 +95,7 @@ def _flatten(jaxpr: ClosedJaxpr) -> Iterator[JaxprEqn]:
 
 def _is_expressible(eqn: JaxprEqn) -> bool:
     name = eqn.primitive.name
-    is_function = _called(eqn) is not None and eqn.params.get("name", "") in _FUNCTIONS
+    is_function = called_jaxpr(eqn) is not None and eqn.params.get("name", "") in _FUNCTIONS
     known = is_function or name in _POINTWISE or name in _MOVES or name in _NESTS
     avals: list[Any] = [v.aval for v in (*eqn.invars, *eqn.outvars)]
     # Loops need extents, and the bodies have no complex numbers.
@@ -139,7 +140,7 @@ class _Translation:
 
     def _translate(self, eqn: JaxprEqn, operands: _Operands) -> Sequence[Expression]:
         name = eqn.primitive.name
-        if (call := _called(eqn)) is not None:
+        if (call := called_jaxpr(eqn)) is not None:
             function = _FUNCTIONS.get(eqn.params.get("name", ""))
             if function is not None:
                 return [_pointwise(eqn, function, self._compute_once(eqn, operands))]
@@ -164,14 +165,6 @@ class _Translation:
             else x
             for x in operands
         ]
-
-
-def _called(eqn: JaxprEqn) -> ClosedJaxpr | None:
-    """Return the function that an equation calls, if it is a call."""
-    if eqn.primitive.name not in ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"):
-        return None
-    found: Any = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr") or eqn.params.get("fun_jaxpr")
-    return found if isinstance(found, ClosedJaxpr) else ClosedJaxpr(found, ())
 
 
 def _constant(value: Any, aval: Any) -> Expression:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 from xdsl.ir import Attribute, Block
 
 from cgc.cirh.base import CirhOp
@@ -86,3 +87,11 @@ def _trace(
     types = [device_type(numpy_dtype(tensor_of(value).element_type)) for value in block.args]
     arguments = [struct(shape_of(value), dtype) for value, dtype in zip(block.args, types, strict=True)]
     return jax.make_jaxpr(lambda *values: lower(op, *values))(*arguments)
+
+
+def called_jaxpr(eqn: JaxprEqn) -> ClosedJaxpr | None:
+    """Return the function that an equation calls, if it is a call."""
+    if eqn.primitive.name not in ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"):
+        return None
+    found: Any = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr") or eqn.params.get("fun_jaxpr")
+    return found if isinstance(found, ClosedJaxpr) else ClosedJaxpr(found, ())

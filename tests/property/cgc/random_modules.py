@@ -22,6 +22,7 @@ from cgc.cirh.linear import FourierOp, MatrixOp
 from cgc.cirh.random import SeededRandomOp
 from cgc.cirh.softmax import AxisOp
 from cgc.cirh.text import print_module
+from cgc.cirh.traits import Samples
 from cgc.cirh.types import (
     ANY,
     FLOATS,
@@ -31,7 +32,6 @@ from cgc.cirh.types import (
     numpy_dtype,
     tensor_type,
 )
-from cgc.passes.constant_fold import EVALUATORS
 
 T = TypeVar("T")
 SIZES = st.integers(1, 3)
@@ -610,7 +610,7 @@ def modules(
 ) -> ModuleOp:
     """A valid module that returns all its values; with `constants_only`, of ops that can be folded."""
     builder = Builder(draw, constants_only)
-    allowed = [op for op in ops.ALL_OPS if not constants_only or op in EVALUATORS]
+    allowed = [op for op in ops.ALL_OPS if not constants_only or op.TRAITS.samples is not Samples.DRAWN]
     for _ in range(draw(st.integers(1, max_ops))):
         op = GENERATORS[draw(st.sampled_from(allowed))](builder)
         if draw(st.integers(0, 3)) == 0:

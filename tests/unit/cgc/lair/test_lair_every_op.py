@@ -16,11 +16,13 @@ from xdsl.ir import Block
 from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.types import tensor_type
+from cgc.lair import from_jaxpr
 from cgc.lair.build import Array, Builder
 from cgc.lair.from_jaxpr import MAX_EQUATIONS, build_nests, is_expressible
 from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
 from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
+from cgc.lowering.evaluate import PRIMITIVES, evaluate_lowering
 from cgc.lowering.jax_table import lower
 from tests.unit.cgc.lair_interpreter import run
 
@@ -243,6 +245,37 @@ def test_a_loop_nest_computes_what_the_op_does(
                 atol=1e-3 if loose else 2e-6,
             )
     assert all(nest.call is None for nest in loop_program(module).nests)
+
+
+OUT_OF_RANGE = [name for name, *_ in CASES if name.startswith("gather")]
+
+
+@pytest.mark.parametrize(("name", "make", "arguments"), CASES, ids=[case[0] for case in CASES])
+def test_numpy_computes_it_from_constants(
+    results: dict[str, list[Values]], name: str, make: Make, arguments: Sequence[Values]
+) -> None:
+    arguments = [np.asarray(value) for value in arguments]
+    op = built(make, arguments)
+    if len(op.results) > 1:
+        return
+    got, (wanted,) = evaluate_lowering(op, arguments), results[name]
+    if name in OUT_OF_RANGE:
+        assert got is None
+        return
+    assert got is not None
+    assert got.shape == wanted.shape
+    loose = any(value.dtype.itemsize == 2 for value in (*arguments, wanted))
+    np.testing.assert_allclose(
+        got.astype(np.float64),
+        wanted.astype(np.float64),
+        rtol=2e-3 if loose else 2e-5,
+        atol=1e-3 if loose else 2e-6,
+    )
+
+
+def test_numpy_has_every_primitive_of_loop_nests() -> None:
+    nests = {*from_jaxpr._POINTWISE, *from_jaxpr._MOVES, *from_jaxpr._NESTS}
+    assert {*PRIMITIVES} == {*nests, "scatter-add"}
 
 
 EXTERN: list[tuple[str, Make, Sequence[Values], str]] = [

@@ -135,6 +135,10 @@ def write_error(target: Path, error: OSError) -> ArtifactWriteError:
     )
 
 
+# `filelock` does not replace this lock: it does not report to a waiting task who holds the lock, leaves the
+# file in place, and refuses file systems without locks unless they report ENOSYS, so all of that would remain
+# here. Importing it takes 24 ms. Its lock costs 0.1 ms, and this one 4 ms because it removes its file; a
+# compile takes it once.
 def _acquire(path: Path, timeout_s: float, on_wait: Callable[[str], None] | None) -> tuple[int, bool]:
     """(the descriptor of `path` that holds the lock, whether it keeps others out)."""
     deadline = time.monotonic() + timeout_s

@@ -6,6 +6,7 @@ Run as a module, it is the process of that system: `cs_system serve` that ends w
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import os
 import shutil
@@ -13,18 +14,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from cs_runtime.errors import EmbeddedSystemError
 from cs_system.commands import main as cs_system_main
-from cs_system.testing import START_TIMEOUT_S, read_ready_file
 from csrun.tasks.environment import program_environment, this_toolkit
 from csrun.tasks.processes import signal_on_parent_death
 
 log = logging.getLogger("cs_runtime")
 
+START_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 10.0
+_POLL_S = 0.02
 _LAST_LINES = 5
 
 
@@ -86,6 +90,24 @@ class EmbeddedSystem:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def read_ready_file(path: Path, process: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any]:
+    """Wait for the ready file of a server, and read it.
+
+    Raises:
+        RuntimeError: the process ended.
+        TimeoutError: there was no file in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not path.exists():
+        if process.poll() is not None:
+            raise RuntimeError(f"the CS system ended with exit code {process.returncode} before it was ready")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the CS system was not ready within {timeout_s:g} s")
+        time.sleep(_POLL_S)
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
 
 
 def main() -> None:

@@ -4,7 +4,6 @@
     sender       the worker's side: `Sender`
     receiver     the system's side: `Receiver`, and the `BatchRing` and `ReadySpan` that it returns
     errors       all errors of both sides
-    testing      numbered batches, and runs over loopback, for tests
 
 Lower layers without any I/O: `frames` (the bytes), `messages` (their JSON), `protocol` (the two ends of a
 connection), `run_state` (the order of the batches). With I/O: `link` and `session` (a connection

@@ -19,8 +19,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from cs_system.testing import CACHE_VARIABLE, RunningSystem, running_system
 from cs_toolkit.garbage import use_infrequent_collection
+from tests.systems import CACHE_VARIABLE, RunningSystem, running_system
 
 # How long an example takes depends on what else the machine does.
 hypothesis.settings.register_profile("any machine", deadline=None, max_examples=10)
@@ -137,13 +137,13 @@ def _verified_passes(request: pytest.FixtureRequest) -> Iterator[None]:
 def unoptimized_tensorflow() -> None:
     """In workers whose tests import TensorFlow, which they do while they are collected."""
     if "tensorflow" in sys.modules:
-        import_module("estimator.testing").optimise_graphs(False)
+        import_module("tests.clients.tensorflow_graphs").optimize_graphs(False)
 
 
 @pytest.fixture(scope="module")
 def optimized_tensorflow(unoptimized_tensorflow: None) -> Iterator[None]:
     """TensorFlow computes as for a user: in 16 bits its optimized graphs round after other operations."""
-    optimize = import_module("estimator.testing").optimise_graphs
+    optimize = import_module("tests.clients.tensorflow_graphs").optimize_graphs
     optimize(True)
     yield
     optimize(False)

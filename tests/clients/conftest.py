@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig
 from estimator.startup import lazy_submodules
+from tests.systems import RunningSystem
 
 with lazy_submodules():  # the first import in a worker of the tests: Keras then imports no scikit-learn
     import tensorflow as tf

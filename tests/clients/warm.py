@@ -33,9 +33,9 @@ with infrequent_collection():
     import tensorflow as tf
     from tensorflow.python.autograph.core.converter import ConversionOptions, ProgramContext
     from tensorflow.python.autograph.impl import api
+    from tensorflow_graphs import optimize_graphs
 
     import estimator.cs.run
-    from estimator.testing import optimise_graphs
 
 TIMEOUT_S = 600.0
 LIST_TIMEOUT_S = 3600.0
@@ -175,7 +175,7 @@ def functions_of(module):
 def main(folder, packages):
     own = task()[0]
     use_infrequent_collection()  # else programs search what was imported for a quarter of their time
-    optimise_graphs(False)
+    optimize_graphs(False)
     assert all((estimator.cs.run, tf.keras.layers.Layer))
     load("cs_runtime", "estimator", "input_rules")
     if own == "chief-0":

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from cs_system.testing import running_system
+from tests.systems import running_system
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_PY = ROOT / "models" / "fc_mnist" / "tf" / "run.py"

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 import cerebras_pytorch.experimental as cstorch
-from cs_system.testing import read_ready_file, running_system
+from cs_runtime.embedded_system import read_ready_file
+from tests.systems import running_system
 
 PROGRAM = Path(__file__).parents[1] / "clients" / "cstorch" / "programs" / "digits.py"
 LIMIT_S = 60.0

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from cs_system.testing import running_system
+from tests.systems import running_system
 
 PROGRAM = Path(__file__).parents[1] / "clients" / "cstorch" / "programs" / "digits.py"
 

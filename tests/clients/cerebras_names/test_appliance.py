@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cs_system.testing import RunningSystem
+from tests.systems import RunningSystem
 
 PROGRAM = str(Path(__file__).parent / "program" / "appliance.py")
 Command = Callable[..., CompletedProcess[str]]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import cstorch
-from cs_system.testing import RunningSystem
 from cstorch.program import Program
+from tests.systems import RunningSystem
 
 PAGE = Path(__file__).parents[3] / "docs" / "pytorch.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

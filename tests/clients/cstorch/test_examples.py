@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cs_system.testing import RunningSystem
 from csrun.schedulers.tasks import worker_variables
 from cstorch.program import Program
 from input_rules.input_export import ORDER_VARIABLE, InputProgram, Shard
+from tests.systems import RunningSystem
 
 ROOT = Path(__file__).parents[3]
 PARAMS = {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cs_system.testing import RunningSystem
+from tests.systems import RunningSystem
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = str(Path(__file__).parent / "programs" / "digits.py")

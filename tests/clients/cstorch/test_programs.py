@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cs_system.testing import RunningSystem
 from cstorch.utils.tensorboard import SummaryReader
+from tests.systems import RunningSystem
 
 
 def values_by_step(events: Iterable[Any]) -> dict[int, float]:

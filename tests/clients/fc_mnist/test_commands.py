@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import yaml
 
-from cs_system.testing import RunningSystem
+from tests.systems import RunningSystem
 
 ROOT = Path(__file__).parents[3]
 RUN_PY = ROOT / "models" / "fc_mnist" / "tf" / "run.py"

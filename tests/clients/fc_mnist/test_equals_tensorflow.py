@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 

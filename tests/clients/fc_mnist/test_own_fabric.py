@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from cs_system.testing import running_system
 from cs_toolkit import config_file
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
+from tests.systems import running_system
 
 v1 = tf.compat.v1
 

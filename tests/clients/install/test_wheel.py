@@ -22,8 +22,8 @@ from zipfile import ZipFile
 import pytest
 from packaging.requirements import Requirement
 
-from cs_system.testing import RunningSystem
 from cs_toolkit.errors import PACKAGES
+from tests.systems import RunningSystem
 
 ROOT = Path(__file__).resolve().parents[3]
 SITE = Path(sysconfig.get_path("purelib"))

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem
 from cs_toolkit.step import StepInterface
 from estimator import CerebrasEstimator, CSRunConfig, KerasEstimator
 from estimator.errors import CallError, CheckpointReadError, InputFnError, ModelFnError, UnsupportedOnCsError
+from tests.systems import RunningSystem
 
 keras = tf.keras
 STEPS, BATCH = 12, 8

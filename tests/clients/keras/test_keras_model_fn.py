@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, keras_model_fn
 from estimator.errors import ModelFnError
+from tests.systems import RunningSystem
 
 keras = tf.keras
 v1 = tf.compat.v1

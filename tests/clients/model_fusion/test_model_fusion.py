@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, ModelInfo, MultiModelFusion
 from estimator.config import MULTI_MODEL_STACK_KEY
 from estimator.errors import (
@@ -20,6 +19,7 @@ from estimator.errors import (
     ModelFnError,
     UnsupportedOnCsError,
 )
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 

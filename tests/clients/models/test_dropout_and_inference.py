@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig
+from tests.systems import RunningSystem
 
 SMALL = {"num_hidden_layers": 1}
 SMALL_TRANSFORMER = {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1}

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, loss_scale_optimizer
 from estimator.errors import CallError
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 Optimizer = Callable[[], Any]

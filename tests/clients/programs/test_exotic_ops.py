@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from cgc.cirh.text import parse_module
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 

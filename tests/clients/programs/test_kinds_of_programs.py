@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, ModeKeys
 from estimator.errors import ModelFnError
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 ModelFn = Callable[..., EstimatorSpec]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 STEPS = 8

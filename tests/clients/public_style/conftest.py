@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cs_system.testing import RunningSystem
+from tests.systems import RunningSystem
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent

@@ -18,12 +18,12 @@ import torch
 
 import cerebras_pytorch.experimental as cstorch
 from cs_runtime.errors import CallError
-from cs_system.testing import RunningSystem
 from cs_toolkit.errors import ToolkitError
 from cs_toolkit.execution_options import ReplicaChoiceError
 from cs_toolkit.messages import Message
 from cstorch.program import Program
 from estimator import CerebrasEstimator, CSRunConfig
+from tests.systems import RunningSystem
 
 MODELS = Path(__file__).parents[3] / "models"
 STEPS, SEED = 6, 11

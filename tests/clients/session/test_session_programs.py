@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import cstorch
-from cs_system.testing import RunningSystem
 from cstorch.errors import SessionError
+from tests.systems import RunningSystem
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cs_system.testing import RunningSystem, running_system
 from cs_toolkit import config_file
 from estimator import CerebrasEstimator, CSRunConfig
+from tests.systems import RunningSystem, running_system
 
 MODELS = Path(__file__).parents[3] / "models"
 DOES_NOT_FIT = "execution auto: weight streaming, because the layers do not fit the wafer together"

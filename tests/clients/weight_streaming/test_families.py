@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig
+from tests.systems import RunningSystem
 
 pytestmark = pytest.mark.soak
 

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import running_system
 from cs_toolkit.loader import load_mapping
+from tests.systems import running_system
 
 Example = Callable[[str], AbstractContextManager[dict[str, ModuleType]]]
 Losses = Callable[[Path], dict[int, float]]

@@ -13,10 +13,10 @@ import pytest
 import tensorflow as tf
 
 import cs_system.client.reservation
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig
 from estimator.cs import state
 from estimator.errors import CheckpointReadError
+from tests.systems import RunningSystem
 
 Example = Callable[[str], AbstractContextManager[dict[str, ModuleType]]]
 

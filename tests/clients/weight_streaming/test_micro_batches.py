@@ -15,8 +15,8 @@ import tensorflow as tf
 
 import cerebras_pytorch.experimental as cstorch
 from cs_runtime.errors import CallError
-from cs_system.testing import RunningSystem, running_system
 from estimator import CerebrasEstimator, CSRunConfig
+from tests.systems import RunningSystem, running_system
 
 MODELS = Path(__file__).parents[3] / "models"
 STEPS, SEED = 10, 11

@@ -12,8 +12,8 @@ import torch
 
 import cerebras_pytorch.experimental as cstorch
 from cs_runtime.options import EXECUTION_VARIABLE
-from cs_system.testing import RunningSystem
 from cstorch.program import Program
+from tests.systems import RunningSystem
 
 pytestmark = pytest.mark.soak
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cs_stream.testing import Loopback
+from tests.loopback import Loopback
 
-SCRIPT = Path(__file__).with_name("worker_process.py")
+MODULE = "tests.faults.cs_stream.worker_process"
 StartProcess = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -27,7 +27,8 @@ def start_process() -> Iterator[StartProcess]:
         host, port = run.receiver.address
         order = {"host": host, "port": port, "worker": worker, "num_workers": run.spec.num_workers}
         process = subprocess.Popen(
-            [sys.executable, str(SCRIPT), json.dumps(order | {"count": count} | orders)],
+            [sys.executable, "-m", MODULE, json.dumps(order | {"count": count} | orders)],
+            cwd=Path(__file__).parents[3],
             stdout=subprocess.PIPE,
             text=True,
         )

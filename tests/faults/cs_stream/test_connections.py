@@ -11,7 +11,7 @@ import pytest
 from cs_stream.errors import ChecksumError, ConnectError, ReplacedError, WorkerLostError
 from cs_stream.frames import HEADER_BYTES
 from cs_stream.sender import Sender
-from cs_stream.testing import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
+from tests.loopback import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
 
 # The names of runs and of senders are UUIDs in hex.
 RUN_ID_BYTES = 32

@@ -10,7 +10,7 @@ import pytest
 
 from cs_stream.errors import WorkerLostError
 from cs_stream.receiver import WorkerPhase
-from cs_stream.testing import Loopback, take_numbered
+from tests.loopback import Loopback, take_numbered
 
 StartProcess = Callable[..., "subprocess.Popen[str]"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from cs_stream.errors import StreamingError
 from cs_stream.sender import Sender, WorkerIdentity
-from cs_stream.testing import SMALL, numbered_input
+from tests.loopback import SMALL, numbered_input
 
 
 def main() -> int:

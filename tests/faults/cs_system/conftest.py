@@ -19,9 +19,9 @@ from cs_stream.batches import BatchLayout
 from cs_stream.sender import Sender, SendSummary, WorkerIdentity
 from cs_system.client import Reservation, SystemClient, join_run, parse_address
 from cs_system.messages import InputIdentity
-from cs_system.testing import RunningSystem, running_system
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.step import CompiledStep, Executable
+from tests.systems import RunningSystem, running_system
 
 LINEAR = Path(__file__).parents[2] / "unit" / "cs_system" / "linear.mlir"
 IDENTITY = InputIdentity(1, {"mode": "train"})

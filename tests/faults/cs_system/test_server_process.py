@@ -17,7 +17,7 @@ import pytest
 from cs_stream.batches import BatchLayout
 from cs_system.client import SystemClient, parse_address
 from cs_system.errors import ConnectionLostError, SystemStoppingError
-from cs_system.testing import running_system
+from tests.systems import running_system
 
 
 def cs_system(*arguments, timeout=20):

@@ -12,7 +12,7 @@ from cs_stream.sender import Sender, WorkerIdentity
 from cs_system.client import SystemClient, join_run, parse_address
 from cs_system.errors import InputFailedError, InputMismatchError, WorkerLostError, WorkersTimeoutError
 from cs_system.messages import InputIdentity
-from cs_system.testing import running_system
+from tests.systems import running_system
 
 # A worker that sends endless batches, and says so once the first is on its way.
 WORKER = """

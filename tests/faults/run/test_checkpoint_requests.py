@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cs_system.testing import RunningSystem
+from tests.systems import RunningSystem
 
 ON_CS = Path(__file__).with_name("faulty_program.py")
 ON_CPU = Path(__file__).with_name("tensorflow_program.py")  # training there is the estimator's own

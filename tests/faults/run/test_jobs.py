@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cs_system.client import SystemClient, parse_address
-from cs_system.testing import RunningSystem
+from tests.systems import RunningSystem
 
 from .training_jobs import (
     TENSORFLOW_PROGRAM,
@@ -99,7 +99,7 @@ def test_a_job_that_waits_runs_when_the_system_is_free(system: RunningSystem, tm
 
 
 def test_system_that_dies_is_named(tmp_path: Path) -> None:
-    from cs_system.testing import running_system
+    from tests.systems import running_system
 
     server = tmp_path / "server"
     server.mkdir()

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from cs_runtime.errors import OutOfRangeError
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, ModeKeys
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 

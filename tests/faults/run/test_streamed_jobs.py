@@ -18,7 +18,7 @@ import pytest
 
 from cs_runtime.options import EXECUTION_VARIABLE
 from cs_system.client import SystemClient, parse_address
-from cs_system.testing import RunningSystem, parts_of, running_system
+from tests.systems import RunningSystem, parts_of, running_system
 
 from .training_jobs import (
     assert_equal_bit_for_bit,

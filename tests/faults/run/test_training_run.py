@@ -13,11 +13,11 @@ from cs_runtime.progress import Timeline
 from cs_runtime.session import next_run
 from cs_runtime.training import train, training_run
 from cs_system.client import StepOutputs
-from cs_system.testing import RunningSystem
 from csrun.tasks.roles import TaskInfo
 from estimator import CSRunConfig, EstimatorSpec
 from estimator.cs.program import TensorFlowFrontEnd
 from estimator.input.dataset import InputSource
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 BATCHES, BATCH_SIZE = 12, 8

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from cs_system.client import SystemClient, parse_address
-from cs_system.testing import RunningSystem
+from tests.systems import RunningSystem
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).with_name("faulty_program.py")

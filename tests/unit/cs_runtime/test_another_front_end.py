@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from cs_system.testing import RunningSystem
+from tests.systems import RunningSystem
 
 PROGRAM = Path(__file__).with_name("numpy_program.py")
 RATE = 0.01

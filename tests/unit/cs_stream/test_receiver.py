@@ -13,7 +13,7 @@ from cs_stream.frames import FrameType
 from cs_stream.messages import ErrorCode, Failure
 from cs_stream.receiver import Receiver, RunSpec
 from cs_stream.sender import Sender
-from cs_stream.testing import SMALL, Loopback, RawWorker, numbered_input, take_numbered
+from tests.loopback import SMALL, Loopback, RawWorker, numbered_input, take_numbered
 
 OTHER = BatchLayout.of([("image", "float32", (4, 3)), ("label", "int64", (4,))])
 

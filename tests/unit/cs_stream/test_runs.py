@@ -18,7 +18,7 @@ from cs_stream.errors import (
     WorkerLostError,
 )
 from cs_stream.receiver import RunStats, WorkerPhase
-from cs_stream.testing import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
+from tests.loopback import SMALL, Loopback, numbered_batch, numbered_input, take_numbered
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 5])

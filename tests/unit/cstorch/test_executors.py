@@ -19,7 +19,6 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import cstorch
-from cs_system.testing import RunningSystem
 from csrun.tasks.roles import TaskInfo
 from cstorch import startup
 from cstorch.distributed import ClusterConfig
@@ -28,6 +27,7 @@ from cstorch.loop.steps import _Summary
 from cstorch.program import Program, configuration
 from cstorch.utils.data import DataExecutor, DataLoader, Range, Schedule
 from cstorch.utils.tensorboard import SummaryReader, SummaryWriter
+from tests.systems import RunningSystem
 
 
 def values_by_step(events: Iterable[Any]) -> dict[int, float]:

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import cstorch
-from cs_system.testing import RunningSystem
 from cstorch import experimental, predict
 from cstorch.errors import ImplicitLoopError
+from tests.systems import RunningSystem
 
 VOCABULARY, WIDTH, SIZE, START = 23, 16, 12, 22
 PROMPTS = [

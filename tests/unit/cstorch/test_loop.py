@@ -20,7 +20,6 @@ from torch.utils.data import TensorDataset
 import cstorch
 from cs_runtime.errors import NonFiniteLossError
 from cs_runtime.options import local_compile_dir
-from cs_system.testing import RunningSystem
 from csrun.tasks.place import EXIT_REQUEUE
 from cstorch import job, step_count
 from cstorch.config import Configuration
@@ -38,6 +37,7 @@ from cstorch.loop import base
 from cstorch.program import Program, configuration
 from cstorch.utils.data import DataLoader
 from cstorch.v1.session.core import cb_model as cm
+from tests.systems import RunningSystem
 
 STEPS, FEATURES, CLASSES, BATCH = 25, 6, 4, 16
 

@@ -24,7 +24,6 @@ from torch.utils.data import TensorDataset
 import cerebras_pytorch
 import cstorch
 import cstorch.v1.session
-from cs_system.testing import RunningSystem
 from cstorch.core.annotation import AnnotationMode, annotate, create_annotation, kernel_annotater
 from cstorch.core.compile import register_trace_fn_post_hook, register_trace_fn_pre_hook
 from cstorch.distributed import ClusterConfig, ClusterSpec, TaskRole, TaskSpec, cache
@@ -39,6 +38,7 @@ from cstorch.utils.call_once import call_once
 from cstorch.utils.data import DataExecutor, DataLoader, DistributedSampler
 from cstorch.utils.filters import convert_glob_to_regex, make_param_filter
 from cstorch.utils.nest import recurse_spec, visit_torch_tensors
+from tests.systems import RunningSystem
 
 PATHS = """
 amp.grad_scaler.GradScaler amp.optimizer_step.optimizer_step core.name_scope.add_debug_name

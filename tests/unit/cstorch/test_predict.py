@@ -11,10 +11,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import cstorch
-from cs_system.testing import RunningSystem
 from cstorch import predict
 from cstorch.errors import InputError
 from cstorch.program import Program
+from tests.systems import RunningSystem
 
 CLASSES, FEATURES, BATCH = 3, 6, 8
 

@@ -14,12 +14,12 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 import cstorch
-from cs_system.testing import RunningSystem
 from cstorch.errors import ConfigureError
 from cstorch.metrics import AccuracyMetric
 from cstorch.program import Program, configuration
 from cstorch.step_count import steps_done
 from cstorch.utils.data import DataExecutor, DataLoader
+from tests.systems import RunningSystem
 
 pytestmark = pytest.mark.usefixtures("fresh_process")
 

@@ -14,7 +14,6 @@ import yaml
 from torch import nn
 
 import cstorch
-from cs_system.testing import RunningSystem
 from cstorch import step_count
 from cstorch.optim.lr_scheduler import CosineDecayLR, LinearLR, SequentialLR
 from cstorch.program import Program
@@ -27,6 +26,7 @@ from models.gpt2.pytorch.data import train_dataloader as text
 from models.resnet.pytorch.data import train_dataloader as images
 from models.resnet.pytorch.model import ResNet
 from tests.programs.pytorch.language_models import GPT2Loss
+from tests.systems import RunningSystem
 
 MODELS = Path(__file__).parents[3] / "models"
 STEPS, STOP = 20, 12

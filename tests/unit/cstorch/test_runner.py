@@ -16,13 +16,13 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from cs_runtime.errors import CallError
-from cs_system.testing import RunningSystem
 from csrun.tasks.place import EXIT_REQUEUE
 from cstorch.metrics import AccuracyMetric
 from cstorch.program import Program
 from cstorch.v1.runner import LossValueError, RunConfig, Runner, run
 from cstorch.v1.runner.runner import newest_checkpoint
 from cstorch.v1.runner.settings import StepsReachedError
+from tests.systems import RunningSystem
 
 FEATURES, CLASSES, BATCH, EPOCH = 6, 4, 16, 8
 

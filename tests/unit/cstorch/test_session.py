@@ -17,7 +17,6 @@ import cerebras_torch as cbtorch
 import cstorch
 import input_analyzer
 from cs_runtime.errors import CallError
-from cs_system.testing import RunningSystem
 from cstorch import optim
 from cstorch.distributed import ClusterConfig
 from cstorch.errors import (
@@ -41,6 +40,7 @@ from cstorch.v1.session.core import modes
 from cstorch.v1.session.environment import RunConfig
 from cstorch.v1.session.optim.lr_scheduler import count_step, take_schedule
 from cstorch.v1.session.utils import extract_loss, nest
+from tests.systems import RunningSystem
 
 FEATURES, CLASSES, BATCH, STEPS = 6, 4, 16, 4
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 
 import cstorch
-from cs_system.testing import RunningSystem
 from cs_toolkit.step import GLOBAL_STEP, OPTIMIZER_STATE
 from cstorch import amp, optim, sparse
 from cstorch.program import Program
 from cstorch.sparse import init, utils
 from cstorch.sparse.utils import checkerboard_mask, from_zeros_mask, kept_count, largest, topk_mask
+from tests.systems import RunningSystem
 
 from .conftest import run_compiled
 

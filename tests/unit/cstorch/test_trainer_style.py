@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import cstorch
-from cs_system.testing import RunningSystem
 from cstorch.distributed import ClusterConfig
 from cstorch.utils.data import DataExecutor, DataLoader, Schedule
+from tests.systems import RunningSystem
 
 STEPS, EVERY = 6, 3
 

@@ -12,9 +12,9 @@ import pytest
 import tensorflow as tf
 import yaml
 
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, EstimatorSpec
 from estimator.errors import CallError
+from tests.systems import RunningSystem
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]

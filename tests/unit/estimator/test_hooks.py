@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem
 from estimator import (
     CerebrasEstimator,
     EstimatorSpec,
@@ -27,6 +26,7 @@ from estimator import (
 from estimator.cs.hooks import _ALTERNATIVES
 from estimator.errors import CallError, UnsupportedOnCsError
 from estimator.summaries import EventWriter
+from tests.systems import RunningSystem
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, EstimatorSpec
 from estimator.cs.program import _warn_of_dropped
 from estimator.summaries import HISTOGRAM_ELEMENTS
+from tests.systems import RunningSystem
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from cs_system.testing import RunningSystem
+from tests.systems import RunningSystem
 
 Modules = dict[str, Any]
 

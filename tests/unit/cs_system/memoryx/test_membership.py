@@ -21,7 +21,7 @@ from cs_system.memoryx.config import MemoryxConfig
 from cs_system.swarmx.group import GroupEngine
 from cs_system.swarmx.hosts import HostPool
 from cs_system.swarmx.membership import GroupConfig, GroupFile, GroupLeader, find_group
-from cs_system.testing import parts_of
+from tests.systems import parts_of
 
 from .streamed_steps import Streamed
 

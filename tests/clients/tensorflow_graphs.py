@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def optimise_graphs(wanted: bool) -> None:
+def optimize_graphs(wanted: bool) -> None:
     """Enable or disable graph optimization in all TensorFlow sessions that this process creates from now on.
 
     Optimization takes a third of the CPU time of two training steps, and only pays off for thousands. Results

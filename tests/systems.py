@@ -1,24 +1,21 @@
-"""A CS system in a separate process, for tests and benchmarks of programs that need one."""
+"""A CS system in a separate process, for tests of programs that need one."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-START_TIMEOUT_S = 60.0
+from cs_runtime.embedded_system import START_TIMEOUT_S, read_ready_file
+
 # Environment variable with a directory in which all systems of `running_system` store compiled programs.
 CACHE_VARIABLE = "CS_SYSTEM_TESTING_CACHE"
 _PARTS = ("cs_memoryx", "cs_wafer_")
 _STOP_TIMEOUT_S = 10.0
-_POLL_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -60,24 +57,6 @@ def _children(pid: int) -> list[int]:
         with suppress(OSError):
             found += map(int, task.read_text().split())
     return found
-
-
-def read_ready_file(path: Path, process: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any]:
-    """Wait for the ready file of a server, and read it.
-
-    Raises:
-        RuntimeError: the process ended.
-        TimeoutError: there was no file in time.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not path.exists():
-        if process.poll() is not None:
-            raise RuntimeError(f"the CS system ended with exit code {process.returncode} before it was ready")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"the CS system was not ready within {timeout_s:g} s")
-        time.sleep(_POLL_S)
-    content: dict[str, Any] = json.loads(path.read_text())
-    return content
 
 
 @contextmanager

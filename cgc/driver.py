@@ -45,7 +45,7 @@ from cs_toolkit.step import StepInterface
 if TYPE_CHECKING:
     from cgc.kernels import KernelGraph
     from cgc.publishing import DirectoryLock
-    from cgc.report import CompileReport, StreamedReport
+    from cgc.report import CompileReport
 
 _VALIDATE_STAGES = 3
 
@@ -74,7 +74,7 @@ class CompileResult:
     reused: bool
     warnings: tuple[str, ...]
     seconds: float
-    report: CompileReport | StreamedReport | None
+    report: CompileReport | None
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -224,7 +224,7 @@ def _compile(
     lock: DirectoryLock,
     progress: Progress | None,
     made: Provenance,
-) -> tuple[Artifact, CompileReport | StreamedReport]:
+) -> tuple[Artifact, CompileReport]:
     from cgc.execution.choice import compile_for
 
     stages, compiled = compile_for(options, module, scanned, interface, fabric, progress)

@@ -169,7 +169,8 @@ def preload_compiler() -> None:
         "cs_runtime.step_program",
     ):
         import_module(name)
-    page_environment().get_template("compile_report.html.j2")
+    for name in ("compile_report.html.j2", "macros.html.j2", "pipelined_report.html.j2"):
+        page_environment().get_template(name)
 
 
 def of_worker(batches: Sequence[Any], rank: int, workers: int) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +12,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cgc.cirh.interface import step_mode
 from cgc.cirh.module import verify_module
-from cgc.manifest import PROVENANCE, Estimates, ExecutableEntry, Interface, Provenance, executable_file
+from cgc.manifest import (
+    PROVENANCE,
+    REPORT_HTML,
+    REPORT_JSON,
+    REPORT_TEXT,
+    Estimates,
+    ExecutableEntry,
+    Interface,
+    Provenance,
+    executable_file,
+)
 from cgc.passes import DEFAULT_PIPELINE, precision_pipeline
 from cs_toolkit.execution_options import Streaming
 from cs_toolkit.step import ExecutionChoice, Precision
@@ -21,7 +31,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from cgc.cirh.op_table import OpTable
-    from cgc.report import CompileReport, StreamedReport
+    from cgc.report import CompileReport
     from cs_toolkit.step import StepInterface
 
 # Stages of every compile: checking and rewriting the graph at its start, writing the artifact at its end.
@@ -132,18 +142,16 @@ class Compiled:
     Attributes:
         batch_size: samples of a step.
         parts: the executables, in the order that the mode of execution requires.
-        texts: all other files by name, except the human-readable reports.
+        texts: all other files by name, except the reports.
         estimates: for the manifest.
         report: the estimates as objects.
-        render: returns the human-readable reports by file name, given the provenance of the compile.
     """
 
     batch_size: int
     parts: tuple[Part, ...]
     texts: dict[str, str]
     estimates: Estimates
-    report: CompileReport | StreamedReport
-    render: Callable[[Provenance], Mapping[str, str]]
+    report: CompileReport
 
     def files(self, made: Provenance) -> dict[str, bytes]:
         """Return every file of the artifact but its manifest.
@@ -151,7 +159,14 @@ class Compiled:
         Args:
             made: provenance, for the human-readable reports and a separate file; no other file depends on it.
         """
-        texts = {**self.texts, **self.render(made)}
+        from cgc.report import build_json, render_html, render_text  # lazy: a cached compile has no report
+
+        texts = {
+            **self.texts,
+            REPORT_JSON: json.dumps(build_json(self.report), indent=1) + "\n",
+            REPORT_TEXT: render_text(self.report, made),
+            REPORT_HTML: render_html(self.report, made),
+        }
         if made != Provenance():
             texts[PROVENANCE] = json.dumps(made.to_json(), indent=1) + "\n"
         encoded = {name: text.encode() for name, text in texts.items()}

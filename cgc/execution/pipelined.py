@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
@@ -21,17 +20,13 @@ from cgc.manifest import (
     KERNELS_TEXT,
     LAIR_TEXT,
     PLAN,
-    REPORT_HTML,
-    REPORT_JSON,
-    REPORT_TEXT,
     PipelinedEstimates,
 )
 from cgc.performance.replicas import select_replicas
-from cgc.report import CompileReport, build_json, build_replicas_report, render_html, render_plan, render_text
+from cgc.report import build_replicas_report, render_plan
 
 if TYPE_CHECKING:
     from cgc.execution.compilation import Stages
-    from cgc.manifest import Provenance
     from cgc.performance.replicas import Replicated
     from cs_toolkit.execution_options import ReplicaChoice
     from cs_toolkit.fabric import Fabric
@@ -96,28 +91,22 @@ def compile_pipelined(
     with stages.stage("Exporting the executable"):
         executable = Part(_WHOLE_STEP, interface, export_step(module, interface))
     with stages.stage("Writing the report"):
-        deltat = report.performance.overall.deltat_cycles
+        deltat = copies.performance.overall.deltat_cycles
         texts = {
             CIRH_TEXT: print_module(module),
             KERNELS_TEXT: kernels_text(module, copies.graph),
             LAIR_TEXT: lair_text(module, copies.graph),
             PLAN: render_plan(report),
             DELTAT_ESTIMATE: json.dumps({"estimated_deltat": deltat}, separators=(",", ":")),
-            REPORT_JSON: json.dumps(build_json(report), indent=1) + "\n",
         }
-    overall = report.performance.overall
     estimates = PipelinedEstimates(
-        deltat_cycles=overall.deltat_cycles,
-        samples_per_s=overall.samples_per_s,
-        active_pes=overall.active_pes,
-        total_utilization=overall.active_pes / fabric.processing_elements,
+        deltat_cycles=deltat,
+        samples_per_s=report.samples_per_s,
+        active_pes=report.active_pes,
+        total_utilization=report.active_pes / fabric.processing_elements,
         replicas=copies.count,
     )
-    return Compiled(report.batch_size, (executable,), texts, estimates, report, partial(_reports, report))
-
-
-def _reports(report: CompileReport, made: Provenance) -> dict[str, str]:
-    return {REPORT_TEXT: render_text(report, made), REPORT_HTML: render_html(report, made)}
+    return Compiled(report.batch_size, (executable,), texts, estimates, report)
 
 
 def kernels_text(module: ModuleOp, graph: KernelGraph) -> str:

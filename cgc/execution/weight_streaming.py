@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import ModuleOp
@@ -17,21 +15,14 @@ from cgc.execution.compilation import Compiled, Part
 from cgc.layers.micro_batches import NotSplitError
 from cgc.layers.streamed import StreamedStep, recomputing, split_norms, streamed_step
 from cgc.layers.traffic import peak_bytes
-from cgc.manifest import CIRH_TEXT, REPORT_HTML, REPORT_JSON, REPORT_TEXT, SCHEDULE, StreamedEstimates
+from cgc.manifest import CIRH_TEXT, SCHEDULE, StreamedEstimates
 from cgc.performance.layers import activation_room, layer_costs, place_layers
-from cgc.report import (
-    StreamedReport,
-    build_streamed_json,
-    build_streamed_report,
-    render_streamed_html,
-    render_streamed_text,
-)
+from cgc.report import CompileReport, build_streamed_report
 from cs_toolkit.execution_options import Recompute, Streaming, micro_batch_error
 from cs_toolkit.layered_step import Schedule
 
 if TYPE_CHECKING:
     from cgc.execution.compilation import Stages
-    from cgc.manifest import Provenance
     from cs_toolkit.fabric import Fabric
     from cs_toolkit.step import Precision
 
@@ -72,9 +63,8 @@ def compile_streamed(
         texts = {
             CIRH_TEXT: print_module(step.module),
             SCHEDULE: step.schedule.to_json(),
-            REPORT_JSON: json.dumps(build_streamed_json(report), indent=1) + "\n",
         }
-    return Compiled(report.batch_size, parts, texts, _estimates(report), report, partial(_reports, report))
+    return Compiled(report.batch_size, parts, texts, _estimates(report), report)
 
 
 def estimate_streamed(
@@ -83,7 +73,7 @@ def estimate_streamed(
     stages: Stages,
     streaming: Streaming,
     notices: tuple[str, ...] = (),
-) -> tuple[StreamedStep, StreamedReport]:
+) -> tuple[StreamedStep, CompileReport]:
     """Cut a rewritten step into layers and estimate its performance; three stages.
 
     Raises:
@@ -110,19 +100,17 @@ def estimate_streamed(
     return step, report
 
 
-def _reports(report: StreamedReport, made: Provenance) -> dict[str, str]:
-    return {REPORT_TEXT: render_streamed_text(report, made), REPORT_HTML: render_streamed_html(report, made)}
-
-
-def _estimates(report: StreamedReport) -> StreamedEstimates:
+def _estimates(report: CompileReport) -> StreamedEstimates:
     """Return the figures of the report for the manifest."""
-    performance = report.performance
+    part = report.streamed
+    assert part is not None
+    performance = part.performance
     return StreamedEstimates(
         samples_per_s=report.samples_per_s,
         active_pes=report.active_pes,
         total_utilization=report.active_pes / report.fabric.processing_elements,
-        layers=len(report.layers),
-        recomputed_layers=len(report.recomputed),
+        layers=len(part.layers),
+        recomputed_layers=len(part.recomputed),
         micro_batches=performance.micro_batches,
         step_s=performance.step_s,
         bound_by=performance.bound_by,

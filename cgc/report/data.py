@@ -1,4 +1,4 @@
-"""The report for other programs: `compile_report.json` and `plan.json`."""
+"""The compile report for programs: `compile_report.json` and `plan.json`."""
 
 from __future__ import annotations
 
@@ -7,66 +7,72 @@ from dataclasses import asdict
 from typing import Any
 
 from cgc.performance.model import Figures
+from cgc.performance.replicas import Replicated
 from cgc.report.families import sum_families, sum_layer_families
-from cgc.report.model import CompileReport, KernelReport, LayerReport, StreamedReport
-from cgc.report.replicas import build_replicas_json
-from cgc.report.text import render_streamed_verdict, suggest_kernel_changes
+from cgc.report.model import (
+    CompileReport,
+    KernelReport,
+    LayerReport,
+    PipelinedPart,
+    ReplicaReport,
+    StreamedPart,
+)
+from cgc.report.text import render_verdict
 from cgc.report.what_if import SlowestKernel
 
 
 def build_json(report: CompileReport) -> dict[str, Any]:
-    """Build the JSON value of a pipelined step's report, with all figures unrounded.
+    """Build the JSON value of a report, with all figures unrounded.
 
-    Keys: `fabric`, `clock_hz`, `batch_size`, `precision`, `overall` (figures), `kernels` (figures plus name,
-    family, generated, origin ("matched" or "generated"), loops (of a generated kernel, one line a nest), ops,
-    rectangle, memory_per_pe_bytes, source; in data-flow order), `families` (sums of the kernels by family),
-    `bottleneck` (kernel, limit, reason, deltat_cycles, remedies: suggestions that would lift the limit,
-    levers: estimated changes of that kernel), `notices` (the reasons for this kind of execution, if the
-    compiler chose it), `replicas` (only if the model may have several copies on the wafer: the copies, their
-    exchange, the counts that were compared; `kernels` are then those of one copy, and `overall` has the rates
-    and PEs of all copies with the cycles of one).
+    Keys of all reports: `fabric`, `clock_hz`, `estimate_of`, `batch_size`, `precision`, `overall` (figures),
+    `families` (sums of the kernels by family), `notices` (the reasons for this kind of execution; may be
+    missing).
+
+    Keys of a pipelined step: `kernels` (figures plus name, family, generated, origin ("matched" or
+    "generated"), loops (of a generated kernel, one line a nest), ops, rectangle, memory_per_pe_bytes, source;
+    in data-flow order), `bottleneck` (kernel, limit, reason, deltat_cycles, remedies: suggestions that would
+    lift the limit, levers: estimated changes of that kernel), `replicas` (only if the model may have several
+    copies on the wafer: the copies, their exchange, the counts that were compared; `kernels` are then those
+    of one copy, and `overall` has the rates and PEs of all copies with the cycles of one).
+
+    Keys of a step with streamed weights: `processing_elements` (of the whole wafer), `io_bytes_per_s`,
+    `execution`, `layers` (in the order of the forward pass; layers of one `kind` share a floorplan), `kinds`
+    (kernels with their rectangles in one copy), `verdict`, `remedies`, `kernel` (the slowest one of the
+    slowest layer, with its `levers`: its estimated changes), `changes` (estimated changes of the step).
     """
-    performance = report.performance
+    fabric, pipelined, streamed = report.fabric, report.pipelined, report.streamed
+    data: dict[str, Any] = {"fabric": fabric.name, "clock_hz": fabric.clock_hz}
+    if streamed is not None:
+        data["processing_elements"] = fabric.processing_elements
+        data["io_bytes_per_s"] = fabric.io_bytes_per_s
+    data["estimate_of"] = "time on the wafer, not of the simulator"
+    if streamed is not None:
+        data["execution"] = "weight_streaming"
+    data |= {"batch_size": report.batch_size, "precision": report.precision}
+    if pipelined is not None:
+        data |= _pipelined_json(report, pipelined)
+    if streamed is not None:
+        data |= _streamed_json(report, streamed)
+    return data
+
+
+def _pipelined_json(report: CompileReport, part: PipelinedPart) -> dict[str, Any]:
+    performance = part.performance
     return {
-        "fabric": report.fabric.name,
-        "clock_hz": report.fabric.clock_hz,
-        "estimate_of": "time on the wafer, not of the simulator",
-        "batch_size": report.batch_size,
-        "precision": report.precision,
         "overall": _figures_json(performance.overall),
-        "kernels": [_kernel_json(kernel) for kernel in report.kernels],
-        "families": [asdict(one) for one in sum_families(report.kernels)],
+        "kernels": [_kernel_json(kernel) for kernel in part.kernels],
+        "families": [asdict(one) for one in sum_families(part.kernels)],
         "bottleneck": {
             "kernel": performance.bottleneck,
-            "limit": report.limit.kind,
-            "reason": report.limit.reason.value,
+            "limit": part.limit.kind,
+            "reason": part.limit.reason.value,
             "deltat_cycles": performance.overall.deltat_cycles,
             "remedies": list(report.suggestions),
             "levers": [asdict(change) for change in report.changes],
         },
         **({"notices": list(report.notices)} if report.notices else {}),
-        **({"replicas": build_replicas_json(report.replicas)} if report.replicas is not None else {}),
+        **({"replicas": _replicas_json(part.replicas)} if part.replicas is not None else {}),
     }
-
-
-def render_plan(report: CompileReport) -> str:
-    """Render the placement as compact JSON: `total_utilization` (0 to 1), rectangles `[x, y, width, height]`.
-
-    If the model has several copies, the rectangles are those of the first one, and `copies` has the corners
-    `[x, y]` of the boxes of all.
-    """
-    placement = report.placement
-    plan: dict[str, Any] = {
-        "fabric": placement.fabric,
-        "width": report.fabric.width,
-        "height": report.fabric.height,
-        "total_utilization": report.performance.overall.active_pes / report.fabric.processing_elements,
-        "wire_length": placement.wire_length,
-        "kernels": {name: [r.x, r.y, r.width, r.height] for name, r in placement.rects.items()},
-    }
-    if report.replicas is not None and report.replicas.copies.count > 1:
-        plan["copies"] = [list(corner) for corner in report.replicas.copies.boxes.corners]
-    return json.dumps(plan, separators=(",", ":"))
 
 
 def _figures_json(figures: Figures) -> dict[str, int | float]:
@@ -86,7 +92,7 @@ def _kernel_json(row: KernelReport) -> dict[str, Any]:
         "name": row.kernel.name,
         "family": row.kernel.family,
         "generated": row.kernel.generated,
-        "origin": "generated" if row.kernel.generated else "matched",
+        "origin": row.origin,
         "loops": list(row.kernel.loops.describe()) if row.kernel.loops else [],
         "ops": list(row.kernel.ops),
         "source": row.kernel.source,
@@ -96,44 +102,58 @@ def _kernel_json(row: KernelReport) -> dict[str, Any]:
     }
 
 
-def build_streamed_json(report: StreamedReport) -> dict[str, Any]:
-    """Build the JSON value of a streamed step's report, with all figures unrounded.
-
-    Keys: `fabric`, `clock_hz`, `processing_elements` (of the whole wafer), `batch_size`, `precision`,
-    `overall`, `layers` (in the order of the forward pass; layers of one `kind` share a floorplan), `kinds`
-    (kernels with their rectangles in one copy), `families` (sums of the kernels of all layers), `verdict`,
-    `remedies`, `kernel` (the slowest one of the slowest layer, with its `levers`: its estimated changes),
-    `changes` (estimated changes of the step), `notices`.
-    """
-    performance = report.performance
+def _replicas_json(replicas: ReplicaReport) -> dict[str, Any]:
+    copies = replicas.copies
     return {
-        "fabric": report.fabric.name,
-        "clock_hz": report.fabric.clock_hz,
-        "processing_elements": report.fabric.processing_elements,
-        "io_bytes_per_s": report.fabric.io_bytes_per_s,
-        "estimate_of": "time on the wafer, not of the simulator",
-        "execution": "weight_streaming",
-        "batch_size": report.batch_size,
-        "precision": report.precision,
+        **_copies_json(copies),
+        "columns": copies.boxes.columns,
+        "rows": copies.boxes.rows,
+        "box": {"width": copies.boxes.width, "height": copies.boxes.height},
+        "samples_per_step": copies.samples,
+        "gradient_bytes": copies.exchange.gradient_bytes,
+        "step_cycles": copies.step_cycles,
+        "exchange_percent": replicas.exchange_percent,
+        "tried": [_copies_json(other) for other in replicas.tried],
+    }
+
+
+def _copies_json(copies: Replicated) -> dict[str, int | float]:
+    overall = copies.performance.overall
+    return {
+        "replicas": copies.count,
+        "samples_per_s": overall.samples_per_s,
+        "samples_per_s_of_one": copies.one.samples_per_s,
+        "active_pes": overall.active_pes,
+        "active_pes_of_one": copies.one.active_pes,
+        "active_pes_percent": overall.active_pes_percent,
+        "deltat_cycles": copies.one.deltat_cycles,
+        "emptying_cycles": copies.exchange.emptying_cycles,
+        "exchange_cycles": copies.exchange.exchange_cycles,
+    }
+
+
+def _streamed_json(report: CompileReport, part: StreamedPart) -> dict[str, Any]:
+    performance = part.performance
+    return {
         "overall": {
             "samples_per_s": report.samples_per_s,
             "step_s": performance.step_s,
             "seconds": dict(performance.parts),
             "bound_by": performance.bound_by,
-            "layers": len(report.layers),
-            "recomputed_layers": len(report.recomputed),
+            "layers": len(part.layers),
+            "recomputed_layers": len(part.recomputed),
             "micro_batches": performance.micro_batches,
             "micro_batch_size": performance.micro_batch_size,
             "activation_bytes": performance.activation_bytes,
             "activation_room_bytes": performance.activation_room_bytes,
             "active_pes": report.active_pes,
         },
-        "layers": [_layer_json(layer) for layer in report.layers],
-        "kinds": _kinds_json(report),
-        "families": [asdict(one) for one in sum_layer_families(report.layers)],
-        "verdict": render_streamed_verdict(report),
-        "remedies": list(suggest_kernel_changes(report)),
-        "kernel": _slowest_kernel_json(report.kernel),
+        "layers": [_layer_json(layer) for layer in part.layers],
+        "kinds": _kinds_json(part),
+        "families": [asdict(one) for one in sum_layer_families(part.layers)],
+        "verdict": render_verdict(report),
+        "remedies": list(report.suggestions),
+        "kernel": _slowest_kernel_json(part.kernel),
         "changes": [asdict(change) for change in report.changes],
         "notices": list(report.notices),
     }
@@ -168,8 +188,8 @@ def _layer_json(layer: LayerReport) -> dict[str, Any]:
     }
 
 
-def _kinds_json(report: StreamedReport) -> list[dict[str, Any]]:
-    plans = {layer.placed.plan.number: layer.placed.plan for layer in report.layers}
+def _kinds_json(part: StreamedPart) -> list[dict[str, Any]]:
+    plans = {layer.placed.plan.number: layer.placed.plan for layer in part.layers}
     kinds = []
     for plan in plans.values():
         if plan.copies is None or plan.graph is None:
@@ -182,3 +202,25 @@ def _kinds_json(report: StreamedReport) -> list[dict[str, Any]]:
         grid = {name: getattr(copies, name) for name in ("columns", "rows", "width", "height")}
         kinds.append({"kind": plan.number, "grid": grid, "kernels": kernels})
     return kinds
+
+
+def render_plan(report: CompileReport) -> str:
+    """Render the placement of a pipelined step as compact JSON.
+
+    `total_utilization` is 0 to 1, and rectangles are `[x, y, width, height]`. If the model has several
+    copies, the rectangles are those of the first one, and `copies` has the corners `[x, y]` of all boxes.
+    """
+    part = report.pipelined
+    assert part is not None, "a step with streamed weights has a placement for each kind of layer"
+    placement = part.placement
+    plan: dict[str, Any] = {
+        "fabric": placement.fabric,
+        "width": report.fabric.width,
+        "height": report.fabric.height,
+        "total_utilization": report.active_pes / report.fabric.processing_elements,
+        "wire_length": placement.wire_length,
+        "kernels": {name: [r.x, r.y, r.width, r.height] for name, r in placement.rects.items()},
+    }
+    if part.replicas is not None and part.copies > 1:
+        plan["copies"] = [list(corner) for corner in part.replicas.copies.boxes.corners]
+    return json.dumps(plan, separators=(",", ":"))

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,52 +168,45 @@ def used_window(rects: Sequence[Rect], fabric: Fabric, width_px: float) -> Windo
     return Window(x, y, wide, tall, (width_px - _MARGIN_LEFT - _MARGIN) / wide)
 
 
-class Drawn(Protocol):
-    """What a drawing shows."""
+@dataclass(frozen=True)
+class PlacedKernels:
+    """Kernels at their places on the wafer, or on the part of it that one copy takes.
 
-    @property
-    def fabric(self) -> Fabric:
-        """The PEs that there are."""
-        ...
+    Attributes:
+        fabric: the PEs that they are placed on.
+        kernels: in data-flow order.
+        edges: the streams to draw.
+        slowest: the kernel to outline; None if the speed is bounded by something else.
+    """
 
-    @property
-    def kernels(self) -> Sequence[KernelReport]:
-        """In data-flow order."""
-        ...
-
-    @property
-    def edges(self) -> Sequence[Edge]:
-        """What streams between them."""
-        ...
-
-    @property
-    def bottleneck(self) -> KernelReport | None:
-        """The one that bounds the speed."""
-        ...
+    fabric: Fabric
+    kernels: Sequence[KernelReport]
+    edges: Sequence[Edge]
+    slowest: KernelReport | None
 
 
-def overview(report: Drawn, window: Window, enlarged: Window) -> Floorplan:
+def overview(placed: PlacedKernels, window: Window, enlarged: Window | Rect) -> Floorplan:
     """The whole fabric with its kernels and the frame of the part that is enlarged beside it."""
     return Floorplan(
         window,
-        _outline(report.fabric, window),
-        _axes(report.fabric, window),
-        _tiles(report, window),
+        _outline(placed.fabric, window),
+        _axes(placed.fabric, window),
+        _tiles(placed, window),
         frame=_clip(window.box(enlarged.x, enlarged.y, enlarged.width, enlarged.height), window),
     )
 
 
-def detail(report: Drawn, window: Window) -> Floorplan:
+def detail(placed: PlacedKernels, window: Window) -> Floorplan:
     """A part of the fabric with kernels, labels and streams."""
-    tiles = _tiles(report, window)
-    names = [row.kernel.name for row in report.kernels]
-    notes = [f"{row.figures.compute_utilization_percent:.0f} %" for row in report.kernels]
+    tiles = _tiles(placed, window)
+    names = [row.kernel.name for row in placed.kernels]
+    notes = [f"{row.figures.compute_utilization_percent:.0f} %" for row in placed.kernels]
     return Floorplan(
         window,
-        _outline(report.fabric, window),
-        _axes(report.fabric, window),
+        _outline(placed.fabric, window),
+        _axes(placed.fabric, window),
         tiles,
-        arrows=_arrows(report.kernels, report.edges, tiles),
+        arrows=_arrows(placed.kernels, placed.edges, tiles),
         labels=place_labels([tile.box for tile in tiles], names, notes, window.area),
     )
 
@@ -224,16 +216,16 @@ def utilization_bin(percent: float) -> int:
     return min(BINS - 1, int(percent * BINS / 100))
 
 
-def _tiles(report: Drawn, window: Window) -> tuple[Tile, ...]:
+def _tiles(placed: PlacedKernels, window: Window) -> tuple[Tile, ...]:
     return tuple(
         Tile(
             index,
             window.box(row.rectangle.x, row.rectangle.y, row.rectangle.width, row.rectangle.height),
             utilization_bin(row.figures.compute_utilization_percent),
             row.kernel.generated,
-            row is report.bottleneck,
+            row is placed.slowest,
         )
-        for index, row in enumerate(report.kernels)
+        for index, row in enumerate(placed.kernels)
     )
 
 

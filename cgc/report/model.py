@@ -21,7 +21,7 @@ from cgc.performance.model import MEMORY, Figures, Performance, estimate
 from cgc.performance.replicas import Replicated
 from cgc.placement.model import Placement, Rect
 from cgc.placement.shapes import GraphShapes, KernelShapes
-from cgc.report.suggestions import Limit, Reason, find_limit, suggest_improvements
+from cgc.report.suggestions import Limit, Reason, find_limit, suggest_for_layers, suggest_improvements
 from cgc.report.what_if import (
     KernelChange,
     SlowestKernel,
@@ -43,6 +43,11 @@ class KernelReport:
     memory_per_pe_bytes: int
     figures: Figures
 
+    @property
+    def origin(self) -> str:
+        """Origin of the kernel: "matched" with the kernel library, or "generated" from loop nests."""
+        return "generated" if self.kernel.generated else "matched"
+
 
 @dataclass(frozen=True)
 class ReplicaReport:
@@ -63,39 +68,26 @@ class ReplicaReport:
 
 
 @dataclass(frozen=True)
-class CompileReport:
-    """The figures of a pipelined step, unrounded.
+class PipelinedPart:
+    """Figures of a report that only a pipelined step has.
 
     Attributes:
-        fabric: the fabric of all copies.
-        batch_size: samples of a step.
         input_bytes_per_sample: bytes that the hosts send.
         kernels: in data-flow order.
         edges: streams between the kernels.
         placement: of all kernels.
         performance: estimates of time on the wafer.
         limit: the limit of the pipeline's speed.
-        suggestions: sentences on what would lift it.
-        changes: estimated changes of the kernel that bounds the speed, each by itself; empty unless the
-            kernel's layouts are the limit.
-        notices: sentences with the reasons for this kind of execution.
-        precision: of activations and their gradients.
         replicas: set if the model may have several copies on the wafer; then kernels, edges and placement
             are those of one copy, at the origin, and the overall performance is that of all.
     """
 
-    fabric: Fabric
-    batch_size: int
     input_bytes_per_sample: int
     kernels: tuple[KernelReport, ...]
     edges: tuple[Edge, ...]
     placement: Placement
     performance: Performance
     limit: Limit
-    suggestions: tuple[str, ...]
-    changes: tuple[KernelChange, ...] = ()
-    notices: tuple[str, ...] = ()
-    precision: Precision = "float32"
     replicas: ReplicaReport | None = None
 
     @cached_property
@@ -111,6 +103,90 @@ class CompileReport:
             return 0
         cycles = self.bottleneck.figures.deltat_cycles
         return sum(row.figures.deltat_cycles == cycles for row in self.kernels) - 1
+
+    @property
+    def copies(self) -> int:
+        """Number of copies of the model on the wafer."""
+        return 1 if self.replicas is None else self.replicas.copies.count
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """A layer of a streamed step.
+
+    Attributes:
+        placed: name and placement of the layer.
+        traffic: bytes to and from the wafer in a pass.
+        time: seconds in a step.
+        recomputed: whether the backward part recomputes the forward part.
+    """
+
+    placed: PlacedLayer
+    traffic: LayerTraffic
+    time: LayerTime
+    recomputed: bool
+
+
+@dataclass(frozen=True)
+class StreamedPart:
+    """Figures of a report that only a step with streamed weights has.
+
+    Attributes:
+        layers: in the order of the forward pass.
+        performance: estimates of time on the wafer.
+        kernel: the slowest kernel of the layer that computes the longest.
+    """
+
+    layers: tuple[LayerReport, ...]
+    performance: StreamedPerformance
+    kernel: SlowestKernel | None = None
+
+    @property
+    def most_exposed(self) -> LayerReport:
+        """The layer with the most transfer that compute does not hide."""
+        return max(self.layers, key=lambda layer: layer.time.exposed_s)
+
+    @property
+    def slowest(self) -> LayerReport:
+        """The layer that computes the longest."""
+        return max(self.layers, key=lambda layer: layer.time.compute_s)
+
+    @property
+    def recomputed(self) -> list[LayerReport]:
+        """Layers whose backward part recomputes the forward part."""
+        return [layer for layer in self.layers if layer.recomputed]
+
+
+@dataclass(frozen=True)
+class CompileReport:
+    """The figures of a compiled step, unrounded.
+
+    The mode of execution decides which one of the two parts is set.
+
+    Attributes:
+        fabric: the whole wafer.
+        batch_size: samples of a step.
+        samples_per_s: predicted rate on the wafer.
+        active_pes: PEs of all kernels; with streamed weights those of the largest layer.
+        suggestions: sentences on what would lift the limit of the speed.
+        changes: estimated changes, each by itself: of the step, or of the kernel that bounds the speed of a
+            pipeline if its layouts are the limit.
+        notices: sentences with the reasons for this kind of execution.
+        precision: of activations and their gradients.
+        pipelined: set if all kernels are on the wafer at the same time.
+        streamed: set if one layer at a time is on the wafer.
+    """
+
+    fabric: Fabric
+    batch_size: int
+    samples_per_s: float
+    active_pes: int
+    suggestions: tuple[str, ...] = ()
+    changes: tuple[KernelChange | StepChange, ...] = ()
+    notices: tuple[str, ...] = ()
+    precision: Precision = "float32"
+    pipelined: PipelinedPart | None = None
+    streamed: StreamedPart | None = None
 
 
 def build_report(graph: KernelGraph, placement: Placement, fabric: Fabric) -> CompileReport:
@@ -130,12 +206,16 @@ def build_replicas_report(copies: Replicated, tried: tuple[Replicated, ...], fab
     own = {"width": fabric.width // boxes.columns, "height": fabric.height // boxes.rows}
     room = fabric.model_copy(update=own)
     report = _build_report(copies.graph, copies.placement, copies.performance, fabric, room)
+    assert report.pipelined is not None
     if copies.count == 1 and not tried:
         return report
     replicas = ReplicaReport(copies, tried or (copies,))
-    suggestions = _suggest_for_replicas(report, replicas, room)
-    batch_size = copies.count * copies.samples
-    return replace(report, batch_size=batch_size, suggestions=suggestions, replicas=replicas)
+    return replace(
+        report,
+        batch_size=copies.count * copies.samples,
+        suggestions=_suggest_for_replicas(report.suggestions, report.pipelined.limit, replicas, fabric, room),
+        pipelined=replace(report.pipelined, replicas=replicas),
+    )
 
 
 def _build_report(
@@ -146,7 +226,29 @@ def _build_report(
     assert shapes is not None, "the kernels are placed"
     limit = find_limit(graph, placement, performance, shapes)
     changes = _estimate_bottleneck(graph, placement, performance, limit, shapes, room)
-    kernels = tuple(
+    return CompileReport(
+        fabric=fabric,
+        batch_size=graph.batch_size,
+        samples_per_s=performance.overall.samples_per_s,
+        active_pes=performance.overall.active_pes,
+        suggestions=suggest_improvements(graph, placement, performance, limit, shapes, room, changes),
+        changes=changes,
+        pipelined=PipelinedPart(
+            input_bytes_per_sample=graph.input_bytes_per_sample,
+            kernels=report_kernels(graph, placement, performance),
+            edges=graph.edges,
+            placement=placement,
+            performance=performance,
+            limit=limit,
+        ),
+    )
+
+
+def report_kernels(
+    graph: KernelGraph, placement: Placement, performance: Performance
+) -> tuple[KernelReport, ...]:
+    """Return all kernels of a placed graph in data-flow order."""
+    return tuple(
         KernelReport(
             kernel,
             placement.rects[kernel.name],
@@ -154,18 +256,6 @@ def _build_report(
             performance.kernels[kernel.name],
         )
         for kernel in graph.kernels
-    )
-    return CompileReport(
-        fabric=fabric,
-        batch_size=graph.batch_size,
-        input_bytes_per_sample=graph.input_bytes_per_sample,
-        kernels=kernels,
-        edges=graph.edges,
-        placement=placement,
-        performance=performance,
-        limit=limit,
-        suggestions=suggest_improvements(graph, placement, performance, limit, shapes, room, changes),
-        changes=changes,
     )
 
 
@@ -187,11 +277,20 @@ def _estimate_bottleneck(
     )
 
 
-def _suggest_for_replicas(report: CompileReport, replicas: ReplicaReport, room: Fabric) -> tuple[str, ...]:
-    """Write sentences on what would make several copies faster: a larger batch, then a faster copy."""
+def _suggest_for_replicas(
+    suggestions: tuple[str, ...], limit: Limit, replicas: ReplicaReport, fabric: Fabric, room: Fabric
+) -> tuple[str, ...]:
+    """Write sentences on what would make several copies faster: a larger batch, then a faster copy.
+
+    Args:
+        suggestions: sentences on what would make one copy faster.
+        limit: of the speed of one copy.
+        replicas: the copies.
+        fabric: the fabric of all copies.
+        room: the box of one copy.
+    """
     copies = replicas.copies
-    suggestions = report.suggestions
-    if copies.count > 1 and report.limit.reason is Reason.WAFER_FULL:
+    if copies.count > 1 and limit.reason is Reason.WAFER_FULL:
         suggestions = (
             f"Each of the {copies.count:,} copies has a box of {room.width:,} x {room.height:,} PEs, in "
             "which faster layouts of all kernels do not fit together; a copy is faster if there are fewer "
@@ -199,7 +298,7 @@ def _suggest_for_replicas(report: CompileReport, replicas: ReplicaReport, room: 
         )
     if copies.exchange.cycles:
         cycles = 2 * copies.samples * copies.one.deltat_cycles + copies.exchange.cycles
-        doubled = 2 * report.fabric.clock_hz * copies.count * copies.samples / cycles
+        doubled = 2 * fabric.clock_hz * copies.count * copies.samples / cycles
         suggestions = (
             "Emptying and exchange take the same time for every batch size, now "
             f"{replicas.exchange_percent:.1f}% of a step: with twice as many samples a step the rate would "
@@ -209,80 +308,13 @@ def _suggest_for_replicas(report: CompileReport, replicas: ReplicaReport, room: 
     return suggestions
 
 
-@dataclass(frozen=True)
-class LayerReport:
-    """A layer of a streamed step.
-
-    Attributes:
-        placed: name and placement of the layer.
-        traffic: bytes to and from the wafer in a pass.
-        time: seconds in a step.
-        recomputed: whether the backward part recomputes the forward part.
-    """
-
-    placed: PlacedLayer
-    traffic: LayerTraffic
-    time: LayerTime
-    recomputed: bool
-
-
-@dataclass(frozen=True)
-class StreamedReport:
-    """The figures of a streamed step, unrounded.
-
-    Attributes:
-        fabric: the whole wafer.
-        batch_size: samples of a step.
-        layers: in the order of the forward pass.
-        performance: estimates of time on the wafer.
-        notices: sentences with the reasons for this kind of execution.
-        precision: of activations and their gradients.
-        changes: estimated changes of the step, each by itself.
-        kernel: the slowest kernel of the layer that computes the longest.
-    """
-
-    fabric: Fabric
-    batch_size: int
-    layers: tuple[LayerReport, ...]
-    performance: StreamedPerformance
-    notices: tuple[str, ...] = ()
-    precision: Precision = "float32"
-    changes: tuple[StepChange, ...] = ()
-    kernel: SlowestKernel | None = None
-
-    @property
-    def samples_per_s(self) -> float:
-        """Rate on the wafer."""
-        return self.batch_size / self.performance.step_s
-
-    @property
-    def most_exposed(self) -> LayerReport:
-        """The layer with the most transfer that compute does not hide."""
-        return max(self.layers, key=lambda layer: layer.time.exposed_s)
-
-    @property
-    def slowest(self) -> LayerReport:
-        """The layer that computes the longest."""
-        return max(self.layers, key=lambda layer: layer.time.compute_s)
-
-    @property
-    def active_pes(self) -> int:
-        """PEs of the largest layer."""
-        return max(layer.placed.plan.active_pes for layer in self.layers)
-
-    @property
-    def recomputed(self) -> list[LayerReport]:
-        """Layers whose backward part recomputes the forward part."""
-        return [layer for layer in self.layers if layer.recomputed]
-
-
 def build_streamed_report(
     step: StreamedStep,
     placed: Sequence[PlacedLayer],
     recomputed: frozenset[int],
     fabric: Fabric,
     room_bytes: int,
-) -> StreamedReport:
+) -> CompileReport:
     """Build the report of a step that is executed by weight streaming.
 
     Args:
@@ -312,9 +344,14 @@ def build_streamed_report(
         LayerReport(layer, cost.traffic, time, index in recomputed)
         for index, (layer, cost, time) in enumerate(zip(placed, costs, performance.layers, strict=True))
     )
-    report = StreamedReport(fabric, step.batch_size, layers, performance)
-    return replace(
-        report,
+    part = StreamedPart(layers, performance)
+    part = replace(part, kernel=find_slowest_kernel(part.slowest.placed, fabric))
+    return CompileReport(
+        fabric=fabric,
+        batch_size=step.batch_size,
+        samples_per_s=step.batch_size / performance.step_s,
+        active_pes=max(layer.plan.active_pes for layer in placed),
+        suggestions=suggest_for_layers(part.kernel, performance),
         changes=estimate_step_changes(performance, estimate, step.batch_size),
-        kernel=find_slowest_kernel(report.slowest.placed, fabric),
+        streamed=part,
     )

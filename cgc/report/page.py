@@ -1,4 +1,4 @@
-"""The report for a browser: `compile_report.html`, one file that needs nothing else."""
+"""The compile report for a browser: `compile_report.html`, one file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import base64
 import hashlib
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
@@ -16,29 +16,120 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from cgc.kernels.graph import Edge
 from cgc.manifest import Provenance
 from cgc.performance.layers import LayerPlan
 from cgc.performance.model import MEMORY, estimate
+from cgc.placement.model import Rect
 from cgc.report.families import sum_families, sum_layer_families
-from cgc.report.floorplan import BINS, Floorplan, Window, detail, overview, used_window, whole_window
-from cgc.report.model import CompileReport, KernelReport, StreamedReport
-from cgc.report.replicas import summarize_replicas
+from cgc.report.floorplan import (
+    BINS,
+    Box,
+    Floorplan,
+    PlacedKernels,
+    detail,
+    overview,
+    used_window,
+    whole_window,
+)
+from cgc.report.model import CompileReport, KernelReport, PipelinedPart, StreamedPart, report_kernels
 from cgc.report.suggestions import Reason
-from cgc.report.text import render_streamed_verdict, suggest_kernel_changes
-from cgc.report.what_if import describe_kernel_change, describe_step_change
+from cgc.report.text import render_verdict, summarize_replicas
 from cs_toolkit.fabric import Fabric
 
-_WHOLE_WIDTH = 400.0
-_DETAIL_WIDTH = 900.0
-_ALONE_WIDTH = 1300.0
-_DENSE = 60
-_LONG_TABLE = 24
-_LARGE_SHARE = 50.0
+# Pixels of a drawing of the whole wafer, of its enlarged part next to it, and of a wafer without such a part.
+_WHOLE_WIDTH, _MAIN_WIDTH, _ONLY_WIDTH = 400.0, 900.0, 1300.0
+# The same for a layer of a streamed step. Its page has no script that adapts the size of labels.
+_LAYER_WHOLE_WIDTH, _LAYER_MAIN_WIDTH = 460.0, 780.0
+_DENSE = 60  # arrows
+_LONG_TABLE = 24  # rows
+_LARGE_SHARE = 50.0  # percent of the fabric
+
+
+@dataclass(frozen=True)
+class Definition:
+    """Name, unit and meaning of a figure."""
+
+    term: str
+    unit: str
+    text: str
+
+
+@dataclass(frozen=True)
+class HeadFigure:
+    """A figure at the top of the page.
+
+    Attributes:
+        term: its name.
+        value: unrounded.
+        shown: rounded.
+        note: a remark below it.
+        meaning: an explanation, or empty.
+    """
+
+    term: str
+    value: float
+    shown: str
+    note: str
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar for how much of a limit is used, or for a part of the time of a step.
+
+    Attributes:
+        title: its name.
+        percent: its length, 0 to 100.
+        amount: the same in a unit, unrounded.
+        text: the same in a unit, rounded.
+        limits: whether it bounds the speed.
+    """
+
+    title: str
+    percent: float
+    amount: float
+    text: str
+    limits: bool
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table of kernel families.
+
+    Attributes:
+        title: its head.
+        figure: attribute of a sum with the unrounded figure.
+        meaning: an explanation of the figure.
+        show: rounds the figure.
+        unit: of the unrounded figure.
+    """
+
+    title: str
+    figure: str
+    meaning: str
+    show: Callable[[float], str]
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Placed kernels, drawn.
+
+    Attributes:
+        kernels: the kernels, in data-flow order.
+        main: the part of the wafer with kernels, or one of several copies, enlarged; otherwise the wafer.
+        whole: the whole wafer if `main` does not show all of it.
+        boxes: of all copies on the whole wafer, if there are several.
+    """
+
+    kernels: Sequence[KernelReport]
+    main: Floorplan
+    whole: Floorplan | None
+    boxes: tuple[Box, ...]
 
 
 def render_html(report: CompileReport, made: Provenance | None = None) -> str:
-    """Render the `compile_report.html` of a pipelined step; equal arguments give equal bytes.
+    """Render `compile_report.html`; equal arguments give equal bytes.
 
     Everything from the user's program is escaped. A content security policy blocks all network access and
     all scripts except the page's own.
@@ -47,31 +138,21 @@ def render_html(report: CompileReport, made: Provenance | None = None) -> str:
         report: all figures.
         made: provenance of the compile, if known.
     """
-    script = asset("compile_report.js")
+    if report.pipelined is not None:
+        template, sections = "pipelined_report.html.j2", _pipelined_sections(report, report.pipelined)
+    else:
+        assert report.streamed is not None
+        template, sections = "streamed_report.html.j2", _streamed_sections(report, report.streamed)
     return (
         page_environment()
-        .get_template("compile_report.html.j2")
+        .get_template(template)
         .render(
             report=report,
             made=(made or Provenance()).lines(),
-            families=sum_families(report.kernels),
-            describe_kernel_change=describe_kernel_change,
-            overall=report.performance.overall,
-            rows=[_row(index, row, report) for index, row in enumerate(report.kernels)],
-            bars=_bars(report),
-            plans=_plans(report),
-            copies=_copies(report),
-            kinds_shown=_kinds_shown(len(report.edges)),
-            dense=_DENSE,
-            sources=_common_folder([row.kernel.source for row in report.kernels]),
             definitions=DEFINITIONS,
-            style=Markup(asset("base.css") + "\n" + asset("compile_report.css")),
-            script=Markup(script),
-            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            Reason=Reason,
             bins=BINS,
-            long_table=_LONG_TABLE,
-            room_to_grow=report.performance.overall.active_pes_percent < _LARGE_SHARE and _count(report) == 1,
+            style=Markup(asset("base.css") + "\n" + asset("compile_report.css")),
+            **sections,
         )
     )
 
@@ -90,6 +171,7 @@ def page_environment() -> Environment:
         thousands=_thousands,
         percent=_percent,
         pixels=_pixels,
+        ms=_ms,
         breakable=_breakable,
         source_name=posixpath.basename,
     )
@@ -102,92 +184,91 @@ def asset(name: str) -> str:
     return resources.files("cgc.report").joinpath(name).read_text(encoding="utf-8").strip()
 
 
-def _row(index: int, row: KernelReport, report: CompileReport) -> dict[str, Any]:
+def _pipelined_sections(report: CompileReport, part: PipelinedPart) -> dict[str, Any]:
+    """Return the variables of the template of a pipelined step."""
+    script = asset("compile_report.js")
+    placed = PlacedKernels(report.fabric, part.kernels, part.edges, part.bottleneck)
+    boxes, copies = [], None
+    if part.replicas is not None:
+        copies, grid = part.replicas.copies, part.replicas.copies.boxes
+        if copies.count > 1:
+            boxes = [Rect(x, y, grid.width, grid.height) for x, y in grid.corners]
+    return {
+        "part": part,
+        "overall": part.performance.overall,
+        "bars": _limit_bars(report, part),
+        "figures": _pipelined_figures(report, part),
+        "drawing": _draw(placed, report.fabric, boxes, _MAIN_WIDTH, _WHOLE_WIDTH),
+        "copies": copies,
+        "copies_summary": summarize_replicas(part.replicas, report.fabric) if part.replicas else [],
+        # Arrows that are not shown at first appear for the kernel under the pointer.
+        "kinds_shown": () if len(part.edges) > _DENSE else ("forward", "backward", "control"),
+        "dense": _DENSE,
+        "families": sum_families(part.kernels),
+        "family_columns": _FAMILY_COLUMNS,
+        "rows": [_row(index, row, report, part) for index, row in enumerate(part.kernels)],
+        "long_table": _LONG_TABLE,
+        "sources": _common_folder([row.kernel.source for row in part.kernels]),
+        "Reason": Reason,
+        "room_to_grow": part.performance.overall.active_pes_percent < _LARGE_SHARE and part.copies == 1,
+        "script": Markup(script),
+        "script_digest": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    }
+
+
+def _pipelined_figures(report: CompileReport, part: PipelinedPart) -> list[HeadFigure]:
+    overall, clock_hz = part.performance.overall, report.fabric.clock_hz
+    time = f"{_thousands(1e6 * overall.deltat_cycles / clock_hz)} µs at {_thousands(clock_hz / 1e6)} MHz"
+    notes = {
+        "samples_per_s": "estimated for the wafer",
+        "compute_samples_per_s": "if only compute counted",
+        "transmission_samples_per_s": "if only transmission counted",
+        "active_pes": f"{_percent(overall.active_pes_percent)} of the fabric",
+        "compute_utilization_percent": "of the time of active PEs",
+        "deltat_cycles": time,
+    }
+    figures = []
+    for name, note in notes.items():
+        value, definition = getattr(overall, name), DEFINITIONS[name]
+        shown = _percent(value) if name.endswith("percent") else _thousands(value)
+        figures.append(HeadFigure(definition.term, value, shown, note, definition.text))
+    return figures
+
+
+def _limit_bars(report: CompileReport, part: PipelinedPart) -> list[Bar]:
+    """Return how close compute, transmission, area, memory and exchange are to limiting the speed."""
+    overall = part.performance.overall
+    limits = [
+        ("compute", overall.compute_cycles, overall.deltat_cycles, "cycles per sample"),
+        ("transmission", overall.transmission_cycles, overall.deltat_cycles, "cycles per sample"),
+        ("area", overall.active_pes, report.fabric.processing_elements, "PEs"),
+    ]
+    if part.limit.kind == MEMORY and part.bottleneck is not None:
+        used = part.bottleneck.memory_per_pe_bytes
+        limits.append((MEMORY, used, report.fabric.memory_per_pe_bytes, "bytes per PE"))
+    if part.replicas is not None and part.replicas.copies.exchange.cycles:
+        copies = part.replicas.copies
+        limits.append(
+            ("emptying and exchange", copies.exchange.cycles, copies.step_cycles, "cycles of a step")
+        )
+    return [
+        Bar(kind, 100 * used / limit, used, f"{used:,} of {limit:,} {unit}", kind == part.limit.kind)
+        for kind, used, limit, unit in limits
+    ]
+
+
+def _row(index: int, row: KernelReport, report: CompileReport, part: PipelinedPart) -> dict[str, Any]:
     return {
         "index": index,
         "kernel": row.kernel,
-        "origin": "generated" if row.kernel.generated else "matched",
         "loops": row.kernel.loops.describe() if row.kernel.loops else (),
         "ops": [op.removeprefix("cirh.") for op in row.kernel.ops],
         "rectangle": row.rectangle,
         "memory": row.memory_per_pe_bytes,
         "memory_percent": 100 * row.memory_per_pe_bytes / report.fabric.memory_per_pe_bytes,
         "figures": row.figures,
-        "slowest": row is report.bottleneck,
+        "slowest": row is part.bottleneck,
     }
-
-
-def _bars(report: CompileReport) -> list[dict[str, Any]]:
-    """Return how close compute, transmission, area, memory and exchange are to limiting the speed."""
-    overall = report.performance.overall
-    bars = [
-        _bar("compute", overall.compute_cycles, overall.deltat_cycles, "cycles per sample"),
-        _bar("transmission", overall.transmission_cycles, overall.deltat_cycles, "cycles per sample"),
-        _bar("area", overall.active_pes, report.fabric.processing_elements, "PEs"),
-    ]
-    if report.limit.kind == MEMORY and report.bottleneck is not None:
-        used, there = report.bottleneck.memory_per_pe_bytes, report.fabric.memory_per_pe_bytes
-        bars.append(_bar(MEMORY, used, there, "bytes per PE"))
-    if report.replicas is not None and report.replicas.copies.exchange.cycles:
-        copies = report.replicas.copies
-        bars.append(
-            _bar("emptying and exchange", copies.exchange.cycles, copies.step_cycles, "cycles of a step")
-        )
-    for bar in bars:
-        bar["limits"] = bar["kind"] == report.limit.kind
-    return bars
-
-
-def _bar(kind: str, used: int, limit: int, unit: str) -> dict[str, Any]:
-    return {"kind": kind, "percent": 100 * used / limit, "text": f"{used:,} of {limit:,} {unit}"}
-
-
-def _plans(report: CompileReport) -> dict[str, Floorplan | None]:
-    """Draw `main`, with names and arrows, and `whole`, the fabric, if `main` shows only a part of it."""
-    rects = [row.rectangle for row in report.kernels]
-    window = used_window(rects, report.fabric, _DETAIL_WIDTH)
-    if window is None and _count(report) > 1:
-        window = whole_window(report.fabric, _DETAIL_WIDTH)
-    if window is None:
-        return {"main": detail(report, whole_window(report.fabric, _ALONE_WIDTH)), "whole": None}
-    whole = whole_window(report.fabric, _WHOLE_WIDTH)
-    return {"main": detail(report, window), "whole": overview(report, whole, _frame(report, window))}
-
-
-def _frame(report: CompileReport, window: Window) -> Window:
-    """Return the frame on the whole wafer: the first of several copies, otherwise the enlarged part."""
-    if report.replicas is None or report.replicas.copies.count == 1:
-        return window
-    boxes = report.replicas.copies.boxes
-    return Window(0, 0, boxes.width, boxes.height, window.pixels_per_pe)
-
-
-def _count(report: CompileReport) -> int:
-    """Return the number of copies of the model on the wafer."""
-    return 1 if report.replicas is None else report.replicas.copies.count
-
-
-def _copies(report: CompileReport) -> dict[str, Any] | None:
-    """Return figures of the copies, their boxes on the whole wafer, and the counts compared."""
-    if report.replicas is None:
-        return None
-    copies = report.replicas.copies
-    boxes, window = copies.boxes, whole_window(report.fabric, _WHOLE_WIDTH)
-    return {
-        "count": copies.count,
-        "grid": boxes,
-        "samples": copies.samples,
-        "exchange": copies.exchange,
-        "exchange_percent": report.replicas.exchange_percent,
-        "boxes": [window.box(x, y, boxes.width, boxes.height) for x, y in boxes.corners],
-        "summary": summarize_replicas(report.replicas, report.fabric),
-        "tried": report.replicas.tried,
-    }
-
-
-def _kinds_shown(arrows: int) -> tuple[str, ...]:
-    """Return the kinds of arrows that are shown at first; the pointer shows those of a kernel anyway."""
-    return () if arrows > _DENSE else ("forward", "backward", "control")
 
 
 def _common_folder(sources: Sequence[str | None]) -> str:
@@ -197,6 +278,103 @@ def _common_folder(sources: Sequence[str | None]) -> str:
         return ""
     folder = posixpath.commonpath(folders)
     return f"{folder}/" if folder.strip("/") else ""
+
+
+def _streamed_sections(report: CompileReport, part: StreamedPart) -> dict[str, Any]:
+    """Return the variables of the template of a step with streamed weights."""
+    performance, verdict = part.performance, render_verdict(report).removeprefix("Verdict: ")
+    kinds: dict[int, tuple[LayerPlan, list[str]]] = {}
+    for layer in part.layers:
+        plan = layer.placed.plan
+        kinds.setdefault(plan.number, (plan, []))[1].append(layer.placed.name)
+    return {
+        "part": part,
+        "performance": performance,
+        "verdict": verdict[0].upper() + verdict[1:],
+        "bars": [
+            Bar(
+                name,
+                100 * seconds / performance.step_s,
+                seconds,
+                f"{1e3 * seconds:.3f} ms",
+                name == performance.bound_by,
+            )
+            for name, seconds in performance.parts.items()
+        ],
+        "figures": _streamed_figures(report, part),
+        "kinds": [
+            {"number": number, "names": names, "copies": plan.copies, "drawing": _draw_layer(plan, report)}
+            for number, (plan, names) in kinds.items()
+        ],
+        "families": sum_layer_families(part.layers),
+        "family_columns": _LAYER_FAMILY_COLUMNS,
+    }
+
+
+def _streamed_figures(report: CompileReport, part: StreamedPart) -> list[HeadFigure]:
+    performance, recomputed = part.performance, len(part.recomputed)
+    activations, room = performance.activation_bytes, performance.activation_room_bytes
+    share = 100 * report.active_pes / report.fabric.processing_elements
+    return [
+        HeadFigure(
+            "Samples/s", report.samples_per_s, _thousands(report.samples_per_s), "estimated for the wafer"
+        ),
+        HeadFigure(
+            "Step",
+            performance.step_s,
+            f"{1e3 * performance.step_s:.3g} ms",
+            f"of {report.batch_size:,} samples",
+        ),
+        HeadFigure(
+            "Micro-batches",
+            performance.micro_batches,
+            f"{performance.micro_batches:,}",
+            f"of {performance.micro_batch_size:,} samples",
+        ),
+        HeadFigure("Recomputed layers", recomputed, f"{recomputed:,}", "compute their forward part twice"),
+        HeadFigure(
+            "Activations", activations, f"{activations / 1e9:.3g} GB", f"room for {room / 1e9:.3g} GB"
+        ),
+        HeadFigure(
+            "Active PEs", report.active_pes, f"{report.active_pes:,}", f"{_percent(share)} of the wafer"
+        ),
+    ]
+
+
+def _draw_layer(plan: LayerPlan, report: CompileReport) -> Drawing | None:
+    """Draw a kind of layer; None if it computes nothing."""
+    graph, copies = plan.graph, plan.copies
+    if graph is None or copies is None:
+        return None
+    size = {"width": copies.width, "height": copies.height}
+    box = report.fabric.model_copy(update=size)
+    kernels = report_kernels(graph, copies.placement, estimate(graph, copies.placement, box))
+    slowest = max(kernels, key=lambda row: row.figures.compute_cycles)
+    boxes = [
+        Rect(column * copies.width, row * copies.height, copies.width, copies.height)
+        for row in range(copies.rows)
+        for column in range(copies.columns)
+    ]
+    # Without a script there is no pointer to show the streams of a kernel for, and all would hide the names.
+    placed = PlacedKernels(box, kernels, (), slowest)
+    return _draw(placed, report.fabric, boxes, _LAYER_MAIN_WIDTH, _LAYER_WHOLE_WIDTH)
+
+
+def _draw(
+    placed: PlacedKernels, wafer: Fabric, boxes: Sequence[Rect], main_width: float, whole_width: float
+) -> Drawing:
+    """Draw kernels enlarged, and the whole wafer with the boxes of all copies."""
+    window = used_window([row.rectangle for row in placed.kernels], placed.fabric, main_width)
+    if window is None and not boxes:
+        return Drawing(placed.kernels, detail(placed, whole_window(wafer, _ONLY_WIDTH)), None, ())
+    window = window or whole_window(placed.fabric, main_width)
+    whole = whole_window(wafer, whole_width)
+    return Drawing(
+        placed.kernels,
+        detail(placed, window),
+        overview(replace(placed, fabric=wafer), whole, boxes[0] if boxes else window),
+        tuple(whole.box(box.x, box.y, box.width, box.height) for box in boxes),
+    )
 
 
 def _thousands(value: float) -> str:
@@ -220,13 +398,8 @@ def _pixels(value: float) -> str:
     return f"{value:.1f}"
 
 
-@dataclass(frozen=True)
-class Definition:
-    """Name, unit and meaning of a figure."""
-
-    term: str
-    unit: str
-    text: str
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3f}"
 
 
 DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
@@ -317,97 +490,35 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
     }
 )
 
-
-_WAFER_WIDTH, _COPY_WIDTH = 460.0, 780.0
-
-
-@dataclass(frozen=True)
-class _Copy:
-    """A copy of a layer, drawn as if its box were the fabric."""
-
-    fabric: Fabric
-    kernels: Sequence[KernelReport]
-    edges: Sequence[Edge]
-    bottleneck: KernelReport | None
-
-
-def render_streamed_html(report: StreamedReport, made: Provenance | None = None) -> str:
-    """Render the `compile_report.html` of a streamed step; equal arguments give equal bytes, all escaped.
-
-    Args:
-        report: all figures.
-        made: provenance of the compile, if known.
-    """
-    layers = list(enumerate(report.layers))
-    verdict = render_streamed_verdict(report).removeprefix("Verdict: ")
-    return (
-        page_environment()
-        .get_template("streamed_report.html.j2")
-        .render(
-            report=report,
-            made=(made or Provenance()).lines(),
-            performance=report.performance,
-            verdict=verdict[0].upper() + verdict[1:],
-            suggestions=suggest_kernel_changes(report),
-            describe_step_change=describe_step_change,
-            layers=layers,
-            kinds=_kinds(report),
-            families=sum_layer_families(report.layers),
-            bins=BINS,
-            style=Markup("\n".join(map(asset, ("base.css", "compile_report.css", "streamed_report.css")))),
-        )
-    )
-
-
-def _kinds(report: StreamedReport) -> list[dict[str, Any]]:
-    """Return number, layer names and drawing of each kind of layer."""
-    names: dict[int, list[str]] = {}
-    plans = {}
-    for layer in report.layers:
-        plan = layer.placed.plan
-        plans[plan.number] = plan
-        names.setdefault(plan.number, []).append(layer.placed.name)
-    return [
-        {"number": number, "names": names[number], "drawn": _draw_layer(plan, report.fabric)}
-        for number, plan in plans.items()
-    ]
-
-
-def _draw_layer(plan: LayerPlan, wafer: Fabric) -> dict[str, Any] | None:
-    """Draw the wafer with all copies, and one copy enlarged; None if the layer computes nothing."""
-    graph, copies = plan.graph, plan.copies
-    if graph is None or copies is None:
-        return None
-    box = wafer.model_copy(update={"width": copies.width, "height": copies.height})
-    figures = estimate(graph, copies.placement, box).kernels
-    kernels = [
-        KernelReport(
-            kernel,
-            copies.placement.rects[kernel.name],
-            copies.placement.layouts[kernel.name].memory_per_pe_bytes,
-            figures[kernel.name],
-        )
-        for kernel in graph.kernels
-    ]
-    slowest = max(kernels, key=lambda row: row.figures.compute_cycles)
-    copy = _Copy(box, kernels, graph.edges, slowest)
-    rects = [row.rectangle for row in kernels]
-    window = used_window(rects, box, _COPY_WIDTH) or whole_window(box, _COPY_WIDTH)
-    whole = whole_window(wafer, _WAFER_WIDTH)
-    return {
-        "copies": copies,
-        "kernels": kernels,
-        "one": detail(copy, window),
-        "wafer": _draw_wafer(copy, wafer),
-        "boxes": [
-            whole.box(column * copies.width, row * copies.height, copies.width, copies.height)
-            for row in range(copies.rows)
-            for column in range(copies.columns)
-        ],
-    }
-
-
-def _draw_wafer(copy: _Copy, wafer: Fabric) -> Floorplan:
-    """Draw the first copy in its place on the whole wafer."""
-    window = whole_window(wafer, _WAFER_WIDTH)
-    return overview(_Copy(wafer, copy.kernels, copy.edges, copy.bottleneck), window, window)
+_FAMILY_COLUMNS = (
+    Column("PEs", "active_pes", DEFINITIONS["active_pes"].text, _thousands),
+    Column("PEs, share", "active_pes_percent", DEFINITIONS["active_pes_percent"].text, _percent, " %"),
+    Column("Slowest, samples/s", "samples_per_s", DEFINITIONS["samples_per_s"].text, _thousands),
+    Column(
+        "Utilization",
+        "compute_utilization_percent",
+        DEFINITIONS["compute_utilization_percent"].text,
+        _percent,
+        " %",
+    ),
+)
+_LAYER_FAMILY_COLUMNS = (
+    Column("Layers", "layers", "Layers with kernels of this family", _thousands),
+    Column(
+        "Sets the pace, ms", "pace_s", "Compute of the layers whose slowest kernel is of this family", _ms
+    ),
+    Column(
+        "PE time",
+        "pe_time_percent",
+        "Share of the kernels' PEs, each for as long as its layer computes",
+        _percent,
+        " %",
+    ),
+    Column(
+        "Utilization",
+        "compute_utilization_percent",
+        "Share of that time in which those PEs run kernel code",
+        _percent,
+        " %",
+    ),
+)

@@ -1,4 +1,4 @@
-"""What limits the speed of a placed pipeline, and what would lift the limit."""
+"""The limit of the speed of a step, and sentences on what would lift it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import numpy as np
 from cgc.kernels.configurations import Configuration
 from cgc.kernels.families import FAMILIES
 from cgc.kernels.graph import Kernel, KernelGraph
+from cgc.performance.layers import StreamedPerformance
 from cgc.performance.model import INPUT, MEMORY, Performance
 from cgc.placement.model import Placement
 from cgc.placement.shapes import AREA_PER_SPEED, MOST_OF_FABRIC, KernelShapes, areas, paying_target
-from cgc.report.what_if import KernelChange, find_slowest_nest
+from cgc.report.what_if import KernelChange, SlowestKernel, find_slowest_nest
 from cs_toolkit.fabric import Fabric
 
 _MAX_LISTED = 3  # kernels or changes in a sentence
@@ -127,6 +128,16 @@ def suggest_changes(kernel: Kernel, changes: Sequence[KernelChange]) -> str:
     best = sorted(helping, key=lambda change: change.cycles or 0)[:_MAX_LISTED]
     listed = ", ".join(f"{change.change}: {change.cycles:,} cycles" for change in best)
     return f"What helps, each by itself: {listed}."
+
+
+def suggest_for_layers(slowest: SlowestKernel | None, performance: StreamedPerformance) -> tuple[str, ...]:
+    """Write a sentence on the slowest kernel of a streamed step; nothing unless compute bounds the rate."""
+    if slowest is None or performance.bound_by != "compute":
+        return ()
+    return (
+        f"Kernel {slowest.kernel.name} sets the pace of layer {slowest.layer}, {slowest.cycles:,} cycles a "
+        f"sample in each copy of it. {suggest_changes(slowest.kernel, slowest.changes)}",
+    )
 
 
 def _suggest_smaller_samples(

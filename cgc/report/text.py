@@ -1,17 +1,14 @@
-"""The report for people: `compile_report.txt`, and the kernel list of a validation."""
+"""The compile report for people: `compile_report.txt`, and the kernel list of a validation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from cgc.kernels.graph import Kernel, KernelGraph
 from cgc.manifest import Provenance
 from cgc.report.families import sum_families, sum_layer_families
-from cgc.report.model import CompileReport, LayerReport, StreamedReport
-from cgc.report.replicas import render_replicas
-from cgc.report.suggestions import Reason, suggest_changes
-from cgc.report.tables import table
-from cgc.report.what_if import describe_kernel_change, describe_step_change
+from cgc.report.model import CompileReport, LayerReport, PipelinedPart, ReplicaReport, StreamedPart
+from cgc.report.suggestions import Reason
 from cs_toolkit.fabric import Fabric
 
 _TITLE = "Estimated Overall Performance"
@@ -34,151 +31,105 @@ _LAYER_COLUMNS = (
     "Copies",
     "Active PEs",
 )
+_REPLICA_COLUMNS = (
+    "Replicas",
+    "Samples/s",
+    "Samples/s of one",
+    "PEs of one",
+    "Active PEs",
+    "Cycles per sample",
+    "Emptying and exchange",
+)
+_PIPELINED_NOTES = """
+Active PEs: share of the fabric that the kernels' rectangles cover.
+Compute Utilization: share of the time in which the active PEs run kernel code."""
+_STREAMED_NOTES = """
+Compute: forward and backward part of the layer, all samples of a step.
+Weights: sent to the wafer for the forward part; many are sent again for the backward part.
+Exposed transfer: weights and gradients that compute does not hide.
+Activations: values kept for the backward pass; all: the peak.
+Copies: of the layer, side by side on the wafer; each computes its own samples.
+Sets the pace: compute of the layers whose slowest kernel is of this family.
+PE time: share of the kernels' PEs, each for as long as its layer computes."""
 
 
 def render_text(report: CompileReport, made: Provenance | None = None) -> str:
-    """Render the `compile_report.txt` of a pipelined step.
+    """Render `compile_report.txt`.
 
     Args:
         report: all figures.
         made: provenance of the compile, if known.
     """
-    overall = report.performance.overall
-    # Published reports have this head, with whole percentages.
-    head = (
-        ("Samples/s", f"{overall.samples_per_s:.1f}"),
-        ("Compute Samples/s", f"{overall.compute_samples_per_s:.1f}"),
-        ("Transmission Samples/s", f"{overall.transmission_samples_per_s:.1f}"),
-        ("Active PEs", f"{overall.active_pes_percent:.0f}%"),
-        ("Compute Utilization", f"{overall.compute_utilization_percent:.0f}%"),
-    )
-    sections = [_render_head(head), _render_compilation(report, made)]
-    sections += [_render_kernels(report), _render_families(report)]
-    sections += _render_loops([row.kernel for row in report.kernels])
-    if report.replicas is not None:
-        sections.append(render_replicas(report.replicas, report.fabric))
-    title = ""
-    if report.bottleneck is not None:
-        name, cycles = report.bottleneck.kernel.name, overall.deltat_cycles
-        title = f"{name}, {cycles:,} cycles now, with one change at its fastest layout:"
-    # Without a bottleneck the host input is the limit, which no change of a kernel lifts.
-    changes = report.changes if report.bottleneck is not None else ()
-    effects = [(change.change, describe_kernel_change(change)) for change in changes]
-    sections += [render_verdict(report), _render_suggestions(report.suggestions, title, effects)]
+    fabric, pipelined, streamed = report.fabric, report.pipelined, report.streamed
+    sections = [_render_head(report), _render_compilation(report, made)]
     notes = (
-        f"{_describe_estimates(report.fabric)}\n"
-        "Active PEs: share of the fabric that the kernels' rectangles cover.\n"
-        "Compute Utilization: share of the time in which the active PEs run kernel code."
+        f"All figures are estimates of time on the wafer ({fabric.name}, {fabric.processing_elements:,} PEs, "
+        f"{fabric.clock_hz / 1e6:.0f} MHz), not of the simulator."
     )
-    return "\n\n".join([*sections, *report.notices, notes]) + "\n"
+    if pipelined is not None:
+        sections += [_render_kernels(pipelined), _render_families(pipelined)]
+        sections += _render_loops([row.kernel for row in pipelined.kernels])
+        if pipelined.replicas is not None:
+            sections.append(_render_replicas(pipelined.replicas, fabric))
+        notes += _PIPELINED_NOTES
+    if streamed is not None:
+        sections += [_render_times(streamed), _render_layers(report, streamed)]
+        sections.append(_render_layer_families(streamed))
+        notes += _STREAMED_NOTES
+    sections += [render_verdict(report), *_render_suggestions(report), *report.notices, notes]
+    return "\n\n".join(sections) + "\n"
 
 
 def render_verdict(report: CompileReport) -> str:
-    """Render a line with the kernel that bounds the speed and the kind of limit."""
-    cycles = report.performance.overall.deltat_cycles
-    slowest = report.bottleneck
+    """Render a sentence with what bounds the speed, its figures and its cause."""
+    if report.pipelined is not None:
+        return _render_pipelined_verdict(report.pipelined, report.fabric)
+    assert report.streamed is not None
+    return _render_streamed_verdict(report, report.streamed)
+
+
+def _render_pipelined_verdict(part: PipelinedPart, fabric: Fabric) -> str:
+    cycles = part.performance.overall.deltat_cycles
+    slowest = part.bottleneck
     if slowest is None:
-        count = 1 if report.replicas is None else report.replicas.copies.count
-        of_each_copy = f" of each of the {count:,} copies" if count > 1 else ""
+        of_each_copy = f" of each of the {part.copies:,} copies" if part.copies > 1 else ""
         return (
-            f"Verdict: the host input bounds the speed: {report.fabric.io_links} Ethernet links need "
+            f"Verdict: the host input bounds the speed: {fabric.io_links} Ethernet links need "
             f"{cycles:,} cycles per sample{of_each_copy} (transmission)."
         )
     kernel = slowest.kernel
     where = f" at {kernel.source}" if kernel.source else ""
-    if report.limit.reason is Reason.ACTIVATIONS:
+    if part.limit.reason is Reason.ACTIVATIONS:
         return (
             f"Verdict: memory for activations bounds the speed: a sample is admitted every {cycles:,} "
-            f"cycles, the kernels would take one every {report.placement.target_cycles:,}; kernel "
+            f"cycles, the kernels would take one every {part.placement.target_cycles:,}; kernel "
             f"{kernel.name}{where} holds the most."
         )
-    others = f" ({report.as_slow} more just as slow)" if report.as_slow else ""
+    others = f" ({part.as_slow} more just as slow)" if part.as_slow else ""
     line = (
-        f"Verdict: kernel {kernel.name}{where}{others} bounds the speed: {report.limit.kind} limits it to "
+        f"Verdict: kernel {kernel.name}{where}{others} bounds the speed: {part.limit.kind} limits it to "
         f"{cycles:,} cycles per sample"
     )
-    if report.limit.reason is Reason.WAFER_FULL:
-        share = report.performance.overall.active_pes_percent
+    if part.limit.reason is Reason.WAFER_FULL:
+        share = part.performance.overall.active_pes_percent
         line += f"; the kernels take {share:.1f}% of the fabric, larger ones do not fit together"
     return f"{line}."
 
 
-def render_kernel_list(graph: KernelGraph) -> str:
-    """Render the kernels that a validation found, one row each, with the user's source line."""
-    rows = [
-        (
-            kernel.name,
-            kernel.family,
-            "generated" if kernel.generated else "matched",
-            str(len(kernel.ops)),
-            kernel.source or "--",
-        )
-        for kernel in graph.kernels
-    ]
-    ops = sum(len(kernel.ops) for kernel in graph.kernels)
-    title = f"{len(graph.kernels)} kernels for {ops} ops, {graph.batch_size} samples per step"
-    header = ("Kernel Name", "Family", "Origin", "Ops", "Source")
-    return "\n\n".join([title, table(header, rows, left=(0, 1, 2, 4)), *_render_loops(graph.kernels)]) + "\n"
-
-
-def render_streamed_text(report: StreamedReport, made: Provenance | None = None) -> str:
-    """Render the `compile_report.txt` of a step that is executed by weight streaming.
-
-    Args:
-        report: all figures.
-        made: provenance of the compile, if known.
-    """
-    performance, fabric = report.performance, report.fabric
-    head = (
-        ("Samples/s", f"{report.samples_per_s:.1f}"),
-        ("Execution", "weight streaming"),
-        ("Layers", f"{len(report.layers):,}"),
-        ("Batch", f"{report.batch_size:,} in {performance.micro_batches:,} micro-batch(es)"),
-        ("Recomputed layers", f"{len(report.recomputed):,}"),
-        ("Active PEs", f"{100 * report.active_pes / fabric.processing_elements:.0f}%"),
-    )
-    effects = [(change.change, describe_step_change(change)) for change in report.changes]
-    sentences = suggest_kernel_changes(report)
-    conclusion = [render_streamed_verdict(report)]
-    if sentences or effects:
-        conclusion.append(_render_suggestions(sentences, "The step with one change:", effects))
-    notes = (
-        f"{_describe_estimates(fabric)}\n"
-        "Compute: forward and backward part of the layer, all samples of a step.\n"
-        "Weights: sent to the wafer for the forward part; many are sent again for the backward part.\n"
-        "Exposed transfer: weights and gradients that compute does not hide.\n"
-        "Activations: values kept for the backward pass; all: the most at a time.\n"
-        "Copies: of the layer, side by side on the wafer; each computes its own samples.\n"
-        "Sets the pace: compute of the layers whose slowest kernel is of this family.\n"
-        "PE time: share of the kernels' PEs, each for as long as its layer computes."
-    )
-    sections = [
-        _render_head(head),
-        _render_compilation(report, made),
-        _render_times(report),
-        _render_layers(report),
-        _render_layer_families(report),
-        "\n".join([*conclusion, *report.notices]),
-        notes,
-    ]
-    return "\n\n".join(sections) + "\n"
-
-
-def render_streamed_verdict(report: StreamedReport) -> str:
-    """Render a sentence with the part of the step that bounds the rate, its figures and its cause."""
-    performance = report.performance
+def _render_streamed_verdict(report: CompileReport, part: StreamedPart) -> str:
+    performance = part.performance
     share = 100 * performance.parts[performance.bound_by] / performance.step_s
     step = f"{1e3 * performance.step_s:.3g} ms"
     start = f"Verdict: {performance.bound_by} bounds the rate: {share:.0f}% of a step of {step}"
     helping = next((change for change in report.changes if change.helps), None)
-    remark = f"; {helping.change} would be {helping.samples_per_s:,.1f} samples/s" if helping else ""
+    remark = f"; {helping.change} would be {helping.effect}" if helping else ""
     match performance.bound_by:
         case "compute":
-            return f"{start}; layer {report.slowest.placed.name} computes the longest."
+            return f"{start}; layer {part.slowest.placed.name} computes the longest."
         case "latency":
-            return f"{start} is the start of {len(report.layers):,} layers, whatever the batch{remark}."
+            return f"{start} is the start of {len(part.layers):,} layers, whatever the batch{remark}."
         case "weight bandwidth":
-            layer, link = report.most_exposed.placed.name, report.fabric.io_bytes_per_s / 1e9
+            layer, link = part.most_exposed.placed.name, report.fabric.io_bytes_per_s / 1e9
             return (
                 f"{start} are transfers at {link:.0f} GB/s that compute does not hide, most of them in layer "
                 f"{layer}{remark}."
@@ -201,18 +152,67 @@ def render_streamed_verdict(report: StreamedReport) -> str:
             return f"{start} is the update of the weights at MemoryX{remark}."
 
 
-def suggest_kernel_changes(report: StreamedReport) -> tuple[str, ...]:
-    """Write a sentence on the slowest layer's slowest kernel; nothing unless compute bounds the rate."""
-    slowest = report.kernel
-    if slowest is None or report.performance.bound_by != "compute":
-        return ()
-    return (
-        f"Kernel {slowest.kernel.name} sets the pace of layer {slowest.layer}, {slowest.cycles:,} cycles a "
-        f"sample in each copy of it. {suggest_changes(slowest.kernel, slowest.changes)}",
-    )
+def render_kernel_list(graph: KernelGraph) -> str:
+    """Render the kernels that a validation found, one row each, with the user's source line."""
+    rows = [
+        (
+            kernel.name,
+            kernel.family,
+            "generated" if kernel.generated else "matched",
+            str(len(kernel.ops)),
+            kernel.source or "--",
+        )
+        for kernel in graph.kernels
+    ]
+    ops = sum(len(kernel.ops) for kernel in graph.kernels)
+    title = f"{len(graph.kernels)} kernels for {ops} ops, {graph.batch_size} samples per step"
+    header = ("Kernel Name", "Family", "Origin", "Ops", "Source")
+    return "\n\n".join([title, table(header, rows, left=(0, 1, 2, 4)), *_render_loops(graph.kernels)]) + "\n"
 
 
-def _render_head(values: Sequence[tuple[str, str]]) -> str:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> str:
+    """Render a bordered table, without a newline at the end.
+
+    Args:
+        header: column titles.
+        rows: cells, one for each title.
+        left: indices of the columns that are flush left; the others are flush right.
+    """
+    widths = [max(len(row[index]) for row in (header, *rows)) for index in range(len(header))]
+    lines = []
+    for row in (header, *rows):
+        padded = [
+            cell.ljust(width) if index in left else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("| " + " | ".join(padded) + " |")
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule])
+
+
+def _render_head(report: CompileReport) -> str:
+    values: tuple[tuple[str, str], ...] = ()
+    share = 100 * report.active_pes / report.fabric.processing_elements
+    if report.pipelined is not None:
+        overall = report.pipelined.performance.overall
+        # Published reports have this head, with whole percentages.
+        values = (
+            ("Samples/s", f"{overall.samples_per_s:.1f}"),
+            ("Compute Samples/s", f"{overall.compute_samples_per_s:.1f}"),
+            ("Transmission Samples/s", f"{overall.transmission_samples_per_s:.1f}"),
+            ("Active PEs", f"{share:.0f}%"),
+            ("Compute Utilization", f"{overall.compute_utilization_percent:.0f}%"),
+        )
+    if report.streamed is not None:
+        part, micro_batches = report.streamed, report.streamed.performance.micro_batches
+        values = (
+            ("Samples/s", f"{report.samples_per_s:.1f}"),
+            ("Execution", "weight streaming"),
+            ("Layers", f"{len(part.layers):,}"),
+            ("Micro-batches", f"{micro_batches:,} of {part.performance.micro_batch_size:,} samples"),
+            ("Recomputed layers", f"{len(part.recomputed):,}"),
+            ("Active PEs", f"{share:.0f}%"),
+        )
     return "\n".join([_TITLE, _RULE, *(_render_label(label, value) for label, value in values)])
 
 
@@ -220,7 +220,7 @@ def _render_label(label: str, value: str) -> str:
     return f"{label + ':':<{_LABEL_WIDTH}}{value}"
 
 
-def _render_compilation(report: CompileReport | StreamedReport, made: Provenance | None) -> str:
+def _render_compilation(report: CompileReport, made: Provenance | None) -> str:
     """Render the known facts about the program, and the settings of its compile."""
     known, fabric = dict((made or Provenance()).lines()), report.fabric
     size = f"{fabric.name}, {fabric.width:,} x {fabric.height:,} PEs at {fabric.clock_hz / 1e6:,.0f} MHz"
@@ -235,20 +235,21 @@ def _render_compilation(report: CompileReport | StreamedReport, made: Provenance
     return "\n".join(_render_label(label, text) for label, text in lines.items())
 
 
-def _render_suggestions(sentences: Iterable[str], title: str, effects: Sequence[tuple[str, str]]) -> str:
-    """Render sentences, then under `title` each change with its effect."""
-    lines = ["To go faster:", *(f"  {sentence}" for sentence in sentences)]
-    if effects:
-        width = max(len(change) for change, _ in effects)
-        lines += [f"  {title}", *(f"    {change:<{width}}  {effect}" for change, effect in effects)]
-    return "\n".join(lines)
-
-
-def _describe_estimates(fabric: Fabric) -> str:
-    return (
-        f"All figures are estimates of time on the wafer ({fabric.name}, {fabric.processing_elements:,} PEs, "
-        f"{fabric.clock_hz / 1e6:.0f} MHz), not of the simulator."
-    )
+def _render_suggestions(report: CompileReport) -> list[str]:
+    """Render the suggestions, and each change with its effect; an empty list if there are none."""
+    if not report.suggestions and not report.changes:
+        return []
+    lines = ["To go faster:", *(f"  {sentence}" for sentence in report.suggestions)]
+    if report.changes:
+        title = f"The step, {report.samples_per_s:,.1f} samples/s now, with one change:"
+        if report.pipelined is not None:
+            performance = report.pipelined.performance
+            cycles = performance.overall.deltat_cycles
+            title = f"{performance.bottleneck}, {cycles:,} cycles now, with one change at its fastest layout:"
+        width = max(len(change.change) for change in report.changes)
+        rows = (f"    {change.change:<{width}}  {change.effect}" for change in report.changes)
+        lines += [f"  {title}", *rows]
+    return ["\n".join(lines)]
 
 
 def _render_loops(kernels: Iterable[Kernel]) -> list[str]:
@@ -265,10 +266,10 @@ def _render_loops(kernels: Iterable[Kernel]) -> list[str]:
     return ["\n".join(["Generated kernels, from loop nests; all others are kernels of the library:", *lines])]
 
 
-def _render_kernels(report: CompileReport) -> str:
+def _render_kernels(part: PipelinedPart) -> str:
     """Render a row for each kernel and one for all."""
-    overall = report.performance.overall
-    named = [(row.kernel.name, row.figures, "") for row in report.kernels]
+    overall = part.performance.overall
+    named = [(row.kernel.name, row.figures, "") for row in part.kernels]
     rows = [
         (
             name,
@@ -283,7 +284,7 @@ def _render_kernels(report: CompileReport) -> str:
     return table(_COLUMNS, rows)
 
 
-def _render_families(report: CompileReport) -> str:
+def _render_families(part: PipelinedPart) -> str:
     rows = [
         (
             one.family,
@@ -292,32 +293,100 @@ def _render_families(report: CompileReport) -> str:
             f"{one.samples_per_s:.1f}",
             f"{one.compute_utilization_percent:.2f}%",
         )
-        for one in sum_families(report.kernels)
+        for one in sum_families(part.kernels)
     ]
     return table(("Family", "Kernels", "Active PEs", "Slowest Samples/s", "Compute Utilization"), rows)
 
 
-def _render_times(report: StreamedReport) -> str:
+def _render_replicas(replicas: ReplicaReport, fabric: Fabric) -> str:
+    """Render rate, area and exchange of the copies, and a table of the counts that were compared."""
+    copies, boxes = replicas.copies, replicas.copies.boxes
+    title = (
+        f"{copies.count:,} copies of the model, {boxes.columns:,} x {boxes.rows:,} boxes of "
+        f"{boxes.width:,} x {boxes.height:,} PEs, {copies.samples:,} samples a step in each"
+        if copies.count > 1
+        else "one copy of the model"
+    )
+    lines = [f"Replicas: {title}"]
+    lines += [f"  {label + ':':<12}{text}" for label, text in summarize_replicas(replicas, fabric)]
+    if copies.count > 1:
+        lines.append("  The kernels, the verdict and the suggestions are those of one copy.")
+    if len(replicas.tried) > 1:
+        rows = [
+            (
+                f"{other.count}",
+                f"{overall.samples_per_s:.1f}",
+                f"{other.one.samples_per_s:.1f}",
+                f"{other.one.active_pes}",
+                f"{overall.active_pes} ({overall.active_pes_percent:.2f}%)",
+                f"{other.one.deltat_cycles}",
+                f"{other.exchange.cycles} cycles",
+            )
+            for other, overall in ((other, other.performance.overall) for other in replicas.tried)
+        ]
+        lines += ["Numbers of replicas that divide the batch:", table(_REPLICA_COLUMNS, rows, left=())]
+    return "\n".join(lines)
+
+
+def summarize_replicas(replicas: ReplicaReport, fabric: Fabric) -> list[tuple[str, str]]:
+    """Return (label, figures) of one copy, all copies and their exchange."""
+    copies = replicas.copies
+    one, overall, exchange = copies.one, copies.performance.overall, copies.exchange
+    area_of_one = f"on {one.active_pes:,} PEs ({one.active_pes_percent:.2f}%)"
+    if copies.count == 1:
+        return [("One copy", f"{one.samples_per_s:,.1f} samples/s {area_of_one}, without an exchange")]
+    times = overall.samples_per_s / one.samples_per_s
+    lines = [
+        ("One copy", f"{one.samples_per_s:,.1f} samples/s without the exchange, {area_of_one}"),
+        (
+            "All copies",
+            f"{overall.samples_per_s:,.1f} samples/s, {times:.2f} times the rate of one copy, on "
+            f"{overall.active_pes:,} PEs ({overall.active_pes_percent:.2f}%)",
+        ),
+    ]
+    if not exchange.cycles:
+        return [*lines, ("Exchange", "none, an evaluation has no gradients")]
+    return [
+        *lines,
+        (
+            "Exchange",
+            f"{exchange.gradient_bytes:,} bytes of gradients of each copy, {exchange.exchange_cycles:,} "
+            f"cycles ({_us(exchange.exchange_cycles, fabric)}) a step",
+        ),
+        (
+            "Emptying",
+            f"{exchange.emptying_cycles:,} cycles ({_us(exchange.emptying_cycles, fabric)}) a step, until "
+            f"the last samples have passed; both together {replicas.exchange_percent:.1f}% of a step of "
+            f"{copies.step_cycles:,} cycles",
+        ),
+    ]
+
+
+def _us(cycles: int, fabric: Fabric) -> str:
+    return f"{1e6 * cycles / fabric.clock_hz:.1f} us"
+
+
+def _render_times(part: StreamedPart) -> str:
     """Render the parts of a step's time and their sum."""
-    step_s = report.performance.step_s
+    step_s = part.performance.step_s
     rows = [
-        (part, f"{1e3 * seconds:.3f}", f"{100 * seconds / step_s:.1f}%")
-        for part, seconds in [*report.performance.parts.items(), ("step", step_s)]
+        (name, f"{1e3 * seconds:.3f}", f"{100 * seconds / step_s:.1f}%")
+        for name, seconds in [*part.performance.parts.items(), ("step", step_s)]
     ]
     return table(("Time of a step", "ms", "Share"), rows)
 
 
-def _render_layers(report: StreamedReport) -> str:
+def _render_layers(report: CompileReport, part: StreamedPart) -> str:
     """Render a row for each layer and one for all."""
-    rows = [_render_layer(layer) for layer in report.layers]
-    time, traffic = [layer.time for layer in report.layers], [layer.traffic for layer in report.layers]
+    rows = [_render_layer(layer) for layer in part.layers]
+    time, traffic = [layer.time for layer in part.layers], [layer.traffic for layer in part.layers]
     rows.append(
         (
             "all",
             f"{1e3 * sum(one.compute_s for one in time):.3f}",
             _mb(sum(one.weights for one in traffic)),
             f"{1e3 * sum(one.exposed_s for one in time):.3f}",
-            _mb(report.performance.activation_bytes),
+            _mb(part.performance.activation_bytes),
             "",
             str(report.active_pes),
         )
@@ -338,7 +407,7 @@ def _render_layer(layer: LayerReport) -> tuple[str, ...]:
     )
 
 
-def _render_layer_families(report: StreamedReport) -> str:
+def _render_layer_families(part: StreamedPart) -> str:
     rows = [
         (
             one.family,
@@ -348,7 +417,7 @@ def _render_layer_families(report: StreamedReport) -> str:
             f"{one.pe_time_percent:.2f}%",
             f"{one.compute_utilization_percent:.2f}%",
         )
-        for one in sum_layer_families(report.layers)
+        for one in sum_layer_families(part.layers)
     ]
     return table(("Family", "Kernels", "Layers", "Sets the pace ms", "PE time", "Compute Utilization"), rows)
 

@@ -54,6 +54,14 @@ class KernelChange:
     helps: bool
     note: str = ""
 
+    @property
+    def effect(self) -> str:
+        """The effect as text."""
+        if self.cycles is None:
+            return "does not fit"
+        note = self.note or ("" if self.helps else "no faster")
+        return f"{self.cycles:,} cycles" + (f", {note}" if note else "")
+
 
 def estimate_kernel_changes(
     kernel: Kernel, cycles: int, shapes: KernelShapes, fabric: Fabric, fill: float
@@ -86,14 +94,6 @@ def find_slowest_nest(kernel: Kernel, layout: Configuration) -> tuple[LoopNest, 
     """Return the loop nest that takes most of a generated kernel's time, and its share of that time."""
     assert kernel.loops is not None, "a generated kernel has loops"
     return max(nest_shares(kernel.loops, kernel.parameters, layout), key=lambda found: found[1])
-
-
-def describe_kernel_change(change: KernelChange) -> str:
-    """Render the effect of a change of a kernel."""
-    if change.cycles is None:
-        return "does not fit"
-    note = change.note or ("" if change.helps else "no faster")
-    return f"{change.cycles:,} cycles" + (f", {note}" if note else "")
 
 
 def _fewest_cycles(kernel: Kernel, fabric: Fabric, fill: float) -> int | None:
@@ -157,6 +157,11 @@ class StepChange:
     samples_per_s: float
     helps: bool
 
+    @property
+    def effect(self) -> str:
+        """The effect as text."""
+        return f"{self.samples_per_s:,.1f} samples/s{'' if self.helps else ', no faster'}"
+
 
 @dataclass(frozen=True)
 class SlowestKernel:
@@ -191,11 +196,6 @@ def estimate_step_changes(
     target = _HIGHER_RATE * batch_size / now.step_s
     rates = ((change, times * batch_size / estimate(times, share).step_s) for change, times, share in changes)
     return tuple(StepChange(change, rate, rate > target) for change, rate in rates)
-
-
-def describe_step_change(change: StepChange) -> str:
-    """Render the effect of a change of the step."""
-    return f"{change.samples_per_s:,.1f} samples/s{'' if change.helps else ', no faster'}"
 
 
 def find_slowest_kernel(layer: PlacedLayer, fabric: Fabric) -> SlowestKernel | None:

@@ -13,7 +13,7 @@ import click
 
 from cgc.errors import CompileError
 from cgc.manifest import PROVENANCE, REPORT_JSON
-from cgc.report.tables import table
+from cgc.report.text import table
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -157,7 +157,7 @@ def test_the_precision_is_a_part_of_the_key_and_of_the_estimate(module, tmp_path
     cycles = {
         precision: [
             figures.compute_cycles + figures.transmission_cycles
-            for name, figures in result.report.performance.kernels.items()
+            for name, figures in result.report.pipelined.performance.kernels.items()
             if name.startswith("fc")
         ]
         for precision, result in results.items()

@@ -112,7 +112,7 @@ def placed(module: ModuleOp) -> tuple[KernelGraph, float]:
     """(kernels, samples/s) of a step that the passes have been through."""
     graph, fabric = match_kernels(module), load_fabric("cs2")
     report = build_report(graph, place(graph, fabric), fabric)
-    return graph, report.performance.overall.samples_per_s
+    return graph, report.pipelined.performance.overall.samples_per_s
 
 
 def families(graph: KernelGraph) -> Counter[tuple[str, bool]]:

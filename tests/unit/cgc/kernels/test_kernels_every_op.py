@@ -57,7 +57,7 @@ def test_an_op_alone_compiles_to_a_report(name: str) -> None:
 
     assert [kernel.op_indices for kernel in graph.kernels] == [(0,)]
     assert graph.kernels[0].name in render_text(report)
-    figures = report.performance.overall
+    figures = report.pipelined.performance.overall
     assert figures.compute_cycles >= 1
     assert figures.transmission_cycles >= 1
     assert figures.active_pes >= 1

@@ -59,17 +59,17 @@ def test_the_report_says_what_was_compiled_and_only_it_depends_on_that(
 def test_families_are_sums_of_their_kernels(tmp_path: Path) -> None:
     report = compiled(tmp_path, None, "pipelined").report
     assert isinstance(report, CompileReport)
-    sums = {one.family: one for one in sum_families(report.kernels)}
+    sums = {one.family: one for one in sum_families(report.pipelined.kernels)}
     assert {name: one.kernels for name, one in sums.items()} == Counter(
-        row.kernel.family for row in report.kernels
+        row.kernel.family for row in report.pipelined.kernels
     )
-    products = [row.figures for row in report.kernels if row.kernel.family == "fully_connected"]
+    products = [row.figures for row in report.pipelined.kernels if row.kernel.family == "fully_connected"]
     one = sums["fully_connected"]
     assert one.active_pes == sum(figures.active_pes for figures in products)
     assert one.samples_per_s == min(figures.samples_per_s for figures in products)
     busy = sum(f.active_pes * f.compute_utilization_percent for f in products)
     assert one.compute_utilization_percent == pytest.approx(busy / one.active_pes)
-    assert sum(one.active_pes for one in sums.values()) == report.performance.overall.active_pes
+    assert sum(one.active_pes for one in sums.values()) == report.pipelined.performance.overall.active_pes
     assert [entry["family"] for entry in build_json(report)["families"]] == list(sums)
     table = render_text(report).split("| Family ")[1].split("\n\n")[0]
     assert f"| fully_connected |       3 | {one.active_pes} " in table

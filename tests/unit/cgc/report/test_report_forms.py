@@ -18,7 +18,7 @@ from cgc.report import (
     render_text,
     render_verdict,
 )
-from cgc.report.tables import table
+from cgc.report.text import table
 from cs_runtime.terminal import shorten_report
 from cs_toolkit.fabric import Fabric, load_fabric
 
@@ -92,7 +92,7 @@ def test_the_verdict_names_kernel_line_and_limit(fabric: Fabric) -> None:
 def test_the_verdict_counts_kernels_that_are_just_as_slow(fabric: Fabric) -> None:
     """Who makes only the named one faster gains nothing."""
     report = report_of(fabric, compute=1024, transmission=1000)
-    assert (report.as_slow, report_of(fabric).as_slow) == (1, 0)
+    assert (report.pipelined.as_slow, report_of(fabric).pipelined.as_slow) == (1, 0)
     assert "kernel fc1 at model.py:12 (1 more just as slow) bounds the speed" in render_verdict(report)
     assert "1 more kernel needs just as many cycles" in render_html(report)
 
@@ -149,7 +149,9 @@ def test_the_plan_is_compact_and_holds_the_total_utilization(fabric: Fabric) -> 
 
 def test_the_kernel_list_tells_matched_from_generated(fabric: Fabric) -> None:
     report = report_of(fabric)
-    text = render_kernel_list(KernelGraph(tuple(row.kernel for row in report.kernels), batch_size=32))
+    text = render_kernel_list(
+        KernelGraph(tuple(row.kernel for row in report.pipelined.kernels), batch_size=32)
+    )
     assert text.startswith("2 kernels for 4 ops, 32 samples per step\n")
     rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in row] for row in rows]

@@ -68,37 +68,42 @@ def compiled(graph: KernelGraph, **fabric: int) -> CompileReport:
 
 def test_input_that_is_slower_than_every_kernel() -> None:
     report = compiled(graph_of(2, input_bytes=10**9))
-    assert report.limit == Limit("transmission", Reason.HOST_INPUT)
-    assert report.bottleneck is None
+    assert report.pipelined.limit == Limit("transmission", Reason.HOST_INPUT)
+    assert report.pipelined.bottleneck is None
 
 
 def test_a_kernel_that_cannot_be_split_further() -> None:
     graph = match_kernels(parse_module(STEP.read_text(encoding="utf-8")))
     report = compiled(graph)
-    assert report.limit.reason is Reason.FASTEST_LAYOUT
-    assert report.limit.kind == report.performance.limit
+    assert report.pipelined.limit.reason is Reason.FASTEST_LAYOUT
+    assert report.pipelined.limit.kind == report.pipelined.performance.limit
     wider = compiled(graph, width=2 * CS2.width, height=2 * CS2.height)
-    assert wider.performance.overall.deltat_cycles == report.performance.overall.deltat_cycles
+    assert (
+        wider.pipelined.performance.overall.deltat_cycles
+        == report.pipelined.performance.overall.deltat_cycles
+    )
 
 
 def test_a_fabric_that_is_full_and_the_same_kernels_with_room() -> None:
     graph = graph_of(40)
     roomy, tight = compiled(graph), compiled(graph, width=40, height=40)
-    assert tight.limit == Limit("area", Reason.WAFER_FULL)
-    assert roomy.limit.kind != "area"
-    assert roomy.performance.overall.deltat_cycles < tight.performance.overall.deltat_cycles
+    assert tight.pipelined.limit == Limit("area", Reason.WAFER_FULL)
+    assert roomy.pipelined.limit.kind != "area"
+    assert (
+        roomy.pipelined.performance.overall.deltat_cycles < tight.pipelined.performance.overall.deltat_cycles
+    )
     assert build_json(tight)["bottleneck"]["limit"] == "area"
-    assert tight.bottleneck is not None
+    assert tight.pipelined.bottleneck is not None
 
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_speed_that_costs_too_much_area(count: int) -> None:
     graph = graph_of(count)
     report = compiled(graph)
-    assert report.limit.reason is Reason.AREA_TOO_DEAR
+    assert report.pipelined.limit.reason is Reason.AREA_TOO_DEAR
     faster = place(graph, CS2, area_per_speed=100.0)
-    assert faster.target_cycles < report.placement.target_cycles
-    assert faster.active_pes > report.placement.active_pes
+    assert faster.target_cycles < report.pipelined.placement.target_cycles
+    assert faster.active_pes > report.pipelined.placement.active_pes
 
 
 def first_suggestion(report: CompileReport) -> str:
@@ -114,13 +119,13 @@ def test_smaller_samples_lift_the_limit_of_the_input() -> None:
     report = compiled(graph_of(2, input_bytes=10**9))
     (size,) = re.findall(r"Samples of ([\d,]+) bytes", first_suggestion(report))
     smaller = compiled(graph_of(2, input_bytes=int(size.replace(",", ""))))
-    assert smaller.limit.reason is not Reason.HOST_INPUT
+    assert smaller.pipelined.limit.reason is not Reason.HOST_INPUT
 
 
 def test_a_full_wafer_states_what_a_higher_speed_would_take() -> None:
     report = compiled(graph_of(40), width=40, height=40)
     (needed,) = re.findall(r"would take ([\d,]+) PEs.* the fabric has 1,600", first_suggestion(report))
-    assert int(needed.replace(",", "")) > report.performance.overall.active_pes
+    assert int(needed.replace(",", "")) > report.pipelined.performance.overall.active_pes
     assert len(report.suggestions) == 1, "memory gives no kernel its size"
 
 
@@ -137,7 +142,7 @@ def test_a_full_wafer_states_how_much_of_it_memory_takes() -> None:
     holding = [Kernel(f"held{i}", "elementwise", {**loop(1024), "stash_bytes": 4 << 20}) for i in range(4)]
     graph = KernelGraph((*holding, *graph_of(20).kernels), batch_size=32, input_bytes_per_sample=1)
     report = compiled(graph, width=40, height=40)
-    assert report.limit.reason is Reason.WAFER_FULL
+    assert report.pipelined.limit.reason is Reason.WAFER_FULL
     assert "Memory, not speed, gives 4 of 24 kernels their size" in report.suggestions[1]
 
 
@@ -157,8 +162,8 @@ def waiting_graph(count: int) -> KernelGraph:
 
 def test_samples_that_wait_for_memory() -> None:
     report = compiled(waiting_graph(24), width=64, height=40)
-    assert report.limit == Limit("memory", Reason.ACTIVATIONS)
-    overall, placement = report.performance.overall, report.placement
+    assert report.pipelined.limit == Limit("memory", Reason.ACTIVATIONS)
+    overall, placement = report.pipelined.performance.overall, report.pipelined.placement
     assert placement.fill < 1
     assert render_verdict(report) == (
         f"Verdict: memory for activations bounds the speed: a sample is admitted every "
@@ -171,7 +176,7 @@ def test_samples_that_wait_for_memory() -> None:
     assert "<strong>Memory</strong> is the limit" in render_html(report)
     assert build_json(report)["bottleneck"]["reason"] == "activations"
     fewer = compiled(waiting_graph(12), width=64, height=40)
-    assert fewer.performance.overall.samples_per_s > overall.samples_per_s
+    assert fewer.pipelined.performance.overall.samples_per_s > overall.samples_per_s
 
 
 def test_the_area_that_a_higher_speed_would_cost() -> None:
@@ -195,7 +200,10 @@ def test_images_state_their_lines_and_the_next_limit() -> None:
     assert f"({next_cycles:,} cycles)" in report.suggestions[1]
     halved = Kernel("pool", "pooling", {**loop(1024), **LINES, "lines": 32})
     faster = compiled(KernelGraph((halved, rest), batch_size=32, input_bytes_per_sample=1))
-    assert faster.performance.overall.deltat_cycles == report.performance.overall.deltat_cycles / 2
+    assert (
+        faster.pipelined.performance.overall.deltat_cycles
+        == report.pipelined.performance.overall.deltat_cycles / 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,7 +218,7 @@ def test_loops_of_a_generated_kernel_say_what_holds_them_up(
     build: Callable[[SSAValue], Sequence[CirhOp]], words: str
 ) -> None:
     report, smaller = made_report(build, 4096), made_report(build, 2048)
-    kernel = report.kernels[0].kernel
+    kernel = report.pipelined.kernels[0].kernel
     assert kernel.loops is not None
     layouts = configurations(kernel)
     fastest = layouts[int(np.argmin(layouts.compute_cycles))]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,6 +73,11 @@ def page(html: str) -> Page:
     return Page(html)
 
 
+def changed(report: CompileReport, **changes: Any) -> CompileReport:
+    """Return a report with other values in its pipelined part."""
+    return dataclasses.replace(report, pipelined=dataclasses.replace(report.pipelined, **changes))
+
+
 def loop() -> dict[str, int]:
     size = {"rows": 1, "row_elements": 64, "starts": 2, "reductions": 2, "work_millicycles": 64_000}
     rest = {"step_millicycles": 0, "streamed_elements": 64, "element_bytes": 4, "resident_bytes": 0}
@@ -100,7 +106,7 @@ def test_all_overall_figures_are_there_in_full(report: CompileReport, page: Page
 
 def test_every_kernel_has_a_row_with_all_its_figures(report: CompileReport, html: str) -> None:
     rows = re.findall(r'<tr id="row-\d+".*?</tr>', html, re.DOTALL)
-    assert len(rows) == len(report.kernels)
+    assert len(rows) == len(report.pipelined.kernels)
     for row, kernel in zip(rows, build_json(report)["kernels"], strict=True):
         text = Page(row).text
         rectangle = kernel["rectangle"]
@@ -121,7 +127,7 @@ def test_the_floorplan_has_every_kernel_by_name_in_both_drawings(report: Compile
     for drawing in drawings:
         assert set((drawing["aria-labelledby"] or "").split()) <= ids
     assert len(page.all("rect", **{"class": "frame"})) == 1
-    for index, row in enumerate(report.kernels):
+    for index, row in enumerate(report.pipelined.kernels):
         assert len(page.all("g", **{"data-kernel": str(index)})) == 2
         assert page.text.count(f"{row.kernel.name}: {row.kernel.family}") == 2
     assert len(page.all("path", **{"marker-end": "url(#head-forward)"})) > 0
@@ -130,9 +136,9 @@ def test_the_floorplan_has_every_kernel_by_name_in_both_drawings(report: Compile
 def test_streams_are_drawn_unasked_only_where_they_can_be_told_apart(
     report: CompileReport, page: Page
 ) -> None:
-    assert len(report.edges) <= 60
+    assert len(report.pipelined.edges) <= 60
     assert {box["id"] for box in page.all("input", type="checkbox") if "checked" in box} >= {"show-forward"}
-    many = Page(render_html(dataclasses.replace(report, edges=report.edges * 61)))
+    many = Page(render_html(changed(report, edges=report.pipelined.edges * 61)))
     assert [box["id"] for box in many.all("input", type="checkbox") if "checked" in box] == []
     assert len(many.all("path", **{"marker-end": "url(#head-forward)"})) > 60, "they appear when asked for"
 
@@ -169,22 +175,22 @@ def test_estimates_are_called_estimates(page: Page) -> None:
 def test_the_verdict_names_kernel_limit_and_what_helps(
     report: CompileReport, limit: Limit, headline: str, sentence: str
 ) -> None:
-    text = Page(render_html(dataclasses.replace(report, limit=limit))).text
-    name = report.performance.bottleneck
+    text = Page(render_html(changed(report, limit=limit))).text
+    name = report.pipelined.performance.bottleneck
     assert headline.format(name=name) in text
     assert sentence.format(name=name) in text
-    assert f"{report.performance.overall.deltat_cycles:,} cycles" in text
+    assert f"{report.pipelined.performance.overall.deltat_cycles:,} cycles" in text
 
 
 def test_the_verdict_where_the_host_input_is_too_slow(report: CompileReport) -> None:
-    slow = dataclasses.replace(
+    slow = changed(
         report,
-        performance=dataclasses.replace(report.performance, bottleneck=INPUT),
+        performance=dataclasses.replace(report.pipelined.performance, bottleneck=INPUT),
         limit=Limit("transmission", Reason.HOST_INPUT),
     )
     text = Page(render_html(slow)).text
     assert "The host input bounds the speed" in text
-    assert f"one sample of {report.input_bytes_per_sample:,} bytes" in text
+    assert f"one sample of {report.pipelined.input_bytes_per_sample:,} bytes" in text
     assert text.count("bounds the speed") == 1, "no kernel is marked"
 
 

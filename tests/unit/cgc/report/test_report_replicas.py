@@ -31,7 +31,7 @@ def report_of(graph: KernelGraph, choice: ReplicaChoice) -> CompileReport:
 
 def test_one_copy_that_was_asked_for_is_no_replica(graph: KernelGraph) -> None:
     report = report_of(graph, 1)
-    assert report.replicas is None
+    assert report.pipelined.replicas is None
     assert "eplica" not in render_text(report)
     assert "replicas" not in build_json(report)
     assert "replicas-heading" not in render_html(report)
@@ -39,8 +39,8 @@ def test_one_copy_that_was_asked_for_is_no_replica(graph: KernelGraph) -> None:
 
 def test_rates_and_areas_are_those_of_all_copies(graph: KernelGraph) -> None:
     report = report_of(graph, 4)
-    assert report.replicas is not None
-    copies = report.replicas.copies
+    assert report.pipelined.replicas is not None
+    copies = report.pipelined.replicas.copies
     data = json.loads(json.dumps(build_json(report)))
     assert data["batch_size"] == 256
     assert data["overall"]["samples_per_s"] == copies.samples_per_s
@@ -59,10 +59,13 @@ def test_rates_and_areas_are_those_of_all_copies(graph: KernelGraph) -> None:
 
 def test_the_plan_has_the_corners_of_all_copies(graph: KernelGraph) -> None:
     report = report_of(graph, 4)
-    assert report.replicas is not None
+    assert report.pipelined.replicas is not None
     plan = json.loads(render_plan(report))
-    assert plan["copies"] == [list(corner) for corner in report.replicas.copies.boxes.corners]
-    assert plan["total_utilization"] == report.performance.overall.active_pes / FABRIC.processing_elements
+    assert plan["copies"] == [list(corner) for corner in report.pipelined.replicas.copies.boxes.corners]
+    assert (
+        plan["total_utilization"]
+        == report.pipelined.performance.overall.active_pes / FABRIC.processing_elements
+    )
 
 
 def test_the_page_draws_every_copy(graph: KernelGraph) -> None:
@@ -77,18 +80,18 @@ def test_the_page_draws_every_copy(graph: KernelGraph) -> None:
 
 def test_the_page_compares_the_numbers_that_auto_has_tried(graph: KernelGraph) -> None:
     report = report_of(graph, "auto")
-    assert report.replicas is not None
+    assert report.pipelined.replicas is not None
     html = render_html(report)
     table = html[html.index('<table class="tried cards">') :].split("</table>")[0]
-    assert table.count("<tr") == 1 + len(report.replicas.tried)
+    assert table.count("<tr") == 1 + len(report.pipelined.replicas.tried)
     assert table.count('class="chosen"') == 1
-    assert f'<th scope="row">{report.replicas.copies.count}' in table.split('class="chosen"')[1]
+    assert f'<th scope="row">{report.pipelined.replicas.copies.count}' in table.split('class="chosen"')[1]
 
 
 def test_a_step_says_what_a_larger_batch_would_give(graph: KernelGraph) -> None:
     report = report_of(graph, 8)
-    assert report.replicas is not None
-    copies = report.replicas.copies
+    assert report.pipelined.replicas is not None
+    copies = report.pipelined.replicas.copies
     cycles = 2 * copies.samples * copies.one.deltat_cycles + copies.exchange.cycles
     assert f"about {2 * 256 * FABRIC.clock_hz / cycles:,.0f} samples/s" in report.suggestions[0]
     assert len(report.suggestions) > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, replace
 from html import unescape
+from typing import Any
 
 import pytest
 
@@ -20,10 +21,10 @@ from cgc.performance.layers import (
     estimate_streamed_step,
 )
 from cgc.placement.replicas import place_copies
-from cgc.report import build_streamed_json, render_streamed_html, render_streamed_text
+from cgc.report import CompileReport, StreamedPart, build_json, render_html, render_text, render_verdict
 from cgc.report.families import sum_layer_families
-from cgc.report.model import LayerReport, StreamedReport
-from cgc.report.text import render_streamed_verdict
+from cgc.report.model import LayerReport
+from cgc.report.suggestions import suggest_for_layers
 from cgc.report.what_if import estimate_step_changes, find_slowest_kernel
 from cs_runtime.terminal import shorten_report
 from cs_toolkit.fabric import load_fabric
@@ -47,7 +48,7 @@ def plan(number: int) -> LayerPlan:
 
 
 @pytest.fixture(scope="module")
-def report() -> StreamedReport:
+def report() -> CompileReport:
     """Four layers of two kinds; the second one is computed again, the last one computes nothing."""
     first, second, empty = plan(0), plan(1), LayerPlan(2, None, None, 0.0, 0.0)
     placed = [
@@ -69,17 +70,32 @@ def report() -> StreamedReport:
         LayerReport(layer, TRAFFIC, time, index == 1)
         for index, (layer, time) in enumerate(zip(placed, performance.layers, strict=True))
     )
-    return StreamedReport(WAFER, 64, layers, performance, ("a reason & its figures",))
+    return CompileReport(
+        fabric=WAFER,
+        batch_size=64,
+        samples_per_s=64 / performance.step_s,
+        active_pes=max(layer.plan.active_pes for layer in placed),
+        notices=("a reason & its figures",),
+        streamed=StreamedPart(layers, performance),
+    )
 
 
-def test_the_text_has_a_row_for_each_layer_and_says_what_bounds_the_rate(report: StreamedReport) -> None:
-    text = render_streamed_text(report)
+def bound_by(report: CompileReport, bound: Bound, seconds: float = 1.0, **changes: Any) -> CompileReport:
+    """Return the report of a step most of whose time is spent on one thing."""
+    performance = report.streamed.performance
+    parts = {**performance.parts, bound: seconds}
+    part = replace(report.streamed, performance=replace(performance, parts=parts, **changes))
+    return replace(report, streamed=part)
+
+
+def test_the_text_has_a_row_for_each_layer_and_says_what_bounds_the_rate(report: CompileReport) -> None:
+    text = render_text(report)
     assert text.startswith("Estimated Overall Performance\n-------------------------------\nSamples/s:")
     assert f"{report.samples_per_s:.1f}" in text
     (row,) = (line for line in text.splitlines() if line.startswith(f"| {HOSTILE} (recomputed)"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     compute, weights, exposed, activations, copies, pes = cells[1:]
-    layer = report.layers[1]
+    layer = report.streamed.layers[1]
     assert float(compute) == pytest.approx(1e3 * layer.time.compute_s, abs=1e-3)
     assert (weights, activations) == ("3.0", "0.0")
     assert float(exposed) == pytest.approx(1e3 * layer.time.exposed_s, abs=1e-3)
@@ -90,8 +106,8 @@ def test_the_text_has_a_row_for_each_layer_and_says_what_bounds_the_rate(report:
     assert "estimates of time on the wafer (cs2, 745,500 PEs" in text
 
 
-def test_the_same_figures_for_programs(report: StreamedReport) -> None:
-    found = build_streamed_json(report)
+def test_the_same_figures_for_programs(report: CompileReport) -> None:
+    found = build_json(report)
     overall = found["overall"]
     assert overall["samples_per_s"] == report.samples_per_s == pytest.approx(64 / overall["step_s"])
     assert sum(overall["seconds"].values()) == pytest.approx(overall["step_s"])
@@ -106,13 +122,13 @@ def test_the_same_figures_for_programs(report: StreamedReport) -> None:
     assert {"x", "y", "width", "height"} == set(found["kinds"][0]["kernels"][0]["rectangle"])
 
 
-def test_kernels_are_summed_by_family_over_all_layers(report: StreamedReport) -> None:
+def test_kernels_are_summed_by_family_over_all_layers(report: CompileReport) -> None:
     """Three layers with two kernels each: the time that one sets the pace is that of its layer."""
-    (only,) = sum_layer_families(report.layers)
+    (only,) = sum_layer_families(report.streamed.layers)
     assert (only.family, only.kernels, only.generated, only.layers) == ("fully_connected", 6, 0, 3)
-    assert only.pace_s == pytest.approx(report.performance.parts["compute"])
+    assert only.pace_s == pytest.approx(report.streamed.performance.parts["compute"])
     assert only.pe_time_percent == pytest.approx(100)
-    other, *rest = (one for one in report.layers if one.placed.plan.graph is not None)
+    other, *rest = (one for one in report.streamed.layers if one.placed.plan.graph is not None)
     graph = other.placed.plan.graph
     assert graph is not None
     slow = other.placed.plan.slowest_kernel
@@ -133,36 +149,38 @@ def test_kernels_are_summed_by_family_over_all_layers(report: StreamedReport) ->
     expected = 100 * layout.busy_pe_cycles / (rect.area * copies.cycles)
     assert mixed[1].compute_utilization_percent == pytest.approx(expected)
     assert sum(one.pe_time_percent for one in mixed) == pytest.approx(100)
-    assert build_streamed_json(report)["families"] == [asdict(only)]
-    assert f"| {1e3 * only.pace_s:.3f} | 100.00% |" in re.sub(" +", " ", render_streamed_text(report))
-    assert "<caption>Kernels by family</caption>" in render_streamed_html(report)
-    short = shorten_report(render_streamed_text(report))
+    assert build_json(report)["families"] == [asdict(only)]
+    assert f"| {1e3 * only.pace_s:.3f} | 100.00% |" in re.sub(" +", " ", render_text(report))
+    assert "<caption>Kernels by family</caption>" in render_html(report)
+    short = shorten_report(render_text(report))
     assert "Kernels by family, with their share of the PEs' time: fully_connected 6 (100.00%)\n" in short
 
 
-def test_a_terminal_has_head_and_times_in_sentences(report: StreamedReport) -> None:
-    words = " ".join(shorten_report(render_streamed_text(report)).split())
+def test_a_terminal_has_head_and_times_in_sentences(report: CompileReport) -> None:
+    words = " ".join(shorten_report(render_text(report)).split())
     assert words.startswith("Estimated Overall Performance: Samples/s ")
     assert "Execution weight streaming, Layers 4," in words
-    step_s = report.performance.step_s
-    assert f"Time of a step in ms: compute {1e3 * report.performance.parts['compute']:.3f} (" in words
+    step_s = report.streamed.performance.step_s
+    assert (
+        f"Time of a step in ms: compute {1e3 * report.streamed.performance.parts['compute']:.3f} (" in words
+    )
     assert f", step {1e3 * step_s:.3f} (100.0%) " in words
 
 
-def test_the_page_draws_a_kind_of_layer_once_and_links_every_layer_to_it(report: StreamedReport) -> None:
-    page = render_streamed_html(report)
-    assert page == render_streamed_html(report)
+def test_the_page_draws_a_kind_of_layer_once_and_links_every_layer_to_it(report: CompileReport) -> None:
+    page = render_html(report)
+    assert page == render_html(report)
     assert re.findall(r'<article class="layer" id="kind-(\d)"', page) == ["0", "1", "2"]
     assert re.findall(r'<th scope="row"><a href="#kind-(\d)"', page) == ["0", "1", "1", "2"]
-    copies = report.layers[0].placed.plan.copies
+    copies = report.streamed.layers[0].placed.plan.copies
     assert copies is not None
     assert page.count('href="#copy-0"') == copies.count - 1
-    assert "Nothing is computed here." in page
+    assert "This layer computes nothing." in page
     assert "a reason &amp; its figures" in page
 
 
-def test_names_of_the_program_are_escaped_and_nothing_is_loaded(report: StreamedReport) -> None:
-    page = render_streamed_html(report)
+def test_names_of_the_program_are_escaped_and_nothing_is_loaded(report: CompileReport) -> None:
+    page = render_html(report)
     assert HOSTILE not in page
     assert HOSTILE in unescape(page).replace("<wbr>", "")
     assert "<script" not in page
@@ -181,72 +199,71 @@ def test_names_of_the_program_are_escaped_and_nothing_is_loaded(report: Streamed
     ],
 )
 def test_the_verdict_has_the_figures_of_what_bounds_the_rate(
-    report: StreamedReport, bound: Bound, said: str
+    report: CompileReport, bound: Bound, said: str
 ) -> None:
-    parts = {**dict.fromkeys(report.performance.parts, 0.25), bound: 1.0}
-    found = render_streamed_verdict(replace(report, performance=replace(report.performance, parts=parts)))
+    parts = dict.fromkeys(report.streamed.performance.parts, 0.25)
+    quarters = replace(report.streamed, performance=replace(report.streamed.performance, parts=parts))
+    found = render_verdict(bound_by(replace(report, streamed=quarters), bound))
     assert found.startswith(f"Verdict: {bound} bounds the rate: 50% of a step of 2e+03 ms")
     assert said in found
 
 
-def test_the_report_says_what_a_change_of_the_step_would_do(report: StreamedReport) -> None:
+def test_the_report_says_what_a_change_of_the_step_would_do(report: CompileReport) -> None:
     def estimate(times: int, share: float) -> StreamedPerformance:
-        parts = {part: seconds * share for part, seconds in report.performance.parts.items()}
-        return replace(report.performance, parts=parts, micro_batches=2, activation_room_bytes=1)
+        parts = {part: seconds * share for part, seconds in report.streamed.performance.parts.items()}
+        return replace(report.streamed.performance, parts=parts, micro_batches=2, activation_room_bytes=1)
 
     changed = replace(report, changes=estimate_step_changes(estimate(1, 1.0), estimate, report.batch_size))
     larger, smaller_activations = changed.changes
     assert larger.samples_per_s == pytest.approx(2 * report.samples_per_s)
     assert smaller_activations.samples_per_s == pytest.approx(2 * report.samples_per_s)
     rate = f"{larger.samples_per_s:,.1f} samples/s"
-    assert f"; a batch twice as large (128) would be {rate}" in render_streamed_verdict(changed)
-    text, page = render_streamed_text(changed), render_streamed_html(changed)
+    assert f"; a batch twice as large (128) would be {rate}" in render_verdict(changed)
+    text, page = render_text(changed), render_html(changed)
     assert f"    a batch twice as large (128)       {rate}" in text
     assert page.count('<tr class="helps">') == 2
     assert rate in page
-    assert build_streamed_json(changed)["changes"][0]["samples_per_s"] == larger.samples_per_s
+    assert build_json(changed)["changes"][0]["samples_per_s"] == larger.samples_per_s
 
 
-def test_a_change_that_is_no_faster_is_not_recommended(report: StreamedReport) -> None:
-    parts = {part: 2 * seconds for part, seconds in report.performance.parts.items()}
-    slower = replace(report.performance, parts=parts)
+def test_a_change_that_is_no_faster_is_not_recommended(report: CompileReport) -> None:
+    parts = {part: 2 * seconds for part, seconds in report.streamed.performance.parts.items()}
+    slower = replace(report.streamed.performance, parts=parts)
     changed = replace(
-        report, changes=estimate_step_changes(report.performance, lambda *_: slower, report.batch_size)
+        report,
+        changes=estimate_step_changes(report.streamed.performance, lambda *_: slower, report.batch_size),
     )
-    assert "twice as large" not in render_streamed_verdict(changed)
-    assert "samples/s, no faster" in render_streamed_text(changed)
+    assert "twice as large" not in render_verdict(changed)
+    assert "samples/s, no faster" in render_text(changed)
 
 
-def test_where_compute_bounds_the_rate_its_kernel_is_named(report: StreamedReport) -> None:
-    kernel = find_slowest_kernel(report.layers[0].placed, WAFER)
+def test_where_compute_bounds_the_rate_its_kernel_is_named(report: CompileReport) -> None:
+    kernel = find_slowest_kernel(report.streamed.layers[0].placed, WAFER)
     assert kernel is not None
-    copies = report.layers[0].placed.plan.copies
+    copies = report.streamed.layers[0].placed.plan.copies
     assert copies is not None
     assert kernel.cycles == copies.cycles
+    named, other = (bound_by(report, bound) for bound in ("compute", "update"))
     named, other = (
-        replace(
-            report,
-            kernel=kernel,
-            performance=replace(report.performance, parts={**report.performance.parts, bound: 1.0}),
-        )
-        for bound in ("compute", "update")
+        replace(one, suggestions=suggest_for_layers(kernel, one.streamed.performance))
+        for one in (named, other)
     )
     sentence = f"Kernel fc<0> sets the pace of layer embedding, {kernel.cycles:,} cycles a sample"
-    assert sentence in render_streamed_text(named)
+    assert sentence in render_text(named)
     best = min(
         (change for change in kernel.changes[1:] if change.helps), key=lambda change: change.cycles or 0
     )
-    assert f"{best.change}: {best.cycles:,} cycles" in build_streamed_json(named)["remedies"][0]
-    assert sentence not in render_streamed_text(other)
+    assert f"{best.change}: {best.cycles:,} cycles" in build_json(named)["remedies"][0]
+    assert sentence not in render_text(other)
 
 
-def test_micro_batches_that_the_program_asks_for_are_not_put_on_the_memory(report: StreamedReport) -> None:
-    cut = replace(report.performance, micro_batches=4)
-    assert cut.fits_at_once
-    parts = {**cut.parts, "activation memory": 1.0}
-    asked = replace(report, performance=replace(cut, parts=parts))
-    verdict = render_streamed_verdict(asked)
+def test_micro_batches_that_the_program_asks_for_are_not_put_on_the_memory(report: CompileReport) -> None:
+    asked = bound_by(report, "activation memory", micro_batches=4)
+    assert asked.streamed.performance.fits_at_once
+    verdict = render_verdict(asked)
     assert "the program asks for 4 micro-batches, of 0.0 MB of activations each" in verdict
     assert "16-bit" not in verdict
-    _, change = estimate_step_changes(asked.performance, lambda *_: report.performance, report.batch_size)
+    _, change = estimate_step_changes(
+        asked.streamed.performance, lambda *_: report.streamed.performance, report.batch_size
+    )
     assert (change.change, change.helps) == ("the whole batch at once", True)

@@ -56,7 +56,7 @@ def test_nothing_is_promised_to_a_kernel_whose_start_takes_its_time(fabric: Fabr
     assert "No smaller size of dropout1 makes it faster" in text
     assert "ewer rows" not in text
     assert "no other rectangle" not in page
-    count = len(configurations(report.kernels[0].kernel).cycles)
+    count = len(configurations(report.pipelined.kernels[0].kernel).cycles)
     assert f"it is at its fastest: none of its {count} layouts on this fabric is faster." in page
 
 

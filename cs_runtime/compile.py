@@ -26,7 +26,7 @@ from cs_runtime.run_files import write_run_files
 from cs_runtime.terminal import ROWS, format_by_family, print_report, shorten_report
 from cs_system.client import SystemClient, parse_address
 from cs_toolkit import __version__
-from cs_toolkit.execution_options import Streaming, check_replicas, micro_batch_error
+from cs_toolkit.execution_options import OptionError, Streaming
 from cs_toolkit.fabric import Fabric, load_fabric
 from cs_toolkit.garbage import infrequent_collection
 from cs_toolkit.step import ExecutionChoice
@@ -44,61 +44,34 @@ class Target:
     Attributes:
         fabric: The fabric of one wafer.
         system: Name and version of the CS system; None if the program named none.
-        num_csx: Number of its wafers that share a batch.
-        max_wgt_servers: Maximum number of its MemoryX processes that share the layers; None uses all.
     """
 
     fabric: Fabric
     system: dict[str, Any] | None = None
-    num_csx: int = 1
-    max_wgt_servers: int | None = None
 
 
 def target_of(settings: RunSettings) -> Target:
     """Return the system at `cs_ip` with its fabric, or the fabric that the options name.
 
     Raises:
-        CallError: The batch cannot be split as requested, or the system has fewer wafers than requested.
-        ReplicaChoiceError: The number of replicas does not fit the batch or the execution mode.
+        CallError: Options exclude each other, the batch cannot be split as requested, or the system has fewer
+            wafers than requested.
     """
-    _check_batch_split(settings)
-    count = settings.streaming.num_csx
+    try:
+        settings.options.check_batch(settings.batch_size, trains=settings.mode == "train")
+    except OptionError as error:
+        raise CallError(str(error)) from None
     if settings.cs_ip is None:
         return Target(load_fabric(settings.fabric))
     with SystemClient(parse_address(settings.cs_ip)) as client:
         info = client.info()
+    count = settings.options.share.wafers
     if count > info.num_csx:
         raise CallError(
             f"num_csx is {count}, the CS system at {info.address} has {info.num_csx}; ask for "
             f"fewer, or start it with `cs_system serve --num-csx={count}`"
         )
-    fabric = Fabric.model_validate(info.fabric_spec)
-    system = {"name": info.name, "version": info.version}
-    return Target(fabric, system, count, settings.max_wgt_servers)
-
-
-def _check_batch_split(settings: RunSettings) -> None:
-    """Check that wafers, replicas and micro-batches can share the batch as requested."""
-    count = settings.streaming.num_csx
-    check_replicas(settings.num_replicas, settings.execution, count, settings.batch_size)
-    if count > 1 and settings.execution == "pipelined":
-        raise CallError(
-            f"num_csx is {count} with execution '{settings.execution}', expected 1: several CS systems share "
-            "a batch only by weight streaming; set execution: weight_streaming, or auto"
-        )
-    if settings.batch_size % count:
-        raise CallError(
-            f"a batch of {settings.batch_size} samples cannot be shared equally by {count} CS systems; "
-            f"choose a batch size that {count} divides, or another num_csx"
-        )
-    fault = micro_batch_error(settings.batch_size, settings.streaming) if settings.mode == "train" else None
-    if fault is not None:
-        raise CallError(fault)
-    if settings.streaming.micro_batch_size != "auto" and settings.execution == "pipelined":
-        raise CallError(
-            f"micro_batch_size is {settings.streaming.micro_batch_size} with execution 'pipelined', expected "
-            "none: samples flow through the pipeline one by one; remove it, or set execution: auto"
-        )
+    return Target(Fabric.model_validate(info.fabric_spec), {"name": info.name, "version": info.version})
 
 
 @infrequent_collection()
@@ -179,11 +152,11 @@ def compile_for(
         )
     for warning in result.warnings:
         log.warning("%s", warning)
-    if _needs_streaming(settings):
+    if settings.options.needs_streaming:
         log.info(
             "execution auto: weight streaming, because num_csx is %d, and several CS systems share a batch "
             "only that way",
-            settings.streaming.num_csx,
+            settings.options.num_csx,
         )
     for notice in result.notices:
         log.info("%s", notice)
@@ -194,18 +167,14 @@ def compile_for(
 
 
 def _options(settings: RunSettings) -> CompileOptions:
-    execution: ExecutionChoice = "weight_streaming" if _needs_streaming(settings) else settings.execution
+    options = settings.options
+    execution: ExecutionChoice = "weight_streaming" if options.needs_streaming else options.execution
     return CompileOptions(
-        precision=settings.precision,
+        precision=options.precision,
         execution=execution,
-        replicas=settings.num_replicas,
-        streaming=Streaming() if execution == "pipelined" else settings.streaming,
+        replicas=options.num_replicas,
+        streaming=Streaming() if execution == "pipelined" else options.streaming,
     )
-
-
-def _needs_streaming(settings: RunSettings) -> bool:
-    """Return True if several wafers share a batch, which leaves execution auto no choice."""
-    return settings.streaming.num_csx > 1 and settings.execution == "auto"
 
 
 def _trace(front_end: FrontEnd, timeline: Timeline) -> StepProgram:

@@ -37,15 +37,15 @@ class EmbeddedSystem:
 
     Args:
         log_file: File for the output of the system.
-        num_csx: Number of wafers.
+        wafers: Number of wafers.
     """
 
-    def __init__(self, log_file: Path, num_csx: int = 1) -> None:
+    def __init__(self, log_file: Path, wafers: int = 1) -> None:
         self._log_file, self._owner = log_file, os.getpid()
         self._directory = Path(tempfile.mkdtemp(prefix="cs-system-"))
         self._ready = self._directory / "ready.json"
         self._address: str | None = None
-        flags = ["--port=0", f"--ready-file={self._ready}", f"--num-csx={num_csx}"]
+        flags = ["--port=0", f"--ready-file={self._ready}", f"--num-csx={wafers}"]
         log_file.parent.mkdir(parents=True, exist_ok=True)
         with log_file.open("wb") as log_output:
             self._process = subprocess.Popen(

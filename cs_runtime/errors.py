@@ -5,8 +5,7 @@ Every message states what was given, what was expected, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from pathlib import Path
 
 from cs_toolkit.errors import ToolkitError, UsageError, WriteError
@@ -188,12 +187,6 @@ class CheckpointReadError(FrontEndError):
             f"cannot restore checkpoint '{checkpoint}': {cause}. Choose a checkpoint of this model, "
             "or an empty model_dir to start from step 0"
         )
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the known name closest to `name`, or an empty string."""
-    close = get_close_matches(name, list(known), n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def _shape_text(shape: Sequence[int | None]) -> str:

@@ -9,25 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from cs_toolkit.execution_options import ReplicaChoice, Streaming
-from cs_toolkit.step import ExecutionChoice, Precision
+from cs_toolkit.execution_options import ExecutionOptions
 
 log = logging.getLogger("cs_runtime")
 
 Command = Literal["train", "eval", "predict", "compile_only", "validate_only"]
 """What a run does, as the `--mode` flag of programs spells it."""
-InputPosition = Literal["toolkit", "program"]
-"""Which side skips the batches that earlier runs have used when a training run resumes."""
-
-EXECUTION_VARIABLE = "CSRUN_EXECUTION"
-"""Set by `python-ws` to select weight streaming for programs that choose no execution mode."""
-
-
-def default_execution() -> ExecutionChoice:
-    """Return the execution mode of a program that chooses none."""
-    return "weight_streaming" if os.environ.get(EXECUTION_VARIABLE) == "weight_streaming" else "auto"
-
-
 DEFAULT_COMPILE_DIR = "/opt/cerebras/cached_compile"
 """Directory for compile artifacts on the original's appliance."""
 
@@ -65,12 +52,7 @@ class RunSettings:
         save_every_s: Checkpoint when this many seconds have passed since the last one.
         log_every_steps: Log progress at every multiple of this global step.
         seed: Seed of the program's random numbers; None if it sets none.
-        precision: Number format of activations and their gradients.
-        execution: How the CS system executes a step.
-        num_replicas: Copies of the model on the wafer that share a batch; "auto" lets the compiler choose.
-        streaming: Options of weight streaming.
-        max_wgt_servers: Maximum number of MemoryX processes that share the layers; None uses all of them.
-        input_position: Which side skips the batches that earlier runs have used when training resumes.
+        options: How the CS system executes the steps.
         params: The user's parameters, for the run files.
     """
 
@@ -86,12 +68,7 @@ class RunSettings:
     save_every_s: float | None = None
     log_every_steps: int | None = 100
     seed: int | None = None
-    precision: Precision = "float32"
-    execution: ExecutionChoice = "auto"
-    num_replicas: ReplicaChoice = 1
-    streaming: Streaming = field(default_factory=Streaming)
-    max_wgt_servers: int | None = None
-    input_position: InputPosition = "toolkit"
+    options: ExecutionOptions = field(default_factory=ExecutionOptions)
     params: Mapping[str, Any] = field(default_factory=dict)
 
     @property

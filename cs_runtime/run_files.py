@@ -149,7 +149,7 @@ def run_summary(settings: RunSettings, timeline: Timeline, status: str, **detail
         "model_dir": str(settings.model_dir),
         "cs_ip": settings.cs_ip,
         "batch_size": settings.batch_size,
-        "precision": settings.precision,
+        "precision": settings.options.precision,
         "started_at_unix_s": timeline.started_at,
         "total_seconds": timeline.elapsed_s(),
         "timeline": timeline.to_json(),

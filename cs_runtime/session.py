@@ -19,6 +19,7 @@ from cs_runtime.step_checks import StepCheck, check_steps
 from cs_runtime.terminal import WaitLog, log_while_blocked
 from cs_system.client import Reservation, StepOutputs, SystemClient, parse_address
 from cs_system.messages import InputIdentity
+from cs_toolkit.execution_options import SystemShare
 from cs_toolkit.step import GLOBAL_STEP
 from csrun.tasks.roles import TaskInfo
 
@@ -96,7 +97,8 @@ def open_session(
             )
         with reservation:
             identity = InputIdentity(run, front_end.input_facts())
-            yield _load(reservation, front_end, program, compiled, target, task, identity, timeline)
+            share = settings.options.share
+            yield _load(reservation, front_end, program, compiled, target, share, task, identity, timeline)
 
 
 def prime(session: Session, task: TaskInfo, timeline: Timeline, check: Callable[[], None]) -> None:
@@ -130,12 +132,13 @@ def _load(
     program: StepProgram,
     compiled: CompileResult,
     target: Target,
+    share: SystemShare,
     task: TaskInfo,
     identity: InputIdentity,
     timeline: Timeline,
 ) -> Session:
     with timeline.phase("send the program"), log_while_blocked("take the program"):
-        reservation.load(compiled.artifact, target.num_csx, target.max_wgt_servers)
+        reservation.load(compiled.artifact, share)
     log.info(
         "Programming %s fabric. This may take a couple of minutes. Please do not interrupt.",
         re.sub(r"^cs([0-9]+)$", r"CS-\1", target.fabric.name),

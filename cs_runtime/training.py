@@ -127,7 +127,7 @@ class TrainingRun:
             raise
         self.input_ended = stream.end_of_input
         if self.input_ended and self.step == self.first_step:
-            raise NothingToDoError(self.first_step, skipped=self.settings.input_position == "toolkit")
+            raise NothingToDoError(self.first_step, skipped=not self.settings.options.program_skips_batches)
 
     def state(self) -> State:
         """Return the whole state by resource name; it is valid until the next step.

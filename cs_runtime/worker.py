@@ -11,7 +11,7 @@ from itertools import islice
 
 from cs_runtime.errors import NoSystemError
 from cs_runtime.input_source import Batch, InputSource
-from cs_runtime.options import InputPosition, RunSettings
+from cs_runtime.options import RunSettings
 from cs_runtime.terminal import WaitLog
 from cs_stream.batches import BatchLayout
 from cs_stream.run_state import count_before
@@ -98,32 +98,33 @@ def open_stream(source: InputSource, settings: RunSettings, task: TaskInfo, run:
         input_digest=input_identity.digest,
     )
     sender = Sender((ticket.data_host, ticket.data_port), identity, BatchLayout.of_step(source.inputs()))
+    program_skips = settings.options.program_skips_batches
     used = count_before(task.index, task.num_workers, ticket.first_position)
     if used:
-        _log_position(task.index, ticket.first_position, used, settings.input_position)
+        _log_position(task.index, ticket.first_position, used, program_skips=program_skips)
     ends = [] if settings.last_step is None else [settings.last_step]
     if settings.steps is not None:
         ends.append(ticket.first_position + settings.steps)
     return Stream(
         sender,
         source,
-        outside=used if settings.input_position == "program" else 0,
+        outside=used if program_skips else 0,
         end=count_before(task.index, task.num_workers, min(ends)) if ends else None,
     )
 
 
-def _log_position(worker: int, step: int, used: int, position: InputPosition) -> None:
+def _log_position(worker: int, step: int, used: int, *, program_skips: bool) -> None:
     """Log which side skips the used batches of a worker when a training run resumes."""
-    if position == "toolkit":
-        log.info(
-            "continuing at global step %d: the toolkit skips the first %d batches of worker %d",
-            *(step, used, worker),
-        )
-    else:
+    if program_skips:
         log.info(
             "continuing at global step %d: the program positions its input, so the toolkit skips none of the "
             "%d batches of worker %d that earlier runs have used (with "
             "CSRunConfig(input_position='toolkit') it skips them)",
+            *(step, used, worker),
+        )
+    else:
+        log.info(
+            "continuing at global step %d: the toolkit skips the first %d batches of worker %d",
             *(step, used, worker),
         )
 

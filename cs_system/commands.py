@@ -95,6 +95,7 @@ def main() -> None:
 )
 @click.option(
     "--num-csx",
+    "wafers",
     type=click.IntRange(1),
     default=1,
     show_default=True,
@@ -136,7 +137,7 @@ def serve(
     input_memory: int,
     reconnect_s: float,
     input_patience_s: float,
-    num_csx: int,
+    wafers: int,
     group_file: Path | None,
     memoryx: str | None,
     wgt_servers: int,
@@ -160,7 +161,7 @@ def serve(
 
     set_up_logging()
     try:
-        group = find_group(num_csx, group_file, os.environ)
+        group = find_group(wafers, group_file, os.environ)
     except CsSystemError as error:
         _fail(error, error.exit_code)
     if group is not None and group.number:
@@ -185,7 +186,7 @@ def serve(
                         memoryx_dir or Path(tempfile.gettempdir()),
                         wgt_servers,
                     ),
-                    num_csx=num_csx,
+                    wafers=wafers,
                 ),
                 host=host,
                 port=port,

@@ -16,11 +16,12 @@ import numpy as np
 
 from cs_system.errors import WireFormatError
 from cs_system.proto import cs_system_pb2 as pb
+from cs_toolkit.execution_options import ONE_WAFER, SystemShare
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 
-def step_to_wire(step: CompiledStep) -> pb.ArtifactOffer:
-    """Convert a step to the message in which a client offers it."""
+def step_to_wire(step: CompiledStep, share: SystemShare = ONE_WAFER) -> pb.ArtifactOffer:
+    """Convert a step, and the part of the system that runs it, to the message in which a client offers it."""
     return pb.ArtifactOffer(
         key=step.key,
         fabric=step.fabric,
@@ -36,7 +37,14 @@ def step_to_wire(step: CompiledStep) -> pb.ArtifactOffer:
             for executable in step.executables
         ],
         schedule=step.schedule,
+        num_csx=share.wafers,
+        max_wgt_servers=share.weight_servers or 0,
     )
+
+
+def share_from_wire(offer: pb.ArtifactOffer) -> SystemShare:
+    """Convert the part of the system that a client asks for back."""
+    return SystemShare(offer.num_csx or 1, offer.max_wgt_servers or None)
 
 
 def step_from_wire(offer: pb.ArtifactOffer) -> CompiledStep:

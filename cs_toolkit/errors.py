@@ -7,6 +7,7 @@ the status of a child on unchanged.
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,14 @@ class ProgramFault:
     source: str | None = None
     library: str | None = None
     what_to_do: str | None = None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the known name closest to `name`, or an empty string."""
+    from difflib import get_close_matches  # lazy: only errors need it
+
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex
 
-from cs_runtime.errors import suggestion
-from cs_runtime.options import default_execution
-from cs_toolkit.execution_options import (
-    Recompute,
-    ReplicaChoice,
-    ReplicaChoiceError,
-    Streaming,
-    check_replicas,
-    replica_choice,
-    streaming,
-)
-from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
+from cs_toolkit.execution_options import OPTIONS, ExecutionOptions, OptionError, configure_default_of
 from cstorch.errors import ConfigureError
 
 MbsSetting = Literal["auto", "explore"] | int | dict[str, Any] | None
@@ -60,12 +50,18 @@ class BackendType(enum.Enum):
         return self is BackendType.GPU
 
 
+def default_options() -> ExecutionOptions:
+    """Return the options of a program that sets none."""
+    return ExecutionOptions().change({name: configure_default_of(name) for name in OPTIONS})
+
+
 @dataclass(frozen=True)
 class Configuration:
     """The settings of a run, which `cstorch.configure` and `cstorch.backend` describe.
 
     Attributes:
-        use_cs_grad_accum: False ignores `micro_batch_size`.
+        options: How the CS system executes the steps.
+        use_cs_grad_accum: False ignores a micro-batch size.
         run_dir: Directory for the files of a run; None for `model_dir`.
     """
 
@@ -76,20 +72,14 @@ class Configuration:
     checkpoint_steps: int = 0
     seed: int | None = None
     mgmt_address: str | None = None
-    num_csx: int = 1
     num_workers_per_csx: int = 1
-    max_wgt_servers: int | None = 24
     fabric: str = "cs2"
-    execution: ExecutionChoice = field(default_factory=default_execution)
-    num_replicas: ReplicaChoice = 1
-    max_act_per_csx: float | str | None = 1
-    recompute: Recompute | None = None
-    micro_batch_size: int | str | None = None
+    options: ExecutionOptions = field(default_factory=default_options)
     use_cs_grad_accum: bool = True
     run_dir: Path | None = None
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint_steps", "num_csx", "num_workers_per_csx", "max_wgt_servers", "seed"):
+        for name in ("checkpoint_steps", "num_workers_per_csx", "seed"):
             value = getattr(self, name)
             if not isinstance(value, SupportsIndex | None):
                 raise ConfigureError(f"{name} is {value!r}, expected a whole number; write {name}=1, say")
@@ -97,48 +87,28 @@ class Configuration:
             raise ConfigureError(f"mgmt_address is {self.mgmt_address!r}, expected 'IP:PORT'")
         if self.compile_only and self.validate_only:
             raise ConfigureError("compile_only and validate_only are both True, expected at most one of them")
-        if self.execution not in EXECUTION_CHOICES:
-            near = suggestion(str(self.execution), EXECUTION_CHOICES)
-            raise ConfigureError(
-                f"execution is {self.execution!r}, expected one of {', '.join(EXECUTION_CHOICES)}{near}"
-            )
-        try:
-            self.streaming()
-        except ValueError as error:
-            raise ConfigureError(str(error)) from None
-        if self.num_csx > 1 and self.execution == "pipelined":
-            raise ConfigureError(
-                f"num_csx is {self.num_csx} with execution {self.execution!r}, expected 1: several CS "
-                "systems share a batch by weight streaming; say execution='weight_streaming', or nothing"
-            )
-        _check_replicas(self)
-        if self.max_wgt_servers is not None and self.max_wgt_servers < 1:
-            raise ConfigureError(f"max_wgt_servers is {self.max_wgt_servers}, expected 1 or more")
         if self.num_workers_per_csx < 1:
             raise ConfigureError(f"num_workers_per_csx is {self.num_workers_per_csx}, expected 1 or more")
         if self.checkpoint_steps < 0:
             raise ConfigureError(f"checkpoint_steps is {self.checkpoint_steps}, expected 0 or more")
 
-    def streaming(self) -> Streaming:
-        """Return the settings of weight streaming.
+    def change(self, settings: Mapping[str, Any]) -> Configuration:
+        """Return this configuration with some settings changed, and options of the execution, by name.
 
         Raises:
-            ValueError: A setting is invalid.
+            ConfigureError: A setting is invalid, or options exclude each other.
         """
-        return streaming(
-            num_csx=int(self.num_csx),
-            max_act_per_csx=self.max_act_per_csx,
-            recompute=self.recompute,
-            micro_batch_size=self.micro_batch_size if self.use_cs_grad_accum else None,
-        )
-
-
-def _check_replicas(configuration: Configuration) -> None:
-    try:
-        choice = replica_choice(configuration.num_replicas)
-        check_replicas(choice, configuration.execution, configuration.num_csx, None)
-    except ReplicaChoiceError as error:
-        raise ConfigureError(str(error)) from None
+        options = {name: value for name, value in settings.items() if name in OPTIONS}
+        others = {name: value for name, value in settings.items() if name not in OPTIONS}
+        changed = replace(self, **others)
+        if not changed.use_cs_grad_accum:
+            options.pop("micro_batch_size", None)
+        try:
+            changed = replace(changed, options=changed.options.change(options))
+            changed.options.check()
+        except OptionError as error:
+            raise ConfigureError(str(error)) from None
+        return changed
 
 
 def micro_batch_size_of(given: Any) -> int | None:

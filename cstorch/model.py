@@ -106,7 +106,7 @@ def _backend_of(wanted: str | BackendType | Backend | None) -> Backend:
         return current
     if kind is BackendType.CSX:  # the program calls `configure`, and not `backend`
         execution = None if wanted is None else execution_of(wanted)
-        if execution is not None and configuration().execution == "auto":
+        if execution is not None and configuration().options.execution == "auto":
             program.change_configuration(execution=execution)
         return Backend(kind)
     if wanted is None:

@@ -6,7 +6,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from types import CodeType
@@ -103,7 +103,7 @@ class Program:
             is called. A session ends its step for that.
         output_readers: Functions of the running loops, innermost last, that return outputs of the last step
             to operations between steps.
-        embedded_systems: Simulated CS systems that were started for the program, by `num_csx`.
+        embedded_systems: Simulated CS systems that were started for the program, by number of wafers.
         checkpoint_requests: Requests for a checkpoint by SIGUSR1, unless the program handles that itself.
         unfinished_loops: Loops that were left early: code and instruction there, and the function to call if
             the program ends with an error from that instruction.
@@ -189,8 +189,8 @@ class Program:
             torch.manual_seed(configuration.seed)
 
     def change_configuration(self, **settings: Any) -> None:
-        """Change settings that programs give after they have configured the run."""
-        self._configuration = replace(self.configuration, **settings)
+        """Change settings and options that programs give after they have configured the run."""
+        self._configuration = self.configuration.change(settings)
 
     @contextmanager
     def adjust_configuration(self, **settings: Any) -> Iterator[None]:

@@ -13,8 +13,14 @@ from typing import Any
 
 from cs_runtime import exits, terminal
 from cs_runtime.embedded_system import EmbeddedSystem
-from cs_runtime.options import DEFAULT_COMPILE_DIR, default_execution, local_compile_dir
-from cs_toolkit.execution_options import Recompute, ReplicaChoice
+from cs_runtime.options import DEFAULT_COMPILE_DIR, local_compile_dir
+from cs_toolkit.execution_options import (
+    SHARED_OPTIONS,
+    Recompute,
+    ReplicaChoice,
+    configure_default_of,
+    document_options,
+)
 from cs_toolkit.step import ExecutionChoice
 from cstorch.backends.current import (
     DEFAULT_ARTIFACT_DIR,
@@ -52,11 +58,13 @@ _APPLIANCE: Sequence[str] = (
 )
 NO_EFFECT = ("drop_data", "log_initialization")
 """Settings of releases whose meaning is the original's cluster; the numbers are the same without them."""
+_BACKEND_OPTIONS = ("execution", "num_replicas", "recompute", "micro_batch_size")
 _GPU_SETTINGS = ("enable_distributed", "main_process_id", "dist_backend", "init_method", "sync_batchnorm")
 _CPU_SETTINGS = ("artifact_dir", "cluster_config", "max_checkpoints", "mixed_precision")
 
 
-def configure(
+@document_options(*SHARED_OPTIONS)
+def configure(  # noqa: D417 - the decorator documents the options
     model_dir: str | Path | None = "./",
     compile_dir: str | Path | None = DEFAULT_COMPILE_DIR,
     compile_only: bool | None = False,
@@ -64,16 +72,16 @@ def configure(
     checkpoint_steps: int | None = 0,
     seed: int | None = None,
     mgmt_address: str | None = None,
-    num_csx: int | None = 1,
+    num_csx: int | None = configure_default_of("num_csx"),
     num_workers_per_csx: int | None = 1,
-    max_wgt_servers: int | None = 24,
+    max_wgt_servers: int | None = configure_default_of("max_wgt_servers"),
     mount_dirs: Sequence[str] | None = None,
     python_paths: Sequence[str] | None = None,
     transfer_processes: int | None = 5,
     job_labels: Sequence[str] | None = None,
-    max_act_per_csx: float | str | None = 1,
+    max_act_per_csx: float | str | None = configure_default_of("max_act_per_csx"),
     execution: ExecutionChoice | None = None,
-    num_replicas: ReplicaChoice | None = 1,
+    num_replicas: ReplicaChoice | None = None,
     recompute: Recompute | None = None,
     micro_batch_size: int | str | None = None,
     **appliance: Any,
@@ -90,27 +98,13 @@ def configure(
         checkpoint_steps: Interval of steps at which the state can be read, besides the first and last step.
         seed: Seed for `torch.manual_seed` and for random operations on the system.
         mgmt_address: IP:PORT of the CS system; None for CS_IP of the environment.
-        num_csx: Number of CS systems that share a batch by weight streaming.
         num_workers_per_csx: Number of workers that stream the input, unless the launcher has started workers.
             0 leaves the choice to the toolkit: 1.
-        max_wgt_servers: With weight streaming, MemoryX processes among which layers may be distributed.
         mount_dirs: Of the original's appliance, without effect, which is logged; so are the next three.
         python_paths: Without effect: tasks have the PYTHONPATH of the program.
         transfer_processes: Without effect: the state is transferred in one stream.
         job_labels: Without effect: labels KEY=VALUE of the job.
-        max_act_per_csx: With weight streaming, limit of the activations that are kept in one system, in bytes
-            or as a text such as "16 GB"; None for the memory of the wafer. A number below 1,000 is a number
-            of activation servers, as programs of the original give it, and sets no limit.
-        execution: Execution mode of the CS system: "pipelined", all layers on the wafer at once;
-            "weight_streaming", layer by layer with weights from MemoryX; "auto", pipelined if the model fits
-            on the wafer, else weight streaming. None means "weight_streaming" under `python-ws`, else "auto".
-        num_replicas: Pipelined, number of copies of the model on one wafer that share a batch: a divisor of
-            the batch size, or "auto" for the number with the best predicted rate.
-        recompute: With weight streaming, layers whose forward pass is recomputed in the backward pass instead
-            of kept: "auto", as few as let the activations fit; "none"; "all".
-        micro_batch_size: With weight streaming, samples of a system that go through the layers together in a
-            training step; their gradients are accumulated. "auto" or None: as many as let the activations
-            fit.
+        {options}
         appliance: Of the original's appliance, without effect: `credentials_path`, `debug_args`,
             `execution_strategy`, `job_time_sec`, `disable_version_check`.
 
@@ -121,29 +115,32 @@ def configure(
     without_effect = (mount_dirs, python_paths, transfer_processes, job_labels)
     given = dict(zip(_WITHOUT_EFFECT, without_effect, strict=True)) | appliance
     log_unused("configure()", given, {"transfer_processes": 5})
-    set_configuration(
-        Configuration(
-            Path("./" if model_dir is None else model_dir),
-            local_compile_dir(compile_dir),
-            bool(compile_only),
-            bool(validate_only),
-            checkpoint_steps or 0,
-            seed,
-            mgmt_address,
-            1 if num_csx is None else num_csx,
-            num_workers_per_csx or 1,
-            24 if max_wgt_servers is None else max_wgt_servers,
-            execution=execution or default_execution(),
-            num_replicas=1 if num_replicas is None else num_replicas,
-            max_act_per_csx=max_act_per_csx,
-            recompute=recompute,
-            micro_batch_size=micro_batch_size,
-        ),
-        "configure()",
+    options = {
+        "execution": execution,
+        "num_csx": num_csx,
+        "num_replicas": num_replicas,
+        "max_act_per_csx": max_act_per_csx,
+        "recompute": recompute,
+        "micro_batch_size": micro_batch_size,
+        "max_wgt_servers": configure_default_of("max_wgt_servers")
+        if max_wgt_servers is None
+        else max_wgt_servers,
+    }
+    configured = Configuration(
+        model_dir=Path("./" if model_dir is None else model_dir),
+        compile_dir=local_compile_dir(compile_dir),
+        compile_only=bool(compile_only),
+        validate_only=bool(validate_only),
+        checkpoint_steps=checkpoint_steps or 0,
+        seed=seed,
+        mgmt_address=mgmt_address,
+        num_workers_per_csx=num_workers_per_csx or 1,
     )
+    set_configuration(configured.change(options), "configure()")
 
 
-def backend(
+@document_options(*_BACKEND_OPTIONS)
+def backend(  # noqa: D417 - the decorator documents the options
     backend_type: str | BackendType | None = None,
     artifact_dir: str | Path | None = None,
     compile_dir: str | Path | None = None,
@@ -175,11 +172,8 @@ def backend(
         retrace_every_iteration: Refused if true: a step is recorded once.
         mixed_precision: True computes steps in the 16-bit type of `amp.set_half_dtype`, False in float32;
             None leaves that to `set_half_dtype` and `amp.autocast`.
-        micro_batch_size: With weight streaming, samples that go through the layers together, see `configure`.
         use_cs_grad_accum: False ignores `micro_batch_size`, as in the original; results are the same.
-        execution: Execution mode of the CS system, see `configure`.
-        num_replicas: Number of copies of the model on one wafer, see `configure`.
-        recompute: Layers whose forward pass is recomputed, see `configure`.
+        {options}
         settings: `drop_data` and `log_initialization`, which have no effect.
 
     Raises:
@@ -214,18 +208,19 @@ def backend(
         )
     folder = Path(artifact_dir or DEFAULT_ARTIFACT_DIR)
     cluster = {} if cluster_config is None else CSConfig.of(cluster_config).settings()
+    options = {
+        "micro_batch_size": micro_batch_size_of(micro_batch_size),
+        "execution": execution or execution_of(backend_type),
+        "num_replicas": num_replicas,
+        "recompute": recompute,
+    }
     configured = Configuration(
         model_dir=folder,
         compile_dir=local_compile_dir(compile_dir) or folder,
         compile_only=compile_only,
         validate_only=validate_only,
-        micro_batch_size=micro_batch_size_of(micro_batch_size),
         use_cs_grad_accum=use_cs_grad_accum is not False,
-        execution=execution or execution_of(backend_type) or default_execution(),
-        num_replicas=1 if num_replicas is None else num_replicas,
-        recompute=recompute,
-        **cluster,
-    )
+    ).change({**options, **cluster})
     # The address of a system may come with a DataExecutor, so none is started before that.
     set_configuration(configured, "backend(), after configure(),", start_system=bool(cluster))
     return choose(kind, folder, max_checkpoints, cluster_config)
@@ -279,7 +274,7 @@ def start_process(start_system: bool = True) -> None:
     start_workers()
     take_requests()
     if start_system and _runs() and not _find_system():
-        _own_system(configuration().num_csx)  # it starts while the program creates its model
+        _own_system(configuration().options.share.wafers)  # it starts while the program creates its model
 
 
 def start_workers() -> None:
@@ -317,21 +312,21 @@ def system_address() -> str | None:
     config, named = configuration(), _find_system()
     if named or config.compile_only or config.validate_only:
         return named
-    return _own_system(config.num_csx).address
+    return _own_system(config.options.share.wafers).address
 
 
 def _find_system() -> str | None:
     return configuration().mgmt_address or os.environ.get("CS_IP") or None
 
 
-def _own_system(num_csx: int) -> EmbeddedSystem:
+def _own_system(wafers: int) -> EmbeddedSystem:
     """Return the simulated system of the program, which is started at the first call."""
     systems = Program.current().embedded_systems
-    if num_csx not in systems:
-        name = "cs_system.log" if num_csx == 1 else f"cs_system_{num_csx}.log"
-        system = systems[num_csx] = EmbeddedSystem(configuration().model_dir / name, num_csx)
+    if wafers not in systems:
+        name = "cs_system.log" if wafers == 1 else f"cs_system_{wafers}.log"
+        system = systems[wafers] = EmbeddedSystem(configuration().model_dir / name, wafers)
         Program.current().cleanup.callback(system.end)
-    return systems[num_csx]
+    return systems[wafers]
 
 
 def _require_known(appliance: dict[str, Any]) -> None:
@@ -339,8 +334,8 @@ def _require_known(appliance: dict[str, Any]) -> None:
     if unknown:
         raise ConfigureError(
             f"configure() got {', '.join(unknown)}, expected model_dir, compile_dir, compile_only, "
-            "validate_only, checkpoint_steps, seed, mgmt_address, num_csx, num_workers_per_csx, execution, "
-            "num_replicas, max_act_per_csx, recompute, micro_batch_size, "
+            "validate_only, checkpoint_steps, seed, mgmt_address, num_workers_per_csx, "
+            f"{', '.join(SHARED_OPTIONS)}, "
             f"or what has no effect, of the appliance: {', '.join((*_WITHOUT_EFFECT, *_APPLIANCE))}"
         )
 
@@ -350,8 +345,8 @@ def _require_known_backend_settings(settings: dict[str, Any]) -> None:
     if unknown:
         raise ConfigureError(
             f"backend() got {', '.join(unknown)}, expected artifact_dir, compile_dir, compile_only, "
-            "validate_only, cluster_config, max_checkpoints, micro_batch_size, use_cs_grad_accum, "
-            f"execution, num_replicas, recompute, or a setting without effect: {', '.join(NO_EFFECT)}"
+            "validate_only, cluster_config, max_checkpoints, use_cs_grad_accum, "
+            f"{', '.join(_BACKEND_OPTIONS)}, or a setting without effect: {', '.join(NO_EFFECT)}"
         )
     for name in sorted(settings):
         log.info("backend setting %s has no effect on this system", name)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cs_runtime import tasks
-from cs_runtime.options import InputPosition
+from cs_toolkit.execution_options import ExecutionOptions
 from estimator.config import CSRunConfig
 from estimator.input.dataset import FEATURES_AND_LABELS, InputSource
 from estimator.input.iterator_state import StateFolder
@@ -32,17 +32,17 @@ class Setup:
         params: Parameters of `model_fn` and `input_fn`.
         config: The configuration.
         model_dir: Directory of checkpoints, events and summaries.
+        options: How the CS system executes the steps.
         compile_dir: Directory of artifacts; None for `model_dir`.
         parts: Members of a batch of the input.
-        input_position: Who skips the batches that earlier runs have used: the toolkit or the program.
     """
 
     params: Mapping[str, Any]
     config: CSRunConfig
     model_dir: Path
+    options: ExecutionOptions
     compile_dir: Path | None = None
     parts: tuple[str, ...] = FEATURES_AND_LABELS
-    input_position: InputPosition = "toolkit"
 
     @property
     def artifact_dir(self) -> Path:
@@ -61,7 +61,7 @@ class Setup:
     def training_input(self, input_fn: Callable[..., Any]) -> InputSource:
         """Return the input of a training run, which saves its iterator state next to the checkpoints."""
         source = self.shared_input(input_fn, ModeKeys.TRAIN)
-        if self.input_position == "program":
+        if self.options.program_skips_batches:
             return source
         steps = self.config.save_checkpoints_steps
         folder = StateFolder(self.model_dir, source.shard, source.num_shards, steps)

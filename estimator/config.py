@@ -6,14 +6,21 @@ import copy
 import os
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 from cs_runtime import tasks
-from cs_runtime.options import InputPosition, default_execution
-from cs_toolkit.execution_options import ReplicaChoice, ReplicaChoiceError, replica_choice, streaming
+from cs_toolkit.errors import suggestion
+from cs_toolkit.execution_options import (
+    OPTIONS,
+    ExecutionOptions,
+    InputPosition,
+    OptionError,
+    default_of,
+    document_options,
+    parse_option,
+)
 from cs_toolkit.messages import Message
-from cs_toolkit.step import EXECUTION_CHOICES, PRECISIONS
-from estimator.errors import CallError, UnknownFieldError, suggestion
+from estimator.errors import CallError, UnknownFieldError
 
 SAVE_CHECKPOINTS_SECS = 600.0
 
@@ -41,19 +48,9 @@ _CS_DEFAULTS: Mapping[str, Any] = {
     "system_name": None,
     "cs_config": None,
     "stack_params": None,
-    "precision": "float32",
-    "execution": "auto",
-    "num_csx": 1,
-    "num_replicas": 1,
-    "max_act_per_csx": None,
-    "recompute": "auto",
-    "micro_batch_size": "auto",
-    "max_wgt_servers": None,
-    "input_position": None,
+    **{name: default_of(name) for name in OPTIONS},
+    "input_position": None,  # that of the class of the estimator
 }
-STREAMING = ("num_csx", "max_act_per_csx", "recompute", "micro_batch_size")
-"""Fields that are arguments of `cs_toolkit.execution_options.streaming`."""
-INPUT_POSITIONS = get_args(InputPosition)
 _COUNTS = ("save_summary_steps", "save_checkpoints_steps", "keep_checkpoint_max", "log_step_count_steps")
 
 
@@ -133,6 +130,7 @@ class RunConfig:
         return tasks.current().num_workers
 
 
+@document_options(*OPTIONS)
 class CSRunConfig(RunConfig):
     """A RunConfig with the fields of the CS system.
 
@@ -141,30 +139,13 @@ class CSRunConfig(RunConfig):
             of csrun_wse; otherwise this CPU.
         system_name: A name for messages.
         cs_config: Options of the CS system as a message or mapping, which `model_fn` may read. Options
-            without effect here are listed in the log of a run.
-        stack_params: Options of the compiler's stack, like `cs_config`.
-        precision: Number format of activations and their gradients on the CS system: `float32`,
-            `mixed_float16`, `mixed_bfloat16` or `cbfloat16`. Master weights, optimizer, losses and statistics
-            stay float32. If None, `cbfloat16` if `cs_config` sets `use_cbfloat16`, else `float32`.
-        execution: How the CS system executes a step: `pipelined`, with all layers on the wafer at once;
-            `weight_streaming`, layer by layer, with weights from MemoryX; `auto`, pipelined if the model fits
-            on the wafer, else `weight_streaming`. If None, `weight_streaming` under `python-ws`, else `auto`.
-        num_csx: Number of CS systems in a group, which share a batch by weight streaming.
-        num_replicas: Number of copies of the model on one wafer, which share a batch, pipelined: a number
-            that divides the batch, or `auto` (also -1) for the one with the best predicted rate. If None,
-            `target_num_replicas` of the `config` in `stack_params` if that is set, else 1.
-        max_act_per_csx: With weight streaming, maximum bytes of stored activations in one system, or a text
-            such as "16 GB"; None for the memory of the wafer. A number below 1,000 counts activation servers,
-            as in programs of the original stack, and sets no limit.
-        recompute: With weight streaming, layers that recompute their forward part in the backward pass
-            instead of storing it: `auto`, as few as make the activations fit; `none`; `all`.
-        micro_batch_size: With weight streaming, number of samples of a system that pass through the layers
-            together in training; gradients are accumulated. `auto`: as many as fit.
-        max_wgt_servers: Maximum number of MemoryX processes of the system; None for all.
-        input_position: Who skips the batches that earlier runs have used, when training resumes on the CS
-            system: `toolkit`, or `program` if `input_fn` does. If None, `toolkit`, or `program` for the
-            classes with the names of the original stack.
-        **fields: Fields of `RunConfig`.
+            without effect here are listed in the log of a run. `use_cbfloat16` sets the precision to
+            `cbfloat16`, unless `precision` is given.
+        stack_params: Options of the compiler's stack, like `cs_config`. `target_num_replicas` of its `config`
+            sets the number of replicas, unless `num_replicas` is given.
+        {options}
+        *options: The options by position, in the order above.
+        **fields: The options by name, and fields of `RunConfig`.
     """
 
     _fields = {**_CS_DEFAULTS, **_DEFAULTS}
@@ -175,39 +156,50 @@ class CSRunConfig(RunConfig):
         system_name: str | None = None,
         cs_config: Any = None,
         stack_params: Any = None,
-        precision: str | None = None,
-        execution: str | None = None,
-        num_csx: int = 1,
-        num_replicas: ReplicaChoice | None = None,
-        max_act_per_csx: float | str | None = None,
-        recompute: str | None = None,
-        micro_batch_size: int | str | None = None,
-        max_wgt_servers: int | None = None,
-        input_position: str | None = None,
+        *options: Any,
         **fields: Any,
     ) -> None:
+        given = dict(zip(OPTIONS, options, strict=False))
+        if len(options) > len(OPTIONS) or given.keys() & fields.keys():
+            raise UnknownFieldError(
+                f"CSRunConfig got {len(options)} options by position, expected at most {len(OPTIONS)}, and "
+                "none of them also by name"
+            )
         if cs_ip is None and os.environ.get("CSRUN_ROLE"):
             # A job of csrun_wse exists to train on the CS system of the site.
             cs_ip = os.environ.get("CS_IP") or None
-        if precision is None:
-            get = cs_config.get if isinstance(cs_config, Mapping) else partial(getattr, cs_config)
-            precision = "cbfloat16" if get("use_cbfloat16", False) else "float32"
+        given |= {name: fields.pop(name) for name in OPTIONS if name in fields}
+        original = _original_options(cs_config, stack_params)
+        given = original | {name: value for name, value in given.items() if value is not None}
+        try:
+            parsed = {name: parse_option(name, given.get(name)) for name in OPTIONS}
+        except OptionError as error:
+            raise CallError(str(error)) from None
+        if "input_position" not in given:
+            parsed["input_position"] = None
         super().__init__(
             cs_ip=cs_ip,
             system_name=system_name,
             cs_config=cs_config,
             stack_params=stack_params,
-            precision=precision,
-            execution=default_execution() if execution is None else execution,
-            num_csx=num_csx,
-            num_replicas=_choose_replicas(num_replicas, stack_params),
-            max_act_per_csx=max_act_per_csx,
-            recompute=recompute or "auto",
-            micro_batch_size="auto" if micro_batch_size is None else micro_batch_size,
-            max_wgt_servers=max_wgt_servers,
-            input_position=input_position,
+            **parsed,
             **fields,
         )
+
+    def execution_options(self, input_position: InputPosition) -> ExecutionOptions:
+        """Return the options of a run.
+
+        Args:
+            input_position: Which side skips used batches if the configuration does not state it.
+        """
+        values = {name: self._values[name] for name in OPTIONS}
+        return ExecutionOptions(**{**values, "input_position": self.input_position or input_position})
+
+    def changed_options(self) -> dict[str, Any]:
+        """Return the options of the CS system that are not at their defaults."""
+        changed = {name: self._values[name] for name in OPTIONS if self._values[name] != default_of(name)}
+        changed.pop("input_position", None)  # it has no meaning on this CPU
+        return changed
 
 
 def as_cs_config(config: Any) -> CSRunConfig:
@@ -238,21 +230,16 @@ def one_shot_session_config(config: CSRunConfig) -> Any:
     return found
 
 
-def _choose_replicas(given: Any, stack_params: Any) -> ReplicaChoice:
-    """Return the number of replicas, from the argument or else from the options of the original stack.
-
-    Raises:
-        CallError: The number is invalid.
-    """
-    wanted = given
-    if given is None and isinstance(stack_params, Mapping):
-        config = stack_params.get("config")
-        if isinstance(config, Message) and config.HasField("target_num_replicas"):
-            wanted = config.target_num_replicas
-    try:
-        return replica_choice(wanted)
-    except ReplicaChoiceError as error:
-        raise CallError(str(error)) from None
+def _original_options(cs_config: Any, stack_params: Any) -> dict[str, Any]:
+    """Return the options that programs of the original stack set in its messages."""
+    found = {}
+    get = cs_config.get if isinstance(cs_config, Mapping) else partial(getattr, cs_config)
+    if get("use_cbfloat16", False):
+        found["precision"] = "cbfloat16"
+    config = stack_params.get("config") if isinstance(stack_params, Mapping) else None
+    if isinstance(config, Message) and config.HasField("target_num_replicas"):
+        found["num_replicas"] = config.target_num_replicas
+    return found
 
 
 def _check_fields(values: Mapping[str, Any]) -> None:
@@ -277,24 +264,3 @@ def _check_fields(values: Mapping[str, Any]) -> None:
     cs_ip = values.get("cs_ip")
     if cs_ip is not None and (not isinstance(cs_ip, str) or not cs_ip):
         raise CallError(f"cs_ip must be 'IP', 'IP:PORT' or None, got {cs_ip!r}")
-    position = values.get("input_position")
-    if position is not None and position not in INPUT_POSITIONS:
-        near = suggestion(str(position), INPUT_POSITIONS)
-        raise CallError(f"input_position must be 'toolkit', 'program' or None, got {position!r}{near}")
-    precision = values.get("precision", "float32")
-    if precision not in PRECISIONS:
-        near = suggestion(str(precision), PRECISIONS)
-        raise CallError(f"precision must be one of {', '.join(PRECISIONS)} or None, got {precision!r}{near}")
-    try:
-        streaming(**{name: values.get(name, _CS_DEFAULTS[name]) for name in STREAMING})
-    except ValueError as error:
-        raise CallError(str(error)) from None
-    servers = values.get("max_wgt_servers")
-    if servers is not None and (not isinstance(servers, int) or isinstance(servers, bool) or servers < 1):
-        raise CallError(f"max_wgt_servers must be a whole number >= 1 or None, got {servers!r}")
-    execution = values.get("execution", "auto")
-    if execution not in EXECUTION_CHOICES:
-        near = suggestion(str(execution), EXECUTION_CHOICES)
-        raise CallError(
-            f"execution must be one of {', '.join(EXECUTION_CHOICES)} or None, got {execution!r}{near}"
-        )

@@ -47,9 +47,6 @@ from estimator.summaries import EventWriter, report_evaluation
 
 log = logging.getLogger("estimator")
 
-# Settings without effect on this CPU, and their defaults.
-_CS_ONLY_DEFAULTS = {"precision": "float32", "num_replicas": 1, "num_csx": 1, "micro_batch_size": "auto"}
-
 _CAUSE_LENGTH = 160  # TensorFlow lists all labels of a batch
 _CHANNELS_FIRST = (b"NCHW", b"NCDHW")
 _CHANNELS_LAST = re.compile(r"\bN(H|DH)WC\b")
@@ -185,14 +182,9 @@ class CpuBackend:
 
     def _log_start(self, command: str) -> None:
         log.info("Running %s on this CPU", command)
-        config = self._setup.config
-        concerning = [
-            f"{name}={getattr(config, name)}"
-            for name, plain in _CS_ONLY_DEFAULTS.items()
-            if getattr(config, name) != plain
-        ]
-        if concerning:
-            log.info("%s: settings of the CS system, without effect on this CPU", ", ".join(concerning))
+        unused = [f"{name}={value}" for name, value in self._setup.config.changed_options().items()]
+        if unused:
+            log.info("%s: settings of the CS system, without effect on this CPU", ", ".join(unused))
 
     def _checkpoint(self, given: str | None, doing: str) -> str | None:
         model_dir = self._setup.model_dir

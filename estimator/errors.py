@@ -21,7 +21,6 @@ from cs_runtime.errors import (
     InputShapeError,
     UnknownFieldError,
     UnsupportedOnCsError,
-    suggestion,
 )
 from cs_runtime.errors import FrontEndError as EstimatorError
 
@@ -38,7 +37,6 @@ __all__ = [
     "UnknownFieldError",
     "UnsupportedOnCsError",
     "essence",
-    "suggestion",
 ]
 
 

@@ -26,7 +26,7 @@ from estimator.spec import MODES, SINGLE_PREDICTION, EvalSpec, ModeKeys, TrainSp
 from estimator.summaries import eval_dir
 
 if TYPE_CHECKING:
-    from cs_runtime.options import InputPosition
+    from cs_toolkit.execution_options import InputPosition
     from estimator.cs.program import TensorFlowFrontEnd
     from estimator.cs.run import CsBackend
     from estimator.cs.state import StateOptions
@@ -244,8 +244,8 @@ class EstimatorFacade(ABC):
         return self._cs_backend() if self._runs_on_cs(use_cs) else self._cpu_backend()
 
     def _setup(self) -> Setup:
-        position = self._config.input_position or self._input_position
-        return Setup(self._params, self._config, self._model_dir, self._compile_dir, self._parts, position)
+        options = self._config.execution_options(self._input_position)
+        return Setup(self._params, self._config, self._model_dir, options, self._compile_dir, self._parts)
 
     def _export_to_analyzer(self, input_fn: Callable[..., Any], mode: str, *, compiles: bool = False) -> None:
         """If cs_input_analyzer started this process, send it the input function and exit."""

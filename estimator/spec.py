@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cs_toolkit.errors import suggestion
 from cs_toolkit.step import Mode
 from estimator.errors import (
     CallError,
@@ -12,7 +13,6 @@ from estimator.errors import (
     ModelFnError,
     UnknownFieldError,
     essence,
-    suggestion,
 )
 
 

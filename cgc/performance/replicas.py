@@ -23,7 +23,7 @@ from cgc.placement.model import Boxes, Placement
 from cgc.placement.place import place
 from cgc.placement.replicas import replica_grids
 from cgc.placement.shapes import shortage
-from cs_toolkit.execution_options import ReplicaChoice
+from cs_toolkit.execution_options import ReplicaChoice, replica_error
 from cs_toolkit.fabric import Fabric
 
 _BATCH_NORMS = frozenset({FusedBatchNormOp.name, FusedBatchNormGradOp.name})
@@ -105,11 +105,9 @@ def replicate(graph: KernelGraph, fabric: Fabric, count: int) -> Replicated:
         ReplicaError: the replicas cannot share the samples of a step equally, or do not fit.
         PlacementError: not even one replica fits.
     """
-    if graph.batch_size % count:
-        raise ReplicaError(
-            f"a batch of {graph.batch_size:,} samples cannot be shared equally by {count:,} replicas; choose "
-            f"a batch size that {count:,} divides, or another num_replicas"
-        )
+    error = replica_error(graph.batch_size, count)
+    if error is not None:
+        raise ReplicaError(error)
     found = _place_best_grid(graph, fabric, count)
     if found is not None:
         return found

@@ -56,7 +56,7 @@ class CSConfig:
         address = None if self.mgmt_address == ORIGINAL_ADDRESS else self.mgmt_address
         return {
             "cs_ip": address or os.environ.get("CS_IP") or None,
-            "num_csx": self.num_csx or 1,
+            "num_csx": self.num_csx or None,
             "max_wgt_servers": self.max_wgt_servers or None,
             "execution": _EXECUTIONS.get(self.execution_strategy),
         }

@@ -25,6 +25,7 @@ from cs_system.messages import (
     step_to_wire,
 )
 from cs_system.proto import cs_system_pb2 as pb
+from cs_toolkit.execution_options import ONE_WAFER, SystemShare
 from cs_toolkit.step import StepInterface, StepSource
 
 log = logging.getLogger("cs_system.client")
@@ -83,22 +84,19 @@ class Reservation:
         self._steps: StepStream | None = None
         self._closed = False
 
-    def load(self, source: StepSource, num_csx: int = 1, max_wgt_servers: int | None = None) -> None:
+    def load(self, source: StepSource, share: SystemShare = ONE_WAFER) -> None:
         """Load a compiled program into the system; send only the executables that it does not have yet.
 
         Args:
             source: The program.
-            num_csx: Number of wafers of the system that share a batch.
-            max_wgt_servers: Maximum number of MemoryX processes that share the layers; None: all there are.
+            share: The part of the system that runs it.
 
         Raises:
             ArtifactRefusedError: the program is for another fabric or another engine, is too large, or
                 arrived damaged; or the wafers cannot share its batch.
         """
         step = source.step
-        offer = step_to_wire(step)
-        offer.num_csx, offer.max_wgt_servers = num_csx, max_wgt_servers or 0
-        needed = self._call("OfferArtifact", offer).needed
+        needed = self._call("OfferArtifact", step_to_wire(step, share)).needed
         if needed:
             names = {executable.sha256: executable.name for executable in step.executables}
             # Read before the call: gRPC hides exceptions that are raised by an iterator of requests.

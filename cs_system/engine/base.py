@@ -149,7 +149,7 @@ def make_engine(
     data: Mapping[str, bytes],
     chunk_batches: int,
     memoryx: MemoryxConfig,
-    num_csx: int = 1,
+    wafers: int = 1,
     host_pool: HostPool | None = None,
 ) -> Engine:
     """Make the engine for the execution mode of a step; imports JAX, which takes a second.
@@ -159,7 +159,7 @@ def make_engine(
         data: Bytes of its executables, by their names.
         chunk_batches: Maximum number of batches stacked in a chunk.
         memoryx: Where the weights of weight streaming are stored.
-        num_csx: Number of wafers that share a batch.
+        wafers: Number of wafers that share a batch.
         host_pool: Where these are started; None: on this machine.
 
     Raises:
@@ -171,7 +171,7 @@ def make_engine(
             f"the artifact is compiled for execution {step.execution!r}, this system has "
             f"{', '.join(_ENGINES)}; compile it for one of them"
         )
-    return make(step, data, chunk_batches, memoryx, num_csx, host_pool)
+    return make(step, data, chunk_batches, memoryx, wafers, host_pool)
 
 
 def _make_pipelined(
@@ -179,13 +179,13 @@ def _make_pipelined(
     data: Mapping[str, bytes],
     chunk_batches: int,
     memoryx: MemoryxConfig,
-    num_csx: int,
+    wafers: int,
     host_pool: HostPool | None,
 ) -> Engine:
-    if num_csx != 1:
+    if wafers != 1:
         raise ArtifactRefusedError(
-            f"num_csx is {num_csx} for execution 'pipelined', expected 1: a wafer holds the whole model; "
-            "several share a batch by weight streaming (execution: weight_streaming, or auto)"
+            f"{wafers} wafers share a batch with execution 'pipelined', expected 1: a wafer holds the whole "
+            "model; several share a batch by weight streaming (execution: weight_streaming, or auto)"
         )
     names = [executable.name for executable in step.executables]
     if len(names) != 1 or step.executables[0].interface != step.interface:
@@ -203,7 +203,7 @@ def _make_weight_streaming(
     data: Mapping[str, bytes],
     chunk_batches: int,
     memoryx: MemoryxConfig,
-    num_csx: int,
+    wafers: int,
     host_pool: HostPool | None,
 ) -> Engine:
     try:
@@ -217,10 +217,10 @@ def _make_weight_streaming(
             f"{len(step.interface.state)} state tensors, its schedule has {expected[0]} and "
             f"{len(expected[1])}; compile it again"
         )
-    if num_csx != 1:
+    if wafers != 1:
         from cs_system.swarmx.group import GroupEngine
 
-        return GroupEngine(step, schedule, data, memoryx, num_csx, host_pool)
+        return GroupEngine(step, schedule, data, memoryx, wafers, host_pool)
     from cs_system.engine.streamed import StreamedEngine
 
     return StreamedEngine(step, schedule, data, memoryx)

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from cs_system.errors import ArtifactRefusedError, WireFormatError
+from cs_toolkit.execution_options import ONE_WAFER, SystemShare
 from cs_toolkit.files import replace_file
 from cs_toolkit.step import CompiledStep, Executable
 
@@ -25,8 +26,7 @@ class Offer:
         step: The step as the client described it.
         fabric: Name of the system's fabric.
         store: Cache of executables that were sent before; receives the new ones.
-        num_csx: Number of wafers that share a batch.
-        max_wgt_servers: Maximum number of MemoryX processes that share the layers; None: all there are.
+        share: The part of the system that runs the step.
 
     Raises:
         ArtifactRefusedError: the step is for another fabric or too large, or its executables are not a list
@@ -39,12 +39,11 @@ class Offer:
         step: CompiledStep,
         fabric: str,
         store: ExecutableStore,
-        num_csx: int = 1,
-        max_wgt_servers: int | None = None,
+        share: SystemShare = ONE_WAFER,
     ) -> None:
         _check(step, fabric)
         self.step = step
-        self.num_csx, self.max_wgt_servers = num_csx, max_wgt_servers
+        self.share = share
         self._store = store
         self._executables = {executable.sha256: executable for executable in step.executables}
         self._available: dict[str, bytes] = {}

@@ -126,7 +126,7 @@ async def _serve(options: ServerOptions, device: ThreadPoolExecutor) -> tuple[in
         port = _listen_control(server, options)
         await server.start()
         try:
-            await _wait_for_members(leader, options.system.num_csx, signals)
+            await _wait_for_members(leader, options.system.wafers, signals)
             with _ReadyFile(options, port, receiver.address[1]):
                 caught = await signals.first()
                 log.info("%s: shutting down", caught.name)

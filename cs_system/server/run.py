@@ -38,6 +38,7 @@ from cs_system.messages import InputIdentity, samples_per_step
 from cs_system.server.steps import INPUT_TIMEOUT_S, Progress, StepLoop, StepValues
 from cs_system.swarmx.health import NOT_SLOW, StragglerMonitor
 from cs_system.swarmx.hosts import HostPool
+from cs_toolkit.execution_options import ONE_WAFER, SystemShare
 from cs_toolkit.step import CompiledStep
 
 if TYPE_CHECKING:
@@ -220,13 +221,12 @@ class Run:
         self,
         program: CompiledStep,
         data: Mapping[str, bytes],
-        num_csx: int = 1,
-        max_wgt_servers: int | None = None,
+        share: SystemShare = ONE_WAFER,
     ) -> None:
         """Load a program with its executables' bytes by name; drop the previous one and close its input."""
         await self.close_input(None)
         self.program = None
-        await self._on_device("load", self._make_engine, program, data, num_csx, max_wgt_servers)
+        await self._on_device("load", self._make_engine, program, data, share)
         self.program = program
 
     async def program_device(self) -> float:
@@ -402,16 +402,14 @@ class Run:
         await self.close_input(reason)
         await asyncio.get_running_loop().run_in_executor(self._device, self._free)
 
-    def _make_engine(
-        self, program: CompiledStep, data: Mapping[str, bytes], num_csx: int, max_wgt_servers: int | None
-    ) -> None:
+    def _make_engine(self, program: CompiledStep, data: Mapping[str, bytes], share: SystemShare) -> None:
         # Imported here, in the thread of the device, because importing JAX takes a second.
         from cs_system.engine.base import make_engine, ring_size
 
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)
-        memoryx = self._memoryx.limit_servers(max_wgt_servers)
-        self._engine = make_engine(program, data, size.chunk_batches, memoryx, num_csx, self._host_pool)
+        memoryx = self._memoryx.limit_servers(share.weight_servers)
+        self._engine = make_engine(program, data, size.chunk_batches, memoryx, share.wafers, self._host_pool)
         self._chunks = size.chunks
 
     def _free(self) -> None:

@@ -27,6 +27,7 @@ from cs_system.messages import (
     identity_from_wire,
     pack_tensors,
     samples_per_step,
+    share_from_wire,
     step_from_wire,
 )
 from cs_system.proto import cs_system_pb2 as pb
@@ -115,7 +116,7 @@ class CsSystemServicer:
             state=system.state(),
             fabric=system.options.fabric,
             fabric_json=system.options.fabric_json,
-            num_csx=system.options.num_csx,
+            num_csx=system.options.wafers,
             data_host=system.options.advertise,
             data_port=system.receiver.address[1],
             uptime_s=time.monotonic() - system.started_s,
@@ -181,14 +182,13 @@ class CsSystemServicer:
             step_from_wire(request),
             system.options.fabric,
             system.executables,
-            request.num_csx or 1,
-            request.max_wgt_servers or None,
+            share_from_wire(request),
         )
         needed = await asyncio.to_thread(offer.look_up)
         if needed:
             self._offers[_reservation(context)] = offer
         else:
-            await run.load(offer.step, offer.data(), offer.num_csx, offer.max_wgt_servers)
+            await run.load(offer.step, offer.data(), offer.share)
         return pb.ArtifactAnswer(needed=needed)
 
     @_handle_errors
@@ -203,7 +203,7 @@ class CsSystemServicer:
         async for chunk in requests:
             offer.add(chunk.sha256, chunk.data)
         await asyncio.to_thread(offer.complete)
-        await run.load(offer.step, offer.data(), offer.num_csx, offer.max_wgt_servers)
+        await run.load(offer.step, offer.data(), offer.share)
         return pb.ArtifactAnswer()
 
     @_handle_errors

@@ -48,7 +48,7 @@ class SystemOptions:
         advertise: Host where workers reach the data plane; empty: the one they used for the control plane.
         limits: Limits of every run.
         memoryx: Where the weights of weight streaming are stored.
-        num_csx: Number of wafers that can share a batch.
+        wafers: Number of wafers that can share a batch.
     """
 
     fabric: str
@@ -56,7 +56,7 @@ class SystemOptions:
     advertise: str = ""
     limits: RunLimits = field(default_factory=RunLimits)
     memoryx: MemoryxConfig = field(default_factory=MemoryxConfig)
-    num_csx: int = 1
+    wafers: int = 1
 
 
 class Changes:

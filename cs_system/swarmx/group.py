@@ -116,7 +116,7 @@ class GroupEngine(LayeredEngine):
             what = "a batch" if parts == 1 else f"each of the {parts} micro-batches of a batch"
             raise ArtifactRefusedError(
                 f"{what} of {samples} samples cannot be shared equally by {count} CS systems; choose a "
-                f"batch size that {count * parts} divides, or another num_csx"
+                f"batch size that {count * parts} divides, or another number of systems"
             )
         super().__init__(step.interface, schedule)
         self._step, self._data, self._config = step, data, memoryx

@@ -95,32 +95,32 @@ class GroupFile:
             raise GroupError(f"{file}: this is not the file of a group of CS systems") from error
 
 
-def find_group(num_csx: int, file: Path | None, environment: Mapping[str, str]) -> GroupConfig | None:
+def find_group(wafers: int, file: Path | None, environment: Mapping[str, str]) -> GroupConfig | None:
     """Return the group that `cs_system serve` belongs to; None if all its systems are on this machine.
 
     Args:
-        num_csx: Number of systems in the group.
+        wafers: Number of systems in the group, each with one wafer.
         file: The group's file, if the user names one.
         environment: Environment, with Slurm's variables in a task of a step.
 
     Raises:
         BadOptionError: the numbers of systems and tasks differ, or a single system was given a file.
     """
-    if num_csx == 1:
+    if wafers == 1:
         if file is not None:
             raise BadOptionError(f"--group-file={file}: expected --num-csx=2 or more with it, got 1")
         return None
     tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))
     if tasks == 1:
-        return None if file is None else GroupConfig(num_csx, 0, file)
-    if tasks != num_csx:
+        return None if file is None else GroupConfig(wafers, 0, file)
+    if tasks != wafers:
         raise BadOptionError(
-            f"--num-csx={num_csx} in a Slurm step of {tasks} tasks: each task is a CS system of the group; "
-            f"give --num-csx={tasks}, or srun --ntasks={num_csx} (--ntasks=1: all on one machine)"
+            f"--num-csx={wafers} in a Slurm step of {tasks} tasks: each task is a CS system of the group; "
+            f"give --num-csx={tasks}, or srun --ntasks={wafers} (--ntasks=1: all on one machine)"
         )
     name = f"cs_group-{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}.json"
     nodes = int(environment["SLURM_STEP_NUM_NODES"])
-    return GroupConfig(num_csx, int(environment["SLURM_PROCID"]), file or Path(name), nodes)
+    return GroupConfig(wafers, int(environment["SLURM_PROCID"]), file or Path(name), nodes)
 
 
 class GroupLeader:

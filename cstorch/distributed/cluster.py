@@ -6,23 +6,25 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from cs_toolkit.execution_options import default_of, document_options
 from cstorch.compatibility import log_unused
 
-_USED = ("mgmt_address", "num_csx", "max_act_per_csx", "max_wgt_servers", "num_workers_per_csx")
+_OPTIONS = ("num_csx", "max_act_per_csx", "max_wgt_servers")
+_USED = ("mgmt_address", "num_workers_per_csx", *_OPTIONS)
 
 
+@document_options(*_OPTIONS)
 @dataclass
 class ClusterConfig:
     """The cluster of a run.
 
     Attributes:
         mgmt_address: IP:PORT of the CS system; the environment's CS_IP when None.
-        num_csx: Number of CS systems.
-        max_act_per_csx: Limit of the activations in each, see `configure`.
-        max_wgt_servers: MemoryX processes among which layers may be distributed; 0 for all of the system.
-        num_workers_per_csx: Number of workers that stream the input to each.
+        num_workers_per_csx: Number of workers that stream the input to each CS system.
+        {options}
 
-    The others size and label servers of the original's cluster. They have no effect, which is logged.
+    0 of an option means no limit. The others size and label servers of the original's cluster. They have no
+    effect, which is logged.
     """
 
     DEFAULT: ClassVar[str] = "default"
@@ -67,12 +69,12 @@ class ClusterConfig:
         """Return the effective settings as arguments of `configure`, and log those without effect."""
         given = {name: value for name, value in vars(self).items() if name not in _USED}
         log_unused("ClusterConfig", given, {"automount": True})
+        options = {name: getattr(self, name) for name in _OPTIONS}
+        unlimited = {name for name, value in options.items() if value == 0 and default_of(name) is None}
         return {
             "mgmt_address": self.mgmt_address,
-            "num_csx": self.num_csx,
-            "max_act_per_csx": self.max_act_per_csx or None,
-            "max_wgt_servers": self.max_wgt_servers or None,
             "num_workers_per_csx": self.num_workers_per_csx or 1,
+            **{name: None if name in unlimited else value for name, value in options.items()},
         }
 
 

@@ -19,7 +19,6 @@ from cs_runtime.progress import Timeline, begin_training
 from cs_runtime.session import next_run
 from cs_runtime.training import TrainResult, record_failure, record_success, training_run
 from cs_system.client import StepOutputs
-from cs_toolkit.execution_options import replica_choice
 from cs_toolkit.step import GLOBAL_STEP, MODEL_STATE, Mode
 from cstorch.errors import StepError
 from cstorch.input.analysis import log_report
@@ -237,7 +236,10 @@ def _settings(
     loader: InputLoader, step: RecordedStep, command: Command, steps: int | None = None
 ) -> RunSettings:
     """Return the settings of a run on the chief, which also has the precision of the step."""
-    return replace(run_settings(loader, command, steps), precision=precision_of(step.traced.graph.half))
+    settings = run_settings(loader, command, steps)
+    return replace(
+        settings, options=replace(settings.options, precision=precision_of(step.traced.graph.half))
+    )
 
 
 def run_settings(loader: InputLoader, command: Command, steps: int | None = None) -> RunSettings:
@@ -252,10 +254,7 @@ def run_settings(loader: InputLoader, command: Command, steps: int | None = None
         steps=steps,
         seed=config.seed,
         fabric=config.fabric,
-        execution=config.execution,
-        num_replicas=replica_choice(config.num_replicas),
-        streaming=config.streaming(),
-        max_wgt_servers=config.max_wgt_servers,
+        options=config.options,
     )
 
 

@@ -20,12 +20,11 @@ from cs_runtime.options import Command, RunSettings
 from cs_runtime.program import MeasuredFrontEnd
 from cs_runtime.progress import StepEvents
 from cs_runtime.run_files import to_plain_data, write_params
-from cs_toolkit.execution_options import streaming
 from cs_toolkit.garbage import infrequent_collection, leave_at_exit
 from cs_toolkit.messages import Message
 from estimator.backend import Batches, Setup
 from estimator.checkpoints import checkpoint_step, resolve_checkpoint
-from estimator.config import MULTI_MODEL_STACK_KEY, STREAMING, CSRunConfig
+from estimator.config import MULTI_MODEL_STACK_KEY, CSRunConfig
 from estimator.cs.hooks import HOOK_OUTPUTS, StepHooks, is_stop_at_step_hook
 from estimator.cs.program import prediction_name
 from estimator.cs.state import StateOptions
@@ -228,12 +227,7 @@ class CsBackend:
             save_every_s=config.save_checkpoints_secs,
             log_every_steps=config.log_step_count_steps,
             seed=config.tf_random_seed,
-            precision=config.precision,
-            execution=config.execution,
-            num_replicas=config.num_replicas,
-            streaming=streaming(**{name: getattr(config, name) for name in STREAMING}),
-            max_wgt_servers=config.max_wgt_servers,
-            input_position=setup.input_position,
+            options=setup.options,
             params=to_plain_data(setup.params),
         )
 

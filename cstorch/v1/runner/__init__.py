@@ -13,7 +13,6 @@ import torch
 from cs_runtime import exits, terminal
 from cs_runtime.errors import CallError
 from cs_runtime.files import write_text
-from cs_runtime.options import default_execution
 from cs_runtime.run_files import params_yaml
 from cstorch.errors import essence
 from cstorch.loop import base
@@ -25,7 +24,6 @@ from cstorch.v1.runner.settings import RunConfig
 from cstorch.v1.session import initialize
 from cstorch.v1.session.core import cb_model as cm
 from cstorch.v1.session.core import modes
-from cstorch.v1.session.environment import choose_execution, choose_replicas
 
 __all__ = ["LossValueError", "Model", "RunConfig", "Runner", "run"]
 
@@ -83,12 +81,7 @@ def _start(config: RunConfig) -> None:
             compile_dir=config.compile_dir,
             compile_only=config.only_compiled,
         )
-        choose_execution(
-            config.execution or default_execution(),
-            max_wgt_servers=config.max_wgt_servers,
-            **config.streaming_fields(),
-        )
-        choose_replicas(config.replicas)
+        Program.current().change_configuration(options=config.options)
     else:
         initialize(service_workdir=workdir)
         take_requests()

@@ -5,24 +5,16 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from cs_runtime.errors import CallError, suggestion
-from cs_runtime.options import default_execution
-from cs_toolkit.execution_options import (
-    AUTO,
-    Recompute,
-    ReplicaChoice,
-    ReplicaChoiceError,
-    check_replicas,
-    replica_choice,
-    streaming,
-)
-from cs_toolkit.step import EXECUTION_CHOICES, ExecutionChoice
+from cs_runtime.errors import CallError
+from cs_toolkit.errors import suggestion
+from cs_toolkit.execution_options import AUTO, OPTIONS, SHARED_OPTIONS, ExecutionOptions, OptionError
+from cs_toolkit.step import ExecutionChoice
 from cstorch.compatibility import log_unused
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -83,8 +75,6 @@ class RunConfig:
         checkpoint_path: Checkpoint to start from; None for the newest one of `model_dir`.
         is_pretrained_checkpoint: Load only the weights of `checkpoint_path`, and begin at step 0.
         save_stream_size: Number of batches of the input to write to `stream` below `model_dir`.
-        num_replicas: Copies of the model on one wafer that share a batch: a divisor of the batch size, or
-            "auto" (also -1) for the number with the best predicted rate.
         fabric_config_file: YAML file of the fabric to compile for.
         seed: Seed of weights, input and random operations.
         logging: Level of the chief's log.
@@ -99,12 +89,7 @@ class RunConfig:
         grad_accum_steps: Steps whose gradients are accumulated; 1 on the CS system.
         appliance: Refused.
         multireplica: Default of `num_replicas` is "auto".
-        execution: "auto", "pipelined" or "weight_streaming", see `cstorch.configure`.
-        num_csx: Number of CS systems that share a batch.
-        max_act_per_csx: Limit of the activations in each system, see `cstorch.configure`.
-        recompute: "auto", "none" or "all", see `cstorch.configure`.
-        micro_batch_size: Samples of a system that go through the layers together, see `cstorch.configure`.
-        max_wgt_servers: MemoryX processes among which layers may be distributed.
+        options: How the CS system executes the steps; each option is a key of `runconfig`.
     """
 
     model_dir: Path
@@ -121,7 +106,6 @@ class RunConfig:
     checkpoint_path: str | None = None
     is_pretrained_checkpoint: bool = False
     save_stream_size: int = 0
-    num_replicas: ReplicaChoice | None = None
     fabric_config_file: str | None = None
     seed: int | None = None
     logging: str = "info"
@@ -136,21 +120,7 @@ class RunConfig:
     grad_accum_steps: int = 1
     appliance: bool = False
     multireplica: bool = False
-    execution: ExecutionChoice | None = None
-    num_csx: int = 1
-    max_act_per_csx: float | str | None = None
-    recompute: Recompute | None = None
-    micro_batch_size: int | str | None = None
-    max_wgt_servers: int | None = None
-
-    def streaming_fields(self) -> dict[str, Any]:
-        """Return the settings of weight streaming as arguments of `cstorch.configure`."""
-        return {
-            "num_csx": self.num_csx,
-            "max_act_per_csx": self.max_act_per_csx,
-            "recompute": self.recompute,
-            "micro_batch_size": self.micro_batch_size,
-        }
+    options: ExecutionOptions = field(default_factory=ExecutionOptions)
 
     @property
     def on_cs(self) -> bool:
@@ -170,7 +140,7 @@ class RunConfig:
             CallError: A key is unknown or missing, or values contradict each other.
         """
         given = dict(params.get("runconfig", {}))
-        known = [field.name for field in fields(cls)]
+        known = [*(member.name for member in fields(cls) if member.name != "options"), *SHARED_OPTIONS]
         for name in sorted(given.keys() - set(known)):
             raise CallError(
                 f"runconfig has '{name}', expected {', '.join(known)}{suggestion(name, known)}; correct or "
@@ -181,6 +151,14 @@ class RunConfig:
                 "runconfig has no log_steps, expected a number of steps; 0 logs only the last one"
             )
         given["model_dir"] = Path(given.get("model_dir") or "model_dir")
+        options = {name: given.pop(name) for name in SHARED_OPTIONS if name in given}
+        if given.get("multireplica") and options.get("num_replicas") is None:
+            options["num_replicas"] = AUTO
+        try:
+            given["options"] = ExecutionOptions().change(options)
+            given["options"].check()
+        except OptionError as error:
+            raise CallError(f"runconfig: {error}") from None
         config = cls(**{name: value for name, value in given.items() if value is not None})
         config._check_numbers()
         config._check_steps()
@@ -216,17 +194,12 @@ class RunConfig:
             "steps_per_epoch",
             "eval_steps",
             "grad_accum_steps",
-            "max_wgt_servers",
         )
         limits = {**dict.fromkeys(positive, 1), **dict.fromkeys(_COUNTS, 0)}
         for name, least in limits.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < least):
                 raise CallError(f"runconfig: {name} is {value!r}, expected a whole number of {least} or more")
-        try:
-            streaming(**self.streaming_fields())
-        except ValueError as error:
-            raise CallError(f"runconfig: {error}") from None
         for name in ("logging", "streamer_logging"):
             if str(getattr(self, name)).lower() not in LOG_LEVELS:
                 raise CallError(
@@ -246,22 +219,7 @@ class RunConfig:
                 "long to train"
             )
 
-    @property
-    def replicas(self) -> ReplicaChoice:
-        """The number of copies of the model."""
-        default = AUTO if self.multireplica else 1
-        return default if self.num_replicas is None else replica_choice(self.num_replicas)
-
     def _check_target(self) -> None:
-        if self.execution is not None and self.execution not in EXECUTION_CHOICES:
-            raise CallError(
-                f"runconfig: execution is {self.execution!r}, expected one of "
-                f"{', '.join(EXECUTION_CHOICES)}{suggestion(self.execution, EXECUTION_CHOICES)}"
-            )
-        try:
-            check_replicas(self.replicas, self.execution or default_execution(), self.num_csx, None)
-        except ReplicaChoiceError as error:
-            raise CallError(f"runconfig: {error}") from None
         if self.compile_only and self.validate_only:
             raise CallError("compile_only and validate_only are both given, expected one of them")
         if self.appliance:
@@ -320,7 +278,6 @@ def parse(
     add("--validate_only", action="store_true", help="check that the model can be compiled, and stop")
     add("--checkpoint_path", help="checkpoint to start from, or to evaluate")
     add("--is_pretrained_checkpoint", action="store_true", help="load its weights, and begin at step 0")
-    add("--num_replicas", help="copies of the model on the wafer that share a batch: a number, or auto")
     add("--multireplica", action="store_true", help="--num_replicas=auto: the fastest number of copies")
     add("--fabric_config_file", help="YAML file of the fabric to compile for")
     add("--config", help="options of the original's compiler, without effect, which is logged")
@@ -330,8 +287,9 @@ def parse(
     add("--max_steps", type=int, help="global step to train up to")
     add("--eval_steps", type=int, help="number of batches to evaluate")
     add("--seed", type=int)
-    add("--num_csx", type=int, help="CS systems that share a batch by weight streaming")
-    add("--max_wgt_servers", type=int, help="maximum number of MemoryX processes for the layers")
+    for name, option in OPTIONS.items():
+        if option.flag is not None:
+            add(f"--{name}", type=option.flag, help=option.help)
     add("--appliance", action="store_true", help="of later releases; refused")
     for name, default in _OF_THE_APPLIANCE.items():
         add(

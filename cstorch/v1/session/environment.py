@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from cs_runtime.options import default_execution, local_compile_dir
+from cs_runtime.options import local_compile_dir
 from cs_runtime.tasks import current
-from cs_toolkit.execution_options import ReplicaChoice
+from cs_toolkit.execution_options import default_execution
 from cs_toolkit.messages import Message
-from cs_toolkit.step import ExecutionChoice
 from cstorch.compatibility import log_unused
 from cstorch.config import Configuration
 from cstorch.job import leave_to_chief
@@ -129,16 +128,6 @@ def is_initialized() -> bool:
 def choose_seed(seed: int) -> None:
     """Set the seed of random operations on the system."""
     Program.current().change_configuration(seed=seed)
-
-
-def choose_execution(execution: ExecutionChoice, **streaming: Any) -> None:
-    """Set the execution mode and the settings of weight streaming, as `cstorch.configure` does."""
-    Program.current().change_configuration(execution=execution, **streaming)
-
-
-def choose_replicas(num_replicas: ReplicaChoice) -> None:
-    """Set the number of copies of the model on a wafer."""
-    Program.current().change_configuration(num_replicas=num_replicas)
 
 
 def is_streamer() -> bool:

@@ -242,7 +242,7 @@ def test_the_wrapper_by_itself_says_what_it_needs() -> None:
 
 def test_python_ws_chooses_weight_streaming(command: Command) -> None:
     code = (
-        "import importlib.util as u; from cs_runtime.options import default_execution; "
+        "import importlib.util as u; from cs_toolkit.execution_options import default_execution; "
         "print(u.find_spec('tfwse') is not None, default_execution())"
     )
     assert command("csrun_cpu", "python-ws", "-c", code).stdout == "True weight_streaming\n"

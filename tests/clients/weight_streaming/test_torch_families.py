@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import cerebras_pytorch.experimental as cstorch
-from cs_runtime.options import EXECUTION_VARIABLE
+from cs_toolkit.execution_options import EXECUTION_VARIABLE
 from cstorch.program import Program
 from tests.systems import RunningSystem
 

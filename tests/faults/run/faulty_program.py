@@ -18,10 +18,10 @@ import numpy as np
 
 from cs_runtime import terminal
 from cs_runtime.exits import report_errors
-from cs_runtime.options import RunSettings, default_execution
+from cs_runtime.options import RunSettings
 from cs_runtime.progress import StepEvents
 from cs_runtime.training import train
-from cs_toolkit.execution_options import Streaming
+from cs_toolkit.execution_options import ExecutionOptions
 from cs_toolkit.step import TensorSpec
 
 sys.path[0] = str(Path(__file__).parents[2] / "unit" / "cs_runtime")
@@ -78,8 +78,7 @@ def main(cs_ip: str, model_dir: str, max_steps: str) -> None:
         save_every_steps=int(os.environ.get("SAVE_EVERY", "10")),
         log_every_steps=10,
         **{limit: int(max_steps)},
-        execution=default_execution(),
-        streaming=Streaming(num_csx=int(os.environ.get("NUM_CSX", "1"))),
+        options=ExecutionOptions(num_csx=int(os.environ.get("NUM_CSX", "1"))),
     )
     train(FaultyFrontEnd(settings.model_dir), settings, StepEvents(Scalars(), 10, BATCH))
 

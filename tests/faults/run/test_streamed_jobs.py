@@ -16,8 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from cs_runtime.options import EXECUTION_VARIABLE
 from cs_system.client import SystemClient, parse_address
+from cs_toolkit.execution_options import EXECUTION_VARIABLE
 from tests.systems import RunningSystem, parts_of, running_system
 
 from .training_jobs import (

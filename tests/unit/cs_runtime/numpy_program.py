@@ -24,6 +24,7 @@ from cs_runtime.program import State, StepProgram
 from cs_runtime.progress import StepEvents
 from cs_runtime.run_files import write_params
 from cs_runtime.training import train
+from cs_toolkit.execution_options import ExecutionOptions
 from cs_toolkit.files import replace_file
 from cs_toolkit.step import TensorSpec
 
@@ -105,7 +106,7 @@ def main(cs_ip: str, model_dir: str, steps: str, execution: Any = "pipelined", s
         cs_ip=cs_ip,
         steps=int(steps),
         params=params,
-        execution=execution,
+        options=ExecutionOptions(execution=execution),
         save_every_steps=int(save_every) or None,
     )
     write_params(settings.model_dir, params)

@@ -35,6 +35,7 @@ from cs_system.server.artifacts import MAX_ARTIFACT_BYTES, ExecutableStore, Offe
 from cs_system.server.service import CsSystemServicer
 from cs_system.server.system import System, SystemOptions
 from cs_system.swarmx.hosts import HostPool
+from cs_toolkit.execution_options import SystemShare
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 W = TensorSpec("state.model.w", "float32", (4, 2))
@@ -83,7 +84,7 @@ class Loaded:
     data: dict[str, bytes]
     chunk_batches: int
     memoryx: MemoryxConfig
-    num_csx: int
+    wafers: int
     host_pool: HostPool | None
     interface: StepInterface = field(init=False)
 
@@ -173,7 +174,7 @@ def test_equal_bytes_travel_once_and_never_again(artifact, client, engines, monk
 def test_a_program_may_ask_for_fewer_memoryx_processes_than_there_are(artifact, client, engines):
     for limit in (None, 2):
         with client.reserve("job", "token") as reservation:
-            reservation.load(artifact, max_wgt_servers=limit)
+            reservation.load(artifact, SystemShare(weight_servers=limit))
     assert [engine.memoryx.servers for engine in engines] == [5, 2]
 
 

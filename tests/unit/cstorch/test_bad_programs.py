@@ -269,13 +269,13 @@ def test_backends(tmp_path: Path) -> None:
 def test_the_name_of_a_backend_may_say_the_execution(tmp_path: Path, name: str, execution: str) -> None:
     cstorch.configure(model_dir=tmp_path, validate_only=True)
     cstorch.compile(nn.Linear(1, 1), name)
-    assert configuration().execution == execution
+    assert configuration().options.execution == execution
 
 
 def test_an_execution_that_is_configured_has_precedence(tmp_path: Path) -> None:
     cstorch.configure(model_dir=tmp_path, validate_only=True, execution="pipelined")
     cstorch.compile(nn.Linear(1, 1), "WSE_WS")
-    assert configuration().execution == "pipelined"
+    assert configuration().options.execution == "pipelined"
 
 
 def test_a_process_that_is_configured_twice(tmp_path: Path) -> None:

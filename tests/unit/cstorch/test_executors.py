@@ -317,9 +317,9 @@ def test_a_system_of_the_program_has_as_many_as_share_a_batch(
     started: list[tuple[str, int]] = []
 
     class System:
-        def __init__(self, log_file: Path, num_csx: int) -> None:
-            started.append((log_file.name, num_csx))
-            self.address = f"127.0.0.1:{9000 + num_csx}"
+        def __init__(self, log_file: Path, wafers: int) -> None:
+            started.append((log_file.name, wafers))
+            self.address = f"127.0.0.1:{9000 + wafers}"
 
         def end(self) -> None:
             pass
@@ -343,8 +343,8 @@ def test_a_loop_has_the_micro_batch_size_of_its_own_or_that_of_the_backend(
     cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, micro_batch_size=2)
     try:
         with DataExecutor(DataLoader(data), micro_batch_size=given)._running():
-            assert configuration().streaming().micro_batch_size == size
-        assert configuration().streaming().micro_batch_size == 2
+            assert configuration().options.micro_batch_size == size
+        assert configuration().options.micro_batch_size == 2
     finally:
         Program.reset()
 
@@ -364,10 +364,10 @@ def test_a_loop_has_the_micro_batch_size_of_the_flag_that_is_set_at_its_time(
     cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, micro_batch_size=2)
     try:
         with DataExecutor(DataLoader(data))._running():
-            assert configuration().streaming().micro_batch_size == 4
+            assert configuration().options.micro_batch_size == 4
         performance.micro_batch_size = None
         with DataExecutor(DataLoader(data))._running():
-            assert configuration().streaming().micro_batch_size == 2
+            assert configuration().options.micro_batch_size == 2
     finally:
         Program.reset()
 
@@ -378,9 +378,9 @@ def test_without_gradient_accumulation_a_micro_batch_size_does_not_count(tmp_pat
         "CSX", artifact_dir=tmp_path, compile_only=True, micro_batch_size=2, use_cs_grad_accum=False
     )
     try:
-        assert configuration().streaming().micro_batch_size == "auto"
+        assert configuration().options.micro_batch_size == "auto"
         with DataExecutor(DataLoader(data), micro_batch_size=4)._running():
-            assert configuration().streaming().micro_batch_size == "auto"
+            assert configuration().options.micro_batch_size == "auto"
     finally:
         Program.reset()
 
@@ -389,13 +389,13 @@ def test_a_backend_says_how_a_step_is_executed(tmp_path: Path) -> None:
     Program.reset()
     chosen = {"execution": "weight_streaming", "recompute": "all"}
     cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, **chosen)
-    assert configuration().execution == "weight_streaming"
-    assert configuration().streaming().recompute == "all"
+    assert configuration().options.execution == "weight_streaming"
+    assert configuration().options.recompute == "all"
     Program.reset()
     with pytest.raises(ConfigureError, match="expected one of auto, pipelined, weight_streaming"):
         cstorch.backend("CSX", artifact_dir=tmp_path, execution="streaming")
     cstorch.backend("CSX", artifact_dir=tmp_path, compile_only=True, num_replicas="auto")
-    assert (configuration().execution, configuration().num_replicas) == ("auto", "auto")
+    assert (configuration().options.execution, configuration().options.num_replicas) == ("auto", "auto")
     Program.reset()
 
 

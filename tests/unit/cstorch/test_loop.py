@@ -620,18 +620,21 @@ def test_calls_in_the_wrong_place_are_refused(configure: Configure) -> None:
         ({"mgmt_address": 9000}, "mgmt_address is 9000, expected 'IP:PORT'"),
         (
             {"num_csx": 2, "execution": "pipelined"},
-            "num_csx is 2 with execution 'pipelined', expected 1: .*='weight_streaming', or nothing",
+            "num_csx is 2 with execution 'pipelined', expected 1: .* to weight_streaming, or leave it auto",
         ),
-        ({"max_act_per_csx": "much"}, "max_act_per_csx must be a number of bytes"),
-        ({"micro_batch_size": "half"}, "micro_batch_size must be 1 or more samples"),
-        ({"recompute": "some"}, "recompute must be one of auto, none, all"),
+        ({"max_act_per_csx": "much"}, "max_act_per_csx is 'much', expected a number of bytes"),
+        (
+            {"micro_batch_size": "half"},
+            "micro_batch_size is 'half', expected a whole number of 1 or more samples",
+        ),
+        ({"recompute": "some"}, "recompute is 'some', expected one of auto, none, all"),
         ({"num_replicas": 0}, "num_replicas is 0, expected a whole number of 1 or more, or 'auto'"),
         (
             {"num_replicas": 2, "execution": "weight_streaming"},
             "num_replicas is 2 with execution 'weight_streaming', expected 1",
         ),
         ({"num_workers_per_csx": -1}, "num_workers_per_csx is -1"),
-        ({"max_wgt_servers": 0}, "max_wgt_servers is 0, expected 1 or more"),
+        ({"max_wgt_servers": 0}, "max_wgt_servers is 0, expected a whole number of 1 or more"),
         ({"checkpoint_step": 5}, "got checkpoint_step, expected model_dir"),
     ],
 )

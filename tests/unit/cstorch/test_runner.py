@@ -257,7 +257,7 @@ def test_the_command_line_says_how_long() -> None:
     ],
 )
 def test_the_number_of_replicas(said: dict[str, Any], replicas: object) -> None:
-    assert RunConfig.of({"runconfig": {**PARAMS["runconfig"], **said}}).replicas == replicas
+    assert RunConfig.of({"runconfig": {**PARAMS["runconfig"], **said}}).options.num_replicas == replicas
 
 
 def test_batches_of_the_stream_are_kept() -> None:
@@ -289,9 +289,9 @@ def test_a_loss_that_is_not_finite_ends_the_training(system: RunningSystem, flag
         ({"num_replicas": 0}, "runconfig: num_replicas is 0, expected a whole number of 1 or more"),
         ({"num_replicas": 2, "num_csx": 2}, "runconfig: num_replicas is 2 with num_csx 2, expected 1"),
         ({"appliance": True}, "--appliance is given"),
-        ({"num_csx": 0}, "num_csx must be a whole number >= 1"),
-        ({"max_act_per_csx": "much"}, "runconfig: max_act_per_csx must be a number of bytes"),
-        ({"recompute": "some"}, "runconfig: recompute must be one of auto, none, all"),
+        ({"num_csx": 0}, "num_csx is 0, expected a whole number of 1 or more"),
+        ({"max_act_per_csx": "much"}, "runconfig: max_act_per_csx is 'much', expected a number of bytes"),
+        ({"recompute": "some"}, "runconfig: recompute is 'some', expected one of auto, none, all"),
         ({"cs_ip": "127.0.0.1", "grad_accum_steps": 2}, "grad_accum_steps is 2"),
         ({"cs_ip": "127.0.0.1", "enable_summaries": True}, "enable_summaries is set"),
     ],
@@ -386,7 +386,7 @@ def test_steps_of_a_training(changes: dict[str, Any], first: int, steps: int) ->
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (("--num_csx=0",), "num_csx must be a whole number >= 1, got 0"),
+        (("--num_csx=0",), "num_csx is 0, expected a whole number of 1 or more"),
         (("--num_csx=2",), r"num_csx is 2, the CS system at \S+ has 1; ask for fewer"),
         (("--num_csx=3",), "cannot be shared equally by 3 CS systems"),
         (("--num_csx=64",), "cannot be shared equally by 64 CS systems"),
@@ -411,7 +411,10 @@ def test_flags_of_the_original_are_named_or_refused(tmp_path: Path, caplog: pyte
         called("-m", "train", "--mgmt_address=10.0.0.1:443")
     with pytest.raises(CallError, match="--multireplica and --num_replicas 4 exclude each other"):
         called("-m", "train", "--multireplica", "--num_replicas=4")
-    assert called("-m", "train", "--multireplica", num_replicas=4, max_steps=2).config.replicas == "auto"
+    assert (
+        called("-m", "train", "--multireplica", num_replicas=4, max_steps=2).config.options.num_replicas
+        == "auto"
+    )
 
 
 def test_wrong_flags_end_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:

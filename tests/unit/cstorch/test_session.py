@@ -634,7 +634,7 @@ def test_the_appliance_says_what_comes_before_it() -> None:
         cbtorch.core.appliance.ApplianceMode()
     cbtorch.initialize(appliance=True)
     appliance = cbtorch.core.appliance.ApplianceMode(cs_config=ClusterConfig(num_csx=2))
-    assert (cm.is_appliance(), appliance.cs_config.num_csx, configuration().num_csx) == (True, 1, 2)
+    assert (cm.is_appliance(), appliance.cs_config.num_csx, configuration().options.num_csx) == (True, 1, 2)
     with pytest.raises(SessionError, match=r"compile\(\) is used outside of a loop"):
         appliance.compile()
     training = Training(torch.optim.SGD, lr=0.1)

@@ -50,12 +50,15 @@ def test_unknown_field_names_the_nearest() -> None:
         ({"keep_checkpoint_max": -1}, "keep_checkpoint_max must be .* got -1"),
         ({"save_summary_steps": 1.5}, "save_summary_steps must be .* got 1.5"),
         ({"tf_random_seed": "one"}, "tf_random_seed must be .* got 'one'"),
-        ({"num_csx": 0}, "num_csx must be .* got 0"),
-        ({"max_act_per_csx": "much"}, "max_act_per_csx must be .* got 'much'"),
-        ({"micro_batch_size": 0}, "micro_batch_size must be 1 or more samples, 'auto' or None, got 0"),
-        ({"recompute": "some"}, "recompute must be one of auto, none, all or None, got 'some'"),
+        ({"num_csx": 0}, "num_csx is 0, expected a whole number of 1 or more"),
+        ({"max_act_per_csx": "much"}, "max_act_per_csx is 'much', expected a number of bytes"),
+        (
+            {"micro_batch_size": 0},
+            "micro_batch_size is 0, expected a whole number of 1 or more samples, or 'auto'",
+        ),
+        ({"recompute": "some"}, "recompute is 'some', expected one of auto, none, all"),
         ({"cs_ip": ""}, "cs_ip must be .* got ''"),
-        ({"max_wgt_servers": 0}, "max_wgt_servers must be a whole number >= 1 or None, got 0"),
+        ({"max_wgt_servers": 0}, "max_wgt_servers is 0, expected a whole number of 1 or more, or None"),
     ],
 )
 def test_values_out_of_range(fields: dict[str, object], message: str) -> None:
@@ -88,7 +91,7 @@ def test_precision() -> None:
     assert CSRunConfig().precision == "float32"
     assert CSRunConfig(precision="cbfloat16").replace(tf_random_seed=2).precision == "cbfloat16"
     with pytest.raises(
-        ValueError, match=r"float32, mixed_float16, mixed_bfloat16, cbfloat16 .*'bfloat16'; did you mean"
+        ValueError, match=r"'bfloat16', .* float32, mixed_float16, mixed_bfloat16, cbfloat16; did you mean"
     ):
         CSRunConfig(precision="bfloat16")
 
@@ -150,3 +153,17 @@ def test_options_of_the_original_without_effect_are_named_once(caplog: pytest.Lo
         "cs_config.mem_optimize, stack_params.config.matching.kernel.no_dcache_spill_splits: options of the "
         "original stack, without effect here"
     ]
+
+
+def test_options_by_position() -> None:
+    config = CSRunConfig("10.0.0.1", None, None, None, "cbfloat16", "weight_streaming", 2)
+    assert (config.precision, config.execution, config.num_csx) == ("cbfloat16", "weight_streaming", 2)
+    with pytest.raises(TypeError, match="none of them also by name"):
+        CSRunConfig(None, None, None, None, "float32", precision="float32")
+    assert config.execution_options("program").program_skips_batches
+    assert not config.replace(input_position="toolkit").execution_options("program").program_skips_batches
+    assert config.changed_options() == {
+        "precision": "cbfloat16",
+        "execution": "weight_streaming",
+        "num_csx": 2,
+    }

@@ -24,11 +24,11 @@ from cstorch.distributed.cluster_resolver import get_streaming_batch_size, servi
 from cstorch.errors import CheckpointError, SessionError
 from cstorch.job import task
 from cstorch.loop.rates import RateTracker
+from cstorch.program import Program
 from cstorch.step_count import steps_done
 from cstorch.tracing.device import DEVICE, DeviceTensor, to_device
 from cstorch.v1.session.environment import (
     RunConfig,
-    choose_replicas,
     choose_seed,
     env,
     is_initialized,
@@ -211,7 +211,7 @@ def set_target_num_replicas(num_replicas: int) -> None:
         ConfigureError: The number is invalid.
     """
     if use_cs():
-        choose_replicas(num_replicas)
+        Program.current().change_configuration(num_replicas=num_replicas)
 
 
 def set_state_names(names: Mapping[str, Any]) -> None:

@@ -127,7 +127,7 @@ class ReplicaError(CompileError):
     @property
     def fault_fields(self) -> dict[str, str | None]:
         """The fields of a `ProgramFault`."""
-        return {"what_to_do": "choose a smaller num_replicas that divides the batch, or 'auto'"}
+        return {"what_to_do": "choose fewer replicas, a number that divides the batch, or 'auto'"}
 
 
 class PlacementError(CompileError):

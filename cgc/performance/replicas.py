@@ -167,7 +167,7 @@ def _too_many(graph: KernelGraph, fabric: Fabric, count: int) -> ReplicaError:
         f"{count:,} replicas of the model do not fit the wafer: one takes at least {needed:,} PEs, and of "
         f"the {fabric.processing_elements:,} of {fabric.name} each would have "
         f"{fabric.processing_elements // count:,}; the largest number that fits and divides the batch of "
-        f"{graph.batch_size:,} is {most:,}: choose num_replicas={most}, or 'auto'"
+        f"{graph.batch_size:,} is {most:,}: choose {most} replicas, or 'auto'"
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 100
-GENERATED = ("benchmarks.md", "models.md", "supported-ops.md")
+GENERATED = ("benchmarks.md", "execution-options.md", "models.md", "supported-ops.md")
 _KEPT = re.compile(r"#|\||<|!\[| {4}|\s*$")
 _ITEM = re.compile(r"( {0,3}(?:[-*]|\d+\.) +)(.*)")
 _UNBROKEN = re.compile(r"`[^`]*`|\]\([^)]*\)")

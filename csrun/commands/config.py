@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ import click
 from csrun.commands.flags import use_site_config_option
 from csrun.console import STDERR, STDOUT, write_text
 from csrun.schedulers.registry import choose
-from csrun.site import Site, SiteError
+from csrun.site import SiteError
 from csrun.site.loading import LoadedSite, load_site, site_file_candidates
-from csrun.site.values import VARIABLES
+from csrun.site.values import variables
 
 EXIT_INVALID = 2
 
@@ -76,12 +75,8 @@ def as_data(loaded: LoadedSite, environment: Mapping[str, str]) -> dict[str, Any
         "searched": [str(path) for path in site_file_candidates(environment)],
         "launcher": choose(None, loaded.site, environment).name,
         "settings": {
-            field.name: {
-                "value": getattr(loaded.site, field.name),
-                "origin": loaded.origins[field.name],
-                "variables": VARIABLES[field.name],
-            }
-            for field in fields(Site)
+            key: {"value": loaded.values[key], "origin": loaded.origins[key], "variables": names}
+            for key, names in variables().items()
         },
         "notes": loaded.notes,
     }
@@ -94,10 +89,7 @@ def as_text(loaded: LoadedSite, environment: Mapping[str, str]) -> str:
     else:
         searched = ", ".join(map(str, site_file_candidates(environment)))
         place = f"site file: none (searched: {searched})"
-    rows = [
-        (field.name, _yaml(getattr(loaded.site, field.name)), loaded.origins[field.name])
-        for field in fields(Site)
-    ]
+    rows = [(key, _yaml(loaded.values[key]), origin) for key, origin in loaded.origins.items()]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [place, f"jobs run with the launcher: {choose(None, loaded.site, environment).name}", ""]
     lines += [f"{key:<{widths[0]}}  {value:<{widths[1]}}  {origin}" for key, value, origin in rows]

@@ -31,6 +31,7 @@ from csrun.errors import CsrunError
 from csrun.schedulers.base import ProgramPlan, ProgramRequest
 from csrun.schedulers.registry import LOCAL, scheduler
 from csrun.site import Site
+from csrun.site.values import scheduler_keys
 from csrun.tasks.command import containerize
 from csrun.tasks.environment import EnvironmentChange, program_environment, this_toolkit, unset_notice
 
@@ -157,9 +158,10 @@ def _queries(site: Site) -> list[click.Parameter]:
         "--def-cpus": str(cpus),
         "--singularity": site.container_image,
         "--def-mount-dirs": ",".join(site.mount_dirs),
-        "--def-gres": site.gres_resource,
-        "--def-gres-node": site.gres_node,
     }
+    for each in scheduler_keys().values():
+        if each.setting.query:
+            answers[each.setting.query] = str(site.sections.get(each.scheduler, {}).get(each.name, ""))
     return [
         click.Option(
             [flag], is_flag=True, hidden=True, is_eager=True, expose_value=False, callback=_answer_with(text)

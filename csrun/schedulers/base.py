@@ -302,6 +302,8 @@ class Scheduler(Protocol[View, Plan]):
         title: for sentences: "Slurm".
         about: what its tasks run on, for the help of --launcher: "nodes of a cluster".
         flags: flags of this scheduler.
+        settings: dataclass of its settings in the site file, whose fields `csrun.site.setting` has made; None
+            for none. They are the section of its name, or of the toolkit's own schedulers keys at the top.
         submit_flag: short form of --launcher=NAME --submit; "" for none.
         has_nodes: programs can get a separate node.
     """
@@ -310,6 +312,7 @@ class Scheduler(Protocol[View, Plan]):
     title: str
     about: str
     flags: tuple[Flag, ...]
+    settings: type[Any] | None
     submit_flag: str
     has_nodes: bool
 

@@ -1,13 +1,15 @@
-"""Settings of a site for all its users: launcher, default layout, container, resource of the CS system.
+"""Settings of a site for all its users: launcher, default layout, container, CS system, and schedulers' own.
 
-This module is plain data and cheap to import; `loading` builds a `Site` from the site file and the
-environment; `file`, which imports pydantic and YAML, is imported only if a site file exists.
+A scheduler declares its settings with a dataclass whose fields are made by `setting`. This module is plain
+data and cheap to import; `loading` builds a `Site` from the site file and the environment; `file`, which
+imports pydantic and YAML, is imported only if a site file exists.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from csrun.errors import CsrunError
 
@@ -32,15 +34,8 @@ class Site:
         container_image: absolute path of the image: a file, for charliecloud a directory too.
         container_options: further arguments of the container runtime, in front of the image.
         mount_dirs: absolute directories that every container mounts.
-        gres_resource: Slurm's resource for the CS system, without "--gres=" or "gres:", for example "cs:1".
-        gres_node: the node that owns the resource, kept free of CPU-only jobs.
-        licence: Slurm license for the CS system if it is not a gres, for example "cs:1".
         cs_ip: address of the CS system, in the form of the programs' --cs_ip.
-        partition: Slurm partition of all jobs; empty for the cluster's default.
-        account: Slurm account.
-        qos: Slurm quality of service.
-        time_limit: time limit in one of Slurm's formats, for example "4:00:00" or "90" (minutes).
-        slurm_options: further arguments of srun and sbatch.
+        sections: settings of schedulers that are set, by name of the scheduler and of the setting.
     """
 
     launcher: str | None = None
@@ -52,15 +47,40 @@ class Site:
     container_image: str = ""
     container_options: tuple[str, ...] = ()
     mount_dirs: tuple[str, ...] = ()
-    gres_resource: str = ""
-    gres_node: str = ""
-    licence: str = ""
     cs_ip: str = ""
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    time_limit: str = ""
-    slurm_options: tuple[str, ...] = ()
+    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting of a scheduler.
+
+    Attributes:
+        description: for the schema of the site file, in full sentences.
+        variable: environment variable that takes precedence over the site file.
+        check: returns the value, or raises ValueError with the rest of a sentence: "expected ...".
+        kind: "text"; "minutes", a text that may be a whole number in the file; "arguments", a list of texts,
+            in the variable quoted as in a shell.
+        query: hidden flag of csrun_cpu that prints the value; "" for none.
+    """
+
+    description: str
+    variable: str
+    check: Callable[[Any], Any]
+    kind: Literal["text", "minutes", "arguments"] = "text"
+    query: str = ""
+
+
+def setting(
+    description: str,
+    variable: str,
+    check: Callable[[Any], Any],
+    kind: Literal["text", "minutes", "arguments"] = "text",
+    query: str = "",
+) -> Any:
+    """Declare a field of a scheduler's settings, empty by default. The arguments are those of `Setting`."""
+    about = Setting(description, variable, check, kind, query)
+    return field(default=() if kind == "arguments" else "", metadata={"setting": about})
 
 
 class SiteError(CsrunError):

@@ -6,12 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    create_model,
+)
 
 from cs_toolkit.loader import ConfigError, read_document, validate_document
 from csrun.schedulers.registry import check_name as check_launcher
 from csrun.site import Container, values
-from csrun.site.values import VARIABLES
+from csrun.site.values import SchedulerKey, scheduler_keys, variables
 
 
 def _check(check: Callable[[Any], Any]) -> AfterValidator:
@@ -31,20 +39,21 @@ def _minutes(value: Any) -> Any:
 
 _TEXT_OR_NUMBER = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "minimum": 1}]})
 Count = Annotated[int, Field(ge=1, le=values.MAX_COUNT)]
-Name = Annotated[str, _check(values.check_name)]
 Options = Annotated[tuple[str, ...], BeforeValidator(_list_of_texts), _check(values.check_options)]
 
 
-class SiteFile(BaseModel):
-    """Settings of a site for the launchers csrun_cpu and csrun_wse. All keys are optional."""
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, title="csrun site configuration")
+
+class GeneralSettings(_Section):
+    """The settings of a site that no scheduler declares."""
 
     launcher: Annotated[str, _check(check_launcher)] | None = Field(
         None,
-        description="Where jobs run: processes of this machine (local), a Slurm cluster (slurm), or a "
-        "scheduler that a package of the site brings. Left out: slurm where gres_resource, gres_node or "
-        "licence is set or inside a Slurm allocation, else local.",
+        description="Name of the scheduler that runs jobs, such as local (processes of this machine) or that "
+        "of a package of the site. Left out: a scheduler whose resource for the CS system is set, or in "
+        "whose job the launcher runs, else local.",
     )
     def_nodes: Count = Field(1, description="Nodes of a job that does not say --total-nodes.")
     def_tasks_per_node: Count = Field(
@@ -70,25 +79,36 @@ class SiteFile(BaseModel):
     mount_dirs: Annotated[
         tuple[str, ...], BeforeValidator(_list_of_texts), _check(values.check_mount_dirs)
     ] = Field((), description="Absolute directories that every container sees, with the working directory.")
-    gres_resource: Annotated[str, _check(values.check_gres)] = Field(
-        "", description="Slurm's generic resource (gres) for the CS system, for example cs:1."
-    )
-    gres_node: Name = Field(
-        "", description="The node that owns the CS system's resource, kept free of CPU-only jobs."
-    )
-    licence: Annotated[str, _check(values.check_licence)] = Field(
-        "", description="Slurm license for the CS system if it is not a gres, for example cs:1."
-    )
     cs_ip: Annotated[str, _check(values.check_address)] = Field(
         "", description="Address of the CS system: HOST or HOST:PORT."
     )
-    partition: Name = Field("", description="Slurm partition of all jobs. Left out: the cluster's default.")
-    account: Name = Field("", description="Slurm account of all jobs.")
-    qos: Name = Field("", description="Slurm quality of service of all jobs.")
-    time_limit: Annotated[
-        str, BeforeValidator(_minutes), _check(values.check_time_limit), _TEXT_OR_NUMBER
-    ] = Field("", description="Time limit of all jobs as Slurm takes it: 90 (minutes), 4:00:00, 1-12.")
-    slurm_options: Options = Field((), description="Further arguments of srun and sbatch.")
+
+
+def site_file_model() -> type[BaseModel]:
+    """Return the model of the site file, with the keys of all schedulers and sections of packages."""
+    top: dict[str, Any] = {}
+    sections: dict[str, dict[str, Any]] = {}
+    for key, each in scheduler_keys().items():
+        place = sections.setdefault(each.scheduler, {}) if "." in key else top
+        place[each.name] = (_type_of(each), Field(each.default, description=each.setting.description))
+    for name, own in sections.items():
+        section = create_model(f"{name}_section", __base__=_Section, **own)
+        top[name] = (section, Field(section(), description=f"Settings of the scheduler {name}."))
+    return create_model(
+        "SiteFile",
+        __base__=GeneralSettings,
+        __doc__="Settings of a site for the launchers csrun_cpu and csrun_wse. All keys are optional.",
+        **top,
+    )
+
+
+def _type_of(key: SchedulerKey) -> Any:
+    check = _check(key.setting.check)
+    if key.setting.kind == "arguments":
+        return Annotated[tuple[str, ...], BeforeValidator(_list_of_texts), check]
+    if key.setting.kind == "minutes":
+        return Annotated[str, BeforeValidator(_minutes), check, _TEXT_OR_NUMBER]
+    return Annotated[str, check]
 
 
 def read_site_file(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str]]:
@@ -100,19 +120,28 @@ def read_site_file(path: Path) -> tuple[dict[str, Any], dict[str, int], list[str
         document = read_document(path)
     except ConfigError as error:
         return {}, {}, error.errors
-    lines = {str(key[0]): line for key, line in document.lines.items() if len(key) == 1}
+    lines = {".".join(map(str, key)): line for key, line in document.lines.items()}
     try:
-        site = validate_document(document, SiteFile)
+        site = validate_document(document, site_file_model())
     except ConfigError as error:
         return document.data, lines, error.errors
-    return {name: getattr(site, name) for name in site.model_fields_set}, lines, []
+    settings: dict[str, Any] = {}
+    for name in site.model_fields_set:
+        value = getattr(site, name)
+        if isinstance(value, BaseModel):
+            settings |= {f"{name}.{each}": getattr(value, each) for each in value.model_fields_set}
+        else:
+            settings[name] = value
+    return settings, lines, []
 
 
 def site_schema() -> dict[str, Any]:
     """Return the JSON Schema of the site file for editors, with the environment variable of every key."""
-    schema = SiteFile.model_json_schema()
+    schema = site_file_model().model_json_schema()
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-    for field, names in VARIABLES.items():
-        about = schema["properties"][field]
-        about["description"] += f" Environment: {' or '.join(names)}."
+    schema["title"] = "csrun site configuration"
+    for key, names in variables().items():
+        name, _, inner = key.partition(".")
+        properties = schema["$defs"][f"{name}_section"]["properties"] if inner else schema["properties"]
+        properties[inner or name]["description"] += f" Environment: {' or '.join(names)}."
     return schema

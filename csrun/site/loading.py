@@ -10,14 +10,15 @@ The site file is the first of these that exists; no other one is read:
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from cs_toolkit import config_file
 from csrun.site import CONTAINERS, SITE_CONFIG_VARIABLE, Site, SiteError
-from csrun.site.values import read_variables
+from csrun.site.values import read_variables, scheduler_keys, variables
 
 DEFAULT = "default"
 """Origin of a value that is not set."""
@@ -33,12 +34,14 @@ class LoadedSite:
     """The settings of a site and their origins.
 
     Attributes:
-        origins: "FILE:LINE", "environment NAME" or "default" for every field.
+        values: of all settings, by key of the site file, with SCHEDULER.NAME for a key in a section.
+        origins: "FILE:LINE", "environment NAME" or "default" for every key.
         path: of the site file; None without one.
         notes: about settings without effect, one line each.
     """
 
     site: Site
+    values: Mapping[str, Any]
     origins: Mapping[str, str]
     path: Path | None
     notes: tuple[str, ...]
@@ -56,23 +59,34 @@ def load_site(environment: Mapping[str, str], file: Path | None = None) -> Loade
     """
     path = file or find_site_file(environment)
     settings: dict[str, Any] = {}
-    origins = {field.name: DEFAULT for field in fields(Site)}
+    origins = dict.fromkeys(variables(), DEFAULT)
     errors: list[str] = []
     if path is not None:
         # Only here: importing pydantic and YAML takes longer than everything else that a launcher does.
         from csrun.site.file import read_site_file
 
         settings, lines, errors = read_site_file(path)
-        origins.update({name: f"{path}:{lines[name]}" for name in settings if name in lines})
-    from_environment, variables, environment_errors = read_variables(environment)
+        origins.update({key: f"{path}:{lines[key]}" for key in settings if key in lines})
+    from_environment, names, environment_errors = read_variables(environment)
     settings.update(from_environment)
-    origins.update({name: f"environment {variable}" for name, variable in variables.items()})
+    origins.update({name: f"environment {variable}" for name, variable in names.items()})
     errors += environment_errors
     errors += _conflicts(settings, origins)
     if errors:
         raise SiteError(errors)
-    site = Site(**settings)
-    return LoadedSite(site, origins, path, tuple(_notes(site, origins)))
+    sections: dict[str, dict[str, Any]] = defaultdict(dict)
+    for key, each in scheduler_keys().items():
+        if key in settings:
+            sections[each.scheduler][each.name] = settings.pop(key)
+    site = Site(**settings, sections=dict(sections))
+    values = {
+        **{name: value for name, value in asdict(site).items() if name in origins},
+        **{
+            key: site.sections.get(each.scheduler, {}).get(each.name, each.default)
+            for key, each in scheduler_keys().items()
+        },
+    }
+    return LoadedSite(site, values, origins, path, tuple(_notes(site, origins)))
 
 
 def find_site_file(environment: Mapping[str, str]) -> Path | None:

@@ -8,19 +8,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
+from csrun.schedulers.registry import BUILT_IN, schedulers
 from csrun.schedulers.registry import check_name as check_launcher
-from csrun.site import CONTAINERS
+from csrun.site import CONTAINERS, Setting
 
 MAX_COUNT = 10**9 - 1
-_GRES = re.compile(r"[A-Za-z_][\w-]*(:[A-Za-z_][\w.-]*)?(:[0-9]+)?")
-_LICENCE = re.compile(r"[A-Za-z_][\w.@-]*([:=][0-9]+)?")
-_TIME_LIMIT = re.compile(
-    r"[0-9]+|[0-9]+:[0-5]?[0-9]|[0-9]+:[0-5]?[0-9]:[0-5]?[0-9]"
-    r"|[0-9]+-[0-9]{1,2}(:[0-5]?[0-9]){0,2}|UNLIMITED|INFINITE",
-    re.IGNORECASE,
-)
 _NAME = re.compile(r"[^\s,]+")
 
 
@@ -48,24 +44,8 @@ def check_mount_dir(text: str) -> str:
     return text
 
 
-def check_gres(text: str) -> str:
-    """Check a generic resource and remove prefixes that sites use: "cs:1" for "--gres=gres:cs:1"."""
-    resource = text.strip().removeprefix("--gres=").removeprefix("gres:").removeprefix("gres/")
-    if resource and not _GRES.fullmatch(resource):
-        raise ValueError("expected a Slurm resource as NAME, NAME:COUNT or NAME:TYPE:COUNT, for example cs:1")
-    return resource
-
-
-def check_licence(text: str) -> str:
-    """Check a Slurm license with its count, and remove "--licenses="."""
-    licence = text.strip().removeprefix("--licenses=")
-    if licence and not _LICENCE.fullmatch(licence):
-        raise ValueError("expected a Slurm license as NAME or NAME:COUNT, for example cs:1")
-    return licence
-
-
 def check_name(text: str) -> str:
-    """Check a single name for Slurm; empty if not set."""
+    """Check a single name for a scheduler; empty if not set."""
     if text and not _NAME.fullmatch(text):
         raise ValueError("expected one name, without blanks and commas")
     return text
@@ -76,16 +56,6 @@ def check_address(text: str) -> str:
     host, colon, port = text.partition(":")
     if text and (not _NAME.fullmatch(host) or (colon and not 1 <= (parse_count(port) or 0) <= 65535)):
         raise ValueError("expected HOST or HOST:PORT, for example 192.0.2.7:9000")
-    return text
-
-
-def check_time_limit(text: str) -> str:
-    """Check a time limit in a format of srun --time; empty if not set."""
-    if text and not _TIME_LIMIT.fullmatch(text):
-        raise ValueError(
-            "expected a time limit as MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, "
-            "DAYS-HOURS:MINUTES:SECONDS or UNLIMITED"
-        )
     return text
 
 
@@ -112,53 +82,6 @@ def check_mount_dirs(directories: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(check_mount_dir(directory) for directory in directories))
 
 
-VARIABLES: Mapping[str, tuple[str, ...]] = {
-    "launcher": ("CSRUN_LAUNCHER",),
-    "def_nodes": ("DEF_NODES",),
-    "def_tasks_per_node": ("DEF_TASKS_PER_NODE", "DEF_TASKS"),
-    "def_cpus_per_task": ("DEF_CPUS_PER_TASK", "DEF_CPUS"),
-    "container": ("CSRUN_CONTAINER",),
-    "python": ("CSRUN_PROGRAM_PYTHON",),
-    "container_image": ("SINGULARITY_IMAGE",),
-    "container_options": ("CSRUN_CONTAINER_OPTIONS",),
-    "mount_dirs": ("MOUNT_DIRS",),
-    "gres_resource": ("GRES_RESOURCE",),
-    "gres_node": ("GRES_NODE",),
-    "licence": ("CSRUN_LICENCE",),
-    "cs_ip": ("CS_IP",),
-    "partition": ("CSRUN_PARTITION",),
-    "account": ("CSRUN_ACCOUNT",),
-    "qos": ("CSRUN_QOS",),
-    "time_limit": ("CSRUN_TIME_LIMIT",),
-    "slurm_options": ("CSRUN_SLURM_OPTIONS",),
-}
-"""The variables of every field of `Site`; the first one that is set is used."""
-
-
-def read_variables(
-    environment: Mapping[str, str],
-) -> tuple[dict[str, Any], dict[str, str], list[str]]:
-    """Return settings of the environment: values by field, names of variables by field, and all errors.
-
-    Empty and blank variables are ignored.
-    """
-    settings: dict[str, Any] = {}
-    names: dict[str, str] = {}
-    errors: list[str] = []
-    for field, candidates in VARIABLES.items():
-        name = next((name for name in candidates if environment.get(name, "").strip()), None)
-        if name is None:
-            continue
-        text = environment[name].strip()
-        try:
-            settings[field] = _PARSERS[field](text)
-        except ValueError as error:
-            errors.append(f"the environment variable {name} is {text!r}; {error}: set it to one, or unset it")
-        else:
-            names[field] = name
-    return settings, names, errors
-
-
 def _count(text: str) -> int:
     value = parse_count(text)
     if value is None:
@@ -166,44 +89,91 @@ def _count(text: str) -> int:
     return value
 
 
-def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise ValueError(f"expected one of: {', '.join(choices)}")
-        return text
-
-    return parse
+def _container(text: str) -> str:
+    if text not in CONTAINERS:
+        raise ValueError(f"expected one of: {', '.join(CONTAINERS)}")
+    return text
 
 
-def _options(text: str) -> tuple[str, ...]:
+def _arguments(text: str) -> tuple[str, ...]:
     try:
-        arguments = shlex.split(text)
+        return tuple(shlex.split(text))
     except ValueError as error:
         raise ValueError(f"expected arguments quoted as in a shell ({error})") from None
-    return check_options(tuple(arguments))
 
 
 def _directories(text: str) -> tuple[str, ...]:
     return check_mount_dirs(tuple(name.strip() for name in text.split(",") if name.strip()))
 
 
-_PARSERS: Mapping[str, Callable[[str], Any]] = {
-    "launcher": check_launcher,
-    "def_nodes": _count,
-    "def_tasks_per_node": _count,
-    "def_cpus_per_task": _count,
-    "container": _one_of(CONTAINERS),
-    "python": check_path,
-    "container_image": check_path,
-    "container_options": _options,
-    "mount_dirs": _directories,
-    "gres_resource": check_gres,
-    "gres_node": check_name,
-    "licence": check_licence,
-    "cs_ip": check_address,
-    "partition": check_name,
-    "account": check_name,
-    "qos": check_name,
-    "time_limit": check_time_limit,
-    "slurm_options": _options,
+# The variables of every general setting, of which the first one that is set is used, and their parser.
+_GENERAL: Mapping[str, tuple[tuple[str, ...], Callable[[str], Any]]] = {
+    "launcher": (("CSRUN_LAUNCHER",), check_launcher),
+    "def_nodes": (("DEF_NODES",), _count),
+    "def_tasks_per_node": (("DEF_TASKS_PER_NODE", "DEF_TASKS"), _count),
+    "def_cpus_per_task": (("DEF_CPUS_PER_TASK", "DEF_CPUS"), _count),
+    "container": (("CSRUN_CONTAINER",), _container),
+    "python": (("CSRUN_PROGRAM_PYTHON",), check_path),
+    "container_image": (("SINGULARITY_IMAGE",), check_path),
+    "container_options": (("CSRUN_CONTAINER_OPTIONS",), lambda text: check_options(_arguments(text))),
+    "mount_dirs": (("MOUNT_DIRS",), _directories),
+    "cs_ip": (("CS_IP",), check_address),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerKey:
+    """A setting of a scheduler: name of the scheduler, name of the setting, default, declaration."""
+
+    scheduler: str
+    name: str
+    default: Any
+    setting: Setting
+
+    def parse(self, text: str) -> Any:
+        """Return the value of the variable."""
+        return self.setting.check(_arguments(text) if self.setting.kind == "arguments" else text)
+
+
+@cache
+def scheduler_keys() -> Mapping[str, SchedulerKey]:
+    """Return the settings of all schedulers by key: NAME, in the section of a package SCHEDULER.NAME."""
+    keys = {}
+    for each in schedulers():
+        # The keys of the toolkit's own schedulers are at the top level: site files are older than sections.
+        prefix = "" if each.name in BUILT_IN else f"{each.name}."
+        for field in fields(each.settings) if each.settings else ():
+            about = SchedulerKey(each.name, field.name, field.default, field.metadata["setting"])
+            keys[f"{prefix}{field.name}"] = about
+    return keys
+
+
+def variables() -> dict[str, tuple[str, ...]]:
+    """Return the environment variables of every setting by key; the first one that is set is used."""
+    own = {key: (each.setting.variable,) for key, each in scheduler_keys().items()}
+    return {**{key: names for key, (names, _) in _GENERAL.items()}, **own}
+
+
+def read_variables(
+    environment: Mapping[str, str],
+) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+    """Return settings of the environment: values by key, names of variables by key, and all errors.
+
+    Empty and blank variables are ignored.
+    """
+    settings: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    errors: list[str] = []
+    for key, candidates in variables().items():
+        name = next((name for name in candidates if environment.get(name, "").strip()), None)
+        if name is None:
+            continue
+        text = environment[name].strip()
+        parse = _GENERAL[key][1] if key in _GENERAL else scheduler_keys()[key].parse
+        try:
+            settings[key] = parse(text)
+        except ValueError as error:
+            errors.append(f"the environment variable {name} is {text!r}; {error}: set it to one, or unset it")
+        else:
+            names[key] = name
+    return settings, names, errors

@@ -34,6 +34,7 @@ class LocalScheduler:
     title = "this machine"
     about = "processes of this machine"
     flags: tuple[Flag, ...] = ()
+    settings = None
     submit_flag = ""
     has_nodes = False
 

@@ -18,7 +18,7 @@ from csrun.schedulers.slurm.client import (
     shorten_error,
     submission_environment,
 )
-from csrun.schedulers.slurm.options import SlurmOptions
+from csrun.schedulers.slurm.options import SlurmOptions, SlurmSettings
 from csrun.schedulers.slurm.place import read_place
 from csrun.schedulers.slurm.queue import amount_of, owners_out_of_use
 from csrun.schedulers.slurm.survey import port_range
@@ -83,7 +83,8 @@ def _probe(
 
 def job_partition(site: Site, partitions: Sequence[Partition]) -> Partition | None:
     """Return the partition of the site's jobs; None if it does not exist."""
-    wanted = site.partition.partition(",")[0]
+    settings = SlurmSettings.of_site(site)
+    wanted = settings.partition.partition(",")[0]
     for partition in partitions:
         if partition.name == wanted or (not wanted and partition.default):
             return partition
@@ -92,10 +93,12 @@ def job_partition(site: Site, partitions: Sequence[Partition]) -> Partition | No
 
 def partition_findings(site: Site, partitions: Sequence[Partition]) -> Iterator[Finding]:
     """Check that the partition exists, is up, and allows the site's time limit."""
+    settings = SlurmSettings.of_site(site)
     names = ", ".join(partition.name for partition in partitions)
     partition = job_partition(site, partitions)
     if partition is None:
-        text = f"unknown partition {site.partition!r}" if site.partition else "there is no default partition"
+        named = settings.partition
+        text = f"unknown partition {named!r}" if named else "there is no default partition"
         yield Finding("partition", "fail", text, f"set 'partition' of the site to one of: {names}")
         return
     if not partition.up:
@@ -103,16 +106,16 @@ def partition_findings(site: Site, partitions: Sequence[Partition]) -> Iterator[
         yield Finding("partition", "fail", f"{partition.name} starts no jobs (it is down)", advice)
         return
     yield Finding("partition", "ok", f"{partition.name}, {partition.num_nodes} nodes")
-    limit_s, asked_s = limit_seconds(partition.time_limit), limit_seconds(site.time_limit)
-    if site.time_limit and asked_s is None:
-        text = f"time_limit of the site is {site.time_limit!r}, which is not a time"
+    limit_s, asked_s = limit_seconds(partition.time_limit), limit_seconds(settings.time_limit)
+    if settings.time_limit and asked_s is None:
+        text = f"time_limit of the site is {settings.time_limit!r}, which is not a time"
         yield Finding("time limit", "fail", text, "set it as for sbatch --time, for example '4:00:00'")
-    elif site.time_limit and limit_s is not None and asked_s is not None and asked_s > limit_s:
+    elif settings.time_limit and limit_s is not None and asked_s is not None and asked_s > limit_s:
         above = f"above the {partition.time_limit} of {partition.name}"
-        text = f"time_limit of the site is {site.time_limit}, {above}"
+        text = f"time_limit of the site is {settings.time_limit}, {above}"
         yield Finding("time limit", "fail", text, "lower time_limit, or choose another partition")
     else:
-        text = f"{site.time_limit or 'none configured'}; {partition.name} allows {partition.time_limit}"
+        text = f"{settings.time_limit or 'none configured'}; {partition.name} allows {partition.time_limit}"
         yield Finding("time limit", "ok", text)
 
 
@@ -153,26 +156,28 @@ def resource_findings(
     site: Site, nodes: Sequence[Node], licences: Mapping[str, tuple[int, int]]
 ) -> Iterator[Finding]:
     """Check that the generic resource or license of the CS system exists."""
-    if site.gres_resource:
+    settings = SlurmSettings.of_site(site)
+    if settings.gres_resource:
         yield _gres_finding(site, nodes)
-    if site.licence:
-        name, _, count = site.licence.partition(":")
+    if settings.licence:
+        name, _, count = settings.licence.partition(":")
         total, used = licences.get(name, (0, 0))
         if total < int(count or 1):
             existing = ", ".join(sorted(licences)) or "none"
-            text = f"the license {site.licence!r} does not exist ({name}: {total}; all: {existing})"
+            text = f"the license {settings.licence!r} does not exist ({name}: {total}; all: {existing})"
             yield Finding(
                 "licence", "fail", text, "correct 'licence' of the site: 'scontrol show lic' lists them"
             )
         else:
-            yield Finding("licence", "ok", f"{site.licence}, {used} of {total} in use")
-    if not site.gres_resource and not site.licence:
+            yield Finding("licence", "ok", f"{settings.licence}, {used} of {total} in use")
+    if not settings.gres_resource and not settings.licence:
         text = "neither gres_resource nor licence is configured: two jobs may get the CS system at once"
         yield Finding("CS resource", "note", text, "set one of them, so that Slurm queues for the system")
 
 
 def _gres_finding(site: Site, nodes: Sequence[Node]) -> Finding:
-    parts = site.gres_resource.split(":")  # name[:type][:count]
+    settings = SlurmSettings.of_site(site)
+    parts = settings.gres_resource.split(":")  # name[:type][:count]
     name, wanted = parts[0], int(parts[-1]) if parts[-1].isdigit() else 1
     owners = {node.name: amount for node in nodes if (amount := amount_of(node, name))}
     if not owners:
@@ -181,17 +186,17 @@ def _gres_finding(site: Site, nodes: Sequence[Node]) -> Finding:
             "gres", "fail", text, "correct gres_resource of the site: 'sinfo -N -o %N,%G' lists them"
         )
     if max(owners.values()) < wanted:
-        text = f"{site.gres_resource} is more than any node has ({max(owners.values())})"
+        text = f"{settings.gres_resource} is more than any node has ({max(owners.values())})"
         return Finding("gres", "fail", text, "lower the count in gres_resource of the site")
     where = compress_hostlist(sorted(owners))
-    if out := owners_out_of_use(nodes, site.gres_resource, site.gres_node):
+    if out := owners_out_of_use(nodes, settings.gres_resource, settings.gres_node):
         text = f"no job can run: {out}, and holds the CS system"
         advice = "have the administrator return it to service: scontrol update nodename=NODE state=resume"
         return Finding("gres", "fail", text, advice)
-    if site.gres_node and site.gres_node not in owners:
-        text = f"{name!r} is on {where}, and gres_node of the site is {site.gres_node}"
+    if settings.gres_node and settings.gres_node not in owners:
+        text = f"{name!r} is on {where}, and gres_node of the site is {settings.gres_node}"
         return Finding("gres", "fail", text, f"set gres_node to {sorted(owners)[0]}")
-    return Finding("gres", "ok", f"{site.gres_resource} on {where}")
+    return Finding("gres", "ok", f"{settings.gres_resource} on {where}")
 
 
 def srun_prefix(count: int, options: SlurmOptions) -> tuple[str, ...]:

@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from csrun.schedulers.base import Flag
-from csrun.site import Site
-from csrun.site.values import check_argument, check_time_limit
+from csrun.site import Site, setting
+from csrun.site.values import check_argument, check_name, check_options
 
 ANY = "--slurm"
 
+_GRES = re.compile(r"[A-Za-z_][\w-]*(:[A-Za-z_][\w.-]*)?(:[0-9]+)?")
+_LICENCE = re.compile(r"[A-Za-z_][\w.@-]*([:=][0-9]+)?")
+_TIME_LIMIT = re.compile(
+    r"[0-9]+|[0-9]+:[0-5]?[0-9]|[0-9]+:[0-5]?[0-9]:[0-5]?[0-9]"
+    r"|[0-9]+-[0-9]{1,2}(:[0-5]?[0-9]){0,2}|UNLIMITED|INFINITE",
+    re.IGNORECASE,
+)
 _NAME = re.compile(r"[a-z][a-z-]*")
 # Options that conflict with the launcher, with alternatives.
 _REFUSED = {
@@ -34,6 +41,74 @@ _FLAGS = (
     *("time", "partition", "account", "qos", "dependency", "job-name", "mem", "nodelist", "exclude"),
     *("constraint", "gres", "reservation"),
 )
+
+
+def check_gres(text: str) -> str:
+    """Check a generic resource and remove prefixes that sites use: "cs:1" for "--gres=gres:cs:1"."""
+    resource = text.strip().removeprefix("--gres=").removeprefix("gres:").removeprefix("gres/")
+    if resource and not _GRES.fullmatch(resource):
+        raise ValueError("expected a Slurm resource as NAME, NAME:COUNT or NAME:TYPE:COUNT, for example cs:1")
+    return resource
+
+
+def check_licence(text: str) -> str:
+    """Check a Slurm license with its count, and remove "--licenses="."""
+    licence = text.strip().removeprefix("--licenses=")
+    if licence and not _LICENCE.fullmatch(licence):
+        raise ValueError("expected a Slurm license as NAME or NAME:COUNT, for example cs:1")
+    return licence
+
+
+def check_time_limit(text: str) -> str:
+    """Check a time limit in a format of srun --time; empty if not set."""
+    if text and not _TIME_LIMIT.fullmatch(text):
+        raise ValueError(
+            "expected a time limit as MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, "
+            "DAYS-HOURS:MINUTES:SECONDS or UNLIMITED"
+        )
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmSettings:
+    """Slurm's settings of the site."""
+
+    gres_resource: str = setting(
+        "Slurm's generic resource (gres) for the CS system, for example cs:1.",
+        "GRES_RESOURCE",
+        check_gres,
+        query="--def-gres",
+    )
+    gres_node: str = setting(
+        "The node that owns the CS system's resource, kept free of CPU-only jobs.",
+        "GRES_NODE",
+        check_name,
+        query="--def-gres-node",
+    )
+    licence: str = setting(
+        "Slurm license for the CS system if it is not a gres, for example cs:1.",
+        "CSRUN_LICENCE",
+        check_licence,
+    )
+    partition: str = setting(
+        "Slurm partition of all jobs. Left out: the cluster's default.", "CSRUN_PARTITION", check_name
+    )
+    account: str = setting("Slurm account of all jobs.", "CSRUN_ACCOUNT", check_name)
+    qos: str = setting("Slurm quality of service of all jobs.", "CSRUN_QOS", check_name)
+    time_limit: str = setting(
+        "Time limit of all jobs as Slurm takes it: 90 (minutes), 4:00:00, 1-12.",
+        "CSRUN_TIME_LIMIT",
+        check_time_limit,
+        kind="minutes",
+    )
+    slurm_options: tuple[str, ...] = setting(
+        "Further arguments of srun and sbatch.", "CSRUN_SLURM_OPTIONS", check_options, kind="arguments"
+    )
+
+    @classmethod
+    def of_site(cls, site: Site) -> SlurmSettings:
+        """Return Slurm's settings of a site."""
+        return cls(**site.sections.get("slurm", {}))
 
 
 def _value(text: str) -> str:
@@ -122,12 +197,12 @@ class SlurmOptions:
             site: its settings.
             flags: values of `FLAGS`, by name.
         """
-        given = flags or {}
+        given, settings = flags or {}, SlurmSettings.of_site(site)
         return cls(
-            time_limit=given.get("--time") or site.time_limit,
-            partition=given.get("--partition") or site.partition,
-            account=given.get("--account") or site.account,
-            qos=given.get("--qos") or site.qos,
+            time_limit=given.get("--time") or settings.time_limit,
+            partition=given.get("--partition") or settings.partition,
+            account=given.get("--account") or settings.account,
+            qos=given.get("--qos") or settings.qos,
             dependency=given.get("--dependency", ""),
             reservation=given.get("--reservation", ""),
             mem=given.get("--mem", ""),
@@ -136,10 +211,10 @@ class SlurmOptions:
             exclude=given.get("--exclude", ""),
             job_name=given.get("--job-name", ""),
             own_gres=given.get("--gres", ""),
-            gres=site.gres_resource,
-            gres_node=site.gres_node,
-            licence=site.licence,
-            extra=(*site.slurm_options, *(f"--{line}" for line in given.get(ANY, "").splitlines())),
+            gres=settings.gres_resource,
+            gres_node=settings.gres_node,
+            licence=settings.licence,
+            extra=(*settings.slurm_options, *(f"--{line}" for line in given.get(ANY, "").splitlines())),
         )
 
     def gres_arguments(self, *, with_system: bool) -> list[str]:

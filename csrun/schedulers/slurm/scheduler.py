@@ -20,7 +20,7 @@ from csrun.schedulers.base import (
     ProgramRequest,
     QueueView,
 )
-from csrun.schedulers.slurm.options import FLAGS
+from csrun.schedulers.slurm.options import FLAGS, SlurmSettings
 from csrun.site import Site
 from csrun.tasks.command import find_command
 from csrun.tasks.place import TaskPlace
@@ -37,12 +37,14 @@ class SlurmScheduler:
     title = "Slurm"
     about = "nodes of a cluster"
     flags = FLAGS
+    settings: type[Any] | None = SlurmSettings
     submit_flag = "--use-sbatch"
     has_nodes = True
 
     def presence(self, site: Site, environment: Mapping[str, str]) -> Presence:
         """Return "wanted" if the site has a Slurm resource for the CS system, or in an allocation."""
-        if site.gres_resource or site.gres_node or site.licence:
+        settings = SlurmSettings.of_site(site)
+        if settings.gres_resource or settings.gres_node or settings.licence:
             return "wanted"
         try:
             find_command("srun", environment.get("PATH", ""))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from csrun.schedulers.registry import BUILT_IN
 from csrun.site import CONTAINERS, SiteError
 from csrun.site.loading import LoadedSite, load_site
-from csrun.site.values import VARIABLES
+from csrun.site.values import variables
 from csrun.tasks.command import bind_directories
 
 SCALARS = st.one_of(
@@ -29,7 +29,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=4,
 )
-KEYS = st.sampled_from([*VARIABLES, "unknown", ""])
+KEYS = st.sampled_from([*variables(), "unknown", ""])
 
 
 @settings(max_examples=150)
@@ -49,7 +49,7 @@ def test_a_file_gives_settings_or_faults_with_their_lines(data: dict[str, object
 @settings(max_examples=150)
 @given(
     environment=st.dictionaries(
-        st.sampled_from([name for names in VARIABLES.values() for name in names]),
+        st.sampled_from([name for names in variables().values() for name in names]),
         SCALARS.map(str) | st.text(max_size=12),
         max_size=6,
     )

@@ -19,7 +19,8 @@ from csrun.schedulers.slurm.client import Node, Partition, limit_seconds, shorte
 from csrun.schedulers.slurm.place import read_place
 from csrun.site import Site
 
-SITE = Site(def_nodes=2, def_tasks_per_node=2, def_cpus_per_task=8, gres_resource="cs:1", gres_node="n1")
+SETTINGS = {"gres_resource": "cs:1", "gres_node": "n1"}
+SITE = Site(def_nodes=2, def_tasks_per_node=2, def_cpus_per_task=8, sections={"slurm": SETTINGS})
 NODES = [
     Node("n1", 16, 1000, "cs:1", "all", "idle"),
     *(Node(f"n{number}", 16, 1000, "", "all", "idle") for number in (2, 3)),
@@ -64,7 +65,9 @@ def test_a_cluster_that_fits_has_no_failure() -> None:
     ],
 )
 def test_what_does_not_fit_fails_with_advice(change: dict[str, object], name: str, text: str) -> None:
-    site = replace(SITE, **change)
+    general = {name: value for name, value in change.items() if name.startswith("def_")}
+    own = {name: value for name, value in change.items() if name not in general}
+    site = replace(SITE, **general, sections={"slurm": {**SETTINGS, **own}})  # type: ignore[arg-type]
     found = [
         *partition_findings(site, PARTITIONS),
         *node_findings(site, NODES),
@@ -97,7 +100,7 @@ def test_without_a_resource_for_the_system_a_run_works_and_is_noted() -> None:
 
 def test_the_default_partition_is_that_of_the_cluster() -> None:
     assert job_partition(Site(), PARTITIONS) is PARTITIONS[0]
-    assert job_partition(Site(partition="gpu,all"), PARTITIONS) is PARTITIONS[1]
+    assert job_partition(Site(sections={"slurm": {"partition": "gpu,all"}}), PARTITIONS) is PARTITIONS[1]
 
 
 ACCESS = NodeAccess(("srun",), 2, {}, read_place, None, "", is_busy, shorten_error, "srun hostname")

@@ -15,13 +15,13 @@ from csrun.site import Site
     [
         (None, Site(), "local"),
         (None, Site(launcher="slurm"), "slurm"),
-        (None, Site(gres_resource="cs:1"), "slurm"),
-        (None, Site(gres_node="cs-host"), "slurm"),
-        (None, Site(licence="cs:1"), "slurm"),
-        (None, Site(launcher="local", gres_resource="cs:1"), "local"),
+        (None, Site(sections={"slurm": {"gres_resource": "cs:1"}}), "slurm"),
+        (None, Site(sections={"slurm": {"gres_node": "cs-host"}}), "slurm"),
+        (None, Site(sections={"slurm": {"licence": "cs:1"}}), "slurm"),
+        (None, Site(launcher="local", sections={"slurm": {"gres_resource": "cs:1"}}), "local"),
         ("local", Site(launcher="slurm"), "local"),
         ("slurm", Site(launcher="local"), "slurm"),
-        (None, Site(partition="wafer", container="singularity", container_image="/i"), "local"),
+        (None, Site(sections={"slurm": {"partition": "wafer"}}), "local"),
     ],
 )
 def test_the_flag_then_the_setting_then_what_speaks_for_slurm(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,9 @@ import pytest
 from cs_toolkit import config_file
 from csrun.schedulers import registry
 from csrun.site import Site, SiteError, loading
-from csrun.site.file import SiteFile
+from csrun.site.file import site_file_model
 from csrun.site.loading import load_site, site_file_candidates
-from csrun.site.values import VARIABLES
+from csrun.site.values import variables
 
 
 @pytest.fixture(autouse=True)
@@ -36,9 +35,9 @@ def test_nothing_set_gives_the_smallest_job_on_this_machine() -> None:
 
 
 def test_file_model_and_variables_know_the_same_settings_with_the_same_defaults() -> None:
-    names = [field.name for field in fields(Site)]
-    assert names == list(SiteFile.model_fields) == list(VARIABLES)
-    assert SiteFile().model_dump() == asdict(Site())
+    model = site_file_model()
+    assert list(model.model_fields) == list(variables())
+    assert model().model_dump() == load_site({}).values
 
 
 FULL = """\
@@ -51,10 +50,10 @@ python: /site/env/bin/python
 container_image: /images/cs two.sif
 container_options: [--no-home, --env, "A=b c"]
 mount_dirs: [/data, /home, /data]
+cs_ip: 192.0.2.7:9000
 gres_resource: --gres=gres:cs:cerebras:1
 gres_node: sdf-1
 licence: --licenses=cs:1
-cs_ip: 192.0.2.7:9000
 partition: wafer
 account: ml
 qos: normal
@@ -71,15 +70,19 @@ FULL_SITE = Site(
     container_image="/images/cs two.sif",
     container_options=("--no-home", "--env", "A=b c"),
     mount_dirs=("/data", "/home"),
-    gres_resource="cs:cerebras:1",
-    gres_node="sdf-1",
-    licence="cs:1",
     cs_ip="192.0.2.7:9000",
-    partition="wafer",
-    account="ml",
-    qos="normal",
-    time_limit="12:30",
-    slurm_options=("--constraint=a|b",),
+    sections={
+        "slurm": {
+            "gres_resource": "cs:cerebras:1",
+            "gres_node": "sdf-1",
+            "licence": "cs:1",
+            "partition": "wafer",
+            "account": "ml",
+            "qos": "normal",
+            "time_limit": "12:30",
+            "slurm_options": ("--constraint=a|b",),
+        }
+    },
 )
 
 
@@ -102,10 +105,10 @@ def test_every_variable_arrives_with_its_name() -> None:
         "SINGULARITY_IMAGE": "/images/cs two.sif",
         "CSRUN_CONTAINER_OPTIONS": "--no-home --env 'A=b c'",
         "MOUNT_DIRS": ",/data,, /home,/data,",
+        "CS_IP": "192.0.2.7:9000",
         "GRES_RESOURCE": "gres:cs:cerebras:1",
         "GRES_NODE": "sdf-1",
         "CSRUN_LICENCE": "cs:1",
-        "CS_IP": "192.0.2.7:9000",
         "CSRUN_PARTITION": "wafer",
         "CSRUN_ACCOUNT": "ml",
         "CSRUN_QOS": "normal",
@@ -120,7 +123,7 @@ def test_every_variable_arrives_with_its_name() -> None:
 def test_the_environment_beats_the_file_and_an_empty_variable_sets_nothing(tmp_path: Path) -> None:
     path = site_file(tmp_path, "def_nodes: 3\npartition: wafer\n")
     loaded = load_site({"DEF_NODES": "4", "CSRUN_PARTITION": " "}, path)
-    assert (loaded.site.def_nodes, loaded.site.partition) == (4, "wafer")
+    assert (loaded.values["def_nodes"], loaded.values["partition"]) == (4, "wafer")
     assert loaded.origins["def_nodes"] == "environment DEF_NODES"
     assert loaded.origins["partition"] == f"{path}:2"
 
@@ -146,7 +149,7 @@ def test_the_first_file_of_the_search_counts_alone(tmp_path: Path) -> None:
     for number, place in enumerate(places[1:], 3):
         loaded = load_site(environment)
         assert (loaded.path, loaded.site.def_nodes) == (place, number)
-        assert loaded.site.qos == ("last" if number == 5 else "")
+        assert loaded.values["qos"] == ("last" if number == 5 else "")
         place.unlink()
     assert load_site(environment).path is None
 
@@ -252,23 +255,21 @@ def test_a_wrong_variable_is_refused_by_name(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["90", "12:30", "4:00:00", "1-12", "1-12:30", "1-12:30:15", "UNLIMITED"])
 def test_slurms_forms_of_a_time_limit(tmp_path: Path, text: str) -> None:
-    assert load_site({}, site_file(tmp_path, f"time_limit: {text}\n")).site.time_limit == text
+    assert load_site({}, site_file(tmp_path, f"time_limit: {text}\n")).values["time_limit"] == text
 
 
 @pytest.mark.parametrize("text", ["cs", "cs:1", "gres:cs:1", "gres/cs:1", "--gres=cs:1", "--gres=gres:cs:1"])
 def test_a_resource_however_a_site_has_written_it(text: str) -> None:
-    assert load_site({"GRES_RESOURCE": text}).site.gres_resource == ("cs" if text == "cs" else "cs:1")
+    assert load_site({"GRES_RESOURCE": text}).values["gres_resource"] == ("cs" if text == "cs" else "cs:1")
 
 
 def test_the_example_is_right_as_it_is_and_with_every_key_uncommented(tmp_path: Path) -> None:
     example = config_file("site.example.yaml")
     assert load_site({}, example).site == Site()
     lines = example.read_text(encoding="utf-8").splitlines()
-    keys = [line.removeprefix("# ") for line in lines if line.split(":")[0].removeprefix("# ") in VARIABLES]
-    assert [key.split(":")[0] for key in keys] == list(VARIABLES)
-    site = load_site({}, site_file(tmp_path, "\n".join(keys))).site
-    for field in fields(Site):
-        if field.name != "launcher":
-            assert getattr(site, field.name) != field.default, field.name
-    for names in VARIABLES.values():
+    keys = [line.removeprefix("# ") for line in lines if line.split(":")[0].removeprefix("# ") in variables()]
+    assert [key.split(":")[0] for key in keys] == list(variables())
+    values, defaults = load_site({}, site_file(tmp_path, "\n".join(keys))).values, load_site({}).values
+    assert [key for key in values if values[key] == defaults[key]] == []
+    for names in variables().values():
         assert f"[{', '.join(names)}]" in example.read_text(encoding="utf-8")

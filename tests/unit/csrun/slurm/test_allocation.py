@@ -124,9 +124,8 @@ def test_srun_for_one_command_in_an_allocation_avoids_the_node_of_the_system() -
 
 
 def test_what_the_user_says_beats_the_site() -> None:
-    site = Site(
-        partition="site", account="site", time_limit="60", gres_resource="cs:1", slurm_options=("-v",)
-    )
+    settings = {"partition": "site", "account": "site", "time_limit": "60", "gres_resource": "cs:1"}
+    site = Site(sections={"slurm": {**settings, "slurm_options": ("-v",)}})
     options = SlurmOptions.of_site(site, {"--partition": "mine", "--dependency": "afterok:3"})
     assert options.arguments == (
         "--partition=mine",

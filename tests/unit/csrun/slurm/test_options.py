@@ -29,7 +29,9 @@ ALL = "--reservation=course --mem=64G --constraint=fast --nice=100 --hold"
 
 
 def test_all_options_reach_srun() -> None:
-    options = SlurmOptions.of_site(Site(gres_resource="cs:1", gres_node="n1"), GIVEN)
+    options = SlurmOptions.of_site(
+        Site(sections={"slurm": {"gres_resource": "cs:1", "gres_node": "n1"}}), GIVEN
+    )
     words = " ".join(srun_job("job", components(JobLayout(3, 2)), options, ["agent"]))
     chief, workers = words.split(" : ")
     assert " --gres=cs:1,gpu:1 --nodelist=n1 --exclude=n9 " in chief
@@ -41,7 +43,7 @@ def test_all_options_reach_srun() -> None:
 
 
 def test_a_job_of_one_node_cannot_be_on_two() -> None:
-    options = SlurmOptions.of_site(Site(gres_node="n1"), {"--nodelist": "n2"})
+    options = SlurmOptions.of_site(Site(sections={"slurm": {"gres_node": "n1"}}), {"--nodelist": "n2"})
     with pytest.raises(UsageError, match="--nodelist=n2: the only node of the job is n1, which holds the CS"):
         srun_job("job", components(JobLayout(1, 2)), options, ["agent"])
 

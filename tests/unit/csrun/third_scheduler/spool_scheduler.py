@@ -71,6 +71,7 @@ class SpoolScheduler:
     title = "Spool"
     about = "this machine, one job at a time"
     flags = (Flag("--priority", "N", "The higher the sooner it is its turn in the spool.", _priority),)
+    settings = None
     submit_flag = ""
     has_nodes = True
 

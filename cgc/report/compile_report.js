@@ -1,5 +1,5 @@
 "use strict";
-// Sorts, filters and links table and floorplan. The page is complete without it.
+// Sort, filter and link table and floorplan. The page is complete without this script.
 (() => {
   const table = document.getElementById("kernels");
   const body = table.tBodies[0];
@@ -14,7 +14,7 @@
     streams.get(arrow.dataset.to).push(arrow);
   }
 
-  // Highlighting: a kernel under the pointer, or the one that was clicked.
+  // Highlight the kernel under the pointer, or the one that was clicked.
   let shown;
   let pinned = null;
 
@@ -22,7 +22,7 @@
     for (const part of [...parts.get(kernel), ...streams.get(kernel)]) part.classList.toggle("hot", on);
   }
 
-  // An outline above all neighbors, and a ring around what is too small to see.
+  // Draw an outline above all neighbors, and a ring around a kernel that is too small to see.
   function outline(kernel) {
     for (const plan of document.querySelectorAll("svg.plan")) {
       const box = kernel && plan.querySelector(`g[data-kernel="${kernel}"]`).getBBox();
@@ -78,7 +78,7 @@
     show(null);
   });
 
-  // Zooming: names keep their size on the screen, so that more of them fit the closer one looks.
+  // Zoom: names keep their size on the screen, so more of them fit when the view is enlarged.
   const main = document.querySelector("svg.main");
   const view = main.viewBox.baseVal;
   const whole = { x: 0, y: 0, width: view.width, height: view.height };
@@ -96,7 +96,7 @@
     return row.querySelector(selector).textContent.trim();
   }
 
-  // The names that fit into what is seen of their rectangles, in the way of the drawing that came with the page.
+  // Show the names that fit into the visible part of their rectangles, by the rules of the page's own drawing.
   function label() {
     const pixel = view.width / main.clientWidth;
     const own = view.width < whole.width || pixel > 1.15;
@@ -142,14 +142,14 @@
     outline(shown);
   }
 
-  // Zooms so that the point stays where it is on the screen.
+  // Zoom and keep a point at its place on the screen.
   function zoom(factor, x = view.x + view.width / 2, y = view.y + view.height / 2) {
     const width = Math.min(whole.width, Math.max(whole.width / closest, view.width / factor));
     const change = width / view.width;
     look(x - (x - view.x) * change, y - (y - view.y) * change, width);
   }
 
-  // Goes to a kernel that is too small to be seen, or outside of what is shown.
+  // Show a kernel that is too small to be seen, or outside of the view.
   function reveal(kernel) {
     const { x, y, width, height } = tiles.find((tile) => tile.kernel === kernel);
     const inside = x < view.x + view.width && x + width > view.x && y < view.y + view.height && y + height > view.y;
@@ -201,7 +201,7 @@
   label();
   show(null);
 
-  // Sorting: one click ascending, the next descending; equal rows keep the data-flow order.
+  // Sort: the first click ascending, the next descending; equal rows keep the data-flow order.
   const headers = [...table.tHead.rows[0].cells];
   headers.forEach((header, column) => {
     const button = document.createElement("button");
@@ -224,7 +224,7 @@
     });
   });
 
-  // Filtering: rows that have every word stay, the rest of the floorplan fades.
+  // Filter: show the rows that match every word, and fade the other kernels of the floorplan.
   const filter = document.getElementById("filter");
   const count = document.getElementById("count");
   const texts = rows.map((row) => `${row.textContent} ${row.dataset.ops}`.toLowerCase());

@@ -50,17 +50,17 @@ def build_json(report: CompileReport) -> dict[str, Any]:
         data["execution"] = "weight_streaming"
     data |= {"batch_size": report.batch_size, "precision": report.precision}
     if pipelined is not None:
-        data |= _pipelined_json(report, pipelined)
+        data |= _build_pipelined_json(report, pipelined)
     if streamed is not None:
-        data |= _streamed_json(report, streamed)
+        data |= _build_streamed_json(report, streamed)
     return data
 
 
-def _pipelined_json(report: CompileReport, part: PipelinedPart) -> dict[str, Any]:
+def _build_pipelined_json(report: CompileReport, part: PipelinedPart) -> dict[str, Any]:
     performance = part.performance
     return {
-        "overall": _figures_json(performance.overall),
-        "kernels": [_kernel_json(kernel) for kernel in part.kernels],
+        "overall": _build_figures_json(performance.overall),
+        "kernels": [_build_kernel_json(kernel) for kernel in part.kernels],
         "families": [asdict(one) for one in sum_families(part.kernels)],
         "bottleneck": {
             "kernel": performance.bottleneck,
@@ -71,11 +71,11 @@ def _pipelined_json(report: CompileReport, part: PipelinedPart) -> dict[str, Any
             "levers": [asdict(change) for change in report.changes],
         },
         **({"notices": list(report.notices)} if report.notices else {}),
-        **({"replicas": _replicas_json(part.replicas)} if part.replicas is not None else {}),
+        **({"replicas": _build_replicas_json(part.replicas)} if part.replicas is not None else {}),
     }
 
 
-def _figures_json(figures: Figures) -> dict[str, int | float]:
+def _build_figures_json(figures: Figures) -> dict[str, int | float]:
     return {
         "samples_per_s": figures.samples_per_s,
         "compute_samples_per_s": figures.compute_samples_per_s,
@@ -87,7 +87,7 @@ def _figures_json(figures: Figures) -> dict[str, int | float]:
     }
 
 
-def _kernel_json(row: KernelReport) -> dict[str, Any]:
+def _build_kernel_json(row: KernelReport) -> dict[str, Any]:
     return {
         "name": row.kernel.name,
         "family": row.kernel.family,
@@ -98,14 +98,14 @@ def _kernel_json(row: KernelReport) -> dict[str, Any]:
         "source": row.kernel.source,
         "rectangle": asdict(row.rectangle),
         "memory_per_pe_bytes": row.memory_per_pe_bytes,
-        **_figures_json(row.figures),
+        **_build_figures_json(row.figures),
     }
 
 
-def _replicas_json(replicas: ReplicaReport) -> dict[str, Any]:
+def _build_replicas_json(replicas: ReplicaReport) -> dict[str, Any]:
     copies = replicas.copies
     return {
-        **_copies_json(copies),
+        **_build_copies_json(copies),
         "columns": copies.boxes.columns,
         "rows": copies.boxes.rows,
         "box": {"width": copies.boxes.width, "height": copies.boxes.height},
@@ -113,11 +113,11 @@ def _replicas_json(replicas: ReplicaReport) -> dict[str, Any]:
         "gradient_bytes": copies.exchange.gradient_bytes,
         "step_cycles": copies.step_cycles,
         "exchange_percent": replicas.exchange_percent,
-        "tried": [_copies_json(other) for other in replicas.tried],
+        "tried": [_build_copies_json(other) for other in replicas.tried],
     }
 
 
-def _copies_json(copies: Replicated) -> dict[str, int | float]:
+def _build_copies_json(copies: Replicated) -> dict[str, int | float]:
     overall = copies.performance.overall
     return {
         "replicas": copies.count,
@@ -132,7 +132,7 @@ def _copies_json(copies: Replicated) -> dict[str, int | float]:
     }
 
 
-def _streamed_json(report: CompileReport, part: StreamedPart) -> dict[str, Any]:
+def _build_streamed_json(report: CompileReport, part: StreamedPart) -> dict[str, Any]:
     performance = part.performance
     return {
         "overall": {
@@ -148,18 +148,18 @@ def _streamed_json(report: CompileReport, part: StreamedPart) -> dict[str, Any]:
             "activation_room_bytes": performance.activation_room_bytes,
             "active_pes": report.active_pes,
         },
-        "layers": [_layer_json(layer) for layer in part.layers],
-        "kinds": _kinds_json(part),
+        "layers": [_build_layer_json(layer) for layer in part.layers],
+        "kinds": _build_kinds_json(part),
         "families": [asdict(one) for one in sum_layer_families(part.layers)],
         "verdict": render_verdict(report),
         "remedies": list(report.suggestions),
-        "kernel": _slowest_kernel_json(part.kernel),
+        "kernel": _build_slowest_kernel_json(part.kernel),
         "changes": [asdict(change) for change in report.changes],
         "notices": list(report.notices),
     }
 
 
-def _slowest_kernel_json(slowest: SlowestKernel | None) -> dict[str, Any] | None:
+def _build_slowest_kernel_json(slowest: SlowestKernel | None) -> dict[str, Any] | None:
     if slowest is None:
         return None
     return {
@@ -170,7 +170,7 @@ def _slowest_kernel_json(slowest: SlowestKernel | None) -> dict[str, Any] | None
     }
 
 
-def _layer_json(layer: LayerReport) -> dict[str, Any]:
+def _build_layer_json(layer: LayerReport) -> dict[str, Any]:
     traffic, time, plan = layer.traffic, layer.time, layer.placed.plan
     return {
         "name": layer.placed.name,
@@ -188,7 +188,7 @@ def _layer_json(layer: LayerReport) -> dict[str, Any]:
     }
 
 
-def _kinds_json(part: StreamedPart) -> list[dict[str, Any]]:
+def _build_kinds_json(part: StreamedPart) -> list[dict[str, Any]]:
     plans = {layer.placed.plan.number: layer.placed.plan for layer in part.layers}
     kinds = []
     for plan in plans.values():

@@ -1,4 +1,4 @@
-"""The floorplan as shapes in pixels: windows on the fabric, kernels, arrows, labels. No markup here."""
+"""The floorplan as shapes in pixels: windows on the fabric, kernels, arrows and labels, without markup."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from cgc.placement.model import Rect
 from cgc.report.model import KernelReport
 from cs_toolkit.fabric import Fabric
 
-BINS = 10
-"""Colors of the utilization scale, each a tenth of it."""
+BINS = 10  # colors of the utilization scale, each for a tenth of it
 
 _MARGIN_LEFT = 40.0
 _MARGIN_TOP = 22.0
@@ -31,14 +30,14 @@ _BOW = 0.14
 _BOW_LIMITS = (3.0, 30.0)
 _LANE = 5.0
 _THIN = 8.0
+# A plan with at most this many kernels and arrows has arrows that do not cross.
 _SMALL = 16
 _FEW = 40
-"""Kernels and arrows of a plan whose arrows find ways beside each other; in larger ones they may cross."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """A part of the fabric, in PEs, and the pixels it is drawn on; it may reach over the fabric's border."""
+    """A part of the fabric, in PEs, and the scale it is drawn at; it may extend beyond the fabric."""
 
     x: float
     y: float
@@ -48,22 +47,22 @@ class Window:
 
     @property
     def svg_width(self) -> float:
-        """Pixels with the margins for the axes."""
+        """Pixels, including the margins for the axes."""
         return _MARGIN_LEFT + self.width * self.pixels_per_pe + _MARGIN
 
     @property
     def area(self) -> Box:
-        """What is inside the margins."""
+        """The drawing without the margins, in pixels."""
         scale = self.pixels_per_pe
         return Box(_MARGIN_LEFT, _MARGIN_TOP, self.width * scale, self.height * scale)
 
     @property
     def svg_height(self) -> float:
-        """Pixels with the margins for the axes."""
+        """Pixels, including the margins for the axes."""
         return _MARGIN_TOP + self.height * self.pixels_per_pe + _MARGIN
 
     def box(self, x: float, y: float, width: float, height: float) -> Box:
-        """A rectangle of PEs in pixels."""
+        """Convert a rectangle of PEs to pixels."""
         scale = self.pixels_per_pe
         return Box(
             _MARGIN_LEFT + (x - self.x) * scale,
@@ -85,15 +84,15 @@ class Tile:
 
     @property
     def thin(self) -> bool:
-        """A border of a whole pixel would hide it."""
+        """True if a border of one pixel would hide the kernel."""
         return min(self.box.width, self.box.height) < _THIN
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """A stream between two kernels, as an SVG path; `kind` is forward, backward or control.
+    """A stream between two kernels, as an SVG path.
 
-    One that is tangled would cross others of a small plan.
+    `kind` is forward, backward or control. A `tangled` arrow would cross others of a small plan.
     """
 
     src: int
@@ -106,7 +105,7 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Tick:
-    """A coordinate in PEs on an axis, `at` pixels."""
+    """A tick of an axis: its position in pixels and its coordinate in PEs."""
 
     at: float
     coordinate: int
@@ -114,7 +113,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Axes:
-    """Ticks of the x axis and of the y axis."""
+    """Ticks of both axes."""
 
     columns: tuple[Tick, ...]
     rows: tuple[Tick, ...]
@@ -125,13 +124,13 @@ class Floorplan:
     """One drawing.
 
     Attributes:
-        window: what it shows.
-        fabric: the outline.
-        axes: its coordinates.
+        window: the visible part of the fabric.
+        fabric: outline of the fabric.
+        axes: coordinates of the PEs.
         tiles: kernels in data-flow order.
         arrows: streams, those of the most distant kernels first.
-        labels: of the kernels that have room for one.
-        frame: the part that another drawing enlarges.
+        labels: names of the kernels that have room for one.
+        frame: outline of the part that another drawing enlarges.
     """
 
     window: Window
@@ -144,16 +143,16 @@ class Floorplan:
 
 
 def whole_window(fabric: Fabric, width_px: float) -> Window:
-    """All of the fabric, `width_px` wide with its margins."""
+    """Return a window on the whole fabric, `width_px` wide including its margins."""
     scale = (width_px - _MARGIN_LEFT - _MARGIN) / fabric.width
     return Window(0, 0, fabric.width, fabric.height, scale)
 
 
 def used_window(rects: Sequence[Rect], fabric: Fabric, width_px: float) -> Window | None:
-    """The part of the fabric that kernels cover, with some room around it for labels.
+    """Return a window on the part of the fabric that kernels cover, with a border for labels.
 
     Returns:
-        None if it would show little more than the whole fabric does.
+        None if that part is almost the whole fabric.
     """
     left, top = min(rect.x for rect in rects), min(rect.y for rect in rects)
     right, bottom = max(rect.x + rect.width for rect in rects), max(rect.y + rect.height for rect in rects)
@@ -186,7 +185,7 @@ class PlacedKernels:
 
 
 def overview(placed: PlacedKernels, window: Window, enlarged: Window | Rect) -> Floorplan:
-    """The whole fabric with its kernels and the frame of the part that is enlarged beside it."""
+    """Draw the whole fabric with its kernels, and a frame around the part that another drawing enlarges."""
     return Floorplan(
         window,
         _outline(placed.fabric, window),
@@ -197,7 +196,7 @@ def overview(placed: PlacedKernels, window: Window, enlarged: Window | Rect) -> 
 
 
 def detail(placed: PlacedKernels, window: Window) -> Floorplan:
-    """A part of the fabric with kernels, labels and streams."""
+    """Draw a part of the fabric with kernels, labels and streams."""
     tiles = _tiles(placed, window)
     names = [row.kernel.name for row in placed.kernels]
     notes = [f"{row.figures.compute_utilization_percent:.0f} %" for row in placed.kernels]
@@ -212,7 +211,7 @@ def detail(placed: PlacedKernels, window: Window) -> Floorplan:
 
 
 def utilization_bin(percent: float) -> int:
-    """Which color of the scale shows a utilization, 0 to BINS - 1."""
+    """Return the color of a utilization on the scale, 0 to BINS - 1."""
     return min(BINS - 1, int(percent * BINS / 100))
 
 
@@ -234,7 +233,7 @@ def _outline(fabric: Fabric, window: Window) -> Box:
 
 
 def _clip(box: Box, window: Window) -> Box:
-    """The part of a box that the drawing shows."""
+    """Return the visible part of a box."""
     area = window.area
     left, top = max(box.x, area.x), max(box.y, area.y)
     right = min(box.x + box.width, area.x + area.width)
@@ -245,24 +244,24 @@ def _clip(box: Box, window: Window) -> Box:
 def _arrows(
     kernels: Sequence[KernelReport], edges: Sequence[Edge], tiles: Sequence[Tile]
 ) -> tuple[Arrow, ...]:
-    """Long arrows first, so that the short ones lie over them; those of a small plan do not cross."""
+    """Return long arrows first, so that short ones are drawn over them; in a small plan none cross."""
     order = {row.kernel.name: index for index, row in enumerate(kernels)}
     pairs = [(order[edge.src], order[edge.dst]) for edge in edges]
     boxes = [tile.box for tile in tiles]
     small = len(kernels) <= _SMALL and len(edges) <= _FEW
-    ways = route_arrows(boxes, pairs) if small else [None] * len(pairs)
+    paths = route_arrows(boxes, pairs) if small else [None] * len(pairs)
     found = []
-    for edge, (src, dst), way in zip(edges, pairs, ways, strict=True):
+    for edge, (src, dst), free_path in zip(edges, pairs, paths, strict=True):
         control = CONTROL.name in (kernels[src].kernel.family, kernels[dst].kernel.family)
         kind = "control" if control else "forward" if src < dst else "backward"
-        path = way or _curve(boxes[src], boxes[dst])
-        arrow = Arrow(src, dst, kind, path, edge.elements_per_sample, small and way is None)
+        path = free_path or _curve(boxes[src], boxes[dst])
+        arrow = Arrow(src, dst, kind, path, edge.elements_per_sample, small and free_path is None)
         found.append((math.dist(boxes[src].center, boxes[dst].center), arrow))
     return tuple(arrow for _, arrow in sorted(found, key=lambda pair: -pair[0]))
 
 
 def _curve(start: Box, end: Box) -> str:
-    """A curve from center to center that keeps to the right, so that two opposite streams lie apart."""
+    """Return a curve between two centers that bends to the right, so that opposite streams do not overlap."""
     (x0, y0), (x1, y1) = start.center, end.center
     length = math.dist(start.center, end.center) or 1.0
     right_x, right_y = -(y1 - y0) / length, (x1 - x0) / length
@@ -288,19 +287,18 @@ def _axes(fabric: Fabric, window: Window) -> Axes:
 
 
 def _multiples(step: int, first: float, last: float, limit: int) -> list[int]:
-    """Multiples of `step` inside a window and on the fabric."""
+    """Return the multiples of `step` that are in a window and on the fabric."""
     start = max(0, math.ceil(first / step)) * step
     return list(range(start, int(min(last, limit)) + 1, step))
 
 
 def _nice_step(least: float) -> int:
-    """The smallest of 1, 2, 5, 10, 20, ... that is at least `least`."""
+    """Return the smallest of 1, 2, 5, 10, 20, ... that is at least `least`."""
     power: int = 10 ** max(0, math.floor(math.log10(max(least, 1))))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
 
 
-CHARACTER_WIDTH = 6.9
-"""Pixels of a character of the labels' monospace font, at most."""
+CHARACTER_WIDTH = 6.9  # pixels of a character in the widest of the labels' monospace fonts
 LINE_HEIGHT = 14.0
 
 _PADDING = 5.0
@@ -319,11 +317,11 @@ class Box:
 
     @property
     def center(self) -> tuple[float, float]:
-        """Its center."""
+        """The center of the rectangle."""
         return self.x + self.width / 2, self.y + self.height / 2
 
     def overlaps(self, other: Box) -> bool:
-        """Whether the two share more than a border."""
+        """Return True if the two share more than a border."""
         return (
             self.x < other.x + other.width
             and other.x < self.x + self.width
@@ -332,7 +330,7 @@ class Box:
         )
 
     def contains(self, other: Box) -> bool:
-        """Whether no part of the other is outside."""
+        """Return True if no part of the other is outside this one."""
         return (
             self.x <= other.x
             and self.y <= other.y
@@ -343,16 +341,16 @@ class Box:
 
 @dataclass(frozen=True)
 class Label:
-    """Text of a kernel.
+    """The name of a kernel on a drawing.
 
     Attributes:
-        index: of the kernel.
-        x: where the text begins.
-        y: its base line; of upright text the lower end of the left side.
-        text: the name, with the kernel's number, or the number alone.
+        index: index of the kernel.
+        x: start of the text.
+        y: base line; of upright text the lower end of the left side.
+        text: the name, the name with the kernel's number, or only the number.
         note: a second line below, or empty.
-        upright: the text runs downwards.
-        leader: line (x0, y0, x1, y1) from the label to its kernel, if it lies beside it.
+        upright: whether the text runs downwards.
+        leader: line (x0, y0, x1, y1) from the label to its kernel, if the label is outside of it.
     """
 
     index: int
@@ -367,28 +365,30 @@ class Label:
 def place_labels(
     boxes: Sequence[Box], names: Sequence[str], notes: Sequence[str], area: Box
 ) -> tuple[Label, ...]:
-    """Labels inside the boxes, and beside boxes that are too small where they cover nothing.
+    """Place labels inside the boxes; those of small boxes next to them if they cover nothing there.
 
     Args:
-        boxes: of all kernels.
-        names: of the kernels.
-        notes: second lines, shown where there is room for them.
-        area: that labels must stay in.
+        boxes: all kernels.
+        names: names of the kernels.
+        notes: second lines, shown where they fit.
+        area: bounds of the labels.
     """
-    inside = [_inside(index, *parts) for index, parts in enumerate(zip(boxes, names, notes, strict=True))]
+    inside = [
+        _place_inside(index, *parts) for index, parts in enumerate(zip(boxes, names, notes, strict=True))
+    ]
     missing = [index for index, label in enumerate(inside) if label is None]
     found = [label for label in inside if label is not None]
     if len(missing) <= _MOST_CALLOUTS:
         taken = list(boxes)
         for index in missing:
-            label = _callout(index, boxes[index], names[index], taken, area)
+            label = _place_callout(index, boxes[index], names[index], taken, area)
             if label is not None:
                 found.append(label)
     return tuple(found)
 
 
-def _inside(index: int, box: Box, name: str, note: str) -> Label | None:
-    """The longest text that fits; level if possible, else upright."""
+def _place_inside(index: int, box: Box, name: str, note: str) -> Label | None:
+    """Return the longest text that fits, horizontal if possible, else upright."""
     number = str(index + 1)
     for text in (f"{number} {name}", name):
         length = _width(text) + 2 * _PADDING
@@ -397,7 +397,9 @@ def _inside(index: int, box: Box, name: str, note: str) -> Label | None:
             return Label(index, box.x + _PADDING, box.y + LINE_HEIGHT - 1, text, shown)
         if length <= box.height and box.width >= LINE_HEIGHT:
             shown = note if box.width >= 3 * LINE_HEIGHT else ""
-            x = box.x + min(6.0, box.width / 2 - 4) + (LINE_HEIGHT - 1 if shown else 0)  # lines run leftwards
+            x = (
+                box.x + min(6.0, box.width / 2 - 4) + (LINE_HEIGHT - 1 if shown else 0)
+            )  # the second line is to the left
             return Label(index, x, box.y + _PADDING, text, shown, upright=True)
     room = box.width - _width(number)
     if room >= 2 and box.height >= LINE_HEIGHT:
@@ -405,10 +407,10 @@ def _inside(index: int, box: Box, name: str, note: str) -> Label | None:
     return None
 
 
-def _callout(index: int, box: Box, name: str, taken: list[Box], area: Box) -> Label | None:
-    """A label beside a box, at the first place where it covers nothing; that place is taken then."""
+def _place_callout(index: int, box: Box, name: str, taken: list[Box], area: Box) -> Label | None:
+    """Place a label next to a box where it covers nothing, and add it to `taken`; None if nowhere."""
     text = f"{index + 1} {name}"
-    for place, leader in _places_beside(box, _width(text) + 4):
+    for place, leader in _callout_places(box, _width(text) + 4):
         line = _leader_box(leader)
         if area.contains(place) and not any(place.overlaps(other) or line.overlaps(other) for other in taken):
             taken.append(place)
@@ -416,8 +418,8 @@ def _callout(index: int, box: Box, name: str, taken: list[Box], area: Box) -> La
     return None
 
 
-def _places_beside(box: Box, width: float) -> Iterator[tuple[Box, tuple[float, float, float, float]]]:
-    """Places for a label, the nearest first, each with the line that leads to it."""
+def _callout_places(box: Box, width: float) -> Iterator[tuple[Box, tuple[float, float, float, float]]]:
+    """Yield places for a label, the nearest first, each with the leader line to it."""
     center_x, center_y = box.center
     right, bottom = box.x + box.width, box.y + box.height
     for step in range(5):
@@ -435,7 +437,7 @@ def _places_beside(box: Box, width: float) -> Iterator[tuple[Box, tuple[float, f
 
 
 def _leader_box(line: tuple[float, float, float, float]) -> Box:
-    """The box that a leader line takes, without its ends, which touch the kernel and the label."""
+    """Return the bounds of a leader line without its ends, which touch the kernel and the label."""
     x0, y0, x1, y1 = line
     left, top = min(x0, x1), min(y0, y1)
     return Box(left + 0.5, top + 0.5, max(abs(x1 - x0) - 1, 0.5), max(abs(y1 - y0) - 1, 0.5))
@@ -447,35 +449,31 @@ def _width(text: str) -> float:
 
 Points = NDArray[np.float64]
 
-_PORTS = (0.5, 0.3, 0.7, 0.12, 0.88)
-"""Places in a box, as shares of its sides."""
-_BOWS = (0.0, 0.12, -0.12, 0.3, -0.3, 0.6, -0.6)
-"""How far a curve leaves the straight line, as a share of its length."""
-_PIECES = 8
-_APART = 5.0
-"""Pixels between two arrows that are not to look like one."""
+_PORTS = (0.5, 0.3, 0.7, 0.12, 0.88)  # ends of arrows in a box, as shares of its sides
+_BOWS = (0.0, 0.12, -0.12, 0.3, -0.3, 0.6, -0.6)  # deviation from a straight line, as a share of its length
+_PIECES = 8  # straight pieces of a curve
+_APART = 5.0  # least distance of arrows in pixels, so that they look like two
 _MOST_TRIES = 150
-_BENT = 0.35
-"""What a bow costs, as a share of the length: straight arrows are tried first."""
+_BENT = 0.35  # cost of a bow, as a share of the length: straight arrows are tried first
 
 
 def route_arrows(boxes: Sequence[Box], pairs: Sequence[tuple[int, int]]) -> list[str | None]:
-    """Paths of arrows, none of which crosses or touches another one.
+    """Route arrows so that none crosses or touches another one.
 
     Args:
-        boxes: what arrows join.
-        pairs: from where to where.
+        boxes: the boxes that arrows connect.
+        pairs: indices of the first and last box of each arrow.
 
     Returns:
-        SVG paths in the order of the pairs; None for an arrow that has no way between the others.
+        SVG paths in the order of the pairs; None for an arrow without a free path.
     """
     found: list[str | None] = [None] * len(pairs)
     taken = np.empty((0, 2, 2))
     for index in sorted(range(len(pairs)), key=lambda i: _distance(boxes, pairs[i])):
         start, end = (boxes[box] for box in pairs[index])
-        for curve in _ways(start, end):
-            line = _line(curve)
-            if not _meets(line, taken):
+        for curve in _candidate_curves(start, end):
+            line = _flatten_curve(curve)
+            if not _is_too_close(line, taken):
                 found[index] = "M{} {}Q{} {} {} {}".format(*(f"{value:.1f}" for value in curve.ravel()))
                 taken = np.concatenate([taken, line])
                 break
@@ -486,9 +484,9 @@ def _distance(boxes: Sequence[Box], pair: tuple[int, int]) -> float:
     return math.dist(boxes[pair[0]].center, boxes[pair[1]].center)
 
 
-def _ways(start: Box, end: Box) -> Iterator[Points]:
-    """Curves from a place in one box to one in the other, by start, middle and end; the best first."""
-    first, last = (np.array(_places(box)) for box in (start, end))
+def _candidate_curves(start: Box, end: Box) -> Iterator[Points]:
+    """Yield curves between two boxes as start, middle and end; the best ones first."""
+    first, last = (np.array(_lattice(box)) for box in (start, end))
     first, last = np.repeat(first, len(last), axis=0), np.tile(last, (len(first), 1))
     along = last - first
     length = np.hypot(along[:, 0], along[:, 1])
@@ -496,20 +494,20 @@ def _ways(start: Box, end: Box) -> Iterator[Points]:
     bows = np.array(_BOWS)
     cost = length[:, None] * (1 + _BENT * np.abs(bows))
     right = np.stack([-along[:, 1], along[:, 0]], axis=1)
-    for way in np.argsort(cost, axis=None, kind="stable")[:_MOST_TRIES]:
-        place, bow = divmod(int(way), len(bows))
+    for rank in np.argsort(cost, axis=None, kind="stable")[:_MOST_TRIES]:
+        place, bow = divmod(int(rank), len(bows))
         middle = (first[place] + last[place]) / 2 + bows[bow] * right[place]
         yield np.array([first[place], middle, last[place]])
 
 
-def _places(box: Box) -> list[tuple[float, float]]:
-    """Where arrows may begin and end: on a lattice, whose points are apart."""
-    columns = [box.x + share * box.width for share in _apart(box.width)]
-    rows = [box.y + share * box.height for share in _apart(box.height)]
+def _lattice(box: Box) -> list[tuple[float, float]]:
+    """Return the possible ends of arrows: a lattice of points that are `_APART`."""
+    columns = [box.x + share * box.width for share in _spread_ports(box.width)]
+    rows = [box.y + share * box.height for share in _spread_ports(box.height)]
     return list(product(columns, rows))
 
 
-def _apart(side: float) -> list[float]:
+def _spread_ports(side: float) -> list[float]:
     chosen: list[float] = []
     for share in _PORTS:
         if all(abs(share - other) * side >= _APART for other in chosen):
@@ -517,34 +515,34 @@ def _apart(side: float) -> list[float]:
     return chosen
 
 
-def _line(curve: Points) -> Points:
-    """A quadratic curve as short straight pieces, [pieces, 2 ends, 2 coordinates]."""
+def _flatten_curve(curve: Points) -> Points:
+    """Convert a quadratic curve to short straight pieces, [pieces, 2 ends, 2 coordinates]."""
     at = np.linspace(0, 1, _PIECES + 1)[:, None]
     points = (1 - at) ** 2 * curve[0] + 2 * at * (1 - at) * curve[1] + at**2 * curve[2]
     return np.stack([points[:-1], points[1:]], axis=1)
 
 
-def _meets(line: Points, taken: Points) -> bool:
-    """Whether a line comes nearer to others than `_APART`, or crosses one."""
+def _is_too_close(line: Points, taken: Points) -> bool:
+    """Return True if a line crosses another one, or is closer to it than `_APART`."""
     others = _near(line, taken)
     if not len(others):
         return False
     own, others = line[:, None], others[None]
     ends = (own[:, :, 0], others), (own[:, :, 1], others), (others[:, :, 0], own), (others[:, :, 1], own)
-    near = any(bool((_from_points(*pair) < _APART).any()) for pair in ends)
+    near = any(bool((_point_distances(*pair) < _APART).any()) for pair in ends)
     return near or bool(_crosses(own, others).any())
 
 
 def _near(line: Points, taken: Points) -> Points:
-    """The pieces that may come nearer to a line than `_APART`."""
+    """Return the pieces that may be closer to a line than `_APART`, by their bounds."""
     low, high = line.min(axis=(0, 1)) - _APART, line.max(axis=(0, 1)) + _APART
     near = (taken.max(axis=1) >= low) & (taken.min(axis=1) <= high)
     found: Points = taken[near.all(axis=1)]
     return found
 
 
-def _from_points(points: Points, pieces: Points) -> Points:
-    """Distances of points from straight pieces."""
+def _point_distances(points: Points, pieces: Points) -> Points:
+    """Return the distances of points from straight pieces."""
     begin, along = pieces[:, :, 0], pieces[:, :, 1] - pieces[:, :, 0]
     share = ((points - begin) * along).sum(-1) / np.maximum((along**2).sum(-1), 1e-12)
     nearest = begin + np.clip(share, 0, 1)[..., None] * along

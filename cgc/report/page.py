@@ -139,10 +139,10 @@ def render_html(report: CompileReport, made: Provenance | None = None) -> str:
         made: provenance of the compile, if known.
     """
     if report.pipelined is not None:
-        template, sections = "pipelined_report.html.j2", _pipelined_sections(report, report.pipelined)
+        template, sections = "pipelined_report.html.j2", _build_pipelined_sections(report, report.pipelined)
     else:
         assert report.streamed is not None
-        template, sections = "streamed_report.html.j2", _streamed_sections(report, report.streamed)
+        template, sections = "streamed_report.html.j2", _build_streamed_sections(report, report.streamed)
     return (
         page_environment()
         .get_template(template)
@@ -184,7 +184,7 @@ def asset(name: str) -> str:
     return resources.files("cgc.report").joinpath(name).read_text(encoding="utf-8").strip()
 
 
-def _pipelined_sections(report: CompileReport, part: PipelinedPart) -> dict[str, Any]:
+def _build_pipelined_sections(report: CompileReport, part: PipelinedPart) -> dict[str, Any]:
     """Return the variables of the template of a pipelined step."""
     script = asset("compile_report.js")
     placed = PlacedKernels(report.fabric, part.kernels, part.edges, part.bottleneck)
@@ -196,8 +196,8 @@ def _pipelined_sections(report: CompileReport, part: PipelinedPart) -> dict[str,
     return {
         "part": part,
         "overall": part.performance.overall,
-        "bars": _limit_bars(report, part),
-        "figures": _pipelined_figures(report, part),
+        "bars": _build_limit_bars(report, part),
+        "figures": _build_pipelined_figures(report, part),
         "drawing": _draw(placed, report.fabric, boxes, _MAIN_WIDTH, _WHOLE_WIDTH),
         "copies": copies,
         "copies_summary": summarize_replicas(part.replicas, report.fabric) if part.replicas else [],
@@ -206,7 +206,7 @@ def _pipelined_sections(report: CompileReport, part: PipelinedPart) -> dict[str,
         "dense": _DENSE,
         "families": sum_families(part.kernels),
         "family_columns": _FAMILY_COLUMNS,
-        "rows": [_row(index, row, report, part) for index, row in enumerate(part.kernels)],
+        "rows": [_build_row(index, row, report, part) for index, row in enumerate(part.kernels)],
         "long_table": _LONG_TABLE,
         "sources": _common_folder([row.kernel.source for row in part.kernels]),
         "Reason": Reason,
@@ -216,7 +216,7 @@ def _pipelined_sections(report: CompileReport, part: PipelinedPart) -> dict[str,
     }
 
 
-def _pipelined_figures(report: CompileReport, part: PipelinedPart) -> list[HeadFigure]:
+def _build_pipelined_figures(report: CompileReport, part: PipelinedPart) -> list[HeadFigure]:
     overall, clock_hz = part.performance.overall, report.fabric.clock_hz
     time = f"{_thousands(1e6 * overall.deltat_cycles / clock_hz)} µs at {_thousands(clock_hz / 1e6)} MHz"
     notes = {
@@ -235,7 +235,7 @@ def _pipelined_figures(report: CompileReport, part: PipelinedPart) -> list[HeadF
     return figures
 
 
-def _limit_bars(report: CompileReport, part: PipelinedPart) -> list[Bar]:
+def _build_limit_bars(report: CompileReport, part: PipelinedPart) -> list[Bar]:
     """Return how close compute, transmission, area, memory and exchange are to limiting the speed."""
     overall = part.performance.overall
     limits = [
@@ -257,7 +257,7 @@ def _limit_bars(report: CompileReport, part: PipelinedPart) -> list[Bar]:
     ]
 
 
-def _row(index: int, row: KernelReport, report: CompileReport, part: PipelinedPart) -> dict[str, Any]:
+def _build_row(index: int, row: KernelReport, report: CompileReport, part: PipelinedPart) -> dict[str, Any]:
     return {
         "index": index,
         "kernel": row.kernel,
@@ -280,7 +280,7 @@ def _common_folder(sources: Sequence[str | None]) -> str:
     return f"{folder}/" if folder.strip("/") else ""
 
 
-def _streamed_sections(report: CompileReport, part: StreamedPart) -> dict[str, Any]:
+def _build_streamed_sections(report: CompileReport, part: StreamedPart) -> dict[str, Any]:
     """Return the variables of the template of a step with streamed weights."""
     performance, verdict = part.performance, render_verdict(report).removeprefix("Verdict: ")
     kinds: dict[int, tuple[LayerPlan, list[str]]] = {}
@@ -301,7 +301,7 @@ def _streamed_sections(report: CompileReport, part: StreamedPart) -> dict[str, A
             )
             for name, seconds in performance.parts.items()
         ],
-        "figures": _streamed_figures(report, part),
+        "figures": _build_streamed_figures(report, part),
         "kinds": [
             {"number": number, "names": names, "copies": plan.copies, "drawing": _draw_layer(plan, report)}
             for number, (plan, names) in kinds.items()
@@ -311,7 +311,7 @@ def _streamed_sections(report: CompileReport, part: StreamedPart) -> dict[str, A
     }
 
 
-def _streamed_figures(report: CompileReport, part: StreamedPart) -> list[HeadFigure]:
+def _build_streamed_figures(report: CompileReport, part: StreamedPart) -> list[HeadFigure]:
     performance, recomputed = part.performance, len(part.recomputed)
     activations, room = performance.activation_bytes, performance.activation_room_bytes
     share = 100 * report.active_pes / report.fabric.processing_elements
@@ -407,25 +407,25 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
         "samples_per_s": Definition(
             "Samples/s",
             "samples per second",
-            "How many samples pass through the whole pipeline in a second: the clock divided by the "
-            "cycles per sample. Of a kernel: what it would reach alone; the pipeline runs at the speed of"
-            " the slowest. Of several copies of the model: of all of them, less the time of their exchange.",
+            "The rate of the whole pipeline: the clock divided by the cycles per sample. For a kernel, the "
+            "rate that it would reach by itself; the slowest kernel sets the speed of the pipeline. For "
+            "several copies of the model, the rate of all of them, including the time of their exchange.",
         ),
         "compute_samples_per_s": Definition(
             "Compute samples/s",
             "samples per second",
-            "The rate if arithmetic alone limited the speed: the clock divided by the compute cycles.",
+            "The rate if only arithmetic limited the speed: the clock divided by the compute cycles.",
         ),
         "transmission_samples_per_s": Definition(
             "Transmission samples/s",
             "samples per second",
-            "The rate if moving data alone limited the speed: the clock divided by the transmission cycles.",
+            "The rate if only data movement limited the speed: the clock divided by the transmission cycles.",
         ),
         "active_pes": Definition(
             "Active PEs",
             "processing elements",
-            "How many processing elements (PEs: small cores with memory and a router each) the kernels' "
-            "rectangles cover, those for adapters and fans and unused ones inside a rectangle included.",
+            "The processing elements (PEs: small cores, each with memory and a router) that the kernels' "
+            "rectangles cover. They include PEs for adapters and fans, and unused ones inside a rectangle.",
         ),
         "active_pes_percent": Definition(
             "Active PEs, share",
@@ -435,34 +435,32 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
         "compute_utilization_percent": Definition(
             "Compute utilization",
             "% of the time",
-            "The share of the time in which the active PEs run a kernel's code while the pipeline keeps "
-            "its pace. The rest is waiting: for slower kernels, for data, or because a PE of the "
-            "rectangle has no part of the work.",
+            "The share of the time in which the active PEs run kernel code while the pipeline is full. The "
+            "rest is spent waiting for slower kernels or for data, or the PE has no part of the work.",
         ),
         "deltat_cycles": Definition(
             "Cycles per sample (delta_t)",
             "clock cycles",
-            "From one sample leaving the pipeline (of one copy of the model) to the next. The slowest "
-            "kernel sets it, or the host's "
-            "input if samples arrive more slowly than that, or the memory for activations if samples wait "
-            "for room. Compute and transmission overlap, so the "
-            "larger one counts.",
+            "The time between two samples that leave the pipeline of one copy of the model. It is set by the "
+            "slowest kernel, by the hosts if they send samples more slowly, or by the memory if samples "
+            "wait until there is room for their activations. Compute and transmission overlap, so a kernel "
+            "takes the larger of the two.",
         ),
         "compute_cycles": Definition(
             "Compute cycles",
             "cycles per sample",
-            "What the busiest PE of the kernel computes for one sample.",
+            "The compute time of the kernel's busiest PE for one sample.",
         ),
         "transmission_cycles": Definition(
             "Transmission cycles",
             "cycles per sample",
-            "How long the busiest link of the kernel is occupied for one sample; of the pipeline also the"
-            " Ethernet links to the hosts.",
+            "The time for which one sample occupies the busiest link of the kernel; for the pipeline, the "
+            "Ethernet links to the hosts are included.",
         ),
         "memory_per_pe_bytes": Definition(
             "Memory per PE",
             "bytes",
-            "Memory that the fullest PE of the kernel needs for code, weights, optimizer state and "
+            "The memory that the fullest PE of the kernel needs for code, weights, optimizer state and "
             "activations.",
         ),
         "rectangle": Definition(
@@ -474,18 +472,18 @@ DEFINITIONS: Mapping[str, Definition] = MappingProxyType(
         "family": Definition(
             "Family",
             "",
-            "The kind of kernel; it decides how work is spread over a rectangle and what it costs.",
+            "The kind of kernel. It determines how the work is spread over a rectangle, and its cost.",
         ),
         "origin": Definition(
             "Origin",
             "",
-            "Matched: a kernel of the library fits these operations. Generated: none does, and the kernel"
-            " was made from the operations' loops.",
+            "Matched: a kernel of the library implements these operations. Generated: the library has none, "
+            "so the kernel was generated from the loops of the operations.",
         ),
         "source": Definition(
             "Source line",
             "",
-            "The line of your program that the kernel's first operation is from.",
+            "The line of your program that created the kernel's first operation.",
         ),
     }
 )

@@ -1,4 +1,4 @@
-"""The limit of the speed of a step, and sentences on what would lift it."""
+"""The limit of the speed of a step, and suggestions how to lift it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def suggest_improvements(
     fabric: Fabric,
     changes: Sequence[KernelChange],
 ) -> tuple[str, ...]:
-    """Write sentences on what would lift the limit, then on what the next limit would be.
+    """Write sentences on changes that would lift the limit, then on the next limit.
 
     Args:
         graph: the kernels.
@@ -246,7 +246,7 @@ def _explain_loops(kernel: Kernel, layout: Configuration, changes: Sequence[Kern
 
 
 def _explain_transmission(kernel: Kernel, layout: Configuration, changes: Sequence[KernelChange]) -> str:
-    """Write what the busiest link of a kernel carries, and what would shorten that."""
+    """Write the load of the busiest link of a kernel, and changes that would reduce it."""
     lines = kernel.parameters.get("lines")
     cycles = layout.transmission_cycles
     if lines:

@@ -20,6 +20,8 @@ from tests.systems import RunningSystem
 with lazy_submodules():  # the first import in a worker of the tests: Keras then imports no scikit-learn
     import tensorflow as tf
 
+    from tests.programs.tf.events import read_losses
+
 v1 = tf.compat.v1
 
 SEED = 11
@@ -132,12 +134,6 @@ def _run_programs(
 
 
 @pytest.fixture(scope="session")
-def logged_losses() -> Callable[[Path], dict[int, float]]:
-    """Reads the losses in the event files of a model_dir, by step."""
-    return _logged_losses
-
-
-@pytest.fixture(scope="session")
 def plain_session() -> Callable[..., tuple[list[float], dict[str, Any]]]:
     """(functions, params, steps) -> losses and last variables of a plain TensorFlow session."""
     return _plain_session
@@ -162,9 +158,8 @@ def train_both_ways(
             config = CSRunConfig(cs_ip=system.address, tf_random_seed=SEED, save_summary_steps=1)
             estimator = CerebrasEstimator(functions.model_fn, tmp_path, config=config, params=params)
             estimator.train(functions.train_input_fn, max_steps=steps)
-            logged = _logged_losses(tmp_path)
             plain, variables = _plain_session(functions, params, steps)
-            return Training(plain, variables, [logged[step] for step in sorted(logged)], estimator, functions)
+            return Training(plain, variables, read_losses(tmp_path), estimator, functions)
 
         yield train
 
@@ -180,14 +175,3 @@ def _plain_session(functions: Any, params: dict[str, Any], steps: int) -> tuple[
             session.run(v1.global_variables_initializer())
             losses = [float(session.run([spec.loss, spec.train_op])[0]) for _ in range(steps)]
             return losses, session.run({v.op.name: v for v in v1.global_variables()})
-
-
-def _logged_losses(model_dir: Path) -> dict[int, float]:
-    losses = {}
-    for path in model_dir.glob("events.out.tfevents.*"):
-        for event in v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.tag == "loss":
-                    number = tf.make_ndarray(value.tensor) if value.HasField("tensor") else value.simple_value
-                    losses[event.step] = float(number)
-    return losses

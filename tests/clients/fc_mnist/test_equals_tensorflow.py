@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ import tensorflow as tf
 
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
 from tests.systems import RunningSystem
+from tests.programs.tf.events import read_losses
 
 v1 = tf.compat.v1
 
 BATCH_SIZE = 64
 SEED = 11
-
-Losses = Callable[[Path], dict[int, float]]
 
 
 def params(dropout: float) -> dict[str, Any]:
@@ -74,15 +72,11 @@ def checkpoint(model_dir: Path, step: int) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def test_fifty_steps_equal_a_plain_session(
-    system: RunningSystem, model_module: Any, tmp_path: Path, logged_losses: Losses
-) -> None:
+def test_fifty_steps_equal_a_plain_session(system: RunningSystem, model_module: Any, tmp_path: Path) -> None:
     losses, variables = plain_session(model_module, 50)
     estimator(model_module, tmp_path, system, dropout=0.0).train(digits_input_fn, max_steps=50)
 
-    logged = logged_losses(tmp_path)
-    assert sorted(logged) == list(range(1, 51))
-    np.testing.assert_allclose([logged[step] for step in range(1, 51)], losses, rtol=1e-5)
+    np.testing.assert_allclose(read_losses(tmp_path), losses, rtol=1e-5)
     assert losses[-1] < losses[0]
     saved = checkpoint(tmp_path, 50)
     assert saved.keys() == variables.keys()
@@ -91,7 +85,7 @@ def test_fifty_steps_equal_a_plain_session(
 
 
 def test_a_continued_run_equals_an_unbroken_one_bit_for_bit(
-    system: RunningSystem, model_module: Any, tmp_path: Path, logged_losses: Losses
+    system: RunningSystem, model_module: Any, tmp_path: Path
 ) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     estimator(model_module, whole, system, dropout=0.2).train(digits_input_fn, max_steps=60)
@@ -102,15 +96,15 @@ def test_a_continued_run_equals_an_unbroken_one_bit_for_bit(
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         assert got[name].tobytes() == value.tobytes(), name
-    losses = logged_losses(halves)
-    assert losses == logged_losses(whole)
+    losses = read_losses(halves)
+    assert losses == read_losses(whole)
     without = tmp_path / "without"
     estimator(model_module, without, system, dropout=0.0).train(digits_input_fn, max_steps=1)
-    assert logged_losses(without)[1] != losses[1]
+    assert read_losses(without)[0] != losses[0]
 
 
 def test_one_seed_gives_the_same_initial_weights_on_the_system_and_on_the_cpu(
-    system: RunningSystem, tmp_path: Path, logged_losses: Losses
+    system: RunningSystem, tmp_path: Path
 ) -> None:
     def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
         hidden = tf.keras.layers.Dense(
@@ -125,8 +119,8 @@ def test_one_seed_gives_the_same_initial_weights_on_the_system_and_on_the_cpu(
     for name, cs_ip in (("system", system.address), ("cpu", None)):
         config = CSRunConfig(cs_ip=cs_ip, tf_random_seed=SEED, save_summary_steps=1)
         CerebrasEstimator(model_fn, tmp_path / name, config=config).train(digits_input_fn, max_steps=5)
-        losses.append(logged_losses(tmp_path / name))
-    np.testing.assert_allclose(list(losses[0].values()), list(losses[1].values()), rtol=1e-5)
+        losses.append(read_losses(tmp_path / name))
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     expected, got = checkpoint(tmp_path / "cpu", 5), checkpoint(tmp_path / "system", 5)
     assert got.keys() == expected.keys()
     for variable, value in expected.items():
@@ -155,10 +149,10 @@ def test_evaluate_and_predict_on_the_system_equal_those_on_the_cpu(
 
 
 def test_weight_streaming_equals_the_pipelined_program_and_continues_it(
-    system: RunningSystem, model_module: Any, tmp_path: Path, logged_losses: Losses
+    system: RunningSystem, model_module: Any, tmp_path: Path
 ) -> None:
     def losses(name: str) -> list[float]:
-        return [loss for _, loss in sorted(logged_losses(tmp_path / name).items())]
+        return read_losses(tmp_path / name)
 
     for name in ("pipelined", "weight_streaming"):
         made = estimator(model_module, tmp_path / name, system, dropout=0.2, execution=name)

@@ -56,7 +56,7 @@ def results(version: str, names: str) -> dict[str, Any]:
     if (version, names) not in _cache:
         legacy = "1" if version == TF_KERAS else "0"
         environment = {**os.environ, "TF_USE_LEGACY_KERAS": legacy, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, str(Path(__file__).with_name("programs.py")), *names.split()]
+        command = [sys.executable, "-m", "tests.programs.tf.keras_models", *names.split()]
         run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stderr
         _cache[version, names] = json.loads(run.stdout)

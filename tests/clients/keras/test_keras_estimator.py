@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +16,16 @@ from cs_toolkit.step import StepInterface
 from estimator import CerebrasEstimator, CSRunConfig, KerasEstimator
 from estimator.errors import CallError, CheckpointReadError, InputFnError, ModelFnError, UnsupportedOnCsError
 from tests.systems import RunningSystem
+from tests.programs.tf.keras_models import ModelWithoutLoss, normalized_mlp, vector_records
 
 keras = tf.keras
 STEPS, BATCH = 12, 8
 
 
-def records() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(2)
-    x = rng.normal(size=(STEPS * BATCH, 6)).astype(np.float32)
-    return x, (x @ rng.normal(size=(6, 3))).argmax(1).astype(np.int32)
-
-
 def input_fn() -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices(records()).repeat().batch(BATCH, drop_remainder=True)
-
-
-@pytest.fixture
-def make_model() -> Callable[[], Any]:
-    """Models with the same first weights."""
-
-    def make() -> Any:
-        keras.utils.clear_session(free_memory=False)
-        keras.utils.set_random_seed(3)
-        layers = [
-            keras.layers.Input((6,)),
-            keras.layers.Dense(8, activation="relu"),
-            keras.layers.BatchNormalization(),
-            keras.layers.Dense(3),
-        ]
-        model = keras.Sequential(layers)
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.Adam(0.01), loss=loss, metrics=["accuracy"])
-        return model
-
-    return make
+    return (
+        tf.data.Dataset.from_tensor_slices(vector_records(STEPS)).repeat().batch(BATCH, drop_remainder=True)
+    )
 
 
 def estimator(model: Any, model_dir: Path, system: RunningSystem | None) -> KerasEstimator:
@@ -59,14 +34,12 @@ def estimator(model: Any, model_dir: Path, system: RunningSystem | None) -> Kera
     return KerasEstimator(model, model_dir, config=config)
 
 
-def test_train_leaves_the_model_as_fit_would(
-    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
-) -> None:
-    fitted, trained = make_model(), make_model()
+def test_train_leaves_the_model_as_fit_would(system: RunningSystem, tmp_path: Path) -> None:
+    fitted, trained = normalized_mlp(), normalized_mlp()
     history = fitted.fit(input_fn(), steps_per_epoch=STEPS, verbose=0).history
     first = estimator(trained, tmp_path, system)
     first.train(input_fn, steps=6)
-    continued = make_model()
+    continued = normalized_mlp()
     second = estimator(continued, tmp_path, system)
     second.train(input_fn, max_steps=STEPS)
 
@@ -74,7 +47,7 @@ def test_train_leaves_the_model_as_fit_would(
     assert continued.optimizer.iterations == STEPS
     for expected, found in zip(fitted.get_weights(), continued.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    x, y = records()
+    x, y = vector_records(STEPS)
     expected = fitted.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
     assert continued.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True) == pytest.approx(
         expected, rel=1e-4
@@ -87,7 +60,7 @@ def test_train_leaves_the_model_as_fit_would(
     predictions = list(second.predict(input_fn, num_samples=20, use_cs=True))
     np.testing.assert_allclose(predictions, fitted.predict(x[:20], verbose=0), rtol=1e-3, atol=1e-5)
 
-    in_another_process = estimator(make_model(), tmp_path, None)
+    in_another_process = estimator(normalized_mlp(), tmp_path, None)
     on_cpu = in_another_process.evaluate(input_fn, steps=STEPS)
     assert on_cpu.pop("global_step") == STEPS
     assert on_cpu == pytest.approx(expected, rel=1e-4)
@@ -107,71 +80,65 @@ def test_train_leaves_the_model_as_fit_would(
     assert abs(tags["loss", STEPS] - history["loss"][0]) < 0.5
 
 
-def test_an_evaluation_on_this_cpu_begins_with_new_totals(
-    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
-) -> None:
-    model = make_model()
+def test_an_evaluation_on_this_cpu_begins_with_new_totals(system: RunningSystem, tmp_path: Path) -> None:
+    model = normalized_mlp()
     program = estimator(model, tmp_path, system)
     program.train(input_fn, max_steps=STEPS)  # leaves the totals of its last step in the model
     found = program.evaluate(input_fn, steps=STEPS)
-    assert found == estimator(make_model(), tmp_path, None).evaluate(input_fn, steps=STEPS)
+    assert found == estimator(normalized_mlp(), tmp_path, None).evaluate(input_fn, steps=STEPS)
 
-    x, y = records()
+    x, y = vector_records(STEPS)
     model.evaluate(x, 2 - y, verbose=0)
     assert program.evaluate(input_fn, steps=STEPS) == found
 
 
-def test_samples_have_the_weights_that_the_input_gives_them(
-    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
-) -> None:
+def test_samples_have_the_weights_that_the_input_gives_them(system: RunningSystem, tmp_path: Path) -> None:
     def weighted_input_fn() -> tf.data.Dataset:
         weights = np.random.default_rng(7).uniform(0, 3, STEPS * BATCH).astype(np.float32)
-        records_and_weights = tf.data.Dataset.from_tensor_slices((*records(), weights))
+        records_and_weights = tf.data.Dataset.from_tensor_slices((*vector_records(STEPS), weights))
         return records_and_weights.repeat().batch(BATCH, drop_remainder=True)
 
-    fitted, trained = make_model(), make_model()
+    fitted, trained = normalized_mlp(), normalized_mlp()
     fitted.fit(weighted_input_fn(), steps_per_epoch=STEPS, verbose=0)
     program = estimator(trained, tmp_path, system)
     program.train(weighted_input_fn, max_steps=STEPS)
     for expected, found in zip(fitted.get_weights(), trained.get_weights(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    unweighted = make_model()
+    unweighted = normalized_mlp()
     unweighted.fit(input_fn(), steps_per_epoch=STEPS, verbose=0)
     assert np.abs(unweighted.get_weights()[0] - trained.get_weights()[0]).max() > 1e-3
     evaluated = program.evaluate(weighted_input_fn, steps=STEPS, use_cs=True)
     expected = fitted.evaluate(weighted_input_fn(), steps=STEPS, verbose=0, return_dict=True)
     assert evaluated["loss"] == pytest.approx(expected["loss"], rel=1e-4)
-    on_cpu = estimator(make_model(), tmp_path, None).evaluate(weighted_input_fn, steps=STEPS)
+    on_cpu = estimator(normalized_mlp(), tmp_path, None).evaluate(weighted_input_fn, steps=STEPS)
     assert on_cpu["loss"] == pytest.approx(expected["loss"], rel=1e-4)
-    x, _ = records()
+    x, _ = vector_records(STEPS)
     predictions = list(program.predict(weighted_input_fn, num_samples=10, use_cs=True))
     np.testing.assert_allclose(predictions, fitted.predict(x[:10], verbose=0), rtol=1e-3, atol=1e-5)
 
 
-def test_a_batch_of_more_members_is_refused(make_model: Callable[[], Any], tmp_path: Path) -> None:
+def test_a_batch_of_more_members_is_refused(tmp_path: Path) -> None:
     def too_many() -> tf.data.Dataset:
-        x, y = records()
+        x, y = vector_records(STEPS)
         return tf.data.Dataset.from_tensor_slices((x, y, y, y)).batch(BATCH, drop_remainder=True)
 
     with pytest.raises(InputFnError, match=r"\(features, labels, sample_weight\); got a tuple of 4"):
-        estimator(make_model(), tmp_path, None).compile(too_many)
+        estimator(normalized_mlp(), tmp_path, None).compile(too_many)
 
 
-def test_it_has_the_calls_of_an_estimator(make_model: Callable[[], Any], tmp_path: Path) -> None:
-    made = estimator(make_model(), tmp_path, None)
+def test_it_has_the_calls_of_an_estimator(tmp_path: Path) -> None:
+    made = estimator(normalized_mlp(), tmp_path, None)
     public = {name for name in dir(CerebrasEstimator) if not name.startswith("_")}
     assert public <= set(dir(made))
     assert callable(made.model_fn)
 
 
-def test_validate_only_needs_no_system(make_model: Callable[[], Any], tmp_path: Path) -> None:
-    estimator(make_model(), tmp_path, None).compile(input_fn, validate_only=True)
+def test_validate_only_needs_no_system(tmp_path: Path) -> None:
+    estimator(normalized_mlp(), tmp_path, None).compile(input_fn, validate_only=True)
     assert (tmp_path / "run_summary.json").exists()
 
 
-def test_the_interface_of_the_step_is_read_once(
-    make_model: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_interface_of_the_step_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the front end, which passes it on to the compiler."""
     read = []
 
@@ -181,36 +148,30 @@ def test_the_interface_of_the_step_is_read_once(
 
     monkeypatch.setattr("cgc.cirh.interface.StepInterface", counted)
     monkeypatch.chdir(tmp_path)  # compile() leaves a file in the current directory
-    estimator(make_model(), tmp_path, None).compile(input_fn)
+    estimator(normalized_mlp(), tmp_path, None).compile(input_fn)
     assert list(tmp_path.glob("cs_*/manifest.json"))
     assert len(read) == 1
 
 
-def test_a_training_on_this_cpu_is_that_of_the_model(make_model: Callable[[], Any], tmp_path: Path) -> None:
+def test_a_training_on_this_cpu_is_that_of_the_model(tmp_path: Path) -> None:
     with pytest.raises(CallError, match=r"call fit\(\) of the Keras model"):
-        estimator(make_model(), tmp_path, None).train(input_fn, steps=3)
+        estimator(normalized_mlp(), tmp_path, None).train(input_fn, steps=3)
 
 
 def test_a_train_step_without_a_loss_is_refused(tmp_path: Path) -> None:
-    class Silent(keras.Model):
-        def train_step(self, data: Any) -> dict[str, Any]:
-            return {"mean": tf.reduce_mean(data[0])}
-
-    model = Silent()
+    model = ModelWithoutLoss()
     model.compile()
     with pytest.raises(ModelFnError, match="returns mean, expected the loss"):
         estimator(model, tmp_path, None).compile(input_fn)
 
 
-def test_a_checkpoint_goes_into_a_model_of_another_process(
-    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
-) -> None:
-    trained = make_model()
+def test_a_checkpoint_goes_into_a_model_of_another_process(system: RunningSystem, tmp_path: Path) -> None:
+    trained = normalized_mlp()
     estimator(trained, tmp_path, system).train(input_fn, max_steps=STEPS)
-    x, y = records()
+    x, y = vector_records(STEPS)
     expected = trained.evaluate(x, y, verbose=0, return_dict=True)
 
-    later = estimator(make_model(), tmp_path, None)
+    later = estimator(normalized_mlp(), tmp_path, None)
     assert later.model.evaluate(x, y, verbose=0, return_dict=True) != expected
     assert later.load_checkpoint() is later.model
     assert later.model.evaluate(x, y, verbose=0, return_dict=True) == expected
@@ -229,11 +190,11 @@ def test_a_checkpoint_goes_into_a_model_of_another_process(
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_the_model_as_it_is(
-    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
+    system: RunningSystem, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointReadError, match="the directory has no checkpoint"):
-        estimator(make_model(), tmp_path, None).load_checkpoint()
-    estimator(make_model(), tmp_path, system).train(input_fn, max_steps=1)
+        estimator(normalized_mlp(), tmp_path, None).load_checkpoint()
+    estimator(normalized_mlp(), tmp_path, system).train(input_fn, max_steps=1)
     keras.utils.clear_session(free_memory=False)
     other = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(9), keras.layers.Dense(3)])
     before = other.get_weights()
@@ -247,10 +208,10 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_model_as_it_is(
 
 
 def test_the_source_of_a_kernel_is_the_line_of_its_layer(
-    make_model: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    estimator(make_model(), tmp_path, None).compile(input_fn)
+    estimator(normalized_mlp(), tmp_path, None).compile(input_fn)
     [report] = [json.loads(path.read_text()) for path in tmp_path.glob("cs_*/compile_report.json")]
     sources = {kernel["name"]: kernel["source"] for kernel in report["kernels"]}
     [norm] = [k["source"] for k in report["kernels"] if "cirh.FusedBatchNorm" in k["ops"]]
@@ -288,12 +249,12 @@ def test_lines_of_layers_of_the_users_own(tmp_path: Path) -> None:
 
 
 def test_hooks_of_a_keras_model_look_at_what_its_step_logs(
-    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    system: RunningSystem, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     v1 = tf.compat.v1
     v1.logging.set_verbosity("INFO")
     caplog.set_level("INFO")
-    made = estimator(make_model(), tmp_path, system)
+    made = estimator(normalized_mlp(), tmp_path, system)
     watching = v1.train.LoggingTensorHook(["accuracy", "loss"], every_n_iter=2)
     made.train(input_fn, hooks=[watching, v1.train.StopAtStepHook(num_steps=4)])
     assert made.get_variable_value("global_step") == 4
@@ -303,11 +264,9 @@ def test_hooks_of_a_keras_model_look_at_what_its_step_logs(
         made.train(input_fn, steps=1, hooks=[other])
 
 
-def test_the_message_says_why_a_training_is_not_on_the_system(
-    system: RunningSystem, make_model: Callable[[], Any], tmp_path: Path
-) -> None:
+def test_the_message_says_why_a_training_is_not_on_the_system(system: RunningSystem, tmp_path: Path) -> None:
     with pytest.raises(CallError, match="use_cs is False") as told:
-        estimator(make_model(), tmp_path, system).train(input_fn, steps=1, use_cs=False)
+        estimator(normalized_mlp(), tmp_path, system).train(input_fn, steps=1, use_cs=False)
     assert "cs_ip" not in str(told.value)
     with pytest.raises(CallError, match=r"config\.cs_ip is None"):
-        estimator(make_model(), tmp_path, None).train(input_fn, steps=1)
+        estimator(normalized_mlp(), tmp_path, None).train(input_fn, steps=1)

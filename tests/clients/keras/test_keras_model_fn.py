@@ -12,36 +12,16 @@ import tensorflow as tf
 from estimator import CerebrasEstimator, CSRunConfig, keras_model_fn
 from estimator.errors import ModelFnError
 from tests.systems import RunningSystem
+from tests.programs.tf.events import read_scalars
+from tests.programs.tf.keras_models import ModelWithoutLoss, normalized_mlp, vector_records
 
 keras = tf.keras
 v1 = tf.compat.v1
 STEPS, BATCH = 20, 8
 
 
-def records() -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(2)
-    x = rng.normal(size=(STEPS * BATCH, 6)).astype(np.float32)
-    return x, (x @ rng.normal(size=(6, 3))).argmax(1).astype(np.int32)
-
-
 def input_fn() -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices(records()).batch(BATCH, drop_remainder=True)
-
-
-def make_model() -> Any:
-    """Models with the same first weights."""
-    keras.utils.clear_session(free_memory=False)
-    keras.utils.set_random_seed(3)
-    layers = [
-        keras.layers.Input((6,)),
-        keras.layers.Dense(8, activation="relu"),
-        keras.layers.BatchNormalization(),
-        keras.layers.Dense(3),
-    ]
-    model = keras.Sequential(layers)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.01), loss=loss, metrics=["accuracy"])
-    return model
+    return tf.data.Dataset.from_tensor_slices(vector_records(STEPS)).batch(BATCH, drop_remainder=True)
 
 
 def estimator(model: Any, model_dir: Path, cs_ip: str | None = None) -> CerebrasEstimator:
@@ -49,21 +29,10 @@ def estimator(model: Any, model_dir: Path, cs_ip: str | None = None) -> Cerebras
     return CerebrasEstimator(keras_model_fn(model), model_dir, config=config)
 
 
-def logged(model_dir: str, tag: str) -> list[float]:
-    found: dict[int, float] = {}
-    for path in Path(model_dir).glob("events.out.tfevents.*"):
-        for event in v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.tag == tag:
-                    number = tf.make_ndarray(value.tensor) if value.HasField("tensor") else value.simple_value
-                    found[event.step] = float(number)
-    return [found[step] for step in sorted(found)]
-
-
 @pytest.fixture(scope="module")
 def fitted() -> tuple[Any, dict[str, list[float]]]:
     """A model that Keras has trained, and the logs of each of its steps."""
-    model = make_model()
+    model = normalized_mlp()
     steps: dict[str, list[float]] = {"loss": [], "accuracy": []}
 
     class Reset(keras.callbacks.Callback):
@@ -81,14 +50,15 @@ def fitted() -> tuple[Any, dict[str, list[float]]]:
 
 def assert_trained_as(program: CerebrasEstimator, fitted: Any, tolerance: float) -> None:
     model, logs = fitted
+    scalars = read_scalars(program.model_dir)
     for tag, values in logs.items():
-        np.testing.assert_allclose(logged(program.model_dir, tag), values, rtol=tolerance, err_msg=tag)
+        np.testing.assert_allclose(list(scalars[tag].values()), values, rtol=tolerance, err_msg=tag)
     for variable in model.variables:
         np.testing.assert_allclose(
             program.get_variable_value(variable.path), np.asarray(variable), rtol=tolerance, atol=tolerance
         )
     assert program.get_variable_value("global_step") == STEPS
-    x, y = records()
+    x, y = vector_records(STEPS)
     expected = model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
     evaluated = program.evaluate(input_fn)
     assert evaluated.pop("global_step") == STEPS
@@ -99,8 +69,8 @@ def assert_trained_as(program: CerebrasEstimator, fitted: Any, tolerance: float)
 
 def test_a_keras_model_trains_on_this_cpu_as_by_keras(fitted: Any, tmp_path: Path) -> None:
     """In two parts, the second from the checkpoint."""
-    estimator(make_model(), tmp_path).train(input_fn, steps=12)
-    program = estimator(make_model(), tmp_path)
+    estimator(normalized_mlp(), tmp_path).train(input_fn, steps=12)
+    program = estimator(normalized_mlp(), tmp_path)
     program.train(lambda: input_fn().skip(12), max_steps=STEPS)
     assert_trained_as(program, fitted, 1e-6)
 
@@ -108,7 +78,7 @@ def test_a_keras_model_trains_on_this_cpu_as_by_keras(fitted: Any, tmp_path: Pat
 def test_a_keras_model_trains_on_the_system_as_by_keras(
     system: RunningSystem, fitted: Any, tmp_path: Path
 ) -> None:
-    program = estimator(make_model(), tmp_path, system.address)
+    program = estimator(normalized_mlp(), tmp_path, system.address)
     program.train(input_fn, max_steps=STEPS)
     (artifact,) = tmp_path.glob("cs_*")
     text = (artifact / "cirh.mlir").read_text()
@@ -158,11 +128,7 @@ def test_models_that_cannot_be_used(tmp_path: Path) -> None:
         program.evaluate(input_fn, steps=1)
     assert next(program.predict(input_fn)).shape == (3,)
 
-    class Silent(keras.Model):
-        def train_step(self, data: Any) -> dict[str, Any]:
-            return {"mean": tf.reduce_mean(data[0])}
-
-    silent = Silent()
+    silent = ModelWithoutLoss()
     silent.compile()
     with pytest.raises(ModelFnError, match="train_step of the Keras model returns mean, expected the loss"):
         estimator(silent, tmp_path).train(input_fn, steps=1)

@@ -20,6 +20,7 @@ from estimator.errors import (
     UnsupportedOnCsError,
 )
 from tests.systems import RunningSystem
+from tests.programs.tf.events import read_losses, read_scalars
 
 v1 = tf.compat.v1
 
@@ -88,17 +89,6 @@ def fused(model_dir: Path, fusion: MultiModelFusion, cs_ip: str | None = None) -
     return CerebrasEstimator(fusion.model_fn, model_dir, config=config(cs_ip), params=fusion.params)
 
 
-def scalars(model_dir: str) -> dict[str, list[float]]:
-    """Logged values by tag, in the order of the steps."""
-    found: dict[str, dict[int, float]] = {}
-    for path in Path(model_dir).glob("events.out.tfevents.*"):
-        for event in v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                number = tf.make_ndarray(value.tensor) if value.HasField("tensor") else value.simple_value
-                found.setdefault(value.tag, {})[event.step] = float(number)
-    return {tag: [values[step] for step in sorted(values)] for tag, values in found.items()}
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CerebrasEstimator]:
     """Each model, trained without the other on this CPU."""
@@ -112,9 +102,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CerebrasEstimat
 def assert_same_training(
     program: CerebrasEstimator, alone: dict[str, CerebrasEstimator], tolerance: float
 ) -> None:
-    logged = scalars(program.model_dir)
+    logged = {tag: list(values.values()) for tag, values in read_scalars(program.model_dir).items()}
     for name, other in alone.items():
-        losses = scalars(other.model_dir)["loss"]
+        losses = read_losses(other.model_dir)
         np.testing.assert_allclose(logged[f"{name}/loss"], losses, rtol=tolerance)
         for variable in other.get_variable_names():
             of_variable, _, slot = variable.rpartition("/")

@@ -11,12 +11,11 @@ import pytest
 
 from estimator import CerebrasEstimator, CSRunConfig
 from tests.systems import RunningSystem
+from tests.programs.tf.events import read_losses
 
 SMALL = {"num_hidden_layers": 1}
 SMALL_TRANSFORMER = {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1}
 STEPS = 6
-
-Losses = Callable[[Path], dict[int, float]]
 
 
 def values(estimator: CerebrasEstimator) -> dict[str, np.ndarray]:
@@ -37,7 +36,6 @@ def test_all_modes_with_dropout(
     example: Callable[..., Any],
     system: RunningSystem,
     tmp_path: Path,
-    logged_losses: Losses,
     plain_session: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -63,9 +61,9 @@ def test_all_modes_with_dropout(
         estimator("parts").train(functions.train_input_fn, max_steps=STEPS // 2)
         parts = estimator("parts")
         parts.train(functions.train_input_fn, steps=STEPS - STEPS // 2)
-        losses = logged_losses(tmp_path / "whole")
+        losses = read_losses(tmp_path / "whole")
         assert len(losses) == STEPS
-        assert logged_losses(tmp_path / "parts") == losses
+        assert read_losses(tmp_path / "parts") == losses
         expected = values(whole)
         for variable, value in values(parts).items():
             assert value.tobytes() == expected[variable].tobytes(), variable

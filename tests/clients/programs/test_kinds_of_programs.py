@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +13,12 @@ import tensorflow as tf
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, ModeKeys
 from estimator.errors import ModelFnError
 from tests.systems import RunningSystem
+from cs_system.testing import RunningSystem
+from estimator import CerebrasEstimator, CSRunConfig
+from tests.programs.tf.events import read_losses
+from tests.programs.tf.linear_classifier import BATCH, FEATURES, ModelFn, input_fn, linear_classifier
 
 v1 = tf.compat.v1
-ModelFn = Callable[..., EstimatorSpec]
-
-
-def input_fn() -> tf.data.Dataset:
-    generator = np.random.default_rng(3)
-    features = generator.random((96, 6), dtype=np.float32)
-    labels = generator.integers(0, 3, 96).astype(np.int32)
-    return tf.data.Dataset.from_tensor_slices((features, labels)).repeat().batch(16, drop_remainder=True)
-
-
-def classifier(
-    hidden: Callable[[Any], Any] = lambda features: features,
-    metrics: Callable[[Any, Any], dict[str, Any]] = lambda labels, logits: {},
-    train: Callable[[Any], Any] = lambda loss: v1.train.AdamOptimizer(0.01).minimize(
-        loss, v1.train.get_global_step()
-    ),
-) -> ModelFn:
-    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        inner = hidden(features)
-        weights = v1.get_variable(
-            "weights", [inner.shape[1], 3], initializer=v1.glorot_uniform_initializer(seed=4)
-        )
-        logits = tf.matmul(inner, weights)
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-        if mode == ModeKeys.EVAL:
-            return EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics(labels, logits))
-        return EstimatorSpec(mode, loss=loss, train_op=train(loss))
-
-    return model_fn
 
 
 def estimator(
@@ -55,26 +29,16 @@ def estimator(
     return CerebrasEstimator(model_fn, model_dir, config=CSRunConfig(cs_ip=cs_ip, **settings))
 
 
-def losses(model_dir: Path) -> list[float]:
-    found = {}
-    for path in model_dir.glob("events.out.tfevents.*"):
-        for event in v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.tag == "loss":
-                    found[event.step] = value.simple_value
-    return [found[step] for step in sorted(found)]
-
-
 def checkpoint(model_dir: Path, step: int) -> dict[str, np.ndarray]:
     reader = tf.train.load_checkpoint(str(model_dir / f"model.ckpt-{step}"))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def test_trainings_in_one_second_keep_all_their_events(system: RunningSystem, tmp_path: Path) -> None:
-    program = estimator(classifier(), tmp_path, system)
+    program = estimator(linear_classifier(), tmp_path, system)
     for _ in range(4):
         program.train(input_fn, steps=3)
-    assert len(losses(tmp_path)) == 12
+    assert len(read_losses(tmp_path)) == 12
 
 
 def test_two_optimizers_that_both_count_steps_are_refused(system: RunningSystem, tmp_path: Path) -> None:
@@ -84,7 +48,7 @@ def test_two_optimizers_that_both_count_steps_are_refused(system: RunningSystem,
         return tf.group(*(optimizer.minimize(loss, step) for optimizer in optimizers))
 
     with pytest.raises(ModelFnError, match="2 times a step") as caught:
-        estimator(classifier(train=twice), tmp_path, system).train(input_fn, max_steps=10)
+        estimator(linear_classifier(train=twice), tmp_path, system).train(input_fn, max_steps=10)
     assert caught.value.exit_code == 2
     assert not list(tmp_path.glob("model.ckpt*"))
 
@@ -98,7 +62,7 @@ def test_the_seed_reaches_keras_layers_and_leaves_pythons_generator_alone(
 
     random.seed(99)
     for name in ("first", "second"):
-        estimator(classifier(keras_layers), tmp_path / name, system).train(input_fn, max_steps=5)
+        estimator(linear_classifier(keras_layers), tmp_path / name, system).train(input_fn, max_steps=5)
     drawn = random.random()
     random.seed(99)
     assert drawn == random.random()
@@ -118,7 +82,7 @@ def test_metrics_whose_update_is_not_their_value(system: RunningSystem, tmp_path
             "batch_norm": (tf.reduce_sum(tf.constant([1.0, 2.0])), tf.no_op()),
         }
 
-    program = estimator(classifier(metrics=metrics), tmp_path, system)
+    program = estimator(linear_classifier(metrics=metrics), tmp_path, system)
     program.train(input_fn, max_steps=10)
     on_system = program.evaluate(input_fn, steps=5, use_cs=True)
     on_cpu = program.evaluate(input_fn, steps=5)
@@ -134,17 +98,17 @@ def test_branches_in_a_program_that_turns_off_control_flow_v2(system: RunningSys
 
     v1.disable_control_flow_v2()
     try:
-        program = estimator(classifier(branching), tmp_path / "system", system)
+        program = estimator(linear_classifier(branching), tmp_path / "system", system)
         program.train(input_fn, max_steps=6)
         assert not v1.control_flow_v2_enabled()
     finally:
         v1.enable_control_flow_v2()
-    estimator(classifier(branching), tmp_path / "cpu", None).train(input_fn, max_steps=6)
-    np.testing.assert_allclose(losses(tmp_path / "system"), losses(tmp_path / "cpu"), rtol=1e-5)
+    estimator(linear_classifier(branching), tmp_path / "cpu", None).train(input_fn, max_steps=6)
+    np.testing.assert_allclose(read_losses(tmp_path / "system"), read_losses(tmp_path / "cpu"), rtol=1e-5)
 
 
 def test_no_seed(system: RunningSystem, tmp_path: Path) -> None:
-    program = estimator(classifier(), tmp_path, system, tf_random_seed=None)
+    program = estimator(linear_classifier(), tmp_path, system, tf_random_seed=None)
     program.train(input_fn, max_steps=3)
     assert program.get_variable_value("global_step") == 3
 
@@ -154,7 +118,7 @@ def test_a_listener_that_asks_to_stop(system: RunningSystem, tmp_path: Path) -> 
         def after_save(self, session: Any, global_step_value: int) -> bool:
             return global_step_value >= 6
 
-    program = estimator(classifier(), tmp_path, system, save_checkpoints_steps=3)
+    program = estimator(linear_classifier(), tmp_path, system, save_checkpoints_steps=3)
     program.train(input_fn, max_steps=30, saving_listeners=[StopAtSix()])
     assert program.get_variable_value("global_step") == 6
 
@@ -162,7 +126,9 @@ def test_a_listener_that_asks_to_stop(system: RunningSystem, tmp_path: Path) -> 
 @pytest.mark.parametrize("train_op", ["minimize", v1.train.AdamOptimizer(0.1)])
 def test_a_train_op_that_is_none(system: RunningSystem, tmp_path: Path, train_op: Any) -> None:
     with pytest.raises(ModelFnError, match=r"optimizer\.minimize"):
-        estimator(classifier(train=lambda loss: train_op), tmp_path, system).train(input_fn, max_steps=3)
+        estimator(linear_classifier(train=lambda loss: train_op), tmp_path, system).train(
+            input_fn, max_steps=3
+        )
 
 
 def test_an_unknown_field_of_the_configuration_is_wrong_use() -> None:
@@ -173,23 +139,23 @@ def test_an_unknown_field_of_the_configuration_is_wrong_use() -> None:
 
 def test_double_precision_input_says_what_to_cast(system: RunningSystem, tmp_path: Path) -> None:
     def doubles() -> tf.data.Dataset:
-        records = (np.zeros((32, 6)), np.zeros(32, np.int32))
-        return tf.data.Dataset.from_tensor_slices(records).repeat().batch(16, drop_remainder=True)
+        records = (np.zeros((32, FEATURES)), np.zeros(32, np.int32))
+        return tf.data.Dataset.from_tensor_slices(records).repeat().batch(BATCH, drop_remainder=True)
 
     with pytest.raises(ValueError, match=r"'features' .* float64.*tf\.cast\(x, tf\.float32\)"):
-        estimator(classifier(), tmp_path, system).train(doubles, max_steps=3)
+        estimator(linear_classifier(), tmp_path, system).train(doubles, max_steps=3)
 
 
 def test_an_empty_input_is_called_empty(system: RunningSystem, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="the input has no batch"):
-        estimator(classifier(), tmp_path, system).train(lambda: input_fn().take(0), max_steps=3)
+        estimator(linear_classifier(), tmp_path, system).train(lambda: input_fn().take(0), max_steps=3)
 
 
 def test_a_checkpoint_of_another_model_names_what_it_lacks(system: RunningSystem, tmp_path: Path) -> None:
-    estimator(classifier(), tmp_path, system).train(input_fn, max_steps=2)
+    estimator(linear_classifier(), tmp_path, system).train(input_fn, max_steps=2)
 
     def more(features: Any) -> Any:
-        return tf.matmul(features, v1.get_variable("more", [6, 6]))
+        return tf.matmul(features, v1.get_variable("more", [FEATURES, FEATURES]))
 
     with pytest.raises(Exception, match=r"lacks the variables .*more"):
-        estimator(classifier(more), tmp_path, system).train(input_fn, max_steps=4)
+        estimator(linear_classifier(more), tmp_path, system).train(input_fn, max_steps=4)

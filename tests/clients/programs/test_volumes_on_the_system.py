@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
 from tests.systems import RunningSystem
+from tests.programs.tf.events import read_losses
 
 v1 = tf.compat.v1
 STEPS = 8
@@ -45,23 +46,13 @@ def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
     return EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def losses(model_dir: Path) -> list[float]:
-    found = {}
-    for path in model_dir.glob("events.out.tfevents.*"):
-        for event in v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.tag == "loss":
-                    found[event.step] = value.simple_value
-    return [found[step] for step in sorted(found)]
-
-
 def test_it_trains_on_the_system_as_on_the_cpu_and_its_layers_are_kernels(
     system: RunningSystem, tmp_path: Path
 ) -> None:
     for name, address in (("system", system.address), ("cpu", None)):
         config = CSRunConfig(cs_ip=address, tf_random_seed=5, save_summary_steps=1)
         CerebrasEstimator(model_fn, tmp_path / name, config=config).train(input_fn, max_steps=STEPS)
-    on_system, on_cpu = losses(tmp_path / "system"), losses(tmp_path / "cpu")
+    on_system, on_cpu = read_losses(tmp_path / "system"), read_losses(tmp_path / "cpu")
     assert len(on_cpu) == STEPS
     assert on_cpu[-1] < on_cpu[0]
     np.testing.assert_allclose(on_system, on_cpu, rtol=1e-4)

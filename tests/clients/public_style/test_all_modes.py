@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+
+from tests.programs.tf.events import read_scalars
 
 FAMILIES = ("mlp", "gpt2", "bert", "t5", "unet", "classifier", "tagger")
 BROKEN = ("gpt2", "tagger")
@@ -209,11 +211,9 @@ Both compute in 16 bits and round at other places; cbfloat16 has 2 bits less, an
 
 
 @each_family(FAMILIES, QUICK)
-def test_losses_are_those_of_a_plain_session(
-    finished: Workshop, chosen: Chosen, family: str, logged_losses: Callable[[Path], dict[int, float]]
-) -> None:
+def test_losses_are_those_of_a_plain_session(finished: Workshop, chosen: Chosen, family: str) -> None:
     model_dir = finished.directory / chosen.fresh_model_dir(family)
-    logged = logged_losses(model_dir)
+    logged = read_scalars(model_dir)["loss"]
     lines = re.findall(r"^loss (\d+) (\S+)$", finished.logs[f"{family}_plain"], re.MULTILINE)
     expected = {int(step): float(loss) for step, loss in lines}
     assert list(expected) == list(range(1, STEPS + 1))

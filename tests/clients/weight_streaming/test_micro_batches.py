@@ -17,6 +17,7 @@ import cerebras_pytorch.experimental as cstorch
 from cs_runtime.errors import CallError
 from estimator import CerebrasEstimator, CSRunConfig
 from tests.systems import RunningSystem, running_system
+from tests.programs.tf.events import read_losses
 
 MODELS = Path(__file__).parents[3] / "models"
 STEPS, SEED = 10, 11
@@ -29,7 +30,6 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 Example = Callable[[str], AbstractContextManager[dict[str, ModuleType]]]
-Losses = Callable[[Path], dict[int, float]]
 Plain = Callable[..., tuple[list[float], dict[str, Any]]]
 
 
@@ -42,7 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSystem]:
 
 @pytest.fixture
 def trained(
-    pair: RunningSystem, example: Example, tmp_path: Path, logged_losses: Losses
+    pair: RunningSystem, example: Example, tmp_path: Path
 ) -> Callable[..., tuple[list[float], dict[str, np.ndarray], Any, Any]]:
     """Trains an example: (losses of all steps, variables behind the last, functions, parameters)."""
 
@@ -58,7 +58,7 @@ def trained(
             model_dir = tmp_path / folder
             made = CerebrasEstimator(functions.model_fn, model_dir, config=config, params=params)
             made.train(functions.train_input_fn, max_steps=STEPS)
-        losses = [loss for _, loss in sorted(logged_losses(model_dir).items())]
+        losses = read_losses(model_dir)
         reader = tf.train.load_checkpoint(str(model_dir))
         state = {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}
         return losses, state, functions, params

@@ -7,14 +7,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from tensorflow_program import input_fn, model_fn
+from tensorflow_program import input_fn, linear_classifier
 
 from estimator import CerebrasEstimator, CSRunConfig, report_errors
 
 
 @report_errors()
 def main(model_dir: str) -> None:
-    CerebrasEstimator(model_fn, model_dir, config=CSRunConfig(tf_random_seed=1)).compile(input_fn)
+    CerebrasEstimator(linear_classifier(), model_dir, config=CSRunConfig(tf_random_seed=1)).compile(input_fn)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,34 +19,16 @@ from cs_system.client import SystemClient, parse_address
 from cs_system.errors import CsSystemError
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
 from tests.systems import RunningSystem
+from cs_system.testing import RunningSystem
+from estimator import CerebrasEstimator, CSRunConfig
+from tests.programs.tf.linear_classifier import ModelFn, input_fn, linear_classifier
 
 v1 = tf.compat.v1
 
 
-def input_fn() -> tf.data.Dataset:
-    pixels = np.random.default_rng(2).random((64, 4), dtype=np.float32)
-    labels = (np.arange(64) % 3).astype(np.int32)
-    return tf.data.Dataset.from_tensor_slices((pixels, labels)).repeat().batch(8, drop_remainder=True)
-
-
-def model_fn_with(
-    middle: Callable[[Any], Any] = lambda logits: logits, learning_rate: float = 0.1
-) -> Callable[..., EstimatorSpec]:
-    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        weights = v1.get_variable("weights", [4, 3], initializer=v1.glorot_uniform_initializer(seed=1))
-        logits = middle(tf.matmul(features, weights))
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-        optimizer = v1.train.GradientDescentOptimizer(learning_rate)
-        return EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, v1.train.get_global_step()))
-
-    return model_fn
-
-
-def estimator(
-    model_dir: Path, cs_ip: str | None, model_fn: Callable[..., EstimatorSpec] | None = None
-) -> CerebrasEstimator:
+def estimator(model_dir: Path, cs_ip: str | None, model_fn: ModelFn | None = None) -> CerebrasEstimator:
     return CerebrasEstimator(
-        model_fn or model_fn_with(), model_dir, config=CSRunConfig(cs_ip=cs_ip, tf_random_seed=1)
+        model_fn or linear_classifier(), model_dir, config=CSRunConfig(cs_ip=cs_ip, tf_random_seed=1)
     )
 
 
@@ -142,7 +124,7 @@ def test_shares_that_cannot_be_are_refused_before_compiling(
 ) -> None:
     config = CSRunConfig(cs_ip=system.address, num_csx=num_csx, execution=execution, tf_random_seed=1)
     with pytest.raises(CallError, match=message) as caught:
-        CerebrasEstimator(model_fn_with(), tmp_path, config=config).train(input_fn, max_steps=5)
+        CerebrasEstimator(linear_classifier(), tmp_path, config=config).train(input_fn, max_steps=5)
     assert caught.value.exit_code == 2
     assert not list(tmp_path.glob("model.ckpt*"))
     assert not list(tmp_path.glob("cs_*"))
@@ -154,7 +136,7 @@ def test_unknown_ops_are_all_reported_with_node_and_line(system: RunningSystem, 
         return tf.raw_ops.Spence(x=first, name="second_exotic")
 
     with pytest.raises(CompileError) as caught:
-        estimator(tmp_path, system.address, model_fn_with(exotic)).train(input_fn, max_steps=5)
+        estimator(tmp_path, system.address, linear_classifier(head=exotic)).train(input_fn, max_steps=5)
     message = str(caught.value)
     for text in ("Dawsn", "first_exotic", "Spence", "second_exotic", "test_bad_input.py"):
         assert text in message
@@ -162,7 +144,9 @@ def test_unknown_ops_are_all_reported_with_node_and_line(system: RunningSystem, 
 
 
 def test_nan_loss_names_the_step_and_writes_no_checkpoint(system: RunningSystem, tmp_path: Path) -> None:
-    model_fn = model_fn_with(lambda logits: logits * 1e30, learning_rate=1e30)
+    model_fn = linear_classifier(
+        head=lambda logits: logits * 1e30, optimizer=lambda: v1.train.GradientDescentOptimizer(1e30)
+    )
     with pytest.raises(NonFiniteLossError, match="global step") as caught:
         estimator(tmp_path, system.address, model_fn).train(input_fn, max_steps=50)
     assert caught.value.exit_code == 1

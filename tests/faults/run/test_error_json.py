@@ -23,16 +23,12 @@ import tensorflow as tf
 from cgc.artifact import open_artifact
 from cgc.publishing import directory_lock
 from cs_toolkit.loader import load_model
-from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, report_errors
+from estimator import CerebrasEstimator, CSRunConfig, report_errors
+from tests.programs.tf.linear_classifier import input_fn, linear_classifier
 
 v1 = tf.compat.v1
 ROOT = Path(__file__).parents[3]
 Report = dict[str, Any]
-
-
-def input_fn() -> tf.data.Dataset:
-    records = (np.zeros((64, 4), np.float32), (np.arange(64) % 3).astype(np.int32))
-    return tf.data.Dataset.from_tensor_slices(records).repeat().batch(8, drop_remainder=True)
 
 
 def estimator(
@@ -41,15 +37,8 @@ def estimator(
     execution: str = "auto",
     **arguments: Any,
 ) -> CerebrasEstimator:
-    def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        weights = v1.get_variable("weights", [4, 3], initializer=v1.glorot_uniform_initializer(seed=1))
-        logits = middle(tf.matmul(features, weights))
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-        train_op = v1.train.GradientDescentOptimizer(0.1).minimize(loss, v1.train.get_global_step())
-        return EstimatorSpec(mode, loss=loss, train_op=train_op)
-
     config = CSRunConfig(tf_random_seed=1, execution=execution)
-    return CerebrasEstimator(model_fn, model_dir, config=config, **arguments)
+    return CerebrasEstimator(linear_classifier(head=middle), model_dir, config=config, **arguments)
 
 
 @pytest.fixture

@@ -14,28 +14,14 @@ from cs_runtime.session import next_run
 from cs_runtime.training import train, training_run
 from cs_system.client import StepOutputs
 from csrun.tasks.roles import TaskInfo
-from estimator import CSRunConfig, EstimatorSpec
+from estimator import CSRunConfig
 from estimator.cs.program import TensorFlowFrontEnd
 from estimator.input.dataset import InputSource
 from tests.systems import RunningSystem
+from tests.programs.tf.linear_classifier import BATCH, input_fn, linear_classifier
 
 v1 = tf.compat.v1
-BATCHES, BATCH_SIZE = 12, 8
-
-
-def input_fn() -> tf.data.Dataset:
-    generator = np.random.default_rng(1)
-    count = BATCHES * BATCH_SIZE
-    records = generator.random((count, 4), dtype=np.float32), np.arange(count, dtype=np.int32) % 3
-    return tf.data.Dataset.from_tensor_slices(records).batch(BATCH_SIZE, drop_remainder=True)
-
-
-def model_fn(features: tf.Tensor, labels: tf.Tensor, mode: str) -> EstimatorSpec:
-    weights = v1.get_variable("weights", [4, 3], initializer=v1.glorot_uniform_initializer(seed=1))
-    logits = tf.matmul(features, weights)
-    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-    optimizer = v1.train.AdamOptimizer(0.1)
-    return EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, v1.train.get_global_step()))
+BATCHES = 12
 
 
 class Losses:
@@ -50,11 +36,13 @@ class Losses:
 
 def front_end(model_dir: Path) -> TensorFlowFrontEnd:
     config = CSRunConfig(tf_random_seed=1)
-    return TensorFlowFrontEnd(model_fn, InputSource(input_fn, "train", {}, config, {}), {}, config, model_dir)
+    model_fn = linear_classifier(optimizer=lambda: v1.train.AdamOptimizer(0.1))
+    source = InputSource(lambda: input_fn().take(BATCHES), "train", {}, config, {})
+    return TensorFlowFrontEnd(model_fn, source, {}, config, model_dir)
 
 
 def settings(system: RunningSystem, model_dir: Path, **more: int) -> RunSettings:
-    return RunSettings("train", model_dir, BATCH_SIZE, cs_ip=str(system.address), **more)
+    return RunSettings("train", model_dir, BATCH, cs_ip=str(system.address), **more)
 
 
 @pytest.fixture

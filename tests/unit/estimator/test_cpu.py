@@ -18,6 +18,7 @@ import yaml
 from estimator import CerebrasEstimator, EstimatorSpec, ModeKeys
 from estimator.checkpoints import all_of
 from estimator.errors import CallError, CpuLimitError
+from tests.programs.tf.events import read_scalars
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]
@@ -119,15 +120,6 @@ def test_files_of_a_training(tiny: Tiny, tiny_input: InputFn) -> None:
     assert sorted(scalars["loss"]) == [2, 4]
     assert scalars["doubled_loss"][4] == pytest.approx(2 * scalars["loss"][4])
     assert set(read_scalars(model_dir / "eval_held_out")) == {"loss", "accuracy"}
-
-
-def read_scalars(directory: Path) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = {}
-    for path in sorted(directory.glob("events.out.tfevents.*")):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                found.setdefault(value.tag, {})[event.step] = value.simple_value
-    return found
 
 
 def test_log_lines(tiny: Tiny, tiny_input: InputFn, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ import yaml
 from estimator import CerebrasEstimator, EstimatorSpec
 from estimator.errors import CallError
 from tests.systems import RunningSystem
+from tests.programs.tf.events import read_scalars
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]
@@ -52,11 +53,7 @@ def test_files_of_a_training(tiny: Tiny, tiny_input: InputFn, cs_ip: str) -> Non
     estimator = tiny(cs_ip=cs_ip, save_summary_steps=10, save_checkpoints_steps=15)
     estimator.train(tiny_input, max_steps=40)
     model_dir = Path(estimator.model_dir)
-    scalars: dict[str, dict[int, float]] = {}
-    for path in model_dir.glob("events.out.tfevents.*"):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                scalars.setdefault(value.tag, {})[event.step] = value.simple_value
+    scalars = read_scalars(model_dir)
     assert sorted(scalars["loss"]) == [10, 20, 30, 40]
     assert scalars["doubled_loss"][30] == pytest.approx(2 * scalars["loss"][30])
     assert yaml.safe_load((model_dir / "params.yaml").read_text()) == {"learning_rate": 0.05}

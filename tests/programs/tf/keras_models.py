@@ -1,6 +1,7 @@
-"""Trains Keras models twice, with Keras and imported and compiled, and prints what both gave as JSON.
+"""Keras models with batches.
 
-Run as `python programs.py NAME ...`; TF_USE_LEGACY_KERAS=1 makes tf.keras tf_keras, else it is Keras 3.
+`python -m tests.programs.tf.keras_models NAME ...` trains them twice, by Keras and as imported and compiled
+steps, and prints both results as JSON. TF_USE_LEGACY_KERAS=1 makes tf.keras tf_keras, else it is Keras 3.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ def vectors(count: int = 5, classes: int = 3) -> Batches:
     return [(x, (x @ plane).argmax(1).astype(np.int32)) for x in features]
 
 
+def vector_records(batches: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the records of batches of `vectors`."""
+    features, labels = zip(*vectors(batches), strict=True)
+    return np.concatenate(features), np.concatenate(labels)
+
+
 def images(count: int) -> Batches:
     rng = np.random.default_rng(6)
     pixels = rng.normal(size=(count, 8, 8, 8, 3)).astype(np.float32)
@@ -70,6 +77,29 @@ def mlp(optimizer: Any, **arguments: Any) -> Any:
     )
     model.compile(optimizer, loss=cross_entropy(), **arguments)
     return model
+
+
+def normalized_mlp() -> Any:
+    """Return a model with batch normalization; its first weights are the same in every call."""
+    keras.utils.clear_session(free_memory=False)
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            layers.Input((6,)),
+            layers.Dense(8, activation="relu"),
+            layers.BatchNormalization(),
+            layers.Dense(3),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(0.01), loss=cross_entropy(), metrics=["accuracy"])
+    return model
+
+
+class ModelWithoutLoss(keras.Model):
+    """A model whose train_step returns no loss."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        return {"mean": tf.reduce_mean(data[0])}
 
 
 def cnn() -> Any:

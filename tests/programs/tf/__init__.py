@@ -1,0 +1,1 @@
+"""Models, layers and records of TensorFlow programs."""

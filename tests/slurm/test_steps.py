@@ -250,7 +250,7 @@ def test_fc_mnist_is_validated_on_a_node(cluster: Any, run: Any, tmp_path: Path)
 
 def test_a_program_trains_on_four_nodes(cluster: Any, run: Any, cs_system: Any, tmp_path: Path) -> None:
     """With NumPy's front end: what a front end does in four tasks is tested on this machine."""
-    program = ROOT / "tests" / "unit" / "cs_runtime" / "numpy_program.py"
+    program = ROOT / "tests" / "programs" / "numpy_program.py"
     layout = ("--total-nodes=4", "--tasks-per-node=1", "--log-dir=logs")
     job = run(cluster, *layout, "python", str(program), cs_system[1], str(tmp_path / "model"), "50")
     assert job.process.returncode == 0, job.shown()

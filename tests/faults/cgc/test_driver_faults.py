@@ -18,9 +18,9 @@ from cgc.driver import compile_step
 from cgc.errors import ArtifactLockError, ArtifactWriteError
 from cgc.execution.compilation import CompileOptions
 from cs_toolkit.fabric import load_fabric
+from tests.programs.steps import MLP_TRAIN
 
 ROOT = Path(__file__).parents[3]
-STEP = ROOT / "tests" / "unit" / "cgc" / "steps" / "mlp_train.mlir"
 
 COMPILER = """
 import os, signal, sys
@@ -52,7 +52,7 @@ def compilers(tmp_path):
     def start(count, stage="", signal_name="SIGKILL"):
         for _ in range(count):
             process = subprocess.Popen(
-                [sys.executable, "-c", COMPILER, STEP, tmp_path, stage, signal_name],
+                [sys.executable, "-c", COMPILER, MLP_TRAIN, tmp_path, stage, signal_name],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -70,7 +70,7 @@ def compilers(tmp_path):
 
 @pytest.fixture
 def compile_again(tmp_path):
-    module = parse_module(STEP.read_text(), str(STEP))
+    module = parse_module(MLP_TRAIN.read_text(), str(MLP_TRAIN))
     fabric = load_fabric("cs2")
     return lambda **options: compile_step(module, tmp_path, CompileOptions(), fabric, **options)
 
@@ -172,7 +172,7 @@ def test_a_folder_that_cannot_be_written_is_noticed_before_compiling(tmp_path):
     stages = []
     with pytest.raises(ArtifactWriteError, match="choose another compile_dir"):
         compile_step(
-            parse_module(STEP.read_text()),
+            parse_module(MLP_TRAIN.read_text()),
             tmp_path / "file" / "below",
             CompileOptions(),
             load_fabric("cs2"),

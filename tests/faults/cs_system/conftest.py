@@ -22,8 +22,8 @@ from cs_system.messages import InputIdentity
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.step import CompiledStep, Executable
 from tests.systems import RunningSystem, running_system
+from tests.programs.steps import LINEAR
 
-LINEAR = Path(__file__).parents[2] / "unit" / "cs_system" / "linear.mlir"
 IDENTITY = InputIdentity(1, {"mode": "train"})
 TOKEN = "secret"
 
@@ -32,7 +32,7 @@ MakeBatches = Callable[[int], Iterator[Sequence[np.ndarray]]]
 
 @dataclass(frozen=True)
 class Linear:
-    """The step of linear.mlir as an artifact, and data for it."""
+    """The linear step as an artifact, and data for it."""
 
     artifact: Artifact
 

@@ -24,7 +24,7 @@ from cs_runtime.training import train
 from cs_toolkit.execution_options import ExecutionOptions
 from cs_toolkit.step import TensorSpec
 
-sys.path[0] = str(Path(__file__).parents[2] / "unit" / "cs_runtime")
+sys.path[0] = str(Path(__file__).parents[2] / "programs")
 from numpy_program import BATCH, NumpyFrontEnd, Scalars  # noqa: E402
 
 FAULT = os.environ.get("FAULT", "")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 tf = pytest.importorskip("tensorflow")
-UNIT = Path(__file__).parents[2] / "unit" / "cgc"
-sys.path[:0] = [str(UNIT), str(UNIT / "fusion")]
-p: Any = pytest.importorskip("programs")
+p: Any = pytest.importorskip("tests.programs.tf.fused_layers")
 
 FEW = settings(max_examples=4, suppress_health_check=list(HealthCheck))
 MANY = settings(FEW, max_examples=40)

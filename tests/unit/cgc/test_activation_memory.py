@@ -19,15 +19,14 @@ from cgc.layers.traffic import peak_bytes
 from cs_toolkit.execution_options import Streaming
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.layered_step import schedule_from_json
-
-STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
+from tests.programs.steps import MLP_TRAIN
 
 Compile = Callable[[Streaming], CompileResult]
 
 
 @pytest.fixture(scope="module")
 def module() -> ModuleOp:
-    return parse_module(STEP.read_text(), str(STEP))
+    return parse_module(MLP_TRAIN.read_text(), str(MLP_TRAIN))
 
 
 @pytest.fixture

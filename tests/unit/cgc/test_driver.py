@@ -23,13 +23,12 @@ from cgc.lowering.interpret import step_function
 from cs_system.engine.executable import load_step
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.step import device_dtype
-
-STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
+from tests.programs.steps import MLP_TRAIN
 
 
 @pytest.fixture
 def module():
-    return parse_module(STEP.read_text(), str(STEP))
+    return parse_module(MLP_TRAIN.read_text(), str(MLP_TRAIN))
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +39,7 @@ def fabric():
 @pytest.fixture(scope="module")
 def compiled(fabric, tmp_path_factory):
     """The step, compiled into a folder of its own; tests do not change what lies there."""
-    parsed = parse_module(STEP.read_text(), str(STEP))
+    parsed = parse_module(MLP_TRAIN.read_text(), str(MLP_TRAIN))
     return compile_step(parsed, tmp_path_factory.mktemp("compiled"), CompileOptions(), fabric)
 
 
@@ -157,7 +156,7 @@ def test_other_layers_make_another_program_whose_report_has_their_names(module, 
 
 
 def test_seed_options_and_fabric_make_another_program(compiled, module, fabric, tmp_path):
-    text = STEP.read_text()
+    text = MLP_TRAIN.read_text()
     reseeded = parse_module(text.replace("seed = 1 : i64, op_seed = 0", "seed = 2 : i64, op_seed = 0"))
     smaller = fabric.model_copy(update={"height": fabric.height // 2})
     results = [
@@ -204,7 +203,7 @@ def test_what_cannot_be_compiled_is_refused_and_leaves_nothing(function, fabric,
         directory = () if function is validate_step else (tmp_path,)
         function(parsed, *directory, options, fabric)
 
-    text = STEP.read_text()
+    text = MLP_TRAIN.read_text()
     with pytest.raises(
         InvalidModuleError, match=r"cs\.mode is \"dance\", expected one of train, eval, infer"
     ):
@@ -230,7 +229,7 @@ slow = ("jax", "tensorflow", "torch", "cgc.passes.pipeline", "xdsl.interpreters"
 print(result.reused, [name for name in slow if name in sys.modules])
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, STEP, compile_dir],
+        [sys.executable, "-c", script, MLP_TRAIN, compile_dir],
         capture_output=True,
         text=True,
         timeout=60,

@@ -18,14 +18,14 @@ from cgc.executable import export_step
 from cgc.lowering.interpret import step_function
 from cs_system.engine.executable import ExecutableError, load_step
 from cs_toolkit.step import device_dtype
+from tests.programs.steps import MLP_TRAIN
 
-STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
 BATCHES = 4
 
 
 @pytest.fixture(scope="module")
 def module():
-    return parse_module(STEP.read_text(), str(STEP))
+    return parse_module(MLP_TRAIN.read_text(), str(MLP_TRAIN))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,8 @@ from cgc.driver import compile_step
 from cgc.errors import CompileError, PlacementError, ReplicaError
 from cgc.execution.compilation import CompileOptions
 from cs_toolkit.fabric import load_fabric
+from tests.programs.steps import MLP_TRAIN
 
-STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
 FABRIC = load_fabric("cs2")
 CROWDED = FABRIC.model_copy(update={"width": 3, "height": 3})
 """Too small for all layers together; a layer at a time has the whole wafer all the same."""
@@ -23,7 +22,7 @@ AUTO = CompileOptions(execution="auto")
 
 @pytest.fixture
 def module():
-    return parse_module(STEP.read_text(), str(STEP))
+    return parse_module(MLP_TRAIN.read_text(), str(MLP_TRAIN))
 
 
 def told(result):

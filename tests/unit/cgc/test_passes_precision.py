@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -19,13 +18,13 @@ from cgc.lowering.interpret import step_function
 from cgc.passes.pipeline import run_pipeline
 from cgc.precision import rounded_to_cb16
 from cs_toolkit.fabric import load_fabric
+from tests.programs.steps import MLP_TRAIN
 
-STEP = Path(__file__).parent / "steps" / "mlp_train.mlir"
 FORMATS = ("mixed_float16", "mixed_bfloat16", "cbfloat16")
 
 
 def parsed():
-    return parse_module(STEP.read_text(), str(STEP))
+    return parse_module(MLP_TRAIN.read_text(), str(MLP_TRAIN))
 
 
 @pytest.fixture
@@ -177,7 +176,7 @@ def test_an_unknown_precision_names_the_known_ones():
 
 
 def test_an_unknown_format_of_a_module(module):
-    text = STEP.read_text().replace('cs.mode = "train"', 'cs.mode = "train", cs.fp16_type = "float8"')
+    text = MLP_TRAIN.read_text().replace('cs.mode = "train"', 'cs.mode = "train", cs.fp16_type = "float8"')
     with pytest.raises(
         InvalidModuleError, match=r'cs\.fp16_type is "float8", expected one of float16, bfloat16, cbfloat16'
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -20,8 +19,9 @@ from cs_system.engine.executable import load_step
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.layered_step import schedule_from_json
 from cs_toolkit.step import device_dtype
+from tests.programs.steps import MLP_TRAIN
 
-TRAIN = (Path(__file__).parent / "steps" / "mlp_train.mlir").read_text()
+TRAIN = MLP_TRAIN.read_text()
 FORWARD = """
 func.func @graph(
     %0: tensor<12x6xf32> {tf.resource_name = "state.model.a"},

@@ -15,7 +15,7 @@ import yaml
 
 from tests.systems import RunningSystem
 
-PROGRAM = Path(__file__).with_name("numpy_program.py")
+PROGRAM = Path(__file__).parents[2] / "programs" / "numpy_program.py"
 RATE = 0.01
 
 Train = Callable[..., subprocess.CompletedProcess[str]]

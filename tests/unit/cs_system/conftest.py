@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +9,12 @@ from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
 from cgc.executable import export_step
 from cs_toolkit.step import StepInterface
+from tests.programs.steps import LINEAR
 
 
 @dataclass(frozen=True)
 class Program:
-    """The step of linear.mlir, exported."""
+    """The linear step, exported."""
 
     executable: bytes
     interface: StepInterface
@@ -34,5 +34,5 @@ class Program:
 
 @pytest.fixture(scope="session")
 def program() -> Program:
-    module = parse_module((Path(__file__).parent / "linear.mlir").read_text())
+    module = parse_module(LINEAR.read_text())
     return Program(export_step(module, step_interface(module)), step_interface(module))

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 pytest.importorskip("tensorflow")
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture

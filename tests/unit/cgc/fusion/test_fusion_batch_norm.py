@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import keras
 import numpy as np
-import programs as p
 import pytest
 import tensorflow as tf
 from xdsl.dialects.builtin import ModuleOp
@@ -25,6 +24,7 @@ from cgc.performance import estimate
 from cgc.placement import place
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.step import Precision
+from tests.programs.tf import fused_layers as p
 
 v1 = tf.compat.v1
 Moments = tuple[Any, Any]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-import programs as p
 import pytest
 from xdsl.dialects.builtin import ModuleOp
+
+from tests.programs.tf import fused_layers as p
 
 
 def check(module: ModuleOp, expected: dict[str, int], largest_share: float) -> None:

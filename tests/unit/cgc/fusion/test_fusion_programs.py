@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import keras
 import numpy as np
-import programs as p
 import pytest
 import tensorflow as tf
 import tf_keras
@@ -19,6 +18,7 @@ from cgc.lowering.interpret import step_function
 from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.pipeline import run_pipeline
 from models.common.tf.optimizers import AdamWOptimizer
+from tests.programs.tf import fused_layers as p
 
 ROWS: p.Input = ((3, 5, 8), tf.float32)
 HEADS: p.Input = ((2, 3, 5, 4), tf.float32)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import public_layers as p
 import pytest
 import tensorflow as tf
-from test_public_style import imported, kernels_and_rate
 from xdsl.dialects.builtin import ModuleOp
 
 from estimator.calling import model_graph
+from tests.programs.tf import public_layers as p
+
+from .test_public_style import imported, kernels_and_rate
 
 v1 = tf.compat.v1
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import public_layers as p
 import pytest
 import tensorflow as tf
 from xdsl.dialects.builtin import ModuleOp
@@ -29,6 +28,7 @@ from estimator.calling import model_graph
 from models.common.tf import layers as own
 from models.common.tf.optimizers import minimize
 from models.common.tf.transformer import BlockShape, attention, causal_bias, feed_forward
+from tests.programs.tf import public_layers as p
 
 pytestmark = pytest.mark.usefixtures("optimized_tensorflow")
 

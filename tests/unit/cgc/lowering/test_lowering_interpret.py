@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
@@ -18,14 +16,14 @@ from cgc.errors import InvalidModuleError, LoweringError
 from cgc.lowering import jax_table
 from cgc.lowering.interpret import step_function
 from cs_toolkit.step import DtypeError, device_dtype
+from tests.programs.steps import MLP_TRAIN
 
-STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
 KEEP = 0.8
 
 
 @pytest.fixture
 def module():
-    return parse_module(STEP.read_text(), str(STEP))
+    return parse_module(MLP_TRAIN.read_text(), str(MLP_TRAIN))
 
 
 def initial_state(interface, rng):

@@ -15,9 +15,9 @@ from cgc.performance.replicas import choose_replicas, exchange, replicate, selec
 from cgc.placement import Placement, Rect, place
 from cgc.placement.model import Boxes
 from cs_toolkit.fabric import load_fabric
+from tests.programs.steps import MLP_TRAIN
 
 FABRIC = load_fabric("cs2")
-STEPS = Path(__file__).parents[1] / "steps"
 MNIST = Path(__file__).parents[3] / "golden" / "cgc" / "fc_mnist_train.mlir"
 
 
@@ -127,7 +127,7 @@ def test_host_links_are_shared_and_end_the_search(mnist: KernelGraph) -> None:
 
 def test_an_evaluation_has_no_exchange() -> None:
     """The same operations in the mode of an evaluation."""
-    text = (STEPS / "mlp_train.mlir").read_text()
+    text = MLP_TRAIN.read_text()
     train, evaluation = (
         match_kernels(parse_module(text.replace('cs.mode = "train"', f'cs.mode = "{mode}"')))
         for mode in ("train", "eval")

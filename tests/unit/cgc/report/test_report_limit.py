@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,8 +33,8 @@ from cgc.report import (
 )
 from cgc.report.text import render_verdict
 from cs_toolkit.fabric import load_fabric
+from tests.programs.steps import MLP_TRAIN
 
-STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
 CS2 = load_fabric("cs2")
 
 
@@ -73,7 +72,7 @@ def test_input_that_is_slower_than_every_kernel() -> None:
 
 
 def test_a_kernel_that_cannot_be_split_further() -> None:
-    graph = match_kernels(parse_module(STEP.read_text(encoding="utf-8")))
+    graph = match_kernels(parse_module(MLP_TRAIN.read_text(encoding="utf-8")))
     report = compiled(graph)
     assert report.pipelined.limit.reason is Reason.FASTEST_LAYOUT
     assert report.pipelined.limit.kind == report.pipelined.performance.limit

@@ -17,8 +17,8 @@ from cgc.performance.model import INPUT
 from cgc.placement import place
 from cgc.report import CompileReport, Limit, Reason, build_json, build_report, render_html
 from cs_toolkit.fabric import load_fabric
+from tests.programs.steps import MLP_TRAIN
 
-STEP = Path(__file__).parents[1] / "steps" / "mlp_train.mlir"
 CS2 = load_fabric("cs2")
 HOSTILE = "\"'><script>alert(1)</script>{{ 7 * 7 }}<img src=x onerror=alert(2)>&amp;"
 FIGURES = (
@@ -59,7 +59,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def report() -> CompileReport:
-    graph = match_kernels(parse_module(STEP.read_text(encoding="utf-8")))
+    graph = match_kernels(parse_module(MLP_TRAIN.read_text(encoding="utf-8")))
     return build_report(graph, place(graph, CS2), CS2)
 
 

@@ -1,7 +1,7 @@
-"""Layers, networks and a trainer in the manner of public programs for the original stack.
+"""Layers, networks and a trainer in the style of public programs for the original stack.
 
-Keras 2 layers under a `mixed_float16` policy of their own, with wrappers that cast; an optimizer that is a
-`tf.compat.v1` optimizer with slots; loss scaling, clipping and the check for finite gradients by hand.
+Keras 2 layers with their own `mixed_float16` policy and with wrappers that cast; a `tf.compat.v1` optimizer
+with slots; and hand-written loss scaling, clipping and check for finite gradients.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A program whose front end is NumPy alone: `numpy_program.py CS_IP MODEL_DIR STEPS [EXECUTION SAVE_EVERY]`.
+"""A program whose front end is NumPy: `numpy_program.py CS_IP MODEL_DIR STEPS [EXECUTION SAVE_EVERY]`.
 
-Its step is CIRH that nobody had to trace, its input a generator of arrays, its checkpoint a file of NumPy's.
-The rest comes from `cs_runtime`, as for any front end beside `estimator`.
+Its step is a CIRH text, its input a generator of arrays, its checkpoint an npz file. The rest comes from
+`cs_runtime`, as for any front end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cs_toolkit.step import TensorSpec
 
 log = logging.getLogger("numpy_program")
 
-STEP = Path(__file__).parents[1] / "cs_system" / "linear.mlir"
+STEP = Path(__file__).parent / "steps" / "linear.mlir"
 BATCH, FEATURES, RATE = 8, 4, 0.01
 
 

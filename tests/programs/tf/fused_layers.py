@@ -1,4 +1,4 @@
-"""TensorFlow programs whose groups of ops `fuse` knows, in all the forms that it knows them in."""
+"""Layers in all the forms that `fuse` recognizes, and training steps of them before and after the passes."""
 
 from __future__ import annotations
 

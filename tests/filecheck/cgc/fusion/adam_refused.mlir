@@ -1,4 +1,4 @@
-// Weights of a moment that do not add up to 1; the moment of another gradient.
+// Weights of a moment that do not add up to 1; the moment of another gradient; moments that depend on each other.
 // RUN: cgc-opt %s --verify-each --passes canonicalize,cse,fuse,dce | filecheck %s
 
 builtin.module {
@@ -74,5 +74,27 @@ builtin.module {
     %decayed = cirh.Sub %param, %decay : (tensor<3x2xf32>, tensor<3x2xf32>) -> tensor<3x2xf32>
     %new, %m2, %v2 = cirh.Adam %decayed, %m, %v, %p1, %p2, %rate, %b1, %b2, %eps, %grad {use_nesterov = false, corrected_epsilon} : (tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<f32>, tensor<3x2xf32>) -> (tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>)
     func.return %new, %m2, %v2 : tensor<3x2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
+  }
+  // The new second moment is an input of the first one, so that no place is left for an op of both.
+  // CHECK: @dependent_moments
+  // CHECK-NOT: cirh.Adam
+  // CHECK: func.return
+  func.func @dependent_moments(%param: tensor<4xf32>, %v: tensor<4xf32>, %grad: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) {
+    %c1 = cirh.Const dense<1.000000e-01> : tensor<4xf32>
+    %c2 = cirh.Const dense<1.000000e-03> : tensor<4xf32>
+    %eps = cirh.Const dense<1.000000e-06> : tensor<4xf32>
+    %gg = cirh.Mul %grad, %grad : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %dv = cirh.Sub %gg, %v : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %pv = cirh.Mul %dv, %c2 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %v2 = cirh.Add %v, %pv : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %dm = cirh.Sub %grad, %v2 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %pm = cirh.Mul %dm, %c1 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %m2 = cirh.Add %v2, %pm : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %root = cirh.Sqrt %v2 : (tensor<4xf32>) -> tensor<4xf32>
+    %div = cirh.Add %root, %eps : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %step = cirh.Mul %m2, %c1 : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %q = cirh.Div %step, %div : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %new = cirh.Sub %param, %q : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    func.return %new, %m2, %v2 : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>
   }
 }

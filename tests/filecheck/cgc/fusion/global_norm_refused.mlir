@@ -1,4 +1,4 @@
-// A product of two tensors is no square, and a wrong weight no norm.
+// A product of two tensors is no square, a product of squares no sum, and a wrong weight no norm.
 // RUN: cgc-opt %s --verify-each --passes canonicalize,cse,fuse,dce | filecheck %s
 
 builtin.module {
@@ -32,6 +32,15 @@ builtin.module {
     %two = cirh.Const dense<3.000000e+00> : tensor<f32>
     %all = cirh.Mul %sum, %two : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %norm = cirh.Sqrt %all : (tensor<f32>) -> tensor<f32>
+    func.return %norm : tensor<f32>
+  }
+  // CHECK: @product_of_squares
+  // CHECK-NOT: cirh.L2Norm
+  // CHECK: func.return
+  func.func @product_of_squares(%x: tensor<4xf32>) -> tensor<f32> {
+    %xx = cirh.Mul %x, %x : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    %product = cirh.Reduce %xx {reduce_kind = "MUL", dimensions = array<i64: 0>, keep_dims = false} : (tensor<4xf32>) -> tensor<f32>
+    %norm = cirh.Sqrt %product : (tensor<f32>) -> tensor<f32>
     func.return %norm : tensor<f32>
   }
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -215,11 +214,11 @@ def test_the_source_of_a_kernel_is_the_line_of_its_layer(
     [report] = [json.loads(path.read_text()) for path in tmp_path.glob("cs_*/compile_report.json")]
     sources = {kernel["name"]: kernel["source"] for kernel in report["kernels"]}
     [norm] = [k["source"] for k in report["kernels"] if "cirh.FusedBatchNorm" in k["ops"]]
-    lines, first = inspect.getsourcelines(sys.modules[__name__])
-    line_of = {text.strip(): f"{__file__}:{number}" for number, text in enumerate(lines, max(first, 1))}
-    assert sources["fc1"] == line_of['keras.layers.Dense(8, activation="relu"),']
-    assert norm == line_of["keras.layers.BatchNormalization(),"]
-    assert sources["fc2"] == line_of["keras.layers.Dense(3),"]
+    (lines, first), file = inspect.getsourcelines(normalized_mlp), inspect.getsourcefile(normalized_mlp)
+    line_of = {text.strip(): f"{file}:{number}" for number, text in enumerate(lines, first)}
+    assert sources["fc1"] == line_of['layers.Dense(8, activation="relu"),']
+    assert norm == line_of["layers.BatchNormalization(),"]
+    assert sources["fc2"] == line_of["layers.Dense(3),"]
     assert sources["loss1"] is None
 
 

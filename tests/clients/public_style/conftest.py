@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from tests.systems import RunningSystem
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
-PROGRAMS = HERE / "programs"
+PROGRAMS = HERE.parents[1] / "programs" / "public_style"
 FOREIGN = (
     *("CSRUN_", "TF_CONFIG", "SLURM_", "DEF_", "PYTHON", "SINGULARITY_", "GRES_", "CS_", "TF_USE_LEGACY"),
     "CGC_VERIFY",  # between passes the compiler is verified by its own tests
@@ -61,7 +62,7 @@ class RunningJob:
 
 @dataclass
 class Workshop:
-    """A directory in which programs run, with their data, parameter files and model directories.
+    """A directory in which programs run: copies of them, data, parameter files and model directories.
 
     Attributes:
         directory: The directory.
@@ -76,6 +77,17 @@ class Workshop:
     warm_job: Any
     jobs: dict[int, RunningJob] = field(default_factory=dict)
     logs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def programs(self) -> Path:
+        """The folder of the families' programs."""
+        return self.directory / "programs"
+
+    def copy_programs(self) -> None:
+        """Copy the modules of the families, and to each the common run.py."""
+        shutil.copytree(PROGRAMS, self.programs)
+        for model in self.programs.glob("*/model.py"):
+            shutil.copy(PROGRAMS / "run.py", model.parent)
 
     def parameters(self, family: str, name: str = "params", **changes: dict[str, Any]) -> str:
         """A parameter file `FAMILY_NAME.yaml` here: that of the family with changes, group by group.
@@ -93,13 +105,13 @@ class Workshop:
 
     def program(self, family: str, *arguments: str) -> list[str]:
         """The words of a program; parameter file and model directory are the family's if none are given."""
-        words = [str(PROGRAMS / family / "run.py"), *arguments]
+        words = [str(self.programs / family / "run.py"), *arguments]
         words += [] if "-p" in arguments else ["-p", self.parameters(family)]
         return words + ([] if "-o" in arguments else ["-o", family])
 
     def script(self, name: str, family: str, *arguments: str) -> list[str]:
         """The words of a script beside this file that uses the modules of a family."""
-        return [str(HERE / name), str(PROGRAMS / family), *arguments]
+        return [str(HERE / name), str(self.programs / family), *arguments]
 
     def run(
         self, programs: dict[str, list[str]], tasks: int = 1, kill_at: dict[str, str] | None = None
@@ -113,7 +125,7 @@ class Workshop:
         """
         if tasks not in self.jobs:
             launcher = ["csrun_cpu"] if tasks == 1 else ["csrun_wse", f"--tasks-per-node={tasks}"]
-            lists = self.warm_job(self.directory / f"job_of_{tasks}", PROGRAMS / "common")
+            lists = self.warm_job(self.directory / f"job_of_{tasks}", self.programs / "common")
             self.jobs[tasks] = self.launch(lists, [*launcher, *lists.command])
         logs = self.jobs[tasks].run(programs, kill_at)
         self.logs |= {name: log["chief-0"] for name, log in logs.items()}
@@ -137,8 +149,9 @@ class Workshop:
 def workshop(
     system: RunningSystem, warm_job: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Workshop]:
-    made = Workshop(tmp_path_factory.mktemp("workshop"), system, warm_job)
-    yield made
+    workshop = Workshop(tmp_path_factory.mktemp("workshop"), system, warm_job)
+    workshop.copy_programs()
+    yield workshop
     with ExitStack() as ends:
-        for job in made.jobs.values():
+        for job in workshop.jobs.values():
             ends.callback(job.end)

@@ -1,4 +1,4 @@
-"""Trains, evaluates and asks a classifier of texts."""
+"""Trains, evaluates or predicts with the model in the folder of this file, to which tests copy it."""
 
 import os
 import sys

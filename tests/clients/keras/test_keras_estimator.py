@@ -14,8 +14,8 @@ import tensorflow as tf
 from cs_toolkit.step import StepInterface
 from estimator import CerebrasEstimator, CSRunConfig, KerasEstimator
 from estimator.errors import CallError, CheckpointReadError, InputFnError, ModelFnError, UnsupportedOnCsError
-from tests.systems import RunningSystem
 from tests.programs.tf.keras_models import ModelWithoutLoss, normalized_mlp, vector_records
+from tests.systems import RunningSystem
 
 keras = tf.keras
 STEPS, BATCH = 12, 8

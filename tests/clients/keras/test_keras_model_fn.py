@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from estimator import CerebrasEstimator, CSRunConfig, keras_model_fn
 from estimator.errors import ModelFnError
-from tests.systems import RunningSystem
 from tests.programs.tf.events import read_scalars
 from tests.programs.tf.keras_models import ModelWithoutLoss, normalized_mlp, vector_records
+from tests.systems import RunningSystem
 
 keras = tf.keras
 v1 = tf.compat.v1

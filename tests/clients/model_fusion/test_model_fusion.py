@@ -19,8 +19,8 @@ from estimator.errors import (
     ModelFnError,
     UnsupportedOnCsError,
 )
-from tests.systems import RunningSystem
 from tests.programs.tf.events import read_losses, read_scalars
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from estimator import CerebrasEstimator, CSRunConfig
-from tests.systems import RunningSystem
 from tests.programs.tf.events import read_losses
+from tests.systems import RunningSystem
 
 SMALL = {"num_hidden_layers": 1}
 SMALL_TRANSFORMER = {"encoder_num_hidden_layers": 1, "decoder_num_hidden_layers": 1}

@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from cgc.cirh.text import parse_module
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
-from tests.systems import RunningSystem
 from tests.programs.tf.events import read_losses
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 

@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec, ModeKeys
-from estimator.errors import ModelFnError
-from tests.systems import RunningSystem
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig
+from estimator.errors import ModelFnError
 from tests.programs.tf.events import read_losses
 from tests.programs.tf.linear_classifier import BATCH, FEATURES, ModelFn, input_fn, linear_classifier
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
-from tests.systems import RunningSystem
 from tests.programs.tf.events import read_losses
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 STEPS = 8

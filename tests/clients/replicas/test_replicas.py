@@ -22,8 +22,8 @@ from cs_toolkit.errors import ToolkitError
 from cs_toolkit.messages import Message
 from cstorch.program import Program
 from estimator import CerebrasEstimator, CSRunConfig
-from tests.systems import RunningSystem
 from tests.programs.tf.events import read_losses
+from tests.systems import RunningSystem
 
 MODELS = Path(__file__).parents[3] / "models"
 STEPS, SEED = 6, 11

@@ -12,8 +12,8 @@ import pytest
 import tensorflow as tf
 
 from estimator import CerebrasEstimator, CSRunConfig
-from tests.systems import RunningSystem
 from tests.programs.tf.events import read_losses
+from tests.systems import RunningSystem
 
 pytestmark = pytest.mark.soak
 

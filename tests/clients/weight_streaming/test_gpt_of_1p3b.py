@@ -19,8 +19,8 @@ import pytest
 import tensorflow as tf
 
 from cs_toolkit.loader import load_mapping
-from tests.systems import running_system
 from tests.programs.tf.events import read_losses
+from tests.systems import running_system
 
 Example = Callable[[str], AbstractContextManager[dict[str, ModuleType]]]
 

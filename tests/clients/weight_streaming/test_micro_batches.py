@@ -16,8 +16,8 @@ import tensorflow as tf
 import cerebras_pytorch.experimental as cstorch
 from cs_runtime.errors import CallError
 from estimator import CerebrasEstimator, CSRunConfig
-from tests.systems import RunningSystem, running_system
 from tests.programs.tf.events import read_losses
+from tests.systems import RunningSystem, running_system
 
 MODELS = Path(__file__).parents[3] / "models"
 STEPS, SEED = 10, 11

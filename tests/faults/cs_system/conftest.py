@@ -21,8 +21,8 @@ from cs_system.client import Reservation, SystemClient, join_run, parse_address
 from cs_system.messages import InputIdentity
 from cs_toolkit.fabric import load_fabric
 from cs_toolkit.step import CompiledStep, Executable
-from tests.systems import RunningSystem, running_system
 from tests.programs.steps import LINEAR
+from tests.systems import RunningSystem, running_system
 
 IDENTITY = InputIdentity(1, {"mode": "train"})
 TOKEN = "secret"

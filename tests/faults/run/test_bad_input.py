@@ -17,11 +17,9 @@ from cgc.errors import CompileError
 from cs_runtime.errors import CallError, ModelDirError, NonFiniteLossError
 from cs_system.client import SystemClient, parse_address
 from cs_system.errors import CsSystemError
-from estimator import CerebrasEstimator, CSRunConfig, EstimatorSpec
-from tests.systems import RunningSystem
-from cs_system.testing import RunningSystem
 from estimator import CerebrasEstimator, CSRunConfig
 from tests.programs.tf.linear_classifier import ModelFn, input_fn, linear_classifier
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 

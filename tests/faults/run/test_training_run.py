@@ -17,8 +17,8 @@ from csrun.tasks.roles import TaskInfo
 from estimator import CSRunConfig
 from estimator.cs.program import TensorFlowFrontEnd
 from estimator.input.dataset import InputSource
-from tests.systems import RunningSystem
 from tests.programs.tf.linear_classifier import BATCH, input_fn, linear_classifier
+from tests.systems import RunningSystem
 
 v1 = tf.compat.v1
 BATCHES = 12

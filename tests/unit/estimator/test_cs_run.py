@@ -14,8 +14,8 @@ import yaml
 
 from estimator import CerebrasEstimator, EstimatorSpec
 from estimator.errors import CallError
-from tests.systems import RunningSystem
 from tests.programs.tf.events import read_scalars
+from tests.systems import RunningSystem
 
 Tiny = Callable[..., CerebrasEstimator]
 InputFn = Callable[..., Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import socket
@@ -13,10 +12,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from cs_toolkit.wire import JsonLines
+
 # Commands of the analyzer to a copy.
 RUN, PAUSE, END = "run", "pause", "end"
 
 _CHUNK = 1 << 16
+_MAX_MESSAGE_BYTES = 64 << 20
 
 
 class Order(BaseModel):
@@ -73,7 +75,7 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._received = b""
+        self._lines = JsonLines(_MAX_MESSAGE_BYTES)
 
     @classmethod
     def connect(cls, path: str) -> Link:
@@ -89,7 +91,7 @@ class Link:
 
     def send(self, **message: Any) -> None:
         """Send one message."""
-        self._connection.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        self._connection.sendall(JsonLines.encode(message))
 
     def receive(self, timeout_s: float | None = 0.0) -> list[dict[str, Any]]:
         """Return the messages that have arrived, in order; wait for the first one (None: without a limit).
@@ -97,13 +99,13 @@ class Link:
         Raises:
             ConnectionError: the other end has closed the connection.
         """
-        while b"\n" not in self._received and select.select([self._connection], [], [], timeout_s)[0]:
+        messages: list[dict[str, Any]] = []
+        while not messages and select.select([self._connection], [], [], timeout_s)[0]:
             chunk = self._connection.recv(_CHUNK)
             if not chunk:
                 raise ConnectionResetError("the other end has closed the connection")
-            self._received += chunk
-        whole, newline, self._received = self._received.rpartition(b"\n")
-        return [json.loads(line) for line in whole.splitlines()] if newline else []
+            messages += self._lines.feed(chunk)
+        return messages
 
     def close(self) -> None:
         """Close the connection."""

@@ -99,8 +99,8 @@ def _measured_here(args: argparse.Namespace) -> Measured:
 def _engine(path: Path, folder: Path, num_csx: int, maps_files: bool) -> tuple[Any, Any]:
     """The engine of an artifact, read without the compiler."""
     from cgc.artifact import open_artifact
-    from cs_system.engine.base import make_engine
     from cs_system.memoryx.config import MemoryxConfig
+    from cs_system.server.engines import make_engine
 
     artifact = open_artifact(path)
     step = artifact.step

@@ -62,7 +62,7 @@ def rates(artifact: Path, directory: Path) -> dict[str, float]:
 def _update(path: Path, directory: Path, threads: int) -> tuple[Callable[[], Any], int]:
     """The update of a step as MemoryX computes it, and the bytes that it has to move."""
     from cgc.artifact import open_artifact
-    from cs_system.engine.streamed import select_executables
+    from cs_system.memoryx.engine import select_executables
     from cs_system.memoryx.updates import Memory, compile_functions
     from cs_toolkit.layered_step import schedule_from_json, shards
 

@@ -36,13 +36,13 @@ from cs_system.errors import (
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.messages import InputIdentity, samples_per_step
 from cs_system.server.steps import INPUT_TIMEOUT_S, Progress, StepLoop, StepValues
-from cs_system.swarmx.health import NOT_SLOW, StragglerMonitor
+from cs_system.swarmx.health import NOT_SLOW
 from cs_system.swarmx.hosts import HostPool
 from cs_toolkit.execution_options import ONE_WAFER, SystemShare
 from cs_toolkit.step import CompiledStep
 
 if TYPE_CHECKING:
-    from cs_system.engine.base import Engine
+    from cs_system.engine.base import Engine, WaferMonitor
 
 T = TypeVar("T")
 
@@ -176,7 +176,7 @@ class Run:
         """Describe a part of the system that has not answered for seconds; None if there is none."""
         return None if self._engine is None else self._engine.unresponsive()
 
-    def stragglers(self) -> StragglerMonitor | None:
+    def stragglers(self) -> WaferMonitor | None:
         """Return the work times of several wafers; None if there is only one wafer."""
         return None if self._engine is None else self._engine.stragglers()
 
@@ -404,7 +404,8 @@ class Run:
 
     def _make_engine(self, program: CompiledStep, data: Mapping[str, bytes], share: SystemShare) -> None:
         # Imported here, in the thread of the device, because importing JAX takes a second.
-        from cs_system.engine.base import make_engine, ring_size
+        from cs_system.engine.base import ring_size
+        from cs_system.server.engines import make_engine
 
         self._free()
         size = ring_size(program.interface, self._limits.input_memory_bytes)

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from dataclasses import asdict, dataclass
 
+from cs_system.engine.base import Utilization
 from cs_system.memoryx.protocol import UNRESPONSIVE_S
 
 log = logging.getLogger("cs_system.server")
@@ -120,14 +121,6 @@ class WorkReport:
     def from_json(cls, text: bytes) -> WorkReport:
         """Decode a report."""
         return cls(**json.loads(text))
-
-
-@dataclass(frozen=True)
-class Utilization:
-    """Fractions of the last seconds in which a wafer has computed, and received weights."""
-
-    computing: float
-    receiving: float
 
 
 class StragglerMonitor:

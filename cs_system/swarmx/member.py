@@ -20,9 +20,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from cs_system.address import SystemAddress, is_loopback, parse_address
 from cs_system.engine.device import device_errors
 from cs_system.engine.layers import Layers, micro_batches
-from cs_system.engine.streamed import select_executables
 from cs_system.errors import CsSystemError, ExecutionError, ProgramError, SystemBugError
 from cs_system.memoryx.client import ShardedListener, ShardedMemoryx
+from cs_system.memoryx.engine import select_executables
 from cs_system.memoryx.protocol import (
     HEARTBEAT_INTERVAL_S,
     MAX_TEXT_BYTES,

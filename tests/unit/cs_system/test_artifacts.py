@@ -27,10 +27,10 @@ from cgc.manifest import (
 )
 from cs_stream.receiver import Receiver
 from cs_system.client import SystemClient, parse_address
-from cs_system.engine import base
 from cs_system.errors import ArtifactRefusedError, SystemBugError, WireFormatError
 from cs_system.memoryx.config import MemoryxConfig
 from cs_system.proto import cs_system_pb2_grpc
+from cs_system.server import engines as engine_choice
 from cs_system.server.artifacts import MAX_ARTIFACT_BYTES, ExecutableStore, Offer, default_cache_dir
 from cs_system.server.service import CsSystemServicer
 from cs_system.server.system import System, SystemOptions
@@ -104,7 +104,7 @@ def engines(monkeypatch) -> list[Loaded]:
         made.append(Loaded(*arguments))
         return made[-1]
 
-    monkeypatch.setitem(base._ENGINES, "pipelined", make)
+    monkeypatch.setitem(engine_choice._ENGINES, "pipelined", make)
     return made
 
 

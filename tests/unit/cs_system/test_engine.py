@@ -8,7 +8,7 @@ import pytest
 from cgc.cirh.interface import step_interface
 from cgc.cirh.text import parse_module
 from cgc.executable import export_step
-from cs_system.engine.base import RingSize, make_engine, ring_size
+from cs_system.engine.base import RingSize, ring_size
 from cs_system.engine.pipelined import PipelinedEngine
 from cs_system.errors import (
     ArtifactRefusedError,
@@ -19,6 +19,7 @@ from cs_system.errors import (
     WrongOrderError,
 )
 from cs_system.memoryx.config import MemoryxConfig
+from cs_system.server.engines import make_engine
 from cs_toolkit.step import CompiledStep, Executable, StepInterface, TensorSpec
 
 K = 4

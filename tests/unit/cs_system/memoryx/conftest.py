@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cs_system.engine.streamed import StreamedEngine
 from cs_system.memoryx.config import MemoryxConfig
+from cs_system.memoryx.engine import StreamedEngine
 
 from .streamed_steps import Streamed, running_memoryx, stack_of_three
 

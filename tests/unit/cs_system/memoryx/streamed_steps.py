@@ -18,8 +18,8 @@ from cgc.cirh.interface import step_interface
 from cgc.executable import export_step
 from cgc.layers.streamed import streamed_step
 from cgc.passes.pipeline import run_pipeline
-from cs_system.engine.streamed import StreamedEngine
 from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_address
+from cs_system.memoryx.engine import StreamedEngine
 from cs_toolkit.layered_step import Schedule
 from cs_toolkit.step import CompiledStep, Executable
 from tests.programs.pytorch.residual_stack import Stack, Step, sgd_step, updated_step

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cs_system.engine.streamed import StreamedEngine
 from cs_system.errors import BadOptionError, MemoryxError
 from cs_system.memoryx.config import MemoryxConfig, parse_memoryx_addresses
+from cs_system.memoryx.engine import StreamedEngine
 from cs_system.swarmx.group import GroupEngine
 from cs_toolkit.layered_step import is_small, shards, traffic
 from cs_toolkit.step import device_bytes

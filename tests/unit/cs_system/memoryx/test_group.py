@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from cs_system.address import SystemAddress
-from cs_system.engine.base import make_engine
 from cs_system.errors import ArtifactRefusedError, StateMismatchError
 from cs_system.memoryx.config import MemoryxConfig
+from cs_system.server.engines import make_engine
 from cs_system.swarmx.member import wait_for_listener
 
 from .groups import group, pids_of, train

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cs_system.engine.base import make_engine
 from cs_system.engine.layers import share
 from cs_system.errors import ArtifactRefusedError
 from cs_system.memoryx.config import MemoryxConfig
+from cs_system.server.engines import make_engine
 
 from .groups import train
 from .streamed_steps import Streamed, stack_of_three

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from cgc.layers.pieces import PIECE_ELEMENTS
-from cs_system.engine.streamed import StreamedEngine
 from cs_system.errors import MemoryxError, StateMismatchError, WrongOrderError
 from cs_system.memoryx import weights
 from cs_system.memoryx.config import MemoryxConfig
+from cs_system.memoryx.engine import StreamedEngine
 
 from .streamed_steps import Streamed, wide_network
 

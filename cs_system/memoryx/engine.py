@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cs_system.engine.base import WaferMonitor
 from cs_system.engine.device import as_device, check_state, device_errors, from_device, select_state
 from cs_system.engine.executable import Executables, OneDevice
 from cs_system.engine.layers import Layers, for_memory, micro_batches
@@ -18,7 +19,6 @@ from cs_system.memoryx.client import ShardedMemoryx, ShardedReader
 from cs_system.memoryx.config import MemoryxConfig, MemoryxProcess, start_memoryx
 from cs_system.memoryx.protocol import HEARTBEAT_TIMEOUT_S
 from cs_system.memoryx.weights import Transfer
-from cs_system.swarmx.health import StragglerMonitor
 from cs_toolkit.layered_step import Schedule, Update, traffic
 from cs_toolkit.step import CompiledStep, StepInterface, TensorSpec
 
@@ -115,7 +115,7 @@ class LayeredEngine(ABC):
         """Describe a part of the system that has not answered for seconds, or None."""
         return None
 
-    def stragglers(self) -> StragglerMonitor | None:
+    def stragglers(self) -> WaferMonitor | None:
         """Return the work times of several wafers, or None if there is one."""
         return None
 

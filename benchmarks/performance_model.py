@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.example_step import example_step
-from cgc.performance.published import OverallRow, overall_rows
+from benchmarks.published import OverallRow, overall_rows
 from cs_toolkit.loader import load_model
 from models.common.tf.params import Params
 

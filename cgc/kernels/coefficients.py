@@ -1,8 +1,8 @@
 """The constants of the cost model that do not follow from sizes, each with unit and source.
 
 Sources:
-    FITTED: found by `scripts/fit_performance_model.py` from the kernel rows of three published compile
-        reports (`cgc/performance/published/kernels.csv`) and written to `cgc.kernels.fitted`, with the
+    FITTED: found by `benchmarks/fit_performance_model.py` from the kernel rows of three published compile
+        reports (`benchmarks/published/kernels.csv`) and written to `cgc.kernels.fitted`, with the
         remaining error. Samples/s of a row are converted to cycles with the clock of 850 MHz.
     REPORTS: read off these rows without a fit.
     ASSUMED: no published figure is known; the reason is given.

@@ -1,6 +1,6 @@
 """Fitted constants of the cost model, with the error that remains.
 
-Written by `scripts/fit_performance_model.py --write`; their meaning is in
+Written by `python -m benchmarks.fit_performance_model --write`; their meaning is in
 `cgc.kernels.coefficients`.
 """
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.published import KernelRow, kernel_rows
 from cgc.errors import KernelGraphError
 from cgc.kernels import Kernel, families
 from cgc.kernels.assignment import Family
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Configuration, Configurations, ceil_div, useful_splits
 from cgc.kernels.families import FAMILIES, configurations
-from cgc.performance.published import KernelRow, kernel_rows
 
 LAYER = {
     "rows": 1,

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import runpy
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
-import pytest
-
+from benchmarks.fit_performance_model import TARGET, fit, text_of
+from benchmarks.published import kernel_rows, overall_rows
 from cgc.kernels.coefficients import COEFFICIENTS
 from cgc.kernels.fitted import FITTED
-from cgc.performance.published import kernel_rows, overall_rows
-
-ROOT = Path(__file__).parents[4]
 
 
-@pytest.fixture(scope="module")
-def script() -> dict[str, Any]:
-    return runpy.run_path(str(ROOT / "scripts" / "fit_performance_model.py"))
-
-
-def test_the_fit_reproduces_the_committed_constants(script: dict[str, Any]) -> None:
-    fit: Callable[[], dict[str, tuple[float, str]]] = script["fit"]
-    found = fit()
-    assert script["text_of"](found) == (ROOT / "cgc" / "kernels" / "fitted.py").read_text(encoding="utf-8")
+def test_the_fit_reproduces_the_committed_constants() -> None:
+    assert text_of(fit()) == TARGET.read_text(encoding="utf-8")
 
 
 def test_every_fitted_constant_is_documented() -> None:

@@ -18,7 +18,7 @@ from benchmarks.performance_model import (
     summary,
     table,
 )
-from cgc.performance.published import OverallRow, overall_rows
+from benchmarks.published import OverallRow, overall_rows
 
 ROWS = {row.name: row for row in overall_rows()}
 

@@ -13,16 +13,16 @@ FOLDER = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class KernelRow:
-    """Kernels of equal figures in one report; cycles are per row (position of the sequence).
+    """Kernels with equal figures in one report; cycles are per row (position of the sequence).
 
     Attributes:
-        report: which report.
+        report: name of the report.
         family: "fc", "fc_head", "emb_fc", "attention", "layer_norm" ...
-        active_pes: PEs of the rectangle.
-        compute_cycles: of the busiest PE.
-        transmission_cycles: of the busiest link.
-        utilization_percent: of the PEs at the pace of the report.
-        count: kernels with this row.
+        active_pes: PEs of its rectangle.
+        compute_cycles: cycles of the busiest PE.
+        transmission_cycles: cycles of the busiest link.
+        utilization_percent: utilization of its PEs at the rate of the report.
+        count: number of kernels with this row.
     """
 
     report: str
@@ -36,13 +36,13 @@ class KernelRow:
 
 @dataclass(frozen=True)
 class OverallRow:
-    """The overall lines of a report or of a row of a sweep; None where they are not published.
+    """Overall figures of a report, or of a row of a sweep; None where they are not published.
 
     Attributes:
-        name: of the row.
-        sizes: of the network: model, encoder_layers, decoder_layers, hidden, heads, head_size, filter,
+        name: name of the row.
+        sizes: sizes of the network: model, encoder_layers, decoder_layers, hidden, heads, head_size, filter,
             positions, vocabulary.
-        held_out: the fit does not see it.
+        held_out: True if the fit does not use it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class OverallRow:
     compute_samples_per_s: float | None
 
     def size(self, name: str) -> int:
-        """A size of the network."""
+        """Return a size of the network."""
         return int(self.sizes[name])
 
 
@@ -75,7 +75,7 @@ _SIZES = (
 
 @cache
 def kernel_rows() -> tuple[KernelRow, ...]:
-    """All rows of kernels.csv."""
+    """Return all rows of kernels.csv."""
     return tuple(
         KernelRow(
             row["report"],
@@ -92,7 +92,7 @@ def kernel_rows() -> tuple[KernelRow, ...]:
 
 @cache
 def overall_rows() -> tuple[OverallRow, ...]:
-    """All rows of overall.csv."""
+    """Return all rows of overall.csv."""
     return tuple(
         OverallRow(
             row["name"],

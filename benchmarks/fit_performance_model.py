@@ -1,9 +1,9 @@
 """Fits the constants of the kernel cost model to published compile reports.
 
-    python scripts/fit_performance_model.py            # prints the fit and its errors
-    python scripts/fit_performance_model.py --write    # and writes cgc/kernels/fitted.py
+    python -m benchmarks.fit_performance_model            # prints the fit and its errors
+    python -m benchmarks.fit_performance_model --write    # and writes cgc/kernels/fitted.py
 
-Least squares of relative errors over the rows of `cgc/performance/published/kernels.csv`. Of the overall
+Least squares of relative errors over the rows of `benchmarks/published/kernels.csv`. Of the overall
 figures only FC-MNIST's rate is used, so that all others check the model; where a fit has enough rows, it is
 repeated without one report at a time and checked on that report.
 """
@@ -22,10 +22,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.published import KernelRow, kernel_rows, overall_rows
 from cgc.kernels import coefficients
 from cgc.kernels.coefficients import Coefficient, coefficient
 from cgc.kernels.families.attention import attention_configurations
-from cgc.performance.published import KernelRow, kernel_rows, overall_rows
 
 TARGET = Path(__file__).resolve().parent.parent / "cgc" / "kernels" / "fitted.py"
 
@@ -407,7 +407,7 @@ def text_of(found: Fitted) -> str:
     )
     return (
         '"""Fitted constants of the cost model, with the error that remains.\n\n'
-        "Written by `scripts/fit_performance_model.py --write`; their meaning is in\n"
+        "Written by `python -m benchmarks.fit_performance_model --write`; their meaning is in\n"
         '`cgc.kernels.coefficients`.\n"""\n\n'
         "from __future__ import annotations\n\n"
         "from typing import Final\n\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from io import StringIO
 
 from xdsl.context import Context
@@ -35,29 +35,24 @@ from cgc.cirh.ops import CIRH
 from cgc.errors import ModuleSyntaxError
 
 
-def make_context() -> Context:
-    """Return a context with the dialects of modules: builtin, func, cirh, and LAIR's, loaded on demand."""
+def make_context(dialects: Iterable[Dialect] = ()) -> Context:
+    """Return a context with builtin, func, cirh, and other dialects."""
     context = Context()
-    for dialect in (Builtin, Func, CIRH):
+    for dialect in (Builtin, Func, CIRH, *dialects):
         context.load_dialect(dialect)
-    for name in ("arith", "linalg", "math", "tensor"):
-        context.register_dialect(name, partial(_lair_dialect, name))
     return context
 
 
-def _lair_dialect(name: str) -> Dialect:
-    from cgc.lair.dialect import LAIR_DIALECTS
-
-    return LAIR_DIALECTS[name]
-
-
-def parse_module(text: str, name: str = "<text>", *, verify: bool = True) -> ModuleOp:
+def parse_module(
+    text: str, name: str = "<text>", *, verify: bool = True, dialects: Iterable[Dialect] = ()
+) -> ModuleOp:
     """Parse and verify a module.
 
     Args:
         text: the module.
         name: file name for error messages.
         verify: also check the order of definitions and the terminator. Ops are always checked.
+        dialects: the dialects of its ops other than builtin, func and cirh.
 
     Raises:
         ModuleSyntaxError: starts with `name:line:column`.
@@ -65,7 +60,7 @@ def parse_module(text: str, name: str = "<text>", *, verify: bool = True) -> Mod
     """
     _check_quotes(text, name)
     try:
-        module = _Parser(make_context(), text, name).parse_module()
+        module = _Parser(make_context(dialects), text, name).parse_module()
     except ParseError as error:
         start = _start_of_use(error, text)
         raise ModuleSyntaxError(_with_location(_with_hint(error.msg), start, text, name)) from error

@@ -13,7 +13,7 @@ from cgc.cirh.text import print_module
 from cgc.executable import export_step
 from cgc.execution.compilation import Compiled, Part
 from cgc.kernels import KernelGraph, match_kernels
-from cgc.kernels.grouping import lair_text
+from cgc.kernels.families.grouping import lair_text
 from cgc.manifest import (
     CIRH_TEXT,
     DELTAT_ESTIMATE,

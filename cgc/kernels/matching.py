@@ -12,10 +12,10 @@ from cgc.cirh.base import mnemonic
 from cgc.errors import KernelGraphError
 from cgc.kernels.assignment import Assignment, Group, Naming
 from cgc.kernels.families import RULES
+from cgc.kernels.families.grouping import generate_all
 from cgc.kernels.families.scalars import CONTROL
 from cgc.kernels.generated import GeneratedKernel
 from cgc.kernels.graph import Edge, Kernel, KernelGraph
-from cgc.kernels.grouping import generate_all
 from cgc.kernels.program import FREE, RELABELS, PartOfStep, Program, elements
 from cgc.kernels.sizing import edge_values, gradient_bytes, parameters, samples_in_flight
 

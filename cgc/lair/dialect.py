@@ -123,8 +123,8 @@ def _linalg() -> Dialect:
     return Dialect("linalg", ops, list(Linalg.attributes))
 
 
-# Dialects that a context needs in addition to builtin and func, by name.
-LAIR_DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (Arith, Math, Tensor, _linalg())}
+# Dialects that a context needs in addition to builtin and func.
+LAIR_DIALECTS = (Arith, Math, Tensor, _linalg())
 
 
 def loop_extents(op: GenericOp) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from xdsl.passes import ModulePass
 from cgc.cirh.ops import ALL_OPS
 from cgc.cirh.text import canonical_text, parse_module, print_module
 from cgc.errors import CompileError
+from cgc.lair.dialect import LAIR_DIALECTS
 from cgc.passes import DEFAULT_PIPELINE
 from cgc.passes.pipeline import PASSES, run_pipeline
 
@@ -31,7 +32,7 @@ def transform(
     Raises:
         CompileError: the text is not a valid module, or the pipeline is wrong.
     """
-    module = parse_module(text, name)
+    module = parse_module(text, name, dialects=LAIR_DIALECTS)
     run_pipeline(module, passes, verify=verify_each)
     return canonical_text(module) if canonical else print_module(module)
 

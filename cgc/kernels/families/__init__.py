@@ -18,8 +18,8 @@ from cgc.kernels.families import (
     rows,
     scalars,
 )
+from cgc.kernels.families.grouping import match_rest
 from cgc.kernels.graph import Kernel
-from cgc.kernels.grouping import match_rest
 from cgc.kernels.nest_cost import nest_configurations
 
 # An op goes to the first rule that takes it; `match_rest` takes the remaining ones. Bare rules add ops to

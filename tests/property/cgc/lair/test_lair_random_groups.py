@@ -24,7 +24,7 @@ from cgc.cirh import ops
 from cgc.cirh.base import CirhOp
 from cgc.cirh.text import parse_module, print_module
 from cgc.cirh.types import dtype_name, shape_of, tensor_of, tensor_type
-from cgc.lair.dialect import REDUCTION, GenericOp, loop_extents, points
+from cgc.lair.dialect import LAIR_DIALECTS, REDUCTION, GenericOp, loop_extents, points
 from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
 from cgc.lair.passes import LairCsePass, LairDcePass, LairFusePass
@@ -322,4 +322,4 @@ def check_group(group: Group, seed: int) -> None:
         module_pass.apply(Context(), module)
         check(module, arguments, expected, module_pass.name)
     check_nests(module)
-    check(parse_module(print_module(module)), arguments, expected, "read back")
+    check(parse_module(print_module(module), dialects=LAIR_DIALECTS), arguments, expected, "read back")

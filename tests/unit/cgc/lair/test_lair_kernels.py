@@ -24,9 +24,10 @@ from cgc.kernels import Kernel, match_kernels
 from cgc.kernels.coefficients import coefficient
 from cgc.kernels.configurations import Configurations
 from cgc.kernels.families import configurations
+from cgc.kernels.families.grouping import lair_text
 from cgc.kernels.generated import GeneratedKernel, schedule_nests
-from cgc.kernels.grouping import lair_text
 from cgc.kernels.nest_cost import nest_configurations
+from cgc.lair.dialect import LAIR_DIALECTS
 from cgc.lair.lower import lower_group
 from cgc.lair.nest import loop_program
 from cgc.lair.passes import LairFusePass
@@ -319,7 +320,7 @@ def test_equal_groups_share_one_function() -> None:
 
 def test_the_kept_text_computes_the_kernel() -> None:
     module = two_layers(exponent=False)
-    kept = parse_module(lair_text(module, match_kernels(module)))
+    kept = parse_module(lair_text(module, match_kernels(module)), dialects=LAIR_DIALECTS)
     x = np.random.default_rng(3).normal(size=(8, 12)).astype(np.float32)
     gain = np.linspace(0.5, 2, 12, dtype=np.float32)
     function = next(op for op in kept.ops if isinstance(op, FuncOp))
@@ -340,7 +341,7 @@ def test_calls_in_the_kept_text_have_names_of_their_own() -> None:
     text = lair_text(module, match_kernels(module))
     names = [line.split("@")[1].split("(")[0] for line in text.splitlines() if "func.func" in line]
     assert len(names) == len(set(names)) == 4
-    assert print_module(parse_module(text)) == text
+    assert print_module(parse_module(text, dialects=LAIR_DIALECTS)) == text
 
 
 def test_the_kernel_list_shows_the_loops_of_generated_kernels() -> None:
@@ -366,7 +367,7 @@ def test_text_that_is_no_loop_nest(old: str, new: str, message: str) -> None:
     text = lair_text(module, match_kernels(module))
     assert old in text
     with pytest.raises(ModuleSyntaxError, match=message):
-        parse_module(text.replace(old, new))
+        parse_module(text.replace(old, new), dialects=LAIR_DIALECTS)
 
 
 def test_a_function_that_is_not_of_lair_has_no_meaning() -> None:
